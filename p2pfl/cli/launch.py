@@ -162,7 +162,7 @@ def _require_budget(federation: FederationConfig) -> None:
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.spending import purses  # noqa: PLC0415 - as above
 
-    without = [one.name for one in purses(federation) if not (one.has_begun or one.is_waiting)]
+    without = [one.name for one in purses(federation) if one.ledger is None and not one.is_waiting]
     if len(without) == len(federation.present):
         text, allowed = "no node has one, so that none would train", f"p2pfl privacy begin {federation.path.parent}"
         raise UserError(text, file=federation.path, key="the privacy budget", allowed=allowed)

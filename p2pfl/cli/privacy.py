@@ -13,6 +13,7 @@ from p2pfl.cli.output import Form, format_option, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
+    from p2pfl.config.privacy import PrivacyConfig
     from p2pfl.runtime.spending import Purse
 
 NODE = click.option(
@@ -43,37 +44,74 @@ def privacy() -> None:
     """
 
 
-@click.command(epilog="\b\nExamples:\n  p2pfl privacy begin ward-7\n  p2pfl privacy begin ward-7 --node pi3 --again")
+@click.command(
+    epilog="\b\nExamples:\n  p2pfl privacy begin ward-7\n  p2pfl privacy begin ward-7 --node pi3 --again\n"
+    "  p2pfl privacy begin ward-7 --raise"
+)
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @NODE
 @click.option("--again", is_flag=True, help="Also where a budget has begun: what was spent of it adds to the new one.")
-def begin(*, federation: Path, names: tuple[str, ...], again: bool) -> None:
+@click.option(
+    "--raise",
+    "raises",
+    is_flag=True,
+    help="Permit what the file promises now, such as a larger epsilon: what was spent stays counted.",
+)
+def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool) -> None:
     """Say that the privacy budgets of nodes begin.
 
-    A word is put beside each node's key, which the node takes away at its next start; only then does it train. Nothing
-    that was told before is taken back: with --again the promise for these data is the sum of both budgets.
+    A word is put beside each node's key, which names epsilon, delta, unit and noise of the file, and which the node
+    takes away at its next start; only then does it train, and never by a file that promises less. Nothing that was told
+    before is taken back: with --again the promise for these data is the sum of both budgets.
     """
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.engine.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.word import give_word  # noqa: PLC0415 - as above
 
-    described = _private(federation)
-    purses = _purses(described, names)
-    begun = [] if again else [one.name for one in purses if one.has_begun or one.was_begun]
-    if begun:
-        text = f"has begun at {', '.join(begun)}: what is spent stays spent"
-        allowed = "--node for those where none has; --again, which adds a second budget to the first"
-        raise UserError(text, file=described.path, key="the privacy budget", allowed=allowed)
+    if again and raises:
+        raise click.UsageError("--again and --raise: one of the two")
+    described, privacy = _private(federation)
+    promise, purses = Promise.in_file(privacy), _purses(described, names)
+    if raises:
+        _refuse_raise(described, purses)
+    elif not again:
+        _refuse_second(described, purses)
     for one in purses:
-        give_word(one.node.key_file)
+        give_word(one.node.key_file, promise, raises=raises)
+        if raises:
+            click.echo(f"{one.name}: its budget goes on by the figures of the file when it is started")
+            continue
         click.echo(f"{one.name}: its budget begins when it is started{_before(one)}")
         if one.unpaid:
             text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget knows of"
             click.echo(f"{text}: what they told of its data, the new one does not cover", err=True)
 
 
+def _refuse_second(federation: FederationConfig, purses: list[Purse]) -> None:
+    begun = [one.name for one in purses if one.ledger is not None]
+    allowed = "--node for those where none has; --raise, by which it goes on with the figures of the file; --again, "
+    if begun:
+        text = f"has begun at {', '.join(begun)}: what is spent stays spent"
+        raise _wrong(federation, text, f"{allowed}which adds a second budget to the first")
+
+
+def _refuse_raise(federation: FederationConfig, purses: list[Purse]) -> None:
+    unit = federation.privacy and federation.privacy.unit
+    without = [one.name for one in purses if one.ledger is None or one.ledger.unit != unit or not one.ledger.is_whole]
+    if without:
+        text = f"there is none at {', '.join(without)} that could go on"
+        allowed = "--node for the others; begin, where none has begun; --again, where its records lack something"
+        raise _wrong(federation, text, allowed)
+
+
+def _wrong(federation: FederationConfig, text: str, allowed: str) -> Exception:
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+
+    return UserError(text, file=federation.path, key="the privacy budget", allowed=allowed)
+
+
 def _before(purse: Purse) -> str:
     """What the promise for these data has to count beside a new budget."""
-    if purse.told is None:
+    if purse.samples is None and purse.ledger is None:
         return ""
     known = "of which nothing is known here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
     return "" if purse.epsilon == 0 else f"; it adds to what was spent before, {known}"
@@ -87,13 +125,14 @@ def show(*, federation: Path, names: tuple[str, ...], form: Form) -> None:
     """Show what nodes have spent of their privacy budgets, as their folders here say; they may be running.
 
     epsilon is a bound on what was told of one row (or one member) so far. state: "open", "spent", or "missing" and
-    "unsure", where it is not known what was spent, so that it counts as all. waiting: a person's word lies there, and
-    the budget begins at the next start.
+    "unsure", where it is not known what was spent, so that it counts as all; "unpermitted", where the file promises
+    less than a person has permitted; "wiped", where the state is gone and the node will go on by what stands beside its
+    key. waiting: a person's word lies there, and counts at the next start.
     """
-    write_rows([one.row for one in _purses(_private(federation), names)], form)
+    write_rows([one.row for one in _purses(_private(federation)[0], names)], form)
 
 
-def _private(path: Path) -> FederationConfig:
+def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
@@ -103,7 +142,7 @@ def _private(path: Path) -> FederationConfig:
         raise UserError(
             "nothing is promised here, so there is no budget", file=described.path, key="privacy", allowed=allowed
         )
-    return described
+    return described, described.privacy
 
 
 def _purses(federation: FederationConfig, names: tuple[str, ...]) -> list[Purse]:

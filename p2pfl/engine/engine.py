@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from queue import SimpleQueue
 from typing import assert_never
 
@@ -182,9 +182,10 @@ class Engine:
         ]
         return vector.copy() if any(np.may_share_memory(vector, one) for one in theirs) else vector
 
-    def neighbor_distance(self) -> float | None:
-        """Root mean square distance from the own model to the neighbors' replicas, over the own norm."""
-        known = [edge.peer for edge in self.state.edges.values() if edge.record.heard is not None]
+    def neighbor_distance(self, peers: Iterable[int]) -> float | None:
+        """Root mean square distance from the own model to the replicas of these neighbors, over the own norm."""
+        edges = (self.state.edges.get(peer) for peer in peers)
+        known = [edge.peer for edge in edges if edge is not None and edge.record.heard is not None]
         if not known:
             return None
         model = self.state.model

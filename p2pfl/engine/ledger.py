@@ -1,16 +1,65 @@
 """What a node has spent of its privacy budget: durable before what was paid for is computed.
 
 A ledger may say more than was used, for a crash wastes what was paid for the round under way. It never says less: one
-that is known to lack something says so itself. What its steps amount to is for `learn.privacy`.
+that is known to lack something says so itself. It is kept twice, in the state and in a file beside the key, and
+`reconciled` says what the two are worth together. What its steps amount to is for `learn.privacy`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from p2pfl.config.privacy import MEMBER, PrivacyConfig
 from p2pfl.learn.privacy.accounting import Spend
+
+NAME_BITS = 53
+ROUNDING = 1e-6
+"""By this part an epsilon may differ that was computed twice."""
+
+
+class Promise(NamedTuple):
+    """The figures that a person permits. `epsilon` is None where it follows from the noise and is not known yet, and
+    `noise` where it follows from epsilon.
+    """
+
+    unit: str
+    epsilon: float | None
+    delta: float
+    noise: float | None = None
+
+    @classmethod
+    def in_file(cls, privacy: PrivacyConfig) -> Promise:
+        return cls(privacy.unit, privacy.epsilon, privacy.delta, privacy.noise)
+
+    def weaker_than(self, permitted: Promise) -> str:
+        """In which figures this promises less, in words; empty: in none."""
+        found = []
+        if permitted.unit == MEMBER != self.unit:
+            found.append(f"a {self.unit} is protected, where it is a {MEMBER}")
+        if _above(self.epsilon, permitted.epsilon):
+            found.append(f"epsilon {self.epsilon:g} in place of {permitted.epsilon:g}")
+        if _above(self.delta, permitted.delta):
+            found.append(f"delta {self.delta:g} in place of {permitted.delta:g}")
+        if _above(permitted.noise, self.noise):
+            found.append(f"noise {self.noise:g} in place of {permitted.noise:g}")
+        return ", ".join(found)
+
+
+def _above(figure: float | None, bound: float | None) -> bool:
+    return figure is not None and bound is not None and figure > bound * (1 + ROUNDING)
+
+
+class Signed(NamedTuple):
+    """The account of a ledger that its node signs for others: which of its budgets it is, by order and name, and how
+    many steps are paid for.
+    """
+
+    order: int
+    name: int
+    steps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +75,24 @@ class Ledger:
     """In the order in which it was spent; neighbors of one kind are one entry."""
     is_whole: bool = True
     """False: something that was on disk is gone, and more may have been spent than this."""
+    order: int = 1
+    """The budgets of this node that are known to have begun, this one included."""
+    promise: Promise | None = None
+    """What the person permits. None: an earlier version began it, and kept no file beside the key."""
+    signed: Signed | None = None
+    """An account that this node has signed and that this ledger lacks."""
+
+    @property
+    def steps(self) -> int:
+        return sum(spend.steps for spend in self.spent)
+
+    @property
+    def account(self) -> Signed:
+        """What others are told, so that the node may hear it again when it has forgotten."""
+        digest = hashlib.blake2b(self.word.encode(), digest_size=8, person=b"p2pfl-budget").digest()
+        name = int.from_bytes(digest, "little") >> (64 - NAME_BITS)
+        own = Signed(self.order, name, self.steps)
+        return own if self.signed is None else max(own, self.signed)
 
     def recovered(self, *, private: bool, complete: bool) -> Ledger | None:
         """What it is worth when it comes from a disk, on which not all was found unless that was `complete`. Rounds of
@@ -41,14 +108,50 @@ class Ledger:
             return replace(self, spent=(*before, spend._replace(steps=last.steps + spend.steps)))
         return replace(self, spent=(*self.spent, spend))
 
+    def covers(self, other: Ledger) -> bool:
+        """Whether all that `other` has spent was spent here, first and in this order."""
+        if len(other.spent) > len(self.spent):
+            return False
+        *before, last = other.spent or (Spend(0.0, 0.0, 0),)
+        here = self.spent[len(before)] if other.spent else last
+        same = tuple(before) == self.spent[: len(before)] and last[:2] == here[:2]
+        return same and last.steps <= here.steps
+
+    def doubted(self, signed: Signed | None = None) -> Ledger:
+        """More may have been spent than it says, for this account is signed by its node."""
+        return replace(self, is_whole=False, signed=signed or self.signed)
+
     def plain(self) -> dict[str, Any]:
         """As JSON takes it."""
         spent = [list(spend) for spend in self.spent]
-        return {"unit": self.unit, "word": self.word, "spent": spent, "is_whole": self.is_whole}
+        found = {"unit": self.unit, "word": self.word, "spent": spent, "is_whole": self.is_whole, "order": self.order}
+        later = {"promise": self.promise, "signed": self.signed}
+        return found | {name: list(value) for name, value in later.items() if value is not None}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any] | None) -> Ledger | None:
         """The inverse of `plain`; None of nothing."""
         if plain is None:
             return None
-        return cls(**{**plain, "spent": tuple(Spend(*spend) for spend in plain["spent"])})
+        found = {**plain, "spent": tuple(Spend(*spend) for spend in plain["spent"])}
+        for name, kind in (("promise", Promise), ("signed", Signed)):
+            found |= {name: kind(*plain[name])} if name in plain else {}
+        return cls(**found)
+
+
+def reconciled(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
+    """What the ledger of a state and that of the file beside the key are worth together: the one that has more.
+
+    Whatever is written is written beside the key first. So a crash leaves that one equal or ahead; where it is missing
+    although there was one, or the two contradict each other, something that was on disk is gone.
+    """
+    if state is None:
+        return beside
+    if beside is None:
+        return state if state.promise is None else state.doubted()
+    if state.word != beside.word:
+        if state.order == beside.order:
+            return state.doubted()
+        return max(state, beside, key=lambda ledger: ledger.order)
+    more, less = (beside, state) if beside.covers(state) else (state, beside)
+    return more if more.covers(less) and less.is_whole else more.doubted(less.signed)

@@ -70,6 +70,7 @@ NOTICES = frozenset(
     }
 )
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
+POLL_S = 0.1
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
 """Of one kind from one neighbor the first FIRST_ALARMS are logged, then the 100th, the 200th, the 400th and so on."""
@@ -278,7 +279,16 @@ class Driver:
         if self.budget is None:
             self.engine_thread.jobs.put(Look(begin))
         else:
-            self._submit(self._price, self.budget, begin)
+            self._pay_when_heard(self.budget, begin)
+
+    def _pay_when_heard(self, budget: Budget, begin: Callable[[Engine], None]) -> None:
+        """Neighbors may still have to tell what this node has forgotten."""
+        if self.finished.is_set():
+            return
+        if budget.evidence.is_due(self.loop.time()):
+            self.loop.call_later(POLL_S, self._pay_when_heard, budget, begin)
+        else:
+            self._submit(self._price, budget, begin)
 
     def _price(self, budget: Budget, begin: Callable[[Engine], None]) -> None:
         """What the round will cost depends on the rows that there are then: they are read before it is paid for.
@@ -287,15 +297,16 @@ class Driver:
         """
         try:
             self._renew_data()
-            samples = self.workshop.learner.samples
+            samples, reserved = self.workshop.learner.samples, 1
             spend, ledger = budget.plan.spend(samples), self.engine_thread.engine.state.ledger
             budget.look(ledger, samples)
             if budget.wrong(ledger, spend) is None and ledger is not None:
                 budget.look(ledger.plus(spend), samples)
+                reserved = budget.reserved_rounds(ledger, samples)
         except BaseException as error:  # noqa: BLE001 - as below
             self.fail(error)
         else:
-            self.engine_thread.jobs.put(Pay(spend, lambda ledger: budget.wrong(ledger, spend), begin))
+            self.engine_thread.jobs.put(Pay(spend, lambda ledger: budget.wrong(ledger, spend), begin, reserved))
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
         try:

@@ -30,6 +30,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.methods import Method
 from p2pfl.learn.privacy import Spend
+from p2pfl.runtime.ledger_file import LedgerFile
 from p2pfl.storage import Durability, State, Store, disk
 from p2pfl.storage.disk import LEAST_LOG_BYTES
 from p2pfl.storage.snapshot import size_bytes
@@ -63,12 +64,21 @@ class Look:
 class Pay:
     """Call `use` once the cost of a round is on disk; else the event RoundRefused says why that was not to be.
 
-    `wrong` is asked with the ledger as it is, and says what speaks against one more round.
+    `wrong` is asked with the ledger as it is, and says what speaks against one more round. The file beside the key gets
+    so many rounds at once that are `reserved`.
     """
 
     spend: Spend
     wrong: Callable[[Ledger | None], RoundRefused | None]
     use: Callable[[Engine], None]
+    reserved: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """Replace the ledger by what `correct` makes of it, and have that durable at once."""
+
+    correct: Callable[[Ledger | None], Ledger | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ class Quit:
     pass
 
 
-Job = Operate | Look | Pay | Checkpoint | Quit
+Job = Operate | Look | Pay | Correct | Checkpoint | Quit
 
 
 class Listener(Protocol):
@@ -95,14 +105,23 @@ class Listener(Protocol):
 
 
 class EngineThread(threading.Thread):
-    """`extra` joins the header of every snapshot."""
+    """`extra` joins the header of every snapshot. `ledger_file` has what is paid for before the log does."""
 
-    def __init__(self, engine: Engine, store: Store, *, durability: Durability, extra: dict[str, object]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        *,
+        durability: Durability,
+        extra: dict[str, object],
+        ledger_file: LedgerFile | None = None,
+    ) -> None:
         super().__init__(name="engine", daemon=True)
         self.engine = engine
         self.store = store
         self.durability = durability
         self.extra = extra
+        self.ledger_file = ledger_file
         self.listener: Listener
         """Set before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -154,6 +173,8 @@ class EngineThread(threading.Thread):
                     use(self.engine)
                 case Pay():
                     self._pay(job, events)
+                case Correct():
+                    self._correct(job, events)
                 case Checkpoint():
                     self._guard(events, lambda: self.checkpoint(self.engine.state))
                 case Quit():
@@ -195,7 +216,10 @@ class EngineThread(threading.Thread):
         """
         if self.durability != "exchange":
             raise ValueError("a budget needs a log")
-        refused = job.wrong(self.engine.state.ledger)
+        ledger = self.engine.state.ledger
+        refused = job.wrong(ledger)
+        if refused is None and ledger is not None and self.broken_since is None:
+            self._guard(events, lambda: self._cover(ledger, job))
         if refused is None and self.broken_since is None:
             change = self.engine.pay(job.spend)
             self._guard(events, lambda: self._write_now(change))
@@ -205,6 +229,21 @@ class EngineThread(threading.Thread):
             job.use(self.engine)
         else:
             events.append(refused)
+
+    def _cover(self, ledger: Ledger, job: Pay) -> None:
+        if self.ledger_file is not None:
+            most = job.spend._replace(steps=job.reserved * job.spend.steps)
+            self.ledger_file.cover(ledger.plus(job.spend), ledger.plus(most))
+
+    def _correct(self, job: Correct, events: list[Event]) -> None:
+        state = self.engine.state
+        before, state.ledger = state.ledger, job.correct(state.ledger)
+        if state.ledger is not None and state.ledger != before:
+            corrected = state.ledger
+            if self.ledger_file is not None:
+                file = self.ledger_file
+                self._guard(events, lambda: file.write(corrected))
+            self._guard(events, lambda: self.checkpoint(state))
 
     def _write_now(self, change: Change) -> None:
         self.store.append(*entry(change))
@@ -227,8 +266,11 @@ class EngineThread(threading.Thread):
             if time.monotonic() - self.broken_since < RETRY_S:
                 return
             try:
+                if self.ledger_file is not None:
+                    self.ledger_file.retry()
                 self.checkpoint(self.engine.state)
-            except StorageError:
+            except StorageError as error:
+                self.refusal = str(error)
                 self.broken_since = time.monotonic()
             else:
                 self.broken_since = None

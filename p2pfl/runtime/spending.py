@@ -4,35 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from p2pfl.config.load import find_member, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.engine.ledger import Ledger, reconciled
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy import plan_of
+from p2pfl.learn.privacy.accounting import epsilon_of
 from p2pfl.reporting.status import PrivacyStatus
-from p2pfl.runtime.budget import MISSING, Budget
+from p2pfl.runtime.budget import MISSING, Budget, promise_of
+from p2pfl.runtime.ledger_file import LedgerFile
 from p2pfl.runtime.parts import replay
 from p2pfl.runtime.word import word_file
 from p2pfl.storage import peek
 
+WIPED = "wiped"
+"""A budget without a state: the node goes on by the file beside its key."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Purse:
-    """The budget of one node here; `told` is None where it has no state yet. `was_begun`: there is a ledger, if only
-    one of another unit; `unpaid` are the rounds of a state that has none.
+    """The budget of one node here. `samples` is None where it has no state; the file beside its key may have a `ledger`
+    all the same. `unpaid` are the rounds of a state that no ledger knows of.
     """
 
-    name: str
+    federation: FederationConfig
     node: NodeConfig
-    told: PrivacyStatus | None
-    was_begun: bool = False
+    ledger: Ledger | None = None
+    samples: int | None = None
     unpaid: int = 0
 
     @property
-    def has_begun(self) -> bool:
-        """Whether it is known that a budget began here."""
-        return self.told is not None and self.told.state != MISSING
+    def name(self) -> str:
+        return self.node.name
+
+    @cached_property
+    def told(self) -> PrivacyStatus | None:
+        """Takes an accountant's time. Raises UserError as `plan_of`."""
+        if self.samples is None:
+            return None
+        plan = plan_of(self.federation, self.samples)
+        if plan is None:
+            raise AssertionError("a federation with [privacy] has no plan")
+        budget = Budget(plan, promise_of(self.federation, plan), "")
+        budget.look(self.ledger, self.samples)
+        return budget.told
 
     @property
     def is_waiting(self) -> bool:
@@ -41,19 +59,22 @@ class Purse:
 
     @property
     def epsilon(self) -> float | None:
-        return None if self.told is None else self.told.epsilon
+        """What is known to be spent; None: it is not known."""
+        if self.told is not None or self.ledger is None or self.ledger.promise is None:
+            return None if self.told is None else self.told.epsilon
+        return round(epsilon_of(self.ledger.spent, self.ledger.promise.delta), 4)
 
     @property
     def row(self) -> dict[str, Any]:
         told = self.told
         return {
             "node": self.name,
-            "epsilon": told and told.epsilon,
+            "epsilon": self.epsilon,
             "budget": told and told.budget,
             "delta": told and told.delta,
             "unit": told and told.unit,
             "rounds_left": told and told.rounds_left,
-            "state": MISSING if told is None else told.state,
+            "state": told.state if told is not None else MISSING if self.ledger is None else WIPED,
             "waiting": self.is_waiting,
         }
 
@@ -74,21 +95,12 @@ def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[Purs
 
 
 def _purse(federation: FederationConfig, node: NodeConfig) -> Purse:
+    beside = LedgerFile(node.key_file, federation.name).read()
     loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
     if loaded is None:
-        return Purse(name=node.name, node=node, told=None)
+        return Purse(federation=federation, node=node, ledger=beside)
     state = replay(federation, loaded)
-    plan = plan_of(federation, int(state.samples))
-    if plan is None:
-        raise AssertionError("a federation with [privacy] has no plan")
-    ledger = None if state.ledger is None else state.ledger.recovered(private=True, complete=loaded.complete)
-    budget = Budget(plan, "")
-    budget.look(ledger, int(state.samples))
-    was_begun = ledger is not None
-    return Purse(
-        name=node.name,
-        node=node,
-        told=budget.told,
-        was_begun=was_begun,
-        unpaid=0 if was_begun else state.rounds,
-    )
+    kept = None if state.ledger is None else state.ledger.recovered(private=True, complete=loaded.complete)
+    ledger = reconciled(kept, beside)
+    unpaid = state.rounds if ledger is None else 0
+    return Purse(federation=federation, node=node, ledger=ledger, samples=int(state.samples), unpaid=unpaid)

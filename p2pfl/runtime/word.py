@@ -1,15 +1,22 @@
-"""A person's word that a node's privacy budget begins: a file beside its key, which the node takes away for good.
+"""A person's permission for a node's privacy budget: a file beside its key, which the node takes away for good.
 
 It stands outside the state folder, so that a wiped node does not begin by itself what others have seen spent.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
+import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from p2pfl.config.privacy import PRIVACY
+from p2pfl.config.tables import Mistakes, choice, matching, read_table, require
+from p2pfl.engine.ledger import Promise
 from p2pfl.errors import StorageError, UserError
 from p2pfl.storage.disk import refusal_of, replace_file, sync_folder
 
@@ -17,11 +24,28 @@ SUFFIX = ".budget"
 WORD_BYTES = 16
 MOST_BYTES = 1024
 ALLOWED = "what `p2pfl privacy begin` writes; remove the file"
+BEGINS, RAISES = "begins", "goes on"
 _TEXT = """\
-# A person has said that the privacy budget of this node begins. At its next start the node takes this file away.
+# A person permits this node to tell so much of its data. At its next start the node takes this file away.
 word = "{word}"
+budget = "{budget}"
 """
-_WORD = re.compile(rf'^word = "([0-9a-f]{{{2 * WORD_BYTES}}})"$', re.MULTILINE)
+
+
+_KEYS = {
+    "word": matching(re.compile(f"[0-9a-f]{{{2 * WORD_BYTES}}}"), f"{2 * WORD_BYTES} hexadecimal digits"),
+    "budget": choice(BEGINS, RAISES),
+    **{name: PRIVACY[name] for name in Promise._fields},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """`name` is random: no two are the same. `raises`: the ledger that there is goes on; else one begins."""
+
+    name: str
+    promise: Promise
+    raises: bool = False
 
 
 def word_file(key_file: Path) -> Path:
@@ -29,40 +53,61 @@ def word_file(key_file: Path) -> Path:
     return key_file.with_suffix(SUFFIX)
 
 
-def give_word(key_file: Path) -> None:
-    """Say once that the budget of the node with that key begins. Durable when this returns.
+def give_word(key_file: Path, promise: Promise, *, raises: bool = False) -> None:
+    """Permit once what the file promises now. Durable when this returns.
 
     Whoever owns the key owns the word: root may give it for a node that runs as another user. Raises StorageError: the
     disk refuses.
     """
     path = word_file(key_file)
-    replace_file(path, [_TEXT.format(word=secrets.token_hex(WORD_BYTES)).encode()])
+    text = _TEXT.format(word=secrets.token_hex(WORD_BYTES), budget=RAISES if raises else BEGINS)
+    told = {name: value for name, value in promise._asdict().items() if value is not None}
+    text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
+    replace_file(path, [text.encode()])
     if os.geteuid() == 0 and key_file.exists():
         owner = key_file.stat()
         with refusal_of(path):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
-def take_word(key_file: Path) -> str | None:
-    """The word, which nobody finds any more once this returns; None: nobody has given one.
-
-    Raises UserError: it cannot be taken away, and would count again; or the file is none of ours.
-    """
+def read_word(key_file: Path) -> Word | None:
+    """The word that lies there; None: nobody has given one. Raises UserError: the file is none of ours."""
     path = word_file(key_file)
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            found = _WORD.search(file.read(MOST_BYTES).decode("utf-8", errors="replace"))
+            found = tomllib.loads(file.read(MOST_BYTES).decode())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", file=path, key="word", allowed=ALLOWED) from None
-    if found is None:
+    except ValueError:
+        found = {}
+    return _word_of(found, path)
+
+
+def _word_of(found: dict[str, Any], path: Path) -> Word:
+    mistakes = Mistakes(path)
+    told = read_table(found, "", _KEYS, mistakes)
+    if "word" not in told:
         raise UserError("holds no word", file=path, key="word", allowed=ALLOWED)
+    if found.keys() == {"word"}:
+        text = "names no figures: an earlier version wrote it, and it is not known how much the person permits"
+        allowed = "give the permission again, by `p2pfl privacy begin`, with --again if that asks for it"
+        raise UserError(text, file=path, key="epsilon", allowed=allowed)
+    require(found, "", ("budget", "unit", "delta"), _KEYS, mistakes)
+    for mistake in mistakes.found:
+        raise mistake
+    promise = Promise(told["unit"], told.get("epsilon"), told["delta"], told.get("noise"))
+    return Word(name=told["word"], promise=promise, raises=told["budget"] == RAISES)
+
+
+def discard_word(key_file: Path) -> None:
+    """Take the word away for good. Raises UserError: that cannot be."""
+    path = word_file(key_file)
     try:
         with refusal_of(path):
-            path.unlink()
+            path.unlink(missing_ok=True)
             sync_folder(path.parent)
     except StorageError as error:
         text = f"the node cannot take it away, and so it would count again: {error}"
         raise UserError(text, file=path, key="word", allowed="a folder that the node may write to") from None
-    return found[1]

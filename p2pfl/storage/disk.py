@@ -213,7 +213,12 @@ def _take(fd: int) -> None:
 
 
 def refuse_shared(folder: Path, *, user: int) -> None:
-    """Raises UserError: others than this user, and root, may change what is in the state folder; OSError: no folder."""
+    """Raises UserError: others than this user, and root, may change what is in the state folder, or it is a link to
+    another one; OSError: no folder.
+    """
+    if folder.is_symlink():
+        allowed = f"the folder itself: node.state_dir = {str(folder.resolve())!r}"
+        raise UserError("the state folder is a symbolic link", file=folder, allowed=allowed)
     there = folder.stat()
     if there.st_uid not in (0, user):
         raise UserError(

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_node, node_file
+from p2pfl.config.load import load_config
 from p2pfl.engine.durable import image
-from p2pfl.engine.ledger import Ledger
+from p2pfl.engine.ledger import Ledger, Promise
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.privacy import Spend
-from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.runtime import spending
-from p2pfl.runtime.word import word_file
+from p2pfl.runtime.ledger_file import LedgerFile
+from p2pfl.runtime.word import read_word, word_file
 from p2pfl.storage import State, Store
 
 PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"
@@ -60,17 +60,6 @@ def test_begin_gives_each_node_here_a_word_or_those_that_are_named(p2pfl, ward):
     ]
 
 
-def test_a_budget_that_has_begun_is_begun_again_only_on_purpose(p2pfl, ward, monkeypatch):
-    monkeypatch.setattr(spending.Purse, "has_begun", property(lambda self: self.name == "node1"))
-    code, _, err = p2pfl("begin", ward)
-    assert code == 2
-    assert "has begun at node1" in err
-    assert "--again" in err
-    assert words(ward) == [], "nothing is half made"
-    assert p2pfl("begin", ward, "--again")[0] == 0
-    assert words(ward) == ["node0", "node1", "node2"]
-
-
 class OpenPlan:
     """Asks no accountant: it has room for whatever there is."""
 
@@ -106,6 +95,49 @@ def leave_state(folder, **changes):
         store.checkpoint(State(header=picture.header, arrays=picture.arrays, blobs=picture.blobs))
 
 
+PERMITTED = Promise("record", 8.0, 1e-4)
+
+
+@pytest.mark.usefixtures("_unaccounted")
+def test_a_budget_that_has_begun_is_begun_again_only_on_purpose(p2pfl, ward):
+    leave_state(ward / "node1", ledger=Ledger(unit="record", word="w"))
+    code, _, err = p2pfl("begin", ward)
+    assert code == 2
+    assert "has begun at node1" in err
+    assert "--raise" in err
+    assert "--again" in err
+    assert words(ward) == [], "nothing is half made"
+    assert p2pfl("begin", ward, "--again")[0] == 0
+    assert words(ward) == ["node0", "node1", "node2"]
+    assert read_word(ward / "node1" / "node.key").promise == PERMITTED
+
+
+@pytest.mark.usefixtures("_unaccounted")
+def test_only_a_whole_ledger_of_the_same_unit_can_go_on(p2pfl, ward):
+    ledgers = [Ledger(unit="record", word="w"), Ledger(unit="member", word="w"), None]
+    ledgers += [Ledger(unit="record", word="w", is_whole=False)]
+    for found, code in zip(ledgers, (0, 2, 2, 2), strict=True):
+        leave_state(ward / "node1", ledger=found)
+        ended, out, err = p2pfl("begin", ward, "--raise", "--node", "node1")
+        assert ended == code
+        assert ("goes on" in out) == (code == 0)
+        assert ("--again" in err) == (code == 2)
+    word = read_word(ward / "node1" / "node.key")
+    assert (word.promise, word.raises) == (PERMITTED, True)
+    assert p2pfl("begin", ward, "--raise", "--again")[0] == 2
+
+
+@pytest.mark.usefixtures("_unaccounted")
+def test_a_larger_epsilon_than_permitted_is_shown_and_a_wiped_node_has_what_stands_beside_its_key(p2pfl, ward):
+    leave_state(ward / "node1", ledger=Ledger(unit="record", word="w", promise=PERMITTED._replace(epsilon=4.0)))
+    for name in ("node0", "node1"):
+        file = LedgerFile(ward / name / "node.key", load_config(ward).name)
+        file.write(Ledger(unit="record", word="w", promise=PERMITTED._replace(epsilon=4.0)))
+    rows = json.loads(p2pfl("show", ward, "--format", "json")[1])
+    assert [(row["state"], row["epsilon"]) for row in rows] == [("wiped", 0.0), ("unpermitted", 0.0), ("missing", None)]
+    assert "has begun at node0, node1" in p2pfl("begin", ward)[2]
+
+
 @pytest.mark.usefixtures("_unaccounted")
 def test_a_budget_of_another_unit_has_begun_too(p2pfl, ward):
     leave_state(ward / "node1", ledger=Ledger(unit="member", word="w", spent=(Spend(20.0, 1.0, 3),)))
@@ -124,18 +156,11 @@ def test_rounds_that_no_budget_has_paid_for_are_said_to_be_uncovered(p2pfl, ward
     assert words(ward) == ["node0", "node1", "node2"]
 
 
+@pytest.mark.usefixtures("_unaccounted")
 def test_begin_says_what_adds_to_the_new_budget_and_what_is_not_known(p2pfl, ward, monkeypatch):
-    told, lost = (
-        PrivacyStatus(unit="record", epsilon=epsilon, budget=8.0, delta=1e-4, rounds_left=9, state="open")
-        for epsilon in (2.5, None)
-    )
-    found = {"node0": None, "node1": told, "node2": lost}
-
-    def purses(federation, names):
-        nodes = [load_node(node_file(federation, name), federation, name) for name in found]
-        return [spending.Purse(name=node.name, node=node, told=found[node.name]) for node in nodes]
-
-    monkeypatch.setattr(spending, "purses", purses)
+    monkeypatch.setattr(OpenPlan, "spent", lambda _, spent: 2.5 if spent else 0.0)
+    leave_state(ward / "node1", ledger=Ledger(unit="record", word="w", spent=(Spend(1.0, 0.1, 3),)))
+    leave_state(ward / "node2", ledger=Ledger(unit="member", word="w"))
     lines = p2pfl("begin", ward, "--again")[1].splitlines()
     assert [line.partition("; it adds to what was spent before, ")[2] for line in lines] == [
         "",

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from p2pfl.config.load import load_config
-from p2pfl.learn.privacy import plan_of
 from p2pfl.runtime.parts import replay
+from p2pfl.runtime.spending import purses
 from p2pfl.storage import peek
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -49,17 +49,14 @@ def p2pfl(*arguments):
 
 def spent(field, name):
     """Rounds paid for, rounds in the model, and epsilon, by what is on disk."""
-    loaded = None
-    while loaded is None:
-        loaded = peek(field.state(name)) if field.state(name).is_dir() else None
     federation = load_config(field.folder)
-    state = replay(federation, loaded)
-    paid = sum(one.steps for one in state.ledger.spent)
-    plan = plan_of(federation, int(state.samples))
-    return paid // STEPS, state.rounds, plan.spent(state.ledger.spent)
+    (purse,) = purses(federation, [name])
+    paid = sum(one.steps for one in purse.ledger.spent)
+    return paid // STEPS, replay(federation, peek(field.state(name))).rounds, purse.epsilon
 
 
-def test_a_node_killed_with_9_and_restarted_never_forgets_and_never_exceeds_its_budget(tmp_path):
+def test_a_node_killed_with_9_whose_log_is_cut_never_forgets_and_never_exceeds_its_budget(tmp_path):
+    """Cut at the end, by one byte and by more each time, between a kill and the next start."""
     chance = random.Random(5)
     field = private_field(tmp_path, 2)
     p2pfl("privacy", "begin", field.folder)
@@ -76,6 +73,10 @@ def test_a_node_killed_with_9_and_restarted_never_forgets_and_never_exceeds_its_
                 assert max(before[node.name], rounds) <= paid <= ROUNDS
                 assert epsilon <= 8.0
                 before[node.name] = paid
+                log = max(field.state(node.name).glob("log-*"))
+                content = log.read_bytes()
+                log.write_bytes(content[: -1 if life == 0 else len(content) * (3 - life) // 3])
+                assert spent(field, node.name)[0] == paid
         nodes = [run(name) for name in field.names]
         assert [node.end(DEADLINE_S) for node in nodes] == [0, 0]
     for name in field.names:

@@ -216,7 +216,7 @@ def test_a_start_from_the_neighbors_and_the_distance_to_them_do_not_depend_on_ti
     state.channels *= np.float32(0.5)
     theirs = state.edges[1].peer.astype(np.float64)
     away = np.linalg.norm(state.model - theirs) / np.linalg.norm(state.model.astype(np.float64))
-    assert pair.engines[0].neighbor_distance() == pytest.approx(away, rel=1e-5)
+    assert pair.engines[0].neighbor_distance([1]) == pytest.approx(away, rel=1e-5)
     state.edges[2] = EdgeState(EdgeRecord(), np.zeros_like(state.model), state.model * np.float32(3))
     expected = np.median([state.edges[1].peer, state.edges[2].peer], axis=0)
     pair.run(0, Bootstrap(peers=(1, 2)))

@@ -11,8 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from p2pfl.engine.ledger import Promise
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy import Spend
+from p2pfl.runtime.ledger_file import ledger_path
 from p2pfl.runtime.parts import recover
 from p2pfl.runtime.word import give_word, word_file
 from p2pfl.storage import Store
@@ -21,6 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from conftest import Wrapped
 
 pytestmark = pytest.mark.usefixtures("lone")
+
+
+PERMITTED = Promise("record", 99.0, 1e-5)
 
 
 class RoundsPlan:
@@ -65,14 +70,14 @@ class Private(Wrapped):
 def private(ward, start):
     """A ward whose nodes have budgets of so many rounds, and how its node `index` is started."""
 
-    def private(rounds=6, *, to_do=4, words=(0, 1), **training):
+    def private(rounds=6, *, to_do=4, words=(0, 1), vitals=True, **training):
         field = ward(
             2,
             training={"rounds": to_do, "closing_rounds": 1, "when_through": "mix", **training},
-            gossip={"start_wait_s": 5.0, "linger_s": 1.0},
+            gossip={"start_wait_s": 5.0, "linger_s": 1.0, "vitals": vitals},
         )
         for index in words:
-            give_word(field.folder / field.names[index] / "node.key")
+            give_word(field.folder / field.names[index] / "node.key", PERMITTED)
 
         def begin(index):
             (node,) = start(field, index)
@@ -95,7 +100,7 @@ async def test_each_round_is_paid_for_and_status_result_and_line_say_what_is_spe
     assert not word_file(field.folder / "node0" / "node.key").exists()
     for node, result in zip(nodes, results, strict=True):
         assert drawn(node) == result.rounds == 4
-        told = msgspec.json.decode(result.to_json())["privacy"]
+        told = msgspec.json.decode(result.to_bytes())["privacy"]
         assert told == {
             "unit": "record",
             "epsilon": pytest.approx(0.4),
@@ -147,22 +152,74 @@ async def test_without_a_person_s_word_a_node_mixes_and_trains_nothing(private):
     assert "p2pfl privacy begin" in nodes[1].application.driver.feed.standing()[0].text
 
 
-async def test_a_wiped_node_has_no_budget_until_a_person_begins_another(private):
-    field, begin = private(rounds=40, to_do=4)
-    nodes = [begin(0), begin(1)]
-    for node in nodes:
-        await node.result()
-    shutil.rmtree(field.folder / "node1" / "state")
-    again = [begin(0), begin(1)]
-    assert (await again[1].result()).privacy.state == "missing"
-    await again[0].result()
-    assert drawn(again[1]) == 0
-    give_word(field.folder / "node1" / "node.key")
-    field.write(training={"rounds": 8})
-    anew = [begin(0), begin(1)]
-    results = [await node.result() for node in anew]
-    assert drawn(anew[1]) > 0
-    assert results[1].privacy.epsilon == pytest.approx(drawn(anew[1]) / 10)
+def told_of(node, index):
+    """The steps that a node's rows say another one has paid for."""
+    display = getattr(node.application, "display", None)
+    row = display and display.spread.rows.get(index)
+    return row.vitals.paid if row else 0
+
+
+async def has_trained(first, node, rounds):
+    """Until `first` knows that `node` has paid for so many rounds in this process and the ones before; then it dies."""
+    await first.until(lambda: told_of(first, 1) >= rounds)
+    await node.break_off()
+
+
+def wipe(folder, *, beside):
+    shutil.rmtree(folder / "state")
+    if beside:
+        ledger_path(folder / "node.key").unlink()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a session is broken off on purpose
+async def test_a_wiped_node_goes_on_by_the_file_beside_its_key_or_is_unsure_until_a_person_begins_another(private):
+    field, begin = private(rounds=400, to_do=300)
+    first, folder = begin(0), field.folder / "node1"
+    await has_trained(first, begin(1), 3)
+    paid = told_of(first, 1)
+    wipe(folder, beside=False)
+    second = begin(1)
+    await second.until(lambda: drawn(second))
+    assert second.status.privacy.epsilon > paid / 10
+    assert second.status.privacy.state == "open"
+    await has_trained(first, second, paid + 2)
+    wipe(folder, beside=True)
+    third = begin(1)
+    await third.until(lambda: third.status is not None and third.status.through)
+    assert (third.status.privacy.state, drawn(third)) == ("unsure", 0)
+    (alarm,) = [one for one in third.application.driver.feed.standing() if one.kind == "no-budget"]
+    assert f"it has signed for {told_of(first, 1)} steps (epsilon " in alarm.text
+    await third.break_off()
+    give_word(folder / "node.key", PERMITTED)
+    fourth = begin(1)
+    await fourth.until(lambda: drawn(fourth))
+    assert fourth.status.privacy.state == "open"
+    assert fourth.application.thread.engine.state.ledger.order == 2, "it is later than the one that was lost"
+
+
+@pytest.mark.parametrize("vitals", [True, False])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as above
+async def test_an_old_copy_of_a_node_trains_nothing_once_a_neighbor_tells_what_it_has_signed(private, vitals):
+    """With its key, and what stands beside that."""
+    field, begin = private(rounds=400, to_do=300, vitals=vitals)
+    first, folder, copy = begin(0), field.folder / "node1", field.folder / "copy"
+    await has_trained(first, begin(1), 2)
+    shutil.copytree(folder, copy)
+    second = begin(1)
+    await has_trained(first, second, told_of(first, 1) + 3)
+    assert second.status.privacy.state == "open", "a crash alone is no evidence"
+    for _ in range(2):
+        paid = told_of(first, 1)
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+        old = begin(1)
+        await old.until(lambda old=old: old.status is not None and old.status.through)
+        assert (old.status.privacy.state, drawn(old)) == ("unsure", 0)
+        assert told_of(first, 1) >= paid, "the others keep the evidence"
+        await old.break_off()
+    assert first.status.privacy.state == "open", "who has heard of it goes on"
+    if not vitals:
+        assert first.application.display.spread.rows[1].vitals.rounds == 0, "nothing but the account is told"
 
 
 async def test_a_word_that_cannot_be_taken_away_keeps_the_node_from_starting(private):
@@ -187,7 +244,7 @@ async def test_an_older_snapshot_does_not_bring_back_what_a_node_knew_before_its
     _, node = begin(0), begin(1)
     await node.until(lambda: node.application.begun)
     await node.break_off()
-    give_word(field.folder / "node1" / "node.key")
+    give_word(field.folder / "node1" / "node.key", PERMITTED)
     second = begin(1)
     learner = second.application.setup.learner
     learner.held = threading.Event()

@@ -21,13 +21,14 @@ from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.ledger import Ledger
+from p2pfl.engine.ledger import Ledger, Promise, reconciled
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.privacy import Spend
 from p2pfl.runtime import engine_thread
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Operate, Pay
+from p2pfl.runtime.ledger_file import LedgerFile
 from p2pfl.storage import Store
 
 COST = Spend(noise=1.25, rate=0.5, steps=3)
@@ -46,12 +47,25 @@ def wrong(ledger):
     return None
 
 
-class Node:
-    """The engine's thread of one process, one job at a time. `used` is told of each round for which noise is drawn."""
+def beside(folder):
+    """The file beside a key in that folder."""
+    return LedgerFile(folder / "node.key", "ward")
 
-    def __init__(self, store, state, used):
-        self.thread = EngineThread(Engine(index=0, state=state, codecs=CODECS), store, durability="exchange", extra={})
+
+class Node:
+    """The engine's thread of one process, one job at a time. `used` is told of each round for which noise is drawn.
+
+    Its key is in the folder of its state, so that a model of one disk has both.
+    """
+
+    def __init__(self, store, state, used, reserved=1):
+        file = beside(store._folder)
+        file.begin(state.ledger)
+        self.thread = EngineThread(
+            Engine(index=0, state=state, codecs=CODECS), store, durability="exchange", extra={}, ledger_file=file
+        )
         self.thread.listener = self
+        self.reserved = reserved
         self.used = used
         self.refusals = []
         self.thread.checkpoint(state)
@@ -68,7 +82,7 @@ class Node:
         self.thread._batch()
 
     def pay(self):
-        self.do(Pay(COST, wrong, lambda _: self.used()))
+        self.do(Pay(COST, wrong, lambda _: self.used(), self.reserved))
 
     def commit(self):
         """The round that was paid for, then a request that shows it."""
@@ -88,7 +102,7 @@ class Node:
 
 def begun():
     state = NodeState.new(np.ones(4, np.float32), 10, (1,))
-    state.ledger = Ledger(unit="record", word="first")
+    state.ledger = Ledger(unit="record", word="first", promise=Promise("record", 8.0, 1e-5))
     return state
 
 
@@ -100,7 +114,8 @@ def recovered(store):
     state = restore(loaded.state.header, loaded.state.arrays, loaded.state.blobs)
     for record in loaded.records:
         redo(state, change(record.kind, record.header, record.blobs, np.dtype("f4")), codecs=CODECS, method=Plain())
-    state.ledger = state.ledger.recovered(private=True, complete=loaded.complete)
+    kept = state.ledger.recovered(private=True, complete=loaded.complete)
+    state.ledger = reconciled(kept, beside(store._folder).read())
     return state
 
 
@@ -140,9 +155,11 @@ def run_script(node, script, used):
                 node.do(Checkpoint())
 
 
+@pytest.mark.parametrize("reserved", [1, 3])
 def test_at_every_write_the_ledger_has_at_least_what_was_used_and_at_most_what_was_paid(
-    tmp_path, monkeypatch, crashing_disk
+    tmp_path, monkeypatch, crashing_disk, reserved
 ):
+    """Or reserved. Wherever the crash is, also between the file beside the key and the log, it is sure of that."""
     disk, used = crashing_disk(tmp_path / "live"), Used()
     bounds = {}
 
@@ -156,7 +173,7 @@ def test_at_every_write_the_ledger_has_at_least_what_was_used_and_at_most_what_w
         disk.install(patch)
         store = Store.open(tmp_path / "live", durability="exchange")
         store.load()
-        run_script(Node(store, begun(), used), "prprcpprpcpr", used)
+        run_script(Node(store, begun(), used, reserved), "prprcpprpcpr", used)
         store.close()
     note()
     assert used.steps == 6 * COST.steps
@@ -167,7 +184,7 @@ def test_at_every_write_the_ledger_has_at_least_what_was_used_and_at_most_what_w
             assert low == 0
         else:
             assert ledger.is_whole
-            assert low <= total(ledger) <= high, [name for name, _ in files]
+            assert low <= total(ledger) <= high + (reserved - 1) * COST.steps, [name for name, _ in files]
 
 
 @pytest.mark.parametrize("length", [1, 3])
@@ -236,6 +253,37 @@ def test_in_no_order_of_crashes_does_more_train_than_the_ledger_or_the_budget_ha
         assert used.steps <= BUDGET
 
 
+@pytest.mark.parametrize("script", ["pprpr", "prcpprp"])
+def test_a_log_that_is_cut_at_any_byte_brings_no_round_back(tmp_path, script):
+    """The file beside the key has them, or the state is known to lack something."""
+    used, live, cut = Used(), tmp_path / "live", tmp_path / "cut"
+    with closing(Store.open(live, durability="exchange")) as store:
+        store.load()
+        run_script(Node(store, begun(), used), script, used)
+    log, files = max(live.glob("log-*")), {path.name: path.read_bytes() for path in live.iterdir()}
+    sure = 0
+    for length in range(len(files[log.name])):
+        ledger = ledger_in(cut, (files | {log.name: files[log.name][:length]}).items())
+        assert total(ledger) == used.steps
+        sure += ledger.is_whole
+    assert sure > length / 2
+    del files["node.ledger"]
+    assert not ledger_in(cut, files.items()).is_whole, "nothing vouches for the end of the log"
+
+
+def test_an_old_copy_of_the_state_folder_brings_no_round_back(tmp_path):
+    used, live = Used(), tmp_path / "live"
+    with closing(Store.open(live, durability="exchange")) as store:
+        store.load()
+        node = Node(store, begun(), used)
+        run_script(node, "pr", used)
+        old = {path.name: path.read_bytes() for path in live.iterdir() if path.name != "node.ledger"}
+        run_script(node, "pprp", used)
+    new = {path.name: path.read_bytes() for path in live.iterdir()}
+    ledger = ledger_in(tmp_path / "back", (old | {"node.ledger": new["node.ledger"]}).items())
+    assert (total(ledger), ledger.is_whole) == (used.steps, True)
+
+
 def test_a_ledger_that_lacks_what_was_on_disk_says_so_and_pays_for_nothing(tmp_path):
     used = Used()
     with closing(Store.open(tmp_path, durability="exchange")) as store:
@@ -247,7 +295,7 @@ def test_a_ledger_that_lacks_what_was_on_disk_says_so_and_pays_for_nothing(tmp_p
     log.write_bytes(content)
     with closing(Store.open(tmp_path, durability="exchange")) as store:
         state = recovered(store)
-        assert total(state.ledger) < used.steps
+        assert total(state.ledger) == used.steps, "by the file beside the key"
         assert not state.ledger.is_whole
         node = Node(store, state, used)
         node.pay()

@@ -1,0 +1,66 @@
+"""Evidence that a node has forgotten what it spent: rows that it has signed itself, and that its neighbors still have.
+
+A neighbor can withhold such a row, and cannot make one. Only a row that counts more than the ledger does is evidence,
+so an old one that is told again has no effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from p2pfl.engine.ledger import Ledger, Signed
+
+WAIT_S = 5.0
+"""So long after a session has opened, the first round of a process waits for the rows of that neighbor."""
+
+
+class Seen(NamedTuple):
+    """An account that this node has signed and does not have any more; `epsilon` is what it said of it."""
+
+    account: Signed
+    epsilon: float | None
+
+
+@dataclass(slots=True, eq=False)
+class Evidence:
+    """All times are those of one monotonic clock."""
+
+    seen: Seen | None = None
+    _unheard: dict[int, float] = field(default_factory=dict)
+    """Neighbors that have said nothing yet in their session, and when it opened."""
+
+    def opened(self, peer: int, now: float) -> None:
+        self._unheard[peer] = now
+
+    def heard(self, peer: int) -> None:
+        """A neighbor has said its first rows, or its session is over. This node's own row comes before all others."""
+        self._unheard.pop(peer, None)
+
+    def is_due(self, now: float) -> bool:
+        """Whether a neighbor may yet tell a row of this node's own."""
+        return any(now - opened_at < WAIT_S for opened_at in self._unheard.values())
+
+    def account(self, ledger: Ledger | None) -> Signed | None:
+        """What others are told: never less than this node has once signed, so that its neighbors keep that."""
+        if ledger is None:
+            return None if self.seen is None else self.seen.account
+        return ledger.account
+
+    def hear(self, ledger: Ledger | None, seen: Seen) -> Ledger | None:
+        """What the ledger becomes by an account that this node has signed; the same one where that is no news.
+
+        A later budget than this one is evidence, except where nothing is paid for yet: then a person has begun this one
+        knowingly, after the records of the other were lost, and it is the later one.
+        """
+        found, told = ledger, seen.account
+        if ledger is not None:
+            own = ledger.account
+            same = told[:2] == own[:2]
+            if not same and told.order >= own.order and not ledger.spent and ledger.is_whole:
+                found = replace(ledger, order=told.order + 1)
+            elif told.steps > own.steps if same else told.order > own.order:
+                found = ledger.doubted(told)
+        if ledger is None or found is None or (found is not ledger and not found.is_whole):
+            self.seen = seen
+        return found

@@ -1,0 +1,124 @@
+"""The second record of what a node has spent of its privacy budget: a file beside its key, ahead of the log.
+
+It is durable before the log takes a round, so that a log which is cut, or a state folder that is an old copy, does not
+bring rounds back. It has some rounds more than are paid for: then not each of many small rounds replaces the file. A
+crash wastes those; a node that ends takes them back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from p2pfl.engine.ledger import Ledger
+from p2pfl.errors import StorageError, UserError
+from p2pfl.storage.disk import is_full, replace_file
+
+log = logging.getLogger("p2pfl")
+
+SUFFIX = ".ledger"
+ABOUT = "The node writes here what it has spent of its privacy budget. An old copy of this file would spend it again."
+MOST_BYTES = 1 << 24
+
+
+def ledger_path(key_file: Path) -> Path:
+    return key_file.with_suffix(SUFFIX)
+
+
+class _Content(msgspec.Struct, kw_only=True):
+    about: str = ABOUT
+    federation: str
+    ledger: dict[str, Any]
+    check: str
+
+
+class LedgerFile:
+    """`kept` is the ledger in the file; None: it has none that can be used."""
+
+    def __init__(self, key_file: Path, federation: str) -> None:
+        self.path = ledger_path(key_file)
+        self.federation = federation
+        self.kept: Ledger | None = None
+        self._refused: Ledger | None = None
+        """Could not be written."""
+
+    def read(self) -> Ledger | None:
+        """Raises UserError: it cannot be read, or is another federation's."""
+        try:
+            with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                raw = file.read(MOST_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            text, allowed = f"cannot be read: {error.strerror}", "a file that the node's user may read"
+            raise UserError(text, file=self.path, key="ledger", allowed=allowed) from None
+        try:
+            found = msgspec.json.decode(raw, type=_Content)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            found = None
+        if found is None or found.check != _check(found.federation, found.ledger):
+            log.warning("%s is damaged, and counts as lost", self.path)
+            return None
+        if found.federation != self.federation:
+            text = "has what was spent in another federation"
+            allowed = (
+                f"{self.federation}, or a key of its own for this node; what the file has is lost if it is removed"
+            )
+            raise UserError(text, file=self.path, key="federation", value=found.federation, allowed=allowed)
+        self.kept = Ledger.of(found.ledger)
+        return self.kept
+
+    def void(self) -> None:
+        """Rounds follow that are not private, which no ledger has. Raises as `read` and `begin` do."""
+        ledger = self.read()
+        if ledger is not None and ledger.is_whole:
+            self.begin(ledger.doubted())
+
+    def begin(self, ledger: Ledger) -> None:
+        """Write what a start has found, and see that the file can be written.
+
+        Raises StorageError: the disk is full; UserError: it refuses for another reason.
+        """
+        try:
+            self.write(ledger)
+        except StorageError as error:
+            if is_full(error):
+                raise
+            text = f"the node cannot write down there what it spends of its privacy budget: {error}"
+            allowed = "a folder that the node may write to, beside node.key_file"
+            raise UserError(text, file=self.path.parent, key="node.key_file", allowed=allowed) from None
+
+    def write(self, ledger: Ledger) -> None:
+        """Durable when this returns. Raises StorageError: the disk refuses."""
+        plain = ledger.plain()
+        content = _Content(federation=self.federation, ledger=plain, check=_check(self.federation, plain))
+        self._refused = ledger
+        replace_file(self.path, [msgspec.json.format(msgspec.json.encode(content), indent=1), b"\n"])
+        self.kept, self._refused = ledger, None
+
+    def cover(self, least: Ledger, most: Ledger) -> None:
+        """Have at least what `least` has spent; where the file has less, `most` is written. Raises StorageError."""
+        if self.kept is None or self.kept.word != least.word or not self.kept.covers(least):
+            self.write(most)
+
+    def retry(self) -> None:
+        """Write what the disk has refused. Raises StorageError: it still does."""
+        if self._refused is not None:
+            self.write(self._refused)
+
+    def settle(self, ledger: Ledger | None) -> None:
+        """Take back what was reserved, once `ledger` is durable in the state. Where the disk refuses, that is lost."""
+        if ledger is not None and ledger != self.kept:
+            with suppress(StorageError):
+                self.write(ledger)
+
+
+def _check(federation: str, ledger: dict[str, Any]) -> str:
+    digest = hashlib.blake2b(msgspec.json.encode([federation, ledger]), digest_size=16, person=b"p2pfl-ledger")
+    return digest.hexdigest()

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.privacy import PUBLIC, RECORD
+from p2pfl.config.privacy import PUBLIC
 from p2pfl.errors import LearningError
-from p2pfl.learn.privacy.accounting import Spend, epsilon_of
 from p2pfl.learn.privacy.chance import Seeded
 from p2pfl.learn.samples import batch_sizes
-from sim.audits.canary import Canary, canary, reuse
+from sim.audits.claims import REAL, Claims, Live
+from sim.audits.found import Found, Value
 from sim.audits.inversion import Settings
 from sim.audits.layers import Layer, layers_of
 from sim.audits.observation import Observation
-from sim.audits.reconstruction import Guess, Rebuilder, Rebuilt
+from sim.audits.reconstruction import Rebuilder, Rebuilt
 from sim.audits.scene import Scene
 from sim.audits.shadows import attack_members
 from sim.audits.simulated import observe_simulated
 from sim.audits.told import figures_told
 
-Value = float | str | None
 ObserveReal = Callable[[FederationConfig, int], Observation]
 
 ATTACKS: Mapping[str, str] = {
@@ -35,10 +33,12 @@ ATTACKS: Mapping[str, str] = {
     "inversion": "inputs, by gradient inversion, from rounds of one row and from those that are configured",
     "membership": "which rows were trained on, by likelihood ratio",
     "told": "which figures of private rows a real node tells beside its model",
-    "canary": "whether the noise is what it claims to be, and never the same twice",
+    "canary": "whether the noise is what it claims to be, never the same twice, and hides the last bits too",
+    "steps": "whether steps take rows, cut them, add noise and are paid for as promised, measured from outside",
+    "restart": "whether noise comes twice, and all is paid for, where real nodes are killed and started again",
 }
 NOT_RUN = "no time"
-SIMULATOR, REAL = "simulator", "real nodes"
+SIMULATOR = "simulator"
 LISTENED = 2
 """Rounds in which it is heard what nodes tell."""
 
@@ -59,44 +59,8 @@ LONG = ("membership",)
 """Attacks that a quick audit leaves out unless they are asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table: what an attack, carried out in a `place`, found against each layer, by its name."""
-
-    attack: str
-    place: str
-    unit: str
-    values: dict[str, Value]
-
-
-@dataclass(slots=True, kw_only=True)
-class Audit:
-    """What was found. `guesses` are those by inversion of what a real node has sent, by layer, for the picture."""
-
-    node: str
-    samples: int
-    layers: list[str]
-    rows: list[Row] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    mistakes: list[str] = field(default_factory=list)
-    """What a mechanism that does what it claims would not have shown."""
-    guesses: dict[str, tuple[Guess, ...]] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "node": self.node,
-            "samples": self.samples,
-            "layers": self.layers,
-            "rows": [asdict(row) for row in self.rows],
-            "notes": self.notes,
-            "mistakes": self.mistakes,
-            "seconds": round(self.seconds, 1),
-        }
-
-
 class Auditor:
-    """`observe_real` runs real nodes; None: only the simulator is asked."""
+    """`observe_real` runs real nodes, `live` kills them too; None: only the simulator is asked."""
 
     def __init__(
         self,
@@ -105,13 +69,14 @@ class Auditor:
         attacks: Sequence[str] = tuple(ATTACKS),
         effort: Effort | None = None,
         observe_real: ObserveReal | None = None,
+        live: Live | None = None,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.scene, self.attacks, self.effort = scene, attacks, effort or Effort()
-        self.observe_real, self.on_progress = observe_real, on_progress
+        self.observe_real, self.live, self.on_progress = observe_real, live, on_progress
         self.layers = layers_of(scene)
         self._began = time.monotonic()
-        self.found = Audit(
+        self.found = Found(
             node=scene.name,
             samples=len(scene.data[scene.victim].train),
             layers=[layer.name for layer in self.layers],
@@ -119,29 +84,42 @@ class Auditor:
         )
         for layer in self.layers:
             if layer.missing:
-                self._note(f"{layer.name}: {layer.missing}")
+                self.found.note(f"{layer.name}: {layer.missing}")
             elif layer.is_example:
-                self._note(f"{layer.name}: an example, the federation does not promise this")
+                self.found.note(f"{layer.name}: an example, the federation does not promise this")
 
     @property
     def left_s(self) -> float:
         return self.effort.budget_s - (time.monotonic() - self._began)
 
-    def run(self) -> Audit:
+    def run(self) -> Found:
         """Raises UserError: a layer's settings are wrong; LearningError: the task failed."""
-        if {"rank-one", "inversion"} & set(self.attacks):
-            self._rebuild()
+        self._try_claims()
         if "told" in self.attacks and self.observe_real is not None:
             self._listen(self.observe_real)
-        if "canary" in self.attacks:
-            self._try_noise()
+        if {"rank-one", "inversion"} & set(self.attacks):
+            self._rebuild()
         self._measure()
         if "membership" in self.attacks:
             self._ask_for_members()
         if self.left_s <= 0:
-            self._note(f"the {self.effort.budget_s:g} s were over before all was tried: --budget-s, or fewer --attacks")
+            self.found.note(
+                f"the {self.effort.budget_s:g} s were over before all was tried: --budget-s, or fewer --attacks"
+            )
         self.found.seconds = time.monotonic() - self._began
         return self.found
+
+    def _try_claims(self) -> None:
+        """First of all, for an audit that has no time for this says least."""
+        claims = Claims(scene=self.scene, found=self.found, tries=self.effort.tries, on_progress=self.on_progress)
+        for layer in self.layers:
+            if layer.plan is None or layer.missing:
+                continue
+            for name, tried in (("canary", claims.canary), ("steps", claims.steps)):
+                if name in self.attacks and self.left_s > 0:
+                    tried(layer, layer.plan)
+            if "restart" in self.attacks and self.live is not None and self.left_s > 0:
+                claims.restart(layer, layer.plan, self.live)
 
     # -- what is rebuilt ----------------------------------------------------------------------------------------------
 
@@ -191,7 +169,7 @@ class Auditor:
             self.on_progress(f"what is told: {layer.name}")
             observed = observe_real(layer.copy(rounds=LISTENED, evaluate_every=1), self.scene.victim)
             told[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
-        self._add("figures told of private rows", REAL, "", told)
+        self.found.add("figures told of private rows", REAL, "", told)
 
     def _private_figures(self, observed: Observation, layer: Layer) -> list[str]:
         """What may not be told; where nothing is promised, what is told."""
@@ -207,12 +185,12 @@ class Auditor:
             return
         missing = {one.missing for one in found.values() if one.missing}
         if len(missing) == 1 and all(one.missing for one in found.values()):
-            self._note(f"{attack}: left out, {missing.pop()}")
+            self.found.note(f"{attack}: left out, {missing.pop()}")
             return
         least = self._recognizable_db
-        self._add(attack, place, "dB", {name: one.psnr_db for name, one in found.items()})
-        self._add(attack, place, "recognizable", {name: one.share(least) for name, one in found.items()})
-        self._note(
+        self.found.add(attack, place, "dB", {name: one.psnr_db for name, one in found.items()})
+        self.found.add(attack, place, "recognizable", {name: one.share(least) for name, one in found.items()})
+        self.found.note(
             f"in brackets: how many were recognizable, {least:.1f} dB or more: 19 of 20 rows of others are farther"
         )
 
@@ -231,7 +209,7 @@ class Auditor:
             try:
                 observed = observe_simulated(layer.federation, learners, self.scene.victim)
             except LearningError as error:
-                self._note(f"{layer.name}: {error}")
+                self.found.note(f"{layer.name}: {error}")
                 continue
             scores = [learner.evaluate(model, "test") for learner, model in zip(learners, observed.models, strict=True)]
             values = [one.accuracy for one in scores if one is not None and one.accuracy is not None]
@@ -243,10 +221,10 @@ class Auditor:
                 found = rebuilder.by_inversion(observed, 1, rows=sizes[0], steps=len(sizes))
                 rebuilt[layer.name] = found.psnr_db
         if any(value is not None for value in rebuilt.values()):
-            self._add("as configured, inversion of the first round", SIMULATOR, "dB", rebuilt)
-        self._add("epsilon promised", "", "", promised)
-        self._add("accuracy, mean", SIMULATOR, "", mean)
-        self._add("accuracy, worst node", SIMULATOR, "", worst)
+            self.found.add("as configured, inversion of the first round", SIMULATOR, "dB", rebuilt)
+        self.found.add("epsilon promised", "", "", promised)
+        self.found.add("accuracy, mean", SIMULATOR, "", mean)
+        self.found.add("accuracy, worst node", SIMULATOR, "", worst)
 
     @cached_property
     def _recognizable_db(self) -> float:
@@ -273,59 +251,8 @@ class Auditor:
             )
             if isinstance(found, str):
                 aucs[layer.name] = rates[layer.name] = NOT_RUN
-                self._note(f"membership, {layer.name}: {found}")
+                self.found.note(f"membership, {layer.name}: {found}")
                 continue
             aucs[layer.name], rates[layer.name] = found.auc, found.tpr
-        self._add("membership, AUC (0.5 is a guess)", SIMULATOR, "", aucs)
-        self._add("membership, found where 1% are wronged", SIMULATOR, "", rates)
-
-    # -- the noise ----------------------------------------------------------------------------------------------------
-
-    def _try_noise(self) -> None:
-        proven: dict[str, Value] = {}
-        for layer in self.layers:
-            plan = layer.plan
-            if plan is None or self.left_s <= 0:
-                continue
-            self.on_progress(f"canary: {layer.name}")
-            how: dict[str, Any] = {"unit": plan.unit, "clip": plan.clip}
-            tried: dict[str, Any] = how | {"delta": plan.delta, "chain": self._is_chain(layer)}
-            found = canary(**tried, tries=self.effort.tries)
-            if not found.holds:  # one in twenty may be bad luck
-                found = canary(**tried, tries=2 * self.effort.tries)
-            proven[layer.name] = self._of_the_run(layer, found)
-            if not found.holds:
-                self.found.mistakes.append(
-                    f"{layer.name}: of one step at noise 1 the canary proves epsilon {found.proven:.3g}, where "
-                    f"{found.claimed:.3g} is claimed"
-                )
-            again = reuse(**how)
-            if again.is_reused:
-                pair, correlation = " and ".join(again.pair), again.correlation
-                self.found.mistakes.append(f"{layer.name}: {pair} have the same noise (correlation {correlation:.2f})")
-        self._add("epsilon proven by the canary, at least", "learner", "", proven)
-
-    def _is_chain(self, layer: Layer) -> bool:
-        """Whether the victim's gradients of rows are computed layer by layer."""
-        ways = getattr(self.scene.learner(layer.federation, self.scene.victim), "_row_gradients", None)
-        return ways is None or getattr(ways, "how", "") == "layer by layer"
-
-    def _of_the_run(self, layer: Layer, found: Canary) -> Value:
-        """Of the whole run, if its noise too were what the canary allows at most."""
-        plan = layer.plan
-        if plan is None or not np.isfinite(found.noise_at_most):
-            return 0.0
-        spend = plan.spend(self.found.samples)
-        steps = plan.rounds * (spend.steps if plan.unit == RECORD else 1)
-        return epsilon_of((Spend(plan.noise * found.noise_at_most, spend.rate, steps),), plan.delta, plan.accountant)
-
-    # -- the table ----------------------------------------------------------------------------------------------------
-
-    def _add(self, attack: str, place: str, unit: str, values: Mapping[str, Value]) -> None:
-        if values:
-            full = {layer.name: values.get(layer.name) for layer in self.layers}
-            self.found.rows.append(Row(attack=attack, place=place, unit=unit, values=full))
-
-    def _note(self, text: str) -> None:
-        if text not in self.found.notes:
-            self.found.notes.append(text)
+        self.found.add("membership, AUC (0.5 is a guess)", SIMULATOR, "", aucs)
+        self.found.add("membership, found where 1% are wronged", SIMULATOR, "", rates)

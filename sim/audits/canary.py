@@ -79,7 +79,7 @@ class Bare(nn.Module):
         return inputs @ self.weight[:, None]
 
 
-def _bare_chain(size: int) -> nn.Module:
+def bare_chain(size: int) -> nn.Module:
     """The same as a chain of one layer."""
     layer = nn.Linear(size, 1, bias=False)
     nn.init.zeros_(layer.weight)
@@ -103,7 +103,7 @@ def bare_learner(
     )
     task = Task(
         name="canary",
-        model=(lambda: _bare_chain(rows.shape[1])) if chain else (lambda: Bare(rows.shape[1])),
+        model=(lambda: bare_chain(rows.shape[1])) if chain else (lambda: Bare(rows.shape[1])),
         data=lambda _: ((rows, torch.zeros(len(rows))), None),
         loss=lambda outputs, _: outputs.mean(),
     )

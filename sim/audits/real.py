@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.config.model import FederationConfig
 from p2pfl.core.effects import Operation
 from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
@@ -21,7 +21,6 @@ from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.fleet import STOPPED, Child
 from p2pfl.runtime.parts import Setup
 from p2pfl.runtime.together import Together, _with_keys
-from p2pfl.runtime.word import give_word
 from sim.audits.observation import Eye, Observation, is_lossless
 
 
@@ -58,16 +57,6 @@ class SpiedTogether(Together):
     eye: Eye | None = None
     told: list[Vitals] = field(default_factory=list)
     applications: dict[int, Spied] = field(default_factory=dict)
-
-    def _node(self, name: str) -> NodeConfig:
-        """With [privacy] its budget begins here, by the auditor's word, and ends with the folder."""
-        node = Together._node(self, name)  # a class with slots is made twice, and super() means the first
-        if self.federation.privacy is None:
-            return node
-        key_file = self.folder / name / "node.key"
-        key_file.parent.mkdir(exist_ok=True)
-        give_word(key_file)
-        return replace(node, durability="exchange", key_file=key_file)
 
     async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
         application = Spied(setup, on_line=child.lines.append, sketched=True, shared=shared)

@@ -12,7 +12,8 @@ import click
 from p2pfl.cli.output import Form, cell, format_option, where, write_json, write_rows
 
 if TYPE_CHECKING:
-    from sim.audits.audit import Audit, Auditor, Effort
+    from sim.audits.audit import Auditor, Effort
+    from sim.audits.found import Found
 
 EPILOG = """\b
 Examples:
@@ -20,7 +21,8 @@ Examples:
   p2pfl audit ward-7 --quick --picture rebuilt.png
   p2pfl audit ward-7 --attacks rank-one,canary --format json
 
-Attacks: rank-one, inversion, membership, told, canary. What each is, and what its figures mean: docs/privacy.md.
+Attacks: rank-one, inversion, membership, told, canary, steps, restart. What each is, and what its figures mean:
+docs/privacy.md.
 """
 
 SHARE = "recognizable"
@@ -58,7 +60,7 @@ def audit(
 
     FEDERATION is a federation file, or the folder of its federation.toml. A copy of it is attacked, with the data of
     the nodes whose folders are here, in the simulator and with real nodes in this process. Nothing is sent to anybody.
-    Exits with 1 if the mechanism does not do what it claims.
+    Exits with 1 if the mechanism does not do what it claims; 0 means that what was tried has found no such mistake.
     """
     from sim.audits.audit import Auditor  # noqa: PLC0415 - `--help` stays instant
     from sim.audits.scene import scene_of  # noqa: PLC0415 - as above
@@ -77,6 +79,7 @@ def audit(
         attacks=names,
         effort=effort,
         observe_real=None if simulated else _real(),
+        live=None if simulated else _live(),
         on_progress=lambda text: None if quiet else click.echo(f"  {text}", err=True),
     )
     found = auditor.run()
@@ -137,7 +140,13 @@ def _real() -> Any:
     return observe_real
 
 
-def _deliver(found: Audit, report: Path | None, form: Form) -> None:
+def _live() -> Any:
+    from sim.audits.lives import live  # noqa: PLC0415 - as above
+
+    return live
+
+
+def _deliver(found: Found, report: Path | None, form: Form) -> None:
     if form == "json":
         write_json(found.as_json())
     else:
@@ -153,7 +162,7 @@ def _deliver(found: Audit, report: Path | None, form: Form) -> None:
         click.echo(f"report: {report}", err=True)
 
 
-def _rows(found: Audit) -> list[dict[str, Any]]:
+def _rows(found: Found) -> list[dict[str, Any]]:
     rows: list[dict[str, str | None]] = []
     for row in found.rows:
         said: dict[str, str | None] = {name: _said(value, row.unit) for name, value in row.values.items()}
@@ -178,7 +187,7 @@ def _said(value: Any, unit: str) -> str | None:
             return cell(float(f"{value:.3g}"))
 
 
-def _write(found: Audit, path: Path) -> None:
+def _write(found: Found, path: Path) -> None:
     """The whole file or nothing. Raises StorageError: it cannot be written."""
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
     from topologies.files import replace  # noqa: PLC0415 - as above

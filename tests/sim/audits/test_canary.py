@@ -5,9 +5,9 @@ import pytest
 import torch
 from audit_kit import digits_task, federation_of, learners_of
 
-from p2pfl.learn.privacy import record
 from p2pfl.learn.privacy.chance import Secret, Seeded
 from p2pfl.learn.privacy.gradients import Chain, Vectorized
+from p2pfl.learn.privacy.grid import Grid
 from sim.audits import audit
 from sim.audits.audit import Auditor
 from sim.audits.bounds import proof
@@ -34,13 +34,12 @@ def test_a_right_mechanism_proves_less_than_it_claims(unit, chain):
 
 
 def test_noise_that_is_off_by_ten_is_found(monkeypatch):
-    made = record.PrivateSteps.__init__
+    made = Grid.of
 
-    def quiet(self, *arguments):
-        made(self, *arguments)
-        self._std /= 10
+    def quiet(*, noise, **how):
+        return made(noise=noise / 10, **how)
 
-    monkeypatch.setattr(record.PrivateSteps, "__init__", quiet)
+    monkeypatch.setattr(Grid, "of", quiet)
     found = canary(tries=TRIES, chance=seeded())
 
     assert not found.holds
@@ -51,8 +50,8 @@ def test_noise_of_a_member_that_is_off_by_ten_is_found(monkeypatch):
     class Quiet(Seeded):
         def of_round(self, node, round_index):
             draws = super().of_round(node, round_index)
-            normal = draws.normal
-            draws.normal = lambda size: normal(size) / 10
+            noise = draws.noise
+            draws.noise = lambda size: noise(size) // 10
             return draws
 
     assert not canary(unit="member", tries=TRIES, chance=Quiet(5)).holds
@@ -63,8 +62,8 @@ def test_clipping_after_the_sum_is_found(monkeypatch, way):
     """Each row may then turn the whole sum around: twice as much as one clip."""
     clipped_sum = way.clipped_sum
 
-    def afterwards(self, inputs, targets, clip):
-        sums, losses = clipped_sum(self, inputs, targets, float("inf"))
+    def afterwards(self, inputs, targets, clip, among=None):
+        sums, losses = clipped_sum(self, inputs, targets, float("inf"), among)
         length = float(torch.stack([one.square().sum() for one in sums]).sum().sqrt())
         return [one * min(1.0, clip / length) if length else one for one in sums], losses
 
@@ -76,8 +75,8 @@ def test_clipping_after_the_sum_is_found(monkeypatch, way):
 def test_clipping_the_mean_in_place_of_the_rows_is_found(monkeypatch):
     clipped_sum = Chain.clipped_sum
 
-    def of_the_mean(self, inputs, targets, clip):
-        return clipped_sum(self, inputs, targets, clip * len(targets))
+    def of_the_mean(self, inputs, targets, clip, among=None):
+        return clipped_sum(self, inputs, targets, clip * len(targets), among)
 
     monkeypatch.setattr(Chain, "clipped_sum", of_the_mean)
 

@@ -1,0 +1,105 @@
+"""Whether the mechanism of `[privacy]` does what it claims, of each layer that promises something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from p2pfl.config.privacy import RECORD
+from p2pfl.learn.privacy import Plan
+from p2pfl.learn.privacy.accounting import Spend, epsilon_of
+from sim.audits.canary import Canary, Reuse, canary, reuse
+from sim.audits.layers import Layer
+from sim.audits.low_bits import low_bits
+from sim.audits.mechanism import Subject, checks
+from sim.audits.scene import Scene
+
+if TYPE_CHECKING:
+    from sim.audits.found import Found
+    from sim.audits.lives import Lives
+
+Live = Callable[[str, float], "Lives"]
+"""By unit and clip: real nodes that are killed and started again."""
+LEARNER, REAL = "learner", "real nodes"
+
+
+@dataclass(slots=True, kw_only=True)
+class Claims:
+    """What is tried of the victim of `scene`, and where it is told. `tries` is how often the canary is sent."""
+
+    scene: Scene
+    found: Found
+    tries: int
+    on_progress: Callable[[str], None]
+    _lived: set[str] = field(default_factory=set)
+
+    def canary(self, layer: Layer, plan: Plan) -> None:
+        """By what the noise lets through of a row; by the last bits; and whether it comes twice."""
+        self.on_progress(f"canary: {layer.name}")
+        how: dict[str, Any] = {"unit": plan.unit, "clip": plan.clip}
+        tried: dict[str, Any] = how | {"delta": plan.delta, "chain": self._is_chain(layer)}
+        noise = self._twice(layer, lambda more: canary(**tried, tries=more * self.tries), "the canary proves")
+        self._twice(layer, lambda more: low_bits(**tried, tries=more * self.tries // 6), "its last bits prove")
+        proven = {layer.name: self._of_the_run(plan, noise)}
+        self.found.add("epsilon proven by the canary, at least", LEARNER, "", proven)
+        self._refuse_reuse(layer, reuse(**how))
+
+    def _twice(self, layer: Layer, attempt: Callable[[int], Canary], what: str) -> Canary:
+        """One in twenty may be bad luck: who accuses is asked again, and the second word counts."""
+        found = attempt(1)
+        if not found.holds:
+            found = attempt(2)
+        if not found.holds:
+            text = f"of one step at noise 1 {what} epsilon {found.proven:.3g}, where {found.claimed:.3g} is claimed"
+            self.found.mistakes.append(f"{layer.name}: {text}")
+        return found
+
+    def steps(self, layer: Layer, plan: Plan) -> None:
+        """By what the steps of the learner leave."""
+        rows: tuple[Any, Any] = self.scene.rows()  # of some tasks, dictionaries of tensors
+        inputs, targets = rows
+        if not (isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor)):
+            self.found.note("steps: left out, they are measured where inputs and targets are tensors")
+            return
+        self.on_progress(f"steps: {layer.name}")
+        subject = Subject(task=self.scene.task, rows=(inputs, targets), samples=len(targets), plan=plan)
+        for check in checks(subject):
+            self.found.add(check.name, LEARNER, "", {layer.name: check.value})
+            if check.mistake:
+                self.found.mistakes.append(f"{layer.name}: {check.mistake}")
+
+    def restart(self, layer: Layer, plan: Plan, live: Live) -> None:
+        """By real nodes that die; of an example only where nothing else has been tried."""
+        if plan.unit in self._lived or (layer.is_example and self._lived):
+            return
+        self._lived.add(plan.unit)
+        self.on_progress(f"killed and started again: {layer.name}")
+        found = live(plan.unit, plan.clip)
+        self._refuse_reuse(layer, found.reuse)
+        if found.paid < found.trained:
+            text = f"a real node has taken {found.trained} steps, and its ledger has {found.paid}"
+            self.found.mistakes.append(f"{layer.name}: {text}")
+        alike = {layer.name: found.reuse.correlation}
+        self.found.add("chance after a restart, correlation with that before", REAL, "", alike)
+
+    def _refuse_reuse(self, layer: Layer, found: Reuse) -> None:
+        if found.is_reused:
+            text = f"{' and '.join(found.pair)} have the same chance (correlation {found.correlation:.2f})"
+            self.found.mistakes.append(f"{layer.name}: {text}")
+
+    def _is_chain(self, layer: Layer) -> bool:
+        """Whether the victim's gradients of rows are computed layer by layer."""
+        ways = self.scene.learner(layer.federation, self.scene.victim).row_gradients
+        return ways is None or ways.how == "layer by layer"
+
+    def _of_the_run(self, plan: Plan, found: Canary) -> float:
+        """Of the whole run, if its noise too were what the canary allows at most."""
+        if not np.isfinite(found.noise_at_most):
+            return 0.0
+        spend = plan.spend(len(self.scene.data[self.scene.victim].train))
+        steps = plan.rounds * (spend.steps if plan.unit == RECORD else 1)
+        return epsilon_of((Spend(plan.noise * found.noise_at_most, spend.rate, steps),), plan.delta, plan.accountant)

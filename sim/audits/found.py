@@ -1,0 +1,62 @@
+"""What an audit has found: its table, and what no mechanism shows that does what it claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sim.audits.reconstruction import Guess
+
+Value = float | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table: what an attack, carried out in a `place`, found against each layer, by its name."""
+
+    attack: str
+    place: str
+    unit: str
+    values: dict[str, Value]
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What was found. `guesses` are those by inversion of what a real node has sent, by layer, for the picture."""
+
+    node: str
+    samples: int
+    layers: list[str]
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
+    """What a mechanism that does what it claims would not have shown."""
+    guesses: dict[str, tuple[Guess, ...]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, attack: str, place: str, unit: str, values: Mapping[str, Value]) -> None:
+        """Figures by layer: in the row of that attack, or in a new one."""
+        if not values:
+            return
+        for row in self.rows:
+            if (row.attack, row.place, row.unit) == (attack, place, unit):
+                row.values.update(values)
+                return
+        full = {name: values.get(name) for name in self.layers}
+        self.rows.append(Row(attack=attack, place=place, unit=unit, values=full))
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "node": self.node,
+            "samples": self.samples,
+            "layers": self.layers,
+            "rows": [asdict(row) for row in self.rows],
+            "notes": self.notes,
+            "mistakes": self.mistakes,
+            "seconds": round(self.seconds, 1),
+        }

@@ -1,0 +1,156 @@
+"""Real nodes that are killed and started again: whether any noise comes twice, and every round is paid for.
+
+Two nodes as processes, without a gradient, so that a round adds its noise alone. They are killed while they train
+and go on from their folders; then the folders are wiped, and they begin once more with the same keys and seed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from p2pfl import Federation
+from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.config.privacy import RECORD
+from p2pfl.engine.ledger import Promise
+from p2pfl.errors import LearningError
+from p2pfl.learn.task import Task
+from p2pfl.runtime.parts import replay
+from p2pfl.runtime.word import give_word
+from p2pfl.storage import peek
+from sim.audits.canary import Bare, Reuse, most_alike
+
+Values = NDArray[np.float64]
+SIZE, ROWS, STEPS = 1024, 32, 2
+LEAST = 3
+"""Rounds of each life of a node."""
+LIMIT_S = 120.0
+LOOK_EVERY_S = 0.05
+NODES = ("node0", "node1")
+
+
+def silent() -> Task:
+    """A task without gradients."""
+    data = (torch.zeros(ROWS, SIZE), torch.zeros(ROWS))
+    return Task(
+        name="silent",
+        model=lambda: Bare(SIZE),
+        data=lambda _: (data, None),
+        loss=lambda outputs, _: outputs.mean() * 0.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lives:
+    """`reuse` is of the two rounds of all lives whose noises, or rows, are most alike. `trained` and `paid` are the
+    steps that a node with two lives took, and those in its ledger.
+    """
+
+    reuse: Reuse
+    trained: int
+    paid: int
+
+
+def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | None = None) -> Lives:
+    """Three lives of two nodes. Raises LearningError: they do not train."""
+    with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as temporary:
+        folder = _federation(Path(temporary) / "silent", unit, clip)
+        noises: dict[str, Values] = {}
+        trained = paid = 0
+        for life in ("first life", "killed and started again", "wiped and started again"):
+            if life.startswith("wiped"):
+                trained = sum(name.startswith(NODES[0]) for name in noises) * (STEPS if unit == RECORD else 1)
+                paid = _paid(folder)
+                _wipe(folder)
+            noises |= _life(folder, life, environment or {})
+        return Lives(reuse=most_alike(list(noises), list(noises.values())), trained=trained, paid=paid)
+
+
+def _federation(folder: Path, unit: str, clip: float) -> Path:
+    Federation(
+        task=f"{__name__}:silent",
+        nodes=NODES,
+        rounds=10_000,
+        local_steps=STEPS,
+        batch_size=ROWS // 2,
+        compressor="none",
+        privacy={"unit": unit, "noise": 20.0, "clip": clip, "delta": 1e-3, "rounds": 2000, "accountant": "rdp"},
+        when_through="mix",
+    ).save(folder)
+    _permit(folder)
+    return folder
+
+
+def _permit(folder: Path) -> None:
+    """Begin the budgets of both nodes."""
+    privacy = load_config(folder).privacy
+    if privacy is None:
+        raise AssertionError("the file promises something")
+    for name in NODES:
+        give_word(folder / name / "node.key", Promise.in_file(privacy))
+
+
+def _life(folder: Path, life: str, environment: dict[str, str]) -> dict[str, Values]:
+    """The noise of each round until both nodes have trained a few, or one has ended; then they are killed."""
+    files = {name: folder / f"{name} {life}" for name in NODES}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    errors = folder / f"errors {life}"
+    with errors.open("wb") as told:
+        processes = [
+            subprocess.Popen(  # noqa: S603 - this very program
+                [sys.executable, "-m", "sim.audits.life", str(folder), name, str(file)],
+                env={**os.environ, "PYTHONPATH": paths, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=told,
+            )
+            for name, file in files.items()
+        ]
+    try:
+        limit = time.monotonic() + LIMIT_S
+        while min(len(_read(file)) for file in files.values()) < LEAST:
+            if time.monotonic() > limit or any(process.poll() is not None for process in processes):
+                said = errors.read_text(errors="replace").strip().splitlines()[-1:]
+                raise LearningError(f"real nodes did not train, {life}: {''.join(said)}")
+            time.sleep(LOOK_EVERY_S)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    found = {f"{name}, {life}, round {n}": one for name, file in files.items() for n, one in enumerate(_read(file))}
+    rows = {f"rows of {name}, {life}": _read(file.with_name(file.name + ".rows"))[0] for name, file in files.items()}
+    return found | rows
+
+
+def _read(file: Path) -> Sequence[Values]:
+    """Rounds (SIZE,) that were written as a whole."""
+    found = np.frombuffer(file.read_bytes(), np.uint8) if file.exists() else np.empty(0, np.uint8)
+    whole = len(found) // (8 * SIZE) * 8 * SIZE
+    return list(found[:whole].view(np.float64).reshape(-1, SIZE))
+
+
+def _paid(folder: Path) -> int:
+    """The steps in the ledger of the first node."""
+    federation = load_config(folder)
+    node = load_node(node_file(federation, NODES[0]), federation, NODES[0])
+    loaded = peek(node.state_dir)
+    ledger = None if loaded is None else replay(federation, loaded).ledger
+    return 0 if ledger is None else sum(spend.steps for spend in ledger.spent)
+
+
+def _wipe(folder: Path) -> None:
+    federation = load_config(folder)
+    for name in NODES:
+        shutil.rmtree(load_node(node_file(federation, name), federation, name).state_dir)
+    _permit(folder)

@@ -1,0 +1,267 @@
+"""Whether the steps of a private round are what their plan says: measured from what rounds leave, not read from code.
+
+Rows of which each moves a number of its own show which of them a step has drawn. A loss of zero leaves the noise alone,
+and next to no noise leaves what a row adds. Every check has a figure and, where the figure is impossible for steps that
+do what they claim, a mistake. Bounds are so wide that a right mechanism fails one in some ten million audits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from p2pfl.config.model import TrainingConfig
+from p2pfl.config.privacy import RECORD
+from p2pfl.engine.ledger import Ledger
+from p2pfl.learn.interface import RoundStart
+from p2pfl.learn.privacy import Plan
+from p2pfl.learn.privacy.chance import Chance, Secret
+from p2pfl.learn.privacy.gradients import Loss
+from p2pfl.learn.privacy.plan import MOST_TIMES
+from p2pfl.learn.privacy.protection import Protection
+from p2pfl.learn.task import NodeContext, Task
+from p2pfl.learn.trainer import TorchLearner, loss_of
+from sim.audits.canary import bare_chain, most_alike
+from sim.audits.second import epsilon_at_least
+
+Values = NDArray[np.float64]
+QUIET = 1e-9
+"""The noise multiplier where what rows add is to be seen."""
+LOUDNESSES = (3.0, 100.0, 1e4)
+"""What losses are multiplied by, so that rows are cut a little, and a lot."""
+LOUD = 1e4
+MOST_ROWS, MOST_STEPS = 200, 8
+FEW_ROWS = 12
+NUMBERS = 40_000
+"""How many numbers of noise are looked at, in all rounds."""
+SURE = 5.5
+"""Standard deviations that are no accident."""
+CLOSE = 0.02
+"""How far a row may count from once, and a length be above the clip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What was measured, and what is wrong with it; empty: nothing."""
+
+    name: str
+    value: float
+    mistake: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The task and the rows (tensors) of a node, and its plan; `chance` is a real node's unless a test has another."""
+
+    task: Task
+    rows: tuple[Tensor, Tensor]
+    samples: int
+    plan: Plan
+    chance: Callable[[], Chance] = Secret
+
+    @property
+    def training(self) -> TrainingConfig:
+        """As configured, with plain descent, so that a round leaves the sum of its steps; and with few of these."""
+        steps, batch = min(self.steps, MOST_STEPS), self.plan.training.batch_size
+        return TrainingConfig(local_steps=steps, batch_size=batch, learning_rate=1.0, method="plain")
+
+    @property
+    def steps(self) -> int:
+        """Those of a round as configured."""
+        training = self.plan.training
+        return training.local_steps or (training.local_epochs or 0) * math.ceil(self.samples / training.batch_size)
+
+    def with_loss(self, loss: Loss) -> Task:
+        """The node's task over its own rows, with another loss."""
+        return replace(
+            self.task, loss=loss, metrics={}, metric=None, data=lambda _: (self.rows, None), files=lambda _: ()
+        )
+
+    def learner(self, task: Task, training: TrainingConfig, **changed: Any) -> TorchLearner:
+        plan = replace(self.plan, training=training, **changed)
+        context = NodeContext(node=0, nodes=2, name="node0", seed=0, base_dir=Path())
+        return TorchLearner(
+            task, context, training, protection=Protection(plan_for=lambda _: plan, chance=self.chance())
+        )
+
+
+def checks(subject: Subject, rounds: int = 150) -> Iterator[Check]:
+    """All of them. `rounds` is how many are asked which rows they took."""
+    if subject.plan.unit == RECORD:
+        yield from sampling(subject, rounds)
+    yield from noise(subject)
+    yield longest(subject)
+    yield paid(subject)
+
+
+# -- which rows a step takes ------------------------------------------------------------------------------------------
+
+
+def sampling(subject: Subject, rounds: int) -> Iterator[Check]:
+    """Whether each step takes every row by itself, at the rate that is paid for, and counts it once."""
+    training, samples = subject.training, min(subject.samples, MOST_ROWS)
+    batch = min(samples, max(1, round(training.batch_size * samples / subject.samples)))
+    counts, off = _counts(subject, replace(training, batch_size=batch), samples, rounds)
+    text = f"a row counts up to {1 + off:.3g} times in a step, or less than once"
+    yield Check(name="a row counts in a step, off from once", value=off, mistake=text if off > CLOSE else "")
+    steps, rate = training.local_steps or 1, batch / samples
+    spread = steps * rate * (1 - rate)
+    share, few = float(counts.mean()) / (steps * rate), counts.size * steps * rate
+    text = "steps take {value:.3g} times the rows that are paid for"
+    yield _of_mean("rows that steps take, of those paid for", share, 2 * few / (1 - rate) if rate < 1 else few, text)
+    if rate == 1:
+        return
+    off_by = counts - steps * rate
+    text = "the sizes of batches have {value:.2g} times the variance that they have where every row is drawn by itself"
+    yield _of_mean("variance of batch sizes", float((off_by.sum(1) ** 2).mean()) / (samples * spread), rounds, text)
+    text = "how often rows are taken has {value:.2g} times the variance that it has where every row is drawn by itself"
+    yield _of_mean("variance between rows", float((off_by.sum(0) ** 2).mean()) / (rounds * spread), samples, text)
+    text = "the steps of a round take the same rows, or avoid them: {value:.2g} times the variance between rounds"
+    few = counts.size * min(1.0, spread)
+    yield _of_mean("variance of a row between rounds", float((off_by**2).mean()) / spread, few, text)
+    alike = most_alike([f"round {number}" for number in range(rounds)], list(off_by))
+    bound = SURE / math.sqrt(samples) + 0.25
+    text = f"{' and '.join(alike.pair)} take the same rows (correlation {alike.correlation:.2f})"
+    found = alike.correlation
+    yield Check(name="rows of two rounds, correlation", value=found, mistake=text if found > bound else "")
+
+
+def _counts(subject: Subject, training: TrainingConfig, samples: int, rounds: int) -> tuple[Values, float]:
+    """How often each row was in the steps of each round (rounds, samples), and how far from whole numbers that is."""
+    inputs = LOUD * subject.plan.clip * torch.eye(samples)
+    task = Task(
+        name="rows",
+        model=lambda: bare_chain(samples),
+        data=lambda _: ((inputs, torch.zeros(samples)), None),
+        loss=lambda outputs, _: outputs.mean(),
+    )
+    learner = subject.learner(task, training, noise=QUIET)
+    found = _moved(learner, rounds) * -(training.batch_size / subject.plan.clip)
+    counts: Values = np.rint(found)
+    return counts, float((np.abs(found - counts) / np.maximum(1.0, counts)).max())
+
+
+def _of_mean(name: str, value: float, numbers: float, text: str) -> Check:
+    """A mean of so many squares of Gaussians, which is to be 1: its cube root is nearly Gaussian (Wilson and Hilferty
+    1931, doi 10.1073/pnas.17.12.684).
+    """
+    variance = 2.0 / (9.0 * numbers)
+    off = (np.cbrt(value) - 1.0 + variance) / math.sqrt(variance)
+    return Check(name=name, value=value, mistake=text.format(value=value) if abs(off) > SURE else "")
+
+
+# -- the noise --------------------------------------------------------------------------------------------------------
+
+
+def noise(subject: Subject) -> Iterator[Check]:
+    """Rounds of the node's own model whose loss is zero: nothing but noise is left."""
+    found, parts = _noises(subject)
+    text = "the noise has {value:.3g} times the variance that is claimed"
+    yield _of_mean("variance of the noise", float((found**2).mean()), found.size, text)
+    squares = {name: found[:, part] ** 2 for name, part in parts.items()}
+    name, least = min(squares.items(), key=lambda one: float(one[1].mean() - 1) * math.sqrt(one[1].size))
+    text = f"the noise of {name} has {{value:.3g}} times the variance that is claimed"
+    yield _of_mean("the same of the tensor that has least", float(least.mean()), least.size, text)
+    tails = float((found**4).mean() / (found**2).mean() ** 2)
+    text = f"the noise is no Gaussian: its kurtosis is {tails:.3g}"
+    far = abs(tails - 3.0) > SURE * math.sqrt(24 / found.size) + 1000 / found.size
+    yield Check(name="kurtosis of the noise, 3 of a Gaussian", value=tails, mistake=text if far else "")
+    yield _alone(found)
+
+
+def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
+    """The noise of rounds (rounds, d) in units of what is claimed, and which numbers are of which trained tensor."""
+    loss, training, plan = loss_of(subject.task), subject.training, subject.plan
+    learner = subject.learner(subject.with_loss(lambda *pair: loss(*pair) * 0.0), training)
+    places = [place for place in learner.places if place.trained]
+    parts: dict[str, slice] = {}
+    first = 0
+    for place in places:
+        size = math.prod(place.shape)
+        parts[place.name], first = slice(first, first + size), first + size
+    chosen = np.concatenate([np.arange(learner.size)[place.part] for place in places])
+    found = _moved(learner, min(400, max(6, math.ceil(NUMBERS / first))))[:, chosen] / (plan.noise * plan.clip)
+    if plan.unit == RECORD:
+        found *= min(training.batch_size, subject.samples) / math.sqrt(training.local_steps or 1)
+    return found, parts
+
+
+def _alone(found: Values) -> Check:
+    """Whether no number of the noise (rounds, d) tells of another, by all correlations at a distance."""
+    flat = found.ravel()[: 1 << 20]
+    power = np.abs(np.fft.rfft(flat - flat.mean(), 2 * len(flat))) ** 2
+    shifted = np.fft.irfft(power)[1 : len(flat) // 2]
+    worst = int(np.abs(shifted).argmax())
+    value = float(shifted[worst] / (flat**2).sum())
+    bound = math.sqrt(2 * math.log(2e7 * len(flat)) / len(flat))
+    text = f"the noise repeats itself after {worst + 1} numbers (correlation {value:.2f})"
+    return Check(name="correlation within the noise", value=value, mistake=text if abs(value) > bound else "")
+
+
+# -- what a row adds --------------------------------------------------------------------------------------------------
+
+
+def longest(subject: Subject) -> Check:
+    """How much one row moves a step of the node's own model, at most, or all rows a round: in clips, without noise."""
+    value = max(_moved_by(subject, loudness) for loudness in LOUDNESSES)
+    what = "a row moves a step" if subject.plan.unit == RECORD else "a round is moved"
+    text = f"{what} by {value:.3g} clips"
+    return Check(name="what one adds at most, in clips", value=value, mistake=text if value > 1 + CLOSE else "")
+
+
+def _moved_by(subject: Subject, loudness: float) -> float:
+    """The same where losses are multiplied by so many clips."""
+    loss, clip = loss_of(subject.task), subject.plan.clip
+
+    def loud(*pair: Any) -> Tensor:
+        return loss(*pair) * (loudness * clip)
+
+    if subject.plan.unit == RECORD:
+        return max(_apart(subject, loud, row) for row in range(4)) / clip
+    found = _moved(subject.learner(subject.with_loss(loud), subject.training, noise=QUIET), 2)
+    return float(np.linalg.norm(found, axis=1).max()) / clip
+
+
+def _apart(subject: Subject, loss: Loss, row: int) -> float:
+    """How far the sums of one step over a few rows and over these without that one are apart."""
+    few = list(range(min(FEW_ROWS, subject.samples)))
+    sums = []
+    for left in (few, [one for one in few if one != row]):
+        inputs, targets = subject.rows
+        fewer = replace(subject, rows=(inputs[torch.tensor(left)], targets[torch.tensor(left)]))
+        training = replace(subject.training, local_steps=1, batch_size=len(left))
+        learner = fewer.learner(fewer.with_loss(loss), training, noise=QUIET)
+        sums.append(_moved(learner, 1)[0] * len(left))
+    return float(np.linalg.norm(sums[0] - sums[1]))
+
+
+def _moved(learner: TorchLearner, rounds: int) -> Values:
+    """What each of so many rounds adds to the initial model (rounds, d)."""
+    start = RoundStart(learner.initial())
+    ended = [learner.train(start, number).vector for number in range(rounds)]
+    return np.stack(ended).astype(np.float64) - start.model
+
+
+# -- what is paid -----------------------------------------------------------------------------------------------------
+
+
+def paid(subject: Subject) -> Check:
+    """Rounds are paid for until the plan allows no more, and a second accountant says what all of them tell."""
+    plan, ledger, rounds = subject.plan, Ledger(unit=subject.plan.unit, word=""), 0
+    while plan.allows(ledger.spent, plan.spend(subject.samples)) and rounds < MOST_TIMES * plan.rounds:
+        ledger, rounds = ledger.plus(plan.spend(subject.samples)), rounds + 1
+    rate, steps = 1.0, rounds
+    if plan.unit == RECORD:
+        rate, steps = min(1.0, plan.training.batch_size / subject.samples), rounds * subject.steps
+    value = epsilon_at_least(noise=plan.noise, rate=rate, steps=steps, delta=plan.delta) if steps else 0.0
+    text = f"the budget pays for {rounds} rounds; they tell epsilon {value:.3g} at least, not {plan.epsilon:.3g}"
+    name = "epsilon of all that is paid for, at least, by a second accountant"
+    return Check(name=name, value=value, mistake=text if value > plan.epsilon * 1.001 else "")

@@ -1,0 +1,149 @@
+"""`p2pfl audit` exits with 1 where the program has a mistake, as a stranger would plant it: in its source."""
+
+from __future__ import annotations
+
+import pytest
+from planted import ROOT, audited, plant
+
+from p2pfl import Federation
+
+CHANCE, RECORD, GRID = (f"p2pfl/learn/privacy/{name}.py" for name in ("chance", "record", "grid"))
+GRADIENTS, MEMBER, PLAN = (f"p2pfl/learn/privacy/{name}.py" for name in ("gradients", "member", "plan"))
+ACCOUNTING, PROTECTION = (f"p2pfl/learn/privacy/{name}.py" for name in ("accounting", "protection"))
+LEDGER = "p2pfl/engine/ledger.py"
+
+ROWS = "return np.flatnonzero(words < np.uint64(rate * 2.0**BITS))"
+SUM = "factors, fine = factors_of(squares.sqrt(), clip)"
+KEY = "    key = os.urandom(KEY_BYTES)\n"
+
+PLANTED = {
+    "fixed batches in place of Poisson": (
+        CHANCE,
+        ROWS,
+        "return np.sort(np.argsort(words)[: round(rate * samples)])",
+        "size",
+    ),
+    "an accountant that counts half": (
+        ACCOUNTING,
+        "steps[noise, rate] = steps.get((noise, rate), 0) + count",
+        "steps[noise, rate] = steps.get((noise, rate), 0) + (count + 1) // 2",
+        "the budget pays for",
+    ),
+    "a ledger that counts every second round": (
+        LEDGER,
+        "spend._replace(steps=last.steps + spend.steps)",
+        "spend._replace(steps=last.steps + spend.steps // 2)",
+        "the budget pays for",
+    ),
+    "a little less noise": (
+        GRID,
+        "step = noise * clip / UNIT",
+        "step = 0.95 * noise * clip / UNIT",
+        "times the variance",
+    ),
+    "clipping off": (GRADIENTS, SUM, "factors, fine = torch.ones_like(squares), None", "clips"),
+    "clipping each tensor by itself": (
+        GRADIENTS,
+        "            scaled = _without(went, fine) * factors[:, None]",
+        "            own = _squares(went) * (_squares(came) + 1.0)\n"
+        "            scaled = _without(went, fine) * factors_of(own.sqrt(), clip)[0][:, None]",
+        "clips",
+    ),
+    "more rows than are paid for": (
+        CHANCE,
+        ROWS,
+        "return np.flatnonzero(words < np.uint64(min(1.0, 1.3 * rate) * 2.0**BITS))",
+        "times the rows",
+    ),
+    "noise once a round": (
+        GRID,
+        "        found += draws.noise(total.size)\n",
+        "        found += draws.noise(total.size) if not hasattr(draws, 'spoken') else 0\n        draws.spoken = True\n",
+        "times the variance",
+    ),
+    "the same noise for all tensors": (
+        CHANCE,
+        "return gaussians(size, _secret)",
+        "return np.resize(gaussians((size + 1) // 2, _secret), size)",
+        "repeats itself",
+    ),
+    "a mean over those that came": (
+        RECORD,
+        "hidden = torch.from_numpy(grid.hidden(total.numpy(), self._draws) / expected)",
+        "hidden = torch.from_numpy(grid.hidden(total.numpy(), self._draws) / max(1, len(rows)))",
+        "counts",
+    ),
+    "float noise on a float sum": (
+        GRID,
+        "        found = np.rint(total / self.step)\n        found += draws.noise(total.size)\n        found *= self.step\n",
+        "        noise = (draws.noise(total.size) * self.step).astype(np.float32)\n"
+        "        found = (total.astype(np.float32) + noise).astype(np.float64)\n",
+        "last bits",
+    ),
+    "a member's change that is not cut": (
+        MEMBER,
+        "elif length > grid.length:",
+        "elif length > 1000 * grid.length:",
+        "clips",
+    ),
+}
+IN_REAL_NODES = {
+    "noise repeated by a process that starts again": (
+        CHANCE,
+        KEY,
+        "    global _asked\n    _asked = globals().get('_asked', 0) + 1\n"
+        "    key = _asked.to_bytes(KEY_BYTES, 'little')\n",
+        "same chance",
+    ),
+    "nodes that draw from the seed": (
+        PROTECTION,
+        "chance=chance or Secret()",
+        "chance=chance or __import__('p2pfl.learn.privacy.chance', fromlist=['Seeded']).Seeded(federation.seed)",
+        "same chance",
+    ),
+    "rounds that are not paid for": (
+        "p2pfl/engine/ledger.py",
+        "        *before, last = self.spent or (spend._replace(steps=0),)\n",
+        "        if self.spent:\n            return self\n"
+        "        *before, last = self.spent or (spend._replace(steps=0),)\n",
+        "ledger has",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def ward(tmp_path_factory):
+    how = {"rounds": 2, "local_steps": 4, "options": {"hidden": 16}}
+    privacy = {"epsilon": 8, "delta": 1e-4, "accountant": "rdp"}
+    return Federation(task="digits", nodes=3, privacy=privacy, **how).save(tmp_path_factory.mktemp("w") / "ward")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_mistake_in_the_steps_is_found(tmp_path, ward, mistake):
+    *where, said = PLANTED[mistake]
+    found = audited(plant(tmp_path / "code", *where), ward, "--quick", "--simulated", "--attacks", "canary,steps")
+
+    assert said in found.stderr, found.stderr
+    assert found.returncode == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mistake", IN_REAL_NODES)
+def test_a_mistake_that_only_a_restarted_process_shows_is_found(tmp_path, ward, mistake):
+    *where, said = IN_REAL_NODES[mistake]
+    found = audited(plant(tmp_path / "code", *where), ward, "--quick", "--attacks", "restart", timeout_s=500)
+
+    assert said in found.stderr, found.stderr
+    assert found.returncode == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_program_without_a_mistake_passes(ward):
+    found = audited(ROOT, ward, "--quick", "--attacks", "canary,steps,restart", timeout_s=500)
+
+    assert (found.returncode, found.stderr) == (0, found.stderr)
+    assert "error" not in found.stderr

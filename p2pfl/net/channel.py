@@ -118,6 +118,17 @@ class Channel:
         place = self._socket.get_extra_info("sockname")
         return str(place[0]).partition("%")[0] if place else None
 
+    @property
+    def peer_address(self) -> str:
+        """The address of the other end, without its port."""
+        place = self._socket.get_extra_info("peername")
+        return str(place[0]) if place else ""
+
+    @property
+    def bytes_came(self) -> int:
+        """All that has come over the connection, of messages under way too."""
+        return self._tap.came
+
     def book(self, peer: int, traffic: PeerTraffic) -> None:
         """The peer is known: what went over the channel, and what will, counts as its traffic."""
         self.peer = peer

@@ -4,6 +4,7 @@ A `Gate` stands before the HTTP protocol of one accepted connection and drops it
 does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has places of its own, so that
 whoever has come further never goes for somebody who has not: idle connections push out idle connections only. Within
 a stage the one that has waited longest goes, not the newcomer, for an honest peer is through in a round trip or two.
+All that is done for a connection before it is a session is paid for in time of the loop (`looptime`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
+from p2pfl.net.looptime import LoopTime, Stopwatch
 
 GREETING_BYTES = 2**14
 """What a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""
+SLICE_BYTES = 2**11
+"""How much of what such a peer sends is looked at before its time is asked for again: at most 341 empty pings."""
 NETWORK_BITS = 64
 """Of an IPv6 address: whoever has one has all of its network."""
 MOST_GROUPS = 1024
@@ -57,11 +62,17 @@ class Doorway:
         self._rooms: dict[Stage, dict[Gate, None]] = {stage: {} for stage in Stage}
         self._handshakes: dict[str, TokenBucket] = {}
         self._visits: dict[str, TokenBucket] = {}
+        self.time = LoopTime()
         self.expect(neighbors)
 
     def expect(self, neighbors: int) -> None:
         """There are so many now."""
+        self.time.expect(neighbors)
         self._burst = max(self.limits.handshake_burst, NEIGHBOR_HANDSHAKES * neighbors)
+
+    def know(self, address: str) -> None:
+        """A member has, or had, that address."""
+        self.time.know(group_of(address))
 
     @property
     def waiting(self) -> int:
@@ -93,6 +104,11 @@ class Doorway:
         for room in self._rooms.values():
             room.pop(gate, None)
 
+    def close(self) -> None:
+        """Everybody goes."""
+        for gate in [gate for room in self._rooms.values() for gate in room]:
+            gate.abort()
+
     def _turn_away(self, room: dict[Gate, None], group: str) -> None:
         oldest = next(gate for gate in room if gate.group == group)
         self.turned_away += 1
@@ -115,29 +131,52 @@ def visit_bucket() -> TokenBucket:
 
 
 class Gate(Tap):
-    """Stands before the HTTP protocol of one connection."""
+    """Stands before the HTTP protocol of one connection, which `speak` makes once something has come."""
 
-    def __init__(self, doorway: Doorway, inner: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, doorway: Doorway, speak: Callable[[Gate], asyncio.Protocol], address: str = "") -> None:
         super().__init__(idle_bytes=doorway.greeting_bytes)
-        self._doorway = doorway
-        self._make_inner = inner
+        self._doorway, self._speak = doorway, speak
         self._deadline: asyncio.TimerHandle | None = None
-        self.address = self.group = ""
+        self.address, self.group = address, group_of(address)
         self.ends_at = 0.0
         """When the connection must be a session, by the loop's clock."""
+        self._paid_s = 0.0
+        self.pays = True
+        """Whether what is done about it is paid for: not for members, nor for who has brought the page's token."""
+        self.may_ask = False
+        """Whether the latest request was of somebody who may ask: answering it is no cost of a stranger."""
+
+    def pay(self, cost_s: float) -> None:
+        """So much time has gone into this connection."""
+        if self.pays:
+            self._paid_s += cost_s
+            self._doorway.time.spend(self.group, cost_s)
+
+    def watch(self) -> Stopwatch:
+        """For what is done about this connection."""
+        return Stopwatch(self.pay)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        peername = transport.get_extra_info("peername")
-        self.address = str(peername[0]) if peername else ""
-        self.group = group_of(self.address)
         self._transport = transport
-        self._doorway.enter(self)
-        loop = asyncio.get_running_loop()
-        self.ends_at = loop.time() + self._doorway.limits.handshake_s
-        self._deadline = loop.call_at(self.ends_at, transport.abort)
-        self._inner = self._make_inner()
-        self._inner.connection_made(transport)
+        with self.watch():
+            self._doorway.enter(self)
+            loop = asyncio.get_running_loop()
+            self.ends_at = loop.time() + self._doorway.limits.handshake_s
+            self._deadline = loop.call_at(self.ends_at, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.pays:
+            super().data_received(data)
+            return
+        for start in range(0, len(data), SLICE_BYTES):
+            if not self._doorway.time.may_go_on(self.group):
+                self._doorway.turned_away += 1
+                self.abort()
+            if self._transport is not None and self._transport.is_closing():
+                return
+            with self.watch():
+                self._listen(data[start : start + SLICE_BYTES])
 
     def advance(self, stage: Stage) -> None:
         """PeerFault where the peer's address has begun too many handshakes."""
@@ -147,16 +186,35 @@ class Gate(Tap):
 
     def admit(self) -> None:
         """The connection has become a session: it no longer counts, and may stay."""
+        self._leave()
+        self.vouch()
+
+    def vouch(self) -> None:
+        """This is no stranger: what it has paid is given back, and its address is known."""
+        if self.pays:
+            self.pays = False
+            self._doorway.time.spend(self.group, -self._paid_s)
+            self._doorway.know(self.address)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        with self.watch():
+            super().connection_lost(exc)
+
+    def _listen(self, data: bytes) -> None:
+        if self._inner is None and self._transport is not None:
+            self._inner = self._speak(self)
+            self._inner.connection_made(self._transport)
+        super().data_received(data)
+
+    def _leave(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
             self._doorway.leave(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.admit()
-        super().connection_lost(exc)
 
-
+@lru_cache(MOST_GROUPS)
 def group_of(address: str) -> str:
     """The addresses that one peer can have as it likes: one of IPv4, also where IPv6 carries it, or a /64 of IPv6."""
     try:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from p2pfl.net.address import Address, is_loopback
+from p2pfl.net.doorway import Gate, Stage
 
 TOKEN_BYTES = 18
 MOST_TOKEN_CHARACTERS = 256
@@ -52,7 +53,15 @@ class Guard:
         origin = request.headers.get("Origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
             raise web.HTTPForbidden(text="asked by another page\n")
-        if request.path not in self.open_paths and not self._may_look(request, host):
+        has_token = self._has_token(request)
+        may_look = has_token or self._is_here(request, host)
+        gate = None if request.transport is None else request.transport.get_protocol()
+        if isinstance(gate, Gate):
+            gate.may_ask = may_look
+            if has_token:
+                gate.vouch()
+                gate.advance(Stage.PROVEN)
+        if request.path not in self.open_paths and not may_look:
             headers = {"WWW-Authenticate": "Bearer"}
             raise web.HTTPUnauthorized(text="the link with the token is in the node's log\n", headers=headers)
         return await handler(request)
@@ -70,9 +79,6 @@ class Guard:
 
     def trusts(self, header: str) -> bool:
         return trusted_host(header, self.listen, self.names)
-
-    def _may_look(self, request: web.Request, host: str) -> bool:
-        return self._is_here(request, host) or self._has_token(request)
 
     @staticmethod
     def _is_here(request: web.Request, host: str) -> bool:

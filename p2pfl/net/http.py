@@ -18,17 +18,29 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from p2pfl.core.limits import TokenBucket
+from p2pfl.errors import PeerFault
 from p2pfl.net.address import cannot_listen, is_loopback, own_address, parse_address
+from p2pfl.net.channel import Counters
 from p2pfl.net.doorway import Doorway, Gate
+from p2pfl.net.entrance import Entrance
 from p2pfl.net.guard import Guard, new_token
-from p2pfl.net.limits import IDLE_BYTES, Limits
+from p2pfl.net.limits import Limits
 from p2pfl.net.live import Live, Site
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.terse import TerseHandler
 from p2pfl.reporting.metrics import exposition
+
+log = logging.getLogger("p2pfl.page")
 
 KEY = "status_listen"
 CONNECTIONS = 32
+"""That are no stream, beside as many of those who have the token."""
+CONNECTION_BYTES = 2**17
+"""What one connection may ask in its 10 s without the token."""
+LOOPBACKS = ("127.0.0.1", "::1")
 MOST_BODY_BYTES = 4096
 WEB = Path(__file__).parents[1] / "web"
 FILES = {
@@ -40,6 +52,7 @@ FILES = {
     "/uplot.js": ("uplot/uPlot.iife.min.js", "text/javascript; charset=utf-8"),
     "/uplot.css": ("uplot/uPlot.min.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/icon-wrong.svg": ("icon-wrong.svg", "image/svg+xml"),
 }
 ENTER = "/enter"
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a user may have written
@@ -73,7 +86,7 @@ def page_files() -> dict[str, PageFile]:
 
 
 class Rarely(logging.Filter):
-    """Lets twenty lines pass, and then one in three minutes: anybody who reaches the port can make aiohttp stumble."""
+    """Lets twenty lines pass, and then one in three minutes: anybody at the port may ask for a fault of ours."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,10 +98,32 @@ class Rarely(logging.Filter):
 
 
 def _rarely() -> logging.Logger:
-    log = logging.getLogger("p2pfl.page")
-    if not log.filters:
-        log.addFilter(Rarely())
-    return log
+    found = logging.getLogger("p2pfl.page.faults")
+    if not found.filters:
+        found.addFilter(Rarely())
+    return found
+
+
+class PageHandler(TerseHandler):
+    """Says once an hour that there were broken requests; a traceback is for faults of our own."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if exc is None or isinstance(exc, HttpProcessingError | web.RequestPayloadError):
+            return super().handle_error(request, status, exc, message)
+        self.logger.error("cannot answer %s", request.path, exc_info=exc)
+        return web.Response(status=500, text="a fault of this node: see its log\n")
+
+    def stumbled(self, error: BaseException | None) -> None:
+        self._refusals.note(None, f"{self._gate.address} ({type(error).__name__})", PeerFault("a broken request"))
+        self._gate.abort()
 
 
 class StatusPage:
@@ -116,9 +151,19 @@ class StatusPage:
             token=token or new_token(),
         )
         self._live = None if site is None else Live(site)
+        limits = Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS)
+        self._doorway = Doorway(limits, greeting_bytes=CONNECTION_BYTES)
+        for loopback in LOOPBACKS:
+            self._doorway.know(loopback)
+        self._refusals = Refusals(Counters({}), log, lambda kind, peer, text: None)  # noqa: ARG005 - no peer is known
+        self._hours: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
-        self.port = 0
+        self._entrance: Entrance | None = None
+
+    @property
+    def port(self) -> int:
+        """The bound port."""
+        return 0 if self._entrance is None else self._entrance.port
 
     async def __aenter__(self) -> Self:
         application = web.Application(middlewares=[self._guard.check], client_max_size=MOST_BODY_BYTES)
@@ -132,20 +177,29 @@ class StatusPage:
             application.router.add_get("/history", self._show_history)
             application.router.add_get("/live", self._live.stream)
         application.on_response_prepare.append(add_headers)
-        runner = web.AppRunner(
-            application, access_log=None, logger=_rarely(), keepalive_timeout=30, shutdown_timeout=0.5
-        )
+        runner = web.AppRunner(application, shutdown_timeout=0.5)
         await runner.setup()
+        http = runner.server
+        if http is None:
+            raise AssertionError("the runner was not set up")
+
+        def speak(gate: Gate) -> PageHandler:
+            return PageHandler(http, gate, self._refusals, logger=_rarely(), keepalive_timeout=30)
+
+        entrance = Entrance(self._doorway, speak)
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._doorkeeper(runner), self._address.host, self._address.port
-            )
+            await entrance.open(self._address)
         except OSError as error:
             await runner.cleanup()
             raise cannot_listen(self._address, error, KEY) from None
-        self._runner = runner
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._runner, self._entrance = runner, entrance
+        self._hours = asyncio.create_task(self._refusals.keep_hours())
         return self
+
+    async def conclude(self, phase: str, limit_s: float) -> None:
+        """Tell open pages that the node ends, as what, and wait until they have read it, at most `limit_s`."""
+        if self._live is not None:
+            await self._live.conclude(msgspec.json.encode({"phase": phase}), limit_s)
 
     def others_hosts(self) -> list[str]:
         """The hosts by which others than this machine may reach the page; empty where it is for this machine alone."""
@@ -155,27 +209,18 @@ class StatusPage:
             return sorted(self._guard.names) or [own_address()]
         return sorted(self._guard.names) or [str(self._address).rpartition(":")[0]]
 
-    @staticmethod
-    def _doorkeeper(runner: web.AppRunner) -> Callable[[], asyncio.Protocol]:
-        """Few connections at a time, none of them for long, but for the streams of open pages: idle ones
-        must not use up the node's descriptors.
-        """
-        server = runner.server
-        if server is None:
-            raise AssertionError("the runner was not set up")
-        limits = Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS)
-        doorway = Doorway(limits, greeting_bytes=IDLE_BYTES)
-        return lambda: Gate(doorway, server)
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
             self._live.close()
-        if self._server is not None:
-            self._server.close()
+        if self._hours is not None:
+            self._hours.cancel()
+        if self._entrance is not None:
+            self._entrance.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        self._doorway.close()
 
     async def _show_file(self, request: web.Request) -> web.Response:
         file = page_files()[request.path]

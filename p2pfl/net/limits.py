@@ -41,8 +41,10 @@ class Limits:
     """How long one chunk may wait for the peer to read."""
     silence_s: float = 45.0
     """The longest time without a sealed chunk from the other end: then the session is dead, whatever the connection
-    says. An end with nothing to say seals an empty chunk after a third of that. A chunk of 256 KiB must pass in it,
+    says. A chunk of 256 KiB must pass in it,
     behind as much in the socket, so links below about 150 kbit/s are too slow."""
+    beat_s: float = 4.0
+    """An end with nothing to say for so long seals an empty chunk."""
     close_s: float = 1.0
     """How long a goodbye may take."""
     retry_first_s: float = 0.2
@@ -114,6 +116,8 @@ class Tap(asyncio.Protocol):
         self._came_idle = 0
         self.idle_bytes = idle_bytes
         """Bytes that may have come without completing a message."""
+        self.came = 0
+        """Bytes that have come in all."""
         self.overran = False
         """Whether too much has come that is in no message: the connection is then broken off."""
 
@@ -130,6 +134,7 @@ class Tap(asyncio.Protocol):
             self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self.came += len(data)
         self._came_idle += len(data)
         self.overran |= self._came_idle > self.idle_bytes
         if self.overran:

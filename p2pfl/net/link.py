@@ -228,9 +228,9 @@ class PeerLink:
         if not self._outbox.put(message, now, hearing=hearing):
             self.end(f"{len(self._outbox)} messages wait and the peer does not read them")
 
-    def whisper(self, message: Message) -> bool:
-        """Send what may wait, if nothing else does; False where it was not sent."""
-        if self._ended.is_set() or not self._outbox.idle.is_set():
+    def whisper(self, message: Message, *, urgent: bool = False) -> bool:
+        """Send what may wait, if nothing else does or it is `urgent`; False where it was not sent."""
+        if self._ended.is_set() or not (urgent or self._outbox.idle.is_set()):
             return False
         self.send(message)
         return True
@@ -290,10 +290,10 @@ class PeerLink:
 
     async def _next_message(self) -> Message | None:
         """What is to be sent; an empty chunk for as long as there is nothing."""
-        clock = asyncio.get_running_loop().time
+        clock, limits = asyncio.get_running_loop().time, self._shared.limits
         while True:
             try:
-                async with asyncio.timeout(self._shared.limits.silence_s / 3):
+                async with asyncio.timeout(min(limits.beat_s, limits.silence_s / 3)):
                     return await self._outbox.take(clock())
             except TimeoutError:
                 await self._say(b"")

@@ -109,6 +109,7 @@ class Links:
             refusals=refusals,
             shared=shared,
             rng=rng,
+            know=self._listener.doorway.know,
         )
         self._dialer.configure(self._parsed(dial))
         self._allow_memory()
@@ -132,10 +133,15 @@ class Links:
         if link is not None:
             link.send(message)
 
-    def whisper(self, peer: int, message: Message) -> bool:
-        """Send to whoever has a session and a free line; False where nobody was told."""
+    def whisper(self, peer: int, message: Message, *, urgent: bool = False) -> bool:
+        """Send to whoever has a session and, unless it is `urgent`, a free line; False where nobody was told."""
         link = self._table.current(peer)
-        return link is not None and link.whisper(message)
+        return link is not None and link.whisper(message, urgent=urgent)
+
+    def came(self, peer: int) -> tuple[int, int] | None:
+        """The number of the session with a neighbor and the bytes that came over it; None without a session."""
+        link = self._table.current(peer)
+        return None if link is None else (link.number, link.connection.channel.bytes_came)
 
     def end_stale(self, is_own: Callable[[str], bool]) -> None:
         """Sessions of an address that this machine has no more are dead, though nothing else says so."""

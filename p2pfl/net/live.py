@@ -17,6 +17,8 @@ from p2pfl.net.doorway import Gate
 
 STEP_S = 1.0
 MOST_PAGES = 32
+MOST_LOCAL_PAGES = 24
+"""Of these, without the token: whoever is on this machine needs none, and takes no place of those who have it."""
 DRAIN_S = 20.0
 """How long a page may take to read before it is dropped."""
 
@@ -40,6 +42,9 @@ class Live:
         self._stepped_at = float("-inf")
         self._next = asyncio.Event()
         self._pages = 0
+        self._nobody = asyncio.Event()
+        self._nobody.set()
+        self._last_word: bytes | None = None
         self._ticking: asyncio.Task[None] | None = None
 
     def whole(self) -> bytes:
@@ -51,14 +56,16 @@ class Live:
         return self._whole[1]
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        if self._pages >= MOST_PAGES:
+        gate = None if request.transport is None else request.transport.get_protocol()
+        has_token = isinstance(gate, Gate) and not gate.pays
+        if self._pages >= (MOST_PAGES if has_token else MOST_LOCAL_PAGES):
             raise web.HTTPServiceUnavailable(text="too many pages are open\n")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await response.prepare(request)
-        gate = None if request.transport is None else request.transport.get_protocol()
         if isinstance(gate, Gate):
             gate.admit()
         self._pages += 1
+        self._nobody.clear()
         self._ticking = self._ticking or asyncio.create_task(self._tick())
         try:
             await self._follow(response)
@@ -68,8 +75,17 @@ class Live:
         finally:
             self._pages -= 1
             if not self._pages:
+                self._nobody.set()
                 self.close()
         return response
+
+    async def conclude(self, word: bytes, limit_s: float) -> None:
+        """Send every open page the latest step and then a last event, and end its stream: at most `limit_s`."""
+        self._last_word = word
+        self._make_step()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._nobody.wait()
 
     def close(self) -> None:
         if self._ticking is not None:
@@ -87,6 +103,9 @@ class Live:
                 async with asyncio.timeout(DRAIN_S):
                     await response.write(b"event: %s\ndata: %s\n\n" % (name, data))
                 if self._number == seen:
+                    if self._last_word is not None:
+                        await response.write(b"event: over\ndata: %s\n\n" % self._last_word)
+                        return
                     await following.wait()
 
     async def _tick(self) -> None:

@@ -18,13 +18,16 @@ from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
 from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError, reason_of
 from p2pfl.net.doorway import GREETING_BYTES, Doorway, Gate, Stage
+from p2pfl.net.entrance import Entrance
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
 from p2pfl.net.link import PeerLink, Shared
+from p2pfl.net.looptime import measured
 from p2pfl.net.notices import NoEdgeFault
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import Route
 from p2pfl.net.table import Dial, NeighborPlace, Table, expire
+from p2pfl.net.terse import TerseHandler, not_found
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
 
@@ -101,6 +104,8 @@ class Dialer:
     refusals: Refusals
     shared: Shared
     rng: random.Random
+    know: Callable[[str], None]
+    """Called with each address that is a member's."""
     routes: dict[int, Route] = field(default_factory=dict)
     """Of every member that there is an address of."""
     _silent: set[int] = field(default_factory=set)
@@ -110,6 +115,8 @@ class Dialer:
 
     def configure(self, addresses: Mapping[int, Address]) -> None:
         """These are the addresses in the federation's file now. A dial to another one is broken off."""
+        for address in addresses.values():
+            self.know(address.host)
         for peer in self.routes.keys() | addresses.keys():
             place = self.table.places.get(peer)
             if self.route(peer).configure(addresses.get(peer)) and place is not None and place.dial is not None:
@@ -171,6 +178,7 @@ class Dialer:
                 await channel.close(self.shared.limits.close_s)
             else:
                 self.route(peer).has_worked(address)
+                self.know(channel.peer_address)
 
     async def _open(self, http: aiohttp.ClientSession, address: Address) -> Channel:
         async with asyncio.timeout(self.shared.limits.connect_s):
@@ -191,36 +199,6 @@ class Dialer:
         self.refusals.mention(peer, "%s at %s is not there yet: %s", name, address, reason_of(error), level=level)
 
 
-def not_found() -> web.Response:
-    response = web.Response(status=404, headers={"Server": "", "Content-Type": ""})
-    response.force_close()
-    return response
-
-
-class TerseHandler(web.RequestHandler):
-    """aiohttp's protocol, except that what it cannot parse gets no explanation."""
-
-    __slots__ = ("_refusals",)
-
-    def __init__(self, http: web.Server, *, refusals: Refusals, **more: Any) -> None:
-        super().__init__(http, access_log=None, **more)  # type: ignore[arg-type]
-        self._refusals = refusals
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        # Strangers can make aiohttp stumble in many ways. What is ours runs in a task of its own, not caught here.
-        del status, message
-        self._refusals.mention(None, "broken request from %s: %s", request.remote, type(exc).__name__)
-        if self.transport is not None:
-            self.transport.abort()
-        return not_found()
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class ListeningSocket:
     address: Address
@@ -229,40 +207,35 @@ class ListeningSocket:
     refusals: Refusals
     shared: Shared
     spawn: Spawn
-    port: int = 0
     _http: web.Server | None = field(default=None, init=False)
-    _server: asyncio.Server | None = field(default=None, init=False)
+    _entrance: Entrance | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.doorway = Doorway(self.shared.limits, neighbors=len(self.table.places))
 
+    @property
+    def port(self) -> int:
+        return 0 if self._entrance is None else self._entrance.port
+
     async def start(self) -> None:
         """UserError where the address cannot be bound."""
-        loop = asyncio.get_running_loop()
         http = web.Server(self._receive)
-
-        def speak_http() -> TerseHandler:
-            return TerseHandler(http, loop=loop, refusals=self.refusals, logger=self.shared.log)
-
+        entrance = Entrance(self.doorway, lambda gate: TerseHandler(http, gate, self.refusals, logger=self.shared.log))
         try:
-            self._server = await loop.create_server(
-                lambda: Gate(self.doorway, speak_http),
-                self.address.host,
-                self.address.port,
-            )
+            await entrance.open(self.address)
         except OSError as error:
             raise cannot_listen(self.address, error, "listen") from None
-        self._http = http
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._http, self._entrance = http, entrance
 
     def stop_accepting(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._entrance is not None:
+            self._entrance.close()
 
     async def stop(self) -> None:
         self.stop_accepting()
         if self._http is not None:
             await self._http.shutdown(0.1)
+        self.doorway.close()
 
     async def _receive(self, request: web.BaseRequest) -> web.StreamResponse:
         socket = web.WebSocketResponse(autoping=False, max_msg_size=MESSAGE_BYTES, compress=False)
@@ -276,10 +249,13 @@ class ListeningSocket:
         await socket.prepare(request)
         if isinstance(gate, Gate):
             gate.advance(Stage.UPGRADED)
-            task = self.spawn(self._serve(Channel(socket, gate), gate))
+            task = self.spawn(self._visit(Channel(socket, gate), gate))
             if task is not None:
                 await asyncio.wait({task})
         return socket
+
+    async def _visit(self, channel: Channel, gate: Gate) -> None:
+        await measured(self._serve(channel, gate), gate.watch())
 
     async def _serve(self, channel: Channel, gate: Gate) -> None:
         link: PeerLink | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -70,11 +70,17 @@ class Recipient:
         return self.tokens
 
 
+class Send(Protocol):
+    """Passes a message to a neighbor; False where its line is not free. One that is `urgent` is sent in any case."""
+
+    def __call__(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool: ...
+
+
 class VitalsSpread:
     """`key_of` gives a member's public key, None for an index that is nobody's now.
 
-    `send` passes a message to a neighbor, and says False where its line is not free. `on_row` is told of each row
-    that is newer, with the one before. Times are those of one monotonic clock.
+    `on_row` is told of each row that is newer, with the one before; `on_own` of one that this node has signed before
+    this process began. Times are those of one monotonic clock.
     """
 
     def __init__(
@@ -84,8 +90,9 @@ class VitalsSpread:
         identity: Identity,
         realm: bytes,
         key_of: Callable[[int], bytes | None],
-        send: Callable[[int, VitalsTold], bool],
+        send: Send,
         on_row: Callable[[VitalsRow, VitalsRow | None], Any] = lambda row, before: None,  # noqa: ARG005 - whoever does not look
+        on_own: Callable[[Vitals], Any] = lambda vitals: None,  # noqa: ARG005 - as above
     ) -> None:
         self.own = own
         self.rows: dict[int, VitalsRow] = {}
@@ -95,12 +102,17 @@ class VitalsSpread:
         self.counter = 0
         self.is_behind = False
         """Whether a neighbor has an own row of before this process began: it is time for a newer one."""
+        self.hurries = False
+        """Whether something has come since the last tick that should not wait for the next one."""
         self._identity, self._realm = identity, realm
-        self._key_of, self._send, self._on_row = key_of, send, on_row
+        self._key_of, self._send, self._on_row, self._on_own = key_of, send, on_row, on_own
         self._listeners: dict[int, Recipient] = {}
 
-    def opened(self, peer: int) -> None:
-        self._listeners[peer] = Recipient(dict.fromkeys(self.rows))
+    def opened(self, peer: int, now: float) -> None:
+        """A neighbor hears its own row at once: it may have forgotten what it has said."""
+        self._listeners[peer] = Recipient(dict.fromkeys(member for member in self.rows if member != peer))
+        if peer in self.rows:
+            self._send(peer, self._told([peer], now), urgent=True)
 
     def closed(self, peer: int) -> None:
         self._listeners.pop(peer, None)
@@ -129,32 +141,47 @@ class VitalsSpread:
             if listener.hears.take(now) > 0.0:
                 return
             try:
-                self._hear(listener, peer, raw, now - min(age_s, OLDEST_S))
+                self.hurries |= self._hear(listener, peer, raw, now - min(age_s, OLDEST_S))
             except PeerFault:
                 self.refused[peer] += 1
 
-    def _hear(self, listener: Recipient, peer: int, raw: bytes, said_at: float) -> None:
+    def _hear(self, listener: Recipient, peer: int, raw: bytes, said_at: float) -> bool:
+        """Whether it is news that must not wait for the next tick: who is there, and who hears whom."""
         vitals = read(raw)
         member, key = vitals.member, self._key_of(vitals.member)
         if key is None:
-            return  # whoever has a newer member list may know one more
+            return False  # whoever has a newer member list may know one more
+        if member == self.own:
+            self._hear_own(listener, raw, vitals, key)
+            return False
         known = self.rows.get(member)
         if known is not None and vitals.counter <= known.vitals.counter:
             if vitals.counter == known.vitals.counter:
                 listener.lacks.pop(member, None)
             else:
                 listener.lacks[member] = None
-            return
+            return False
         prove(raw, key, self._realm)
-        if member == self.own:
-            self.counter, self.is_behind = vitals.counter, True
-            return
         self.rows[member] = row = VitalsRow(vitals=vitals, raw=raw, said_at=said_at, source=peer)
         listener.lacks.pop(member, None)
         for other, one in self._listeners.items():
             if other not in (peer, member):
                 one.lacks[member] = None
         self._on_row(row, known)
+        return known is None or _standing(known.vitals) != _standing(vitals)
+
+    def _hear_own(self, listener: Recipient, raw: bytes, vitals: Vitals, key: bytes) -> None:
+        """Of before this process began, unless it is the newest."""
+        known = self.rows.get(self.own)
+        if known is not None and raw == known.raw:
+            listener.lacks.pop(self.own, None)
+            return
+        prove(raw, key, self._realm)
+        if vitals.counter > self.counter:
+            self.counter, self.is_behind = vitals.counter, True
+        elif known is not None:
+            listener.lacks[self.own] = None
+        self._on_own(vitals)
 
     def forget(self, member: int) -> None:
         """A member that is none any more."""
@@ -167,6 +194,7 @@ class VitalsSpread:
 
         `last`: this node is about to end, and its own row goes out in any case.
         """
+        self.hurries = False
         for peer, listener in self._listeners.items():
             tokens = listener.fill(now) - MESSAGE_BYTES
             chosen: list[int] = []
@@ -176,11 +204,17 @@ class VitalsSpread:
                     break
                 tokens -= cost
                 chosen.append(member)
-            if chosen and self._send(peer, self._told(chosen, now)):
-                listener.tokens = tokens
-                for member in chosen:
-                    del listener.lacks[member]
+            if not chosen:
+                continue
+            before, listener.tokens = (listener.lacks, listener.tokens), tokens
+            listener.lacks = {member: None for member in listener.lacks if member not in chosen}
+            if not self._send(peer, self._told(chosen, now)):
+                listener.lacks, listener.tokens = before
 
     def _told(self, members: list[int], now: float) -> VitalsTold:
         rows = [self.rows[member] for member in members]
         return VitalsTold(rows=tuple((max(0, round(now - row.said_at)), row.raw) for row in rows))
+
+
+def _standing(vitals: Vitals) -> tuple[str, bytes, bytes]:
+    return vitals.phase, vitals.live, vitals.unheard

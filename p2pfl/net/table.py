@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,11 @@ CHURN = "session-churn"
 """The kind of the alarm about a neighbor that opens one session after another."""
 CHURN_ALARM_S = 3600.0
 """The least time between two such alarms about one neighbor."""
+
+MOVES, MOVES_PER_S = 5.0, 1 / 300
+"""So many changes of a neighbor's address are logged at once; then one in five minutes."""
+
+notice = logging.getLogger("p2pfl.notice")
 
 OnOpen = Callable[[int, int], Any]
 OnMessage = Callable[[int, int, Message], Any]
@@ -103,6 +109,10 @@ class NeighborPlace:
     """The end of the rest, by the loop's clock."""
     churn_told_at: float = float("-inf")
     """The last alarm about too many sessions, by the loop's clock."""
+    address: str | None = None
+    """The neighbor's address in the last session, without its port."""
+    moves: TokenBucket = field(default_factory=lambda: TokenBucket(MOVES_PER_S, tokens=MOVES, burst=MOVES))
+    """Has one for each line about a changed address that may be logged now."""
 
     @property
     def rest_s(self) -> float:
@@ -244,10 +254,17 @@ class Table:
         if place.dial is not None and link.connection.dialer != self.own:
             expire(place.dial.scope)
         place.wake()
+        self._look_where(candidate, place)
         self.shared.counters.peers[link.peer].sessions += 1
         self.spawn(link)
         self.callbacks.on_open(link.peer, number)
         return link
+
+    def _look_where(self, connection: Connection, place: NeighborPlace) -> None:
+        before, place.address = place.address, connection.channel.peer_address
+        if before not in (None, place.address) and place.moves.take(asyncio.get_running_loop().time()) == 0.0:
+            name = self.shared.name_of(connection.peer)
+            notice.info("%s has another address: %s, before %s", name, place.address, before)
 
     def _churns(self, peer: int, place: NeighborPlace) -> bool:
         """Whether this is a session too many: then there is none for a while, which no honest neighbor meets."""

@@ -282,7 +282,7 @@ async def test_whoever_has_not_shown_that_it_knows_the_key_may_say_little(federa
 
 
 def test_a_gate_hears_no_more_than_a_greeting_at_first():
-    gate = Gate(Doorway(Limits(), greeting_bytes=10), asyncio.Protocol)
+    gate = Gate(Doorway(Limits(), greeting_bytes=10), lambda _: asyncio.Protocol())
     gate.data_received(bytes(10))
     assert not gate.overran
     gate.data_received(b"x")

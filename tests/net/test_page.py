@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.net.http import FILES, WEB, StatusPage
-from p2pfl.net.live import MOST_PAGES, Live
+from p2pfl.net.http import CONNECTIONS, FILES, WEB, StatusPage
+from p2pfl.net.live import MOST_LOCAL_PAGES, MOST_PAGES, Live
 
 TOKEN = "a-token-of-a-test"
 
@@ -251,14 +251,66 @@ async def test_steps_are_made_only_while_somebody_looks(site, quick):
         assert site.number == made
 
 
-async def test_a_page_too_many_is_turned_away(site, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.live.MOST_PAGES", 2)
+async def test_who_has_the_token_finds_a_place_beside_local_pages(site, monkeypatch):
+    """300 local readers take their own places."""
+    monkeypatch.setattr("p2pfl.net.live.MOST_LOCAL_PAGES", 2)
+    monkeypatch.setattr("p2pfl.net.live.MOST_PAGES", 3)
     async with page_of(site) as page, aiohttp.ClientSession() as http:
-        responses = [await http.get(f"http://127.0.0.1:{page.port}/live") for _ in range(3)]
-        assert [response.status for response in responses] == [200, 200, 503]
+        url = f"http://127.0.0.1:{page.port}/live"
+        responses = [await http.get(url) for _ in range(3)]
+        responses += [await http.get(url, headers={"Authorization": f"Bearer {TOKEN}"}) for _ in range(2)]
+        assert [response.status for response in responses] == [200, 200, 503, 200, 503]
         for response in responses:
             response.close()
-    assert MOST_PAGES >= 10
+    assert MOST_PAGES > MOST_LOCAL_PAGES >= 10
+
+
+async def test_local_connections_push_out_nobody_who_has_the_token(site):
+    async with page_of(site) as page:
+        head = f"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
+        async with asyncio.timeout(20):
+            writer.write(head)
+            await reader.readuntil(b"}")
+            others = [await asyncio.open_connection("127.0.0.1", page.port) for _ in range(3 * CONNECTIONS)]
+            await others[0][0].read()  # it was pushed out
+            writer.write(head)
+            assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+        for _, each in [*others, (reader, writer)]:
+            each.transport.abort()
+
+
+BROKEN = [
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /%s HTTP/1.1\r\n\r\n" % (b"a" * 9000),
+    b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+    b"GET http://[::1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"POST /enter HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+]
+
+
+async def test_broken_requests_are_one_line_and_a_count(site, caplog):
+    async with page_of(site) as page:
+        for said in 3 * BROKEN:
+            reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
+            writer.write(said)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 20)
+            writer.close()
+        assert [record.exc_info for record in caplog.records] == [None]
+        page._refusals.begin_hour()
+        assert "strangers" in caplog.records[-1].getMessage()
+
+
+async def test_a_fault_of_ours_is_told_with_its_traceback(caplog):
+    def status():
+        raise ZeroDivisionError
+
+    async with StatusPage("127.0.0.1:0", status) as page:
+        assert (await ask(page, "/status"))[0] == 500
+    assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
 
 
 async def until(condition):

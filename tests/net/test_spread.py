@@ -46,12 +46,12 @@ class Network:
             identity=identity(index),
             realm=REALM,
             key_of=lambda member: identity(member).public if member < self.count else None,
-            send=lambda peer, told: self.carry(index, peer, told),
+            send=lambda peer, told, **_: self.carry(index, peer, told),
         )
 
     def join(self, a, b):
-        self.nodes[a].opened(b)
-        self.nodes[b].opened(a)
+        self.nodes[a].opened(b, self.now)
+        self.nodes[b].opened(a, self.now)
 
     def carry(self, source, target, told):
         edge = frozenset((source, target))
@@ -153,8 +153,10 @@ def test_who_starts_again_is_believed_once_it_has_heard_its_own_last_row():
     network.pass_time(4)
     network.nodes[0] = network.make(0)
     network.nodes[1].closed(0)
+    network.cut.add(frozenset((0, 1)))
     network.join(0, 1)
     network.publish(0, rounds=1)
+    network.cut.clear()
     network.pass_time(2)
     assert network.rounds_known(2)[0] == 40
     assert network.nodes[0].is_behind
@@ -162,6 +164,22 @@ def test_who_starts_again_is_believed_once_it_has_heard_its_own_last_row():
     network.pass_time(3)
     assert network.rounds_known(2)[0] == 2
     assert not network.nodes[0].is_behind
+
+
+def test_who_starts_again_hears_its_own_row_before_all_others():
+    network, heard = path(3), []
+    for index in range(3):
+        network.publish(index, budget=5, begun=1, paid=70 + index)
+    network.pass_time(4)
+    network.nodes[0] = network.make(0)
+    network.nodes[0]._on_own = lambda vitals: heard.append((vitals.budget, vitals.begun, vitals.paid))
+    network.nodes[1].closed(0)
+    network.join(0, 1)
+    assert heard == [(5, 1, 70)]
+    assert network.nodes[0].is_behind
+    network.publish(0, rounds=1)
+    network.pass_time(3)
+    assert network.rounds_known(2)[0] == 1
 
 
 def raw_row(member, *, counter=1, key=None, realm=REALM):

@@ -1,0 +1,104 @@
+"""Accepts connections for a doorway, and closes those for which there is no time before anything is made for them.
+
+Even that costs: while the share for it is spent, nobody is accepted, and the system answers alone. Connections that are
+open do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+
+from p2pfl.net.address import Address
+from p2pfl.net.doorway import Doorway, Gate, group_of
+from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Purse, Stopwatch, measured
+
+BACKLOG = 100
+"""Connections that the system keeps until they are accepted."""
+AT_ONCE = 16
+"""Connections that are accepted before the loop does something else."""
+BURST_S = 0.05
+RETRY_S = 1.0
+"""The rest after the system has had no room for a connection."""
+RESET = struct.pack("ii", 1, 0)
+"""Close without a word, and without a trace in the system's tables."""
+
+
+class Entrance:
+    """`speak` makes the protocol above the gate, once something has come."""
+
+    def __init__(self, doorway: Doorway, speak: Callable[[Gate], asyncio.Protocol]) -> None:
+        self._doorway, self._speak = doorway, speak
+        self._loop = asyncio.get_running_loop()
+        self._accepting = Purse(SHARE_OF_ACCEPTING, BURST_S)
+        self._sockets: list[socket.socket] = []
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._rest: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self._sockets[0].getsockname()[1])
+
+    async def open(self, address: Address) -> None:
+        """OSError where the address cannot be bound."""
+        # The server binds, and is never started: this class accepts in its place.
+        server = await self._loop.create_server(asyncio.Protocol, address.host, address.port, start_serving=False)
+        self._sockets = [one.dup() for one in server.sockets]
+        server.close()
+        for one in self._sockets:
+            one.settimeout(0.0)
+            one.listen(BACKLOG)
+        self._listen()
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        if self._rest is not None:
+            self._rest.cancel()
+        for one in self._sockets:
+            self._loop.remove_reader(one)
+            one.close()
+        self._sockets = []
+
+    def _listen(self) -> None:
+        self._rest = None
+        for one in self._sockets:
+            self._loop.add_reader(one, self._accept, one)
+
+    def _pause(self, rest_s: float) -> None:
+        for one in self._sockets:
+            self._loop.remove_reader(one)
+        self._rest = self._rest or self._loop.call_later(rest_s, self._listen)
+
+    def _accept(self, listening: socket.socket) -> None:
+        with Stopwatch(lambda cost_s: self._accepting.spend(cost_s, self._loop.time())):
+            for _ in range(AT_ONCE):
+                try:
+                    connection, place = listening.accept()
+                except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                    break
+                except OSError:
+                    self._pause(RETRY_S)
+                    break
+                self._meet(connection, str(place[0]))
+        if (rest_s := self._accepting.wait_s(self._loop.time())) > 0.0:
+            self._pause(rest_s)
+
+    def _meet(self, connection: socket.socket, address: str) -> None:
+        if not self._doorway.time.may_enter(group_of(address)):
+            self._doorway.turned_away += 1
+            with suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            connection.close()
+            return
+        connection.settimeout(0.0)
+        gate = Gate(self._doorway, self._speak, address)
+        task = self._loop.create_task(self._let_in(connection, gate))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    async def _let_in(self, connection: socket.socket, gate: Gate) -> None:
+        with suppress(OSError):
+            await measured(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())

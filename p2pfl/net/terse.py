@@ -1,0 +1,58 @@
+"""aiohttp's protocol of one accepted connection, but what it cannot parse gets no explanation and no traceback."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from p2pfl.net.doorway import Gate
+from p2pfl.net.looptime import Stopwatch, measured
+from p2pfl.net.refusals import Refusals
+
+
+def not_found() -> web.Response:
+    response = web.Response(status=404, headers={"Server": "", "Content-Type": ""})
+    response.force_close()
+    return response
+
+
+class TerseHandler(web.RequestHandler):
+    """Answering is paid for by the gate. The stumbles that strangers cause are mentioned a few times an hour."""
+
+    __slots__ = ("_gate", "_refusals")
+
+    def __init__(self, http: web.Server, gate: Gate, refusals: Refusals, **more: Any) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(http, loop=loop, access_log=None, auto_decompress=False, **more)  # type: ignore[arg-type]
+        self._gate, self._refusals = gate, refusals
+
+    async def _handle_request(self, *request: Any) -> tuple[web.StreamResponse, bool]:
+        return await measured(super()._handle_request(*request), Stopwatch(self._pay))
+
+    def _pay(self, cost_s: float) -> None:
+        if not self._gate.may_ask:
+            self._gate.pay(cost_s)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        # Strangers can make aiohttp stumble in many ways. What is ours runs in a task of its own, not caught here.
+        del request, status, message
+        self.stumbled(exc)
+        return not_found()
+
+    def log_exception(self, *args: Any, exc_info: BaseException | None = None, **kw: Any) -> None:
+        """Called where the rest of a request cannot be read."""
+        del args, kw
+        self.stumbled(exc_info)
+
+    def stumbled(self, error: BaseException | None) -> None:
+        """Drop the connection."""
+        self._refusals.mention(None, "broken request from %s: %s", self._gate.address, type(error).__name__)
+        self._gate.abort()

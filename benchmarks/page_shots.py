@@ -58,8 +58,8 @@ def made(nodes: int, clock: Clock, *, private: bool = False) -> Made:
             if nodes < 20:
                 found.lose(4)
                 found.feed.tell("neighbor-away", 4, "connection lost: reset", wrong=False)
-        if nodes < 20 and LONG_S - second == began - 60:
-            found.alarm("neighbor-lost", 4, "no session for 60 s, since connection lost: reset")
+        if nodes < 20 and LONG_S - second == began - 15:
+            found.alarm("neighbor-lost", 4, "no session for 15 s, since connection lost: reset")
         found.pass_time(1.0)
         clock.behind_s -= 1.0
     return found

@@ -10,6 +10,7 @@ import asyncio
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign
 from p2pfl.runtime.display import Display
 from p2pfl.runtime.feed import Feed
+from p2pfl.runtime.hearing import Hearing
 from p2pfl.runtime.overview import software
 from p2pfl.runtime.watch import Lookout
 from topologies import build
@@ -87,6 +89,9 @@ class Made:
         self.began = time.monotonic()
         self.feed = Feed(lambda index: self.federation.members[index].name)
         neighbors = self.federation.neighbors(0)
+        self.pulled: set[int] = set()
+        """Members of whom nothing comes, although their sessions live on."""
+        self.heard = Counter[int]()
         self.edges = {peer: SimpleNamespace(is_open=peer not in self.silent) for peer in neighbors}
         core: Any = SimpleNamespace(
             edges=self.edges,
@@ -112,13 +117,21 @@ class Made:
             status=status,
             line=lambda: self.line(0),
             watch=watch,
-            send=lambda peer, told: True,  # noqa: ARG005 - they are not there
+            hearing=Hearing(self.came),
+            send=lambda peer, told, *, urgent=False: True,  # noqa: ARG005 - they are not there
         )
         for peer in neighbors:
             self.display.opened(peer)
         self.source = neighbors[0]
         self.making_s = 0.0
         """CPU-seconds that went into what other nodes would do."""
+
+    def came(self, peer: int) -> tuple[int, int] | None:
+        """The bytes that come over the session with a neighbor: none of one whose cable is out."""
+        if not self.edges[peer].is_open:
+            return None
+        self.heard[peer] += peer not in self.pulled
+        return 1, self.heard[peer]
 
     def lose(self, peer: int) -> None:
         """The session with a neighbor has ended."""
@@ -176,6 +189,7 @@ class Made:
                 bytes_received=line.bytes_received,
                 exchanges=line.exchanges,
                 live=bitmap(there),
+                unheard=bitmap(self.pulled.intersection(there)),
                 alarms=len(self.wrong.get(index, ())),
                 standing=self.wrong.get(index, ()),
                 charter=0,
@@ -191,7 +205,7 @@ class Made:
         """Train on, and hear whose row is due, as of `ago_s` before now."""
         began, heard = time.thread_time(), []
         for index, speed in enumerate(self.speed):
-            if index in self.silent:
+            if index in self.silent | self.pulled:
                 continue
             step = seconds * speed * self.fast
             self.rounds[index] += step * 0.5

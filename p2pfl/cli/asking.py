@@ -33,6 +33,8 @@ class LocalMember:
     name: str
     place: PageAddress | None = None
     reason: str = ""
+    result: dict[str, Any] | None = None
+    """What it has left as its result, if it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,67 @@ def _local(name: str, state: Path) -> LocalMember:
 
     there = whereabouts.read(state)
     if there is None:
-        return LocalMember(name=name, reason="not running here")
+        result = _result(state)
+        reason = "not running here" if result is None else "has ended"
+        return LocalMember(name=name, reason=reason, result=result)
     if not there.is_running:
         return LocalMember(name=name, reason=DIED)
     if there.status is None:
         return LocalMember(name=name, reason='runs without a page (status_listen = "none")')
     return LocalMember(name=name, place=PageAddress(netloc=there.status, token=whereabouts.read_token(state) or ""))
+
+
+def _result(state: Path) -> dict[str, Any] | None:
+    """The `result.json` of a node that has ended, with its phase; None: there is none that could be read."""
+    from p2pfl.runtime.conclusion import RESULT_FILE  # noqa: PLC0415 - as above
+
+    try:
+        with (state / RESULT_FILE).open("rb") as file:
+            found = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or not frozenset({"node", "rounds"}) <= found.keys():
+        return None
+    return found | {"phase": "finished" if found.get("finished") else "stopped"}
+
+
+def ended_federation(folder: LocalFederation) -> dict[str, Any] | None:
+    """What `GET /federation` would say of members that have ended, by their results; None: nobody here has."""
+    results = [one.result for one in folder.members if one.result is not None]
+    if not results:
+        return None
+    shown = ("phase", "rounds", "accuracy", "loss", "bytes_sent", "bytes_received", "exchanges")
+    members = []
+    for index, one in enumerate(folder.members):
+        row: dict[str, Any] = {"index": index, "name": one.name, "phase": None, "standing": []}
+        if one.result is not None:
+            row |= {key: one.result.get(key) for key in shown}
+            row["scores"] = scores = scores_of(one.result)
+            row["main"] = next(iter(scores.values()), None)
+            row["distance"] = one.result.get("neighbor_distance")
+            row["epsilon"] = (one.result.get("privacy") or {}).get("epsilon")
+        members.append(row)
+    first = results[0]
+    return {
+        "federation": folder.federation,
+        "node": "result.json",
+        "now": 0.0,
+        "members": members,
+        "measures": first.get("measures") or [],
+        "privacy": first.get("privacy"),
+        "rounds_to_do": first.get("rounds_to_do"),
+        "alarms": [],
+        "events": [],
+        "ended": True,
+    }
+
+
+def scores_of(said: dict[str, Any]) -> dict[str, Any]:
+    """A node's scores on the common test set by name, the main one of its task first."""
+    known = {"accuracy": said.get("accuracy"), "loss": said.get("test_loss"), **(said.get("metrics") or {})}
+    names = [str(one.get("name")) for one in said.get("measures") or [] if isinstance(one, dict)]
+    ordered = {name: known.get(name) for name in names} or known
+    return {name: value for name, value in ordered.items() if value is not None}
 
 
 def ask(place: PageAddress, path: str, needed: frozenset[str]) -> dict[str, Any] | str:

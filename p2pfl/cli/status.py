@@ -7,7 +7,16 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.asking import DIED, LocalFederation, ask_federation, ask_status, is_folder, place_of, read_folder
+from p2pfl.cli.asking import (
+    DIED,
+    LocalFederation,
+    LocalMember,
+    ask_federation,
+    ask_status,
+    is_folder,
+    place_of,
+    read_folder,
+)
 from p2pfl.cli.output import Form, age, cell, figure, footnote, format_option, spent_text, write_rows
 
 AT_ONCE = 32
@@ -32,8 +41,8 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
 
     FOLDER is that of a federation: all nodes that keep their state in it are asked, and they tell of the others what
     they have heard of them. URL is where a node's status page is: `status_listen` in its node.toml; from another
-    machine it is the whole link from the node's log. Exits with 1 if a node does not answer, and nobody has heard of it
-    lately.
+    machine it is the whole link from the node's log. A node of FOLDER that has ended is shown by its result. Exits with
+    1 if a node does not answer, and nobody has heard of it lately.
     """
     found = [row for target in targets for row in (_of_folder(target) if is_folder(target) else [target])]
     asked = iter(_ask_all([one for one in found if isinstance(one, str)]))
@@ -61,7 +70,7 @@ def _of_folder(target: str) -> list[dict[str, Any]]:
 
     folder = read_folder(target)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(lambda one: one.reason if one.place is None else ask_status(one.place), folder.members))
+        answers = list(pool.map(_answer, folder.members))
     own = [_refuse_other(folder, one.name, said) for one, said in zip(folder.members, answers, strict=True)]
     heard = _heard(folder, own) if any(isinstance(said, str) for said in own) else {}
     return [
@@ -70,6 +79,13 @@ def _of_folder(target: str) -> list[dict[str, Any]]:
         else _row("" if one.place is None else f"http://{one.place.netloc}", said) | {"node": one.name}
         for one, said in zip(folder.members, own, strict=True)
     ]
+
+
+def _answer(member: LocalMember) -> dict[str, Any] | str:
+    """What a member says, or has left as its result; else why there is nothing."""
+    if member.place is None:
+        return member.reason if member.result is None else member.result
+    return ask_status(member.place)
 
 
 def _refuse_other(folder: LocalFederation, name: str, said: dict[str, Any] | str) -> dict[str, Any] | str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.asking import PageAddress, ask_federation, is_folder, place_of, read_folder
+from p2pfl.cli.asking import ask_federation, ended_federation, is_folder, place_of, read_folder
 from p2pfl.cli.output import Form, age, format_option, size, spent_text, write_json, write_rows
 from p2pfl.errors import P2PFLError
 
@@ -25,7 +25,14 @@ MAIN = "main"
 MOST_OTHERS = 2
 """Other metrics for which 80 columns have room."""
 OVER = ("finished", "lingering")
-COLORS = {"training": "blue", "finished": "green", "lingering": "green", "closing": "cyan", "quiet": "bright_black"}
+COLORS = {
+    "training": "blue",
+    "finished": "green",
+    "lingering": "green",
+    "closing": "cyan",
+    "not heard": "bold red",
+    "quiet": "red",
+}
 
 
 class NobodyAnswersError(P2PFLError):
@@ -40,7 +47,8 @@ def watch(*, target: str, every_s: float, form: Form) -> None:
     """Watch a whole federation: members, alarms, notable events, as one of its nodes knows them.
 
     FOLDER is that of a federation with a node on this machine, URL where a node's page is (the whole link from its log,
-    if it is another machine's). In a pipe, or with another format, it is shown once. Ctrl-C ends it.
+    if it is another machine's). In a pipe, or with another format, it is shown once. Ctrl-C ends it. When all nodes
+    of FOLDER have ended, it shows their results and ends too.
     """
     from rich.console import Console  # noqa: PLC0415 - `--help` stays instant
 
@@ -60,19 +68,16 @@ def watch(*, target: str, every_s: float, form: Form) -> None:
 
 def _ask(target: str) -> dict[str, Any] | str:
     """What the first node says that answers, or why none does."""
-    reason, places = "", list(_places(target))
+    folder = read_folder(target) if is_folder(target) else None
+    places = [place_of(target)] if folder is None else [one.place for one in folder.members if one.place is not None]
+    reason = ""
     for place in places:
         found = ask_federation(place)
         if not isinstance(found, str):
             return found
         reason = f"http://{place.netloc}: {found}"
-    return reason or f"no node of {target} is running on this machine"
-
-
-def _places(target: str) -> Iterable[PageAddress]:
-    if not is_folder(target):
-        return [place_of(target)]
-    return [one.place for one in read_folder(target).members if one.place is not None]
+    ended = None if folder is None or reason else ended_federation(folder)
+    return ended or reason or f"no node of {target} is running on this machine"
 
 
 def _flat(value: Any) -> Any:
@@ -88,6 +93,8 @@ def _follow(console: Console, target: str, every_s: float, found: dict[str, Any]
             rows = max(LEAST_ROWS, console.size.height - 7 - 3 * len(found["alarms"]) - EVENTS)
             note = "" if lost_at is None else f"no answer for {age(time.monotonic() - lost_at)}"
             live.update(view(found, rows=rows, note=note, narrow=console.size.width < NARROW), refresh=True)
+            if found.get("ended"):
+                return
             time.sleep(every_s)
             answer = _ask(target)
             if isinstance(answer, str):
@@ -123,7 +130,7 @@ def _headline(found: dict[str, Any]) -> RenderableType:
     for row in members:
         states[state_of(row)] = states.get(state_of(row), 0) + 1
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
-    there = [row for row in members if not row.get("quiet")]
+    there = [row for row in members if not (row.get("quiet") or row.get("lost"))]
     rounds, scores = _known(there, "rounds"), _known(there, MAIN)
     if rounds:
         low, high = str(min(rounds)), str(max(rounds))
@@ -143,7 +150,8 @@ def _headline(found: dict[str, Any]) -> RenderableType:
         figures += "" if scores else "; scores are withheld"
     text = Text()
     text.append(f"{found['federation']}", style="bold")
-    text.append(f"  {len(members)} members of {found.get('topology', '')}, seen by {found['node']}\n", style="dim")
+    by = "by their results" if found.get("ended") else f"seen by {found['node']}"
+    text.append(f"  {len(members)} members of {found.get('topology', found['federation'])}, {by}\n", style="dim")
     text.append(f"{told}\n{figures}")
     return text
 
@@ -155,11 +163,14 @@ def _known(members: list[dict[str, Any]], key: str) -> list[Any]:
 def state_of(row: dict[str, Any]) -> str:
     if row.get("phase") is None:
         return "not heard of"
+    if row.get("lost"):
+        return "not heard"
     return "quiet" if row.get("quiet") else str(row["phase"])
 
 
 def _trouble(row: dict[str, Any]) -> int:
-    return 4 * bool(row.get("standing")) + 2 * bool(row.get("quiet")) + (row.get("phase") is None)
+    silent = 8 * bool(row.get("lost")) + 4 * bool(row.get("quiet"))
+    return silent + 2 * bool(row.get("standing")) + (row.get("phase") is None)
 
 
 def _measures(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ BACK = "neighbor-back"
 
 ALARMS: Mapping[str, AlarmText] = {
     "neighbor-lost": AlarmText(
-        means="A neighbor has had no session for a minute.",
+        means="A neighbor has had no session for 15 s; one that was never there, for a minute.",
         does="Trains and mixes with the other neighbors, and goes on dialing.",
         advice="Look whether its machine runs and reaches this one: then at its cable, address and firewall.",
         ended_by=BACK,
@@ -164,6 +164,11 @@ ALARMS: Mapping[str, AlarmText] = {
         means="The others have ended, and this node's training with them, before it had done all its rounds.",
         does="Closes with them; its model is the common one.",
         advice="Nothing is wrong with the model. For a fairer share give this node fewer rounds' work, or more time.",
+    ),
+    "takes-no-part": AlarmText(
+        means="All others are through with their training; this neighbor is not, and exchanges nothing.",
+        does="Trains no more. It ends once the neighbor has been away for linger_s or a quarter of the training.",
+        advice="Look whether that machine runs and reaches this one. If it is gone for good, nothing is left to do.",
     ),
     "resync": AlarmText(
         means="Both ends of an edge held different things, or one of them has lost what it held.",

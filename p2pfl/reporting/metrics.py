@@ -51,7 +51,9 @@ OF_NODE = (
     MetricLine("train_loss", "loss", "Loss of the latest local round."),
     MetricLine("staleness_mean_rounds", "staleness.mean", "Mean staleness of all exchanges that were weighed."),
     MetricLine("staleness_max_rounds", "staleness.max", "Largest staleness of all exchanges that were weighed."),
-    MetricLine("neighbor_distance_ratio", "neighbor_distance", "Distance to the neighbors' replicas, by the own norm."),
+    MetricLine(
+        "neighbor_distance_ratio", "neighbor_distance", "Distance to the neighbors that are heard, by the own norm."
+    ),
     MetricLine("sent_bytes_total", "bytes_sent", "Sealed bytes sent to all neighbors."),
     MetricLine("received_bytes_total", "bytes_received", "Sealed bytes received."),
     MetricLine("sent_messages_total", "messages_sent", "Messages sent to all neighbors."),

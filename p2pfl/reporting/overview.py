@@ -23,6 +23,8 @@ class MemberRow(msgspec.Struct, kw_only=True):
     """Who told the answering node, where that is not the member itself."""
     quiet: bool = False
     """Whether it should have said something since, and has not."""
+    lost: bool = False
+    """Whether none of its neighbors hears it, as far as they say."""
     phase: str | None = None
     rounds: int | None = None
     main: float | None = None
@@ -40,6 +42,8 @@ class MemberRow(msgspec.Struct, kw_only=True):
     exchanges: int | None = None
     live: list[int] | None = None
     """The members with whom it has a session."""
+    unheard: list[int] = []
+    """Those of them of whom nothing has come for some heartbeats."""
     alarms: int | None = None
     """How many were raised since its process started."""
     standing: list[str] = []

@@ -229,8 +229,12 @@ class Report(msgspec.Struct, kw_only=True):
         """What the task is measured by first; a report of an older version has accuracy, or else loss."""
         return measures_of([self, *self.nodes])[0]
 
-    def to_json(self) -> bytes:
-        """The report as indented JSON text, in UTF-8."""
+    def to_json(self) -> str:
+        """The report as indented JSON text."""
+        return self.to_bytes().decode()
+
+    def to_bytes(self) -> bytes:
+        """The same text in UTF-8, as the report's file holds it."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod

@@ -77,7 +77,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     exchanges: int
     closing_rounds: int
     neighbor_distance: float | None
-    """The root mean square distance to the replicas of the neighbors, relative to the own model's norm."""
+    """The root mean square distance to the models of the neighbors that are heard, relative to the own model's norm."""
     disk_refuses: str | None
     """Why the disk does not take the state; null while it does."""
     sketch: list[float] | None = None
@@ -136,6 +136,8 @@ class NodeStatus(NodeLine, kw_only=True):
     """Whether the node has trained all that it had to."""
     ended_by: str | None
     """Why training has ended."""
+    unfinished: list[str] = []
+    """The members that were not through when training ended."""
     pace_set_by: str | None
     """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
     rule: str
@@ -159,7 +161,7 @@ class NodeStatus(NodeLine, kw_only=True):
     device: str | None = None
     """Where it trains, and in which precision if that is not float32."""
 
-    def to_json(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """As `GET /status` says it. Infinity and NaN become null."""
         return msgspec.json.encode(self)
 

@@ -44,7 +44,9 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand, as
     many as there is room for. `loss` is that of the latest local round. `metrics` are the task's own and the loss of
     the latest test, in the order of `in_row`: every member has the same task. `epsilon` is what is spent of its privacy
-    budget; where nothing is promised it is not in the row.
+    budget; `budget`, `begun` and `paid` say of which one, by name and order, and how many steps are paid for
+    (`engine.ledger.Signed`). Where nothing is promised none of these is in the row. `unheard` are those of `live` of
+    whom nothing has come for some heartbeats.
     """
 
     member: Count
@@ -66,8 +68,15 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     software: Word
     metrics: Figures = ()
     epsilon: Figure = None
+    budget: Count = 0
+    begun: Count = 0
+    paid: Count = 0
+    unheard: Bits = b""
 
 
+_LATER = ("epsilon", "budget", "begun", "paid", "unheard")
+"""Fields that no row has while they have their default, the first one first."""
+_DEFAULTS = [field.default for field in msgspec.structs.fields(Vitals) if field.name in _LATER]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Vitals)
 
@@ -90,7 +99,12 @@ def _fits(vitals: Vitals) -> bool:
 
 
 def _row(vitals: Vitals) -> bytes:
-    return _ENCODER.encode(vitals if vitals.epsilon is not None else msgspec.structs.astuple(vitals)[:-1])
+    values = list(msgspec.structs.astuple(vitals))
+    for usual in reversed(_DEFAULTS):
+        if values[-1] != usual:
+            break
+        del values[-1]
+    return _ENCODER.encode(values)
 
 
 def sign(vitals: Vitals, identity: Identity, realm: bytes) -> bytes:
@@ -152,6 +166,10 @@ def scores(vitals: Vitals, measures: Sequence[Measure]) -> dict[str, float | Non
 def bitmap(members: Iterable[int]) -> bytes:
     bits = sum(1 << member for member in set(members))
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")[:128]
+
+
+def is_among(member: int, bits: bytes) -> bool:
+    return member >> 3 < len(bits) and bool(bits[member >> 3] >> (member & 7) & 1)
 
 
 def members_of(bits: bytes) -> list[int]:

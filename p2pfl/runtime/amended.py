@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 
-from p2pfl.config.model import Edges, FederationConfig
+from p2pfl.config.model import Edges, FederationConfig, Member
 from p2pfl.core.events import Amended
 from p2pfl.core.staleness import turns_of
 from p2pfl.errors import UserError
@@ -80,14 +80,31 @@ def without(federation: FederationConfig, keys: Collection[bytes]) -> Federation
 
 
 def in_words(before: FederationConfig, after: FederationConfig, index: int) -> str:
-    """What has changed for that member, for its log."""
+    """What has changed, as that member sees it: for its log, and for those who look at its page."""
+    here, there = ({member.index: member for member in one.present} for one in (before, after))
     was, now = set(before.neighbors(index)), set(after.neighbors(index))
-    parts = [
-        f"{what} {', '.join(after.members[peer].name for peer in sorted(peers))}"
-        for what, peers in (("new neighbors:", now - was), ("no neighbors any more:", was - now))
-        if peers
-    ]
+    lists = (
+        ("joined:", [there[one].name for one in sorted(there.keys() - here.keys())]),
+        ("removed:", [here[one].name for one in sorted(here.keys() - there.keys())]),
+        ("another key:", [there[one].name for one in _both(here, there) if here[one].key != there[one].key]),
+        (
+            "another address:",
+            [_moved(there[one]) for one in _both(here, there) if here[one].address != there[one].address],
+        ),
+        ("new neighbors:", [after.members[peer].name for peer in sorted(now - was)]),
+        ("no neighbors any more:", [after.members[peer].name for peer in sorted(was - now)]),
+    )
+    parts = [f"{what} {', '.join(names)}" for what, names in lists if names]
     if before.training.rounds != after.training.rounds:
         parts.append(f"{after.training.rounds} rounds to do in place of {before.training.rounds}")
-    members = sum(not member.retired for member in after.members)
-    return f"the federation has changed: {'; '.join([f'{members} members', *parts])}"
+    if before.topology != after.topology:
+        parts.append(f"the graph is {after.topology}")
+    return "; ".join([f"{len(there)} members", *parts])
+
+
+def _both(here: Mapping[int, Member], there: Mapping[int, Member]) -> list[int]:
+    return sorted(here.keys() & there.keys())
+
+
+def _moved(member: Member) -> str:
+    return f"{member.name} ({member.address or 'none'})"

@@ -40,7 +40,7 @@ from p2pfl.runtime.model_files import ModelFiles
 from p2pfl.runtime.parts import Setup
 from p2pfl.runtime.reloading import reloading_of
 from p2pfl.runtime.status import Status
-from p2pfl.runtime.telling import Teller, make_display, open_page
+from p2pfl.runtime.telling import Teller, make_display, open_page, page_address
 from p2pfl.runtime.workshop import Waiting, Workshop
 from p2pfl.storage import Store
 
@@ -49,6 +49,10 @@ notice = logging.getLogger("p2pfl.notice")
 """Logs what is worth a line although nothing is wrong."""
 
 QUIET_WAIT_S = 3.0
+LAST_WORDS_S = 1.0
+"""How long a node that has finished waits, at most, for the others' last words: each shows how all of them ended."""
+PAGE_LINGERS_S = 2.0
+"""How long an open page may take to read how it ended."""
 OWN_ADDRESSES = ("listen", "status_listen")
 
 
@@ -117,9 +121,9 @@ class Application:
         try:
             recovered = parts.recover(self.setup, store)
             engine = self._engine_of(recovered)
-            began_budget = budget.begin(self.setup, engine.state)
-            if began_budget is not None:
-                store.end_log("a privacy budget has begun that it knows nothing of")
+            opening = budget.opening(self.setup, engine.state)
+            if opening is not None and not await self._is_written(lambda: opening.keep(engine.state, store)):
+                return None
             self._look_for_room(engine)
             core = parts.make_core(self.setup, engine.state, fresh=recovered is None)
             self.changing.built()
@@ -129,11 +133,11 @@ class Application:
                     text = "finished, only answers late neighbors for a while: to continue, raise rounds%s"
                     private = self.setup.federation.privacy is not None  # its ledger is in that folder
                     notice.info(text, ", as far as its privacy budget lasts" if private else f" or remove {folder}")
-            driver = self._assemble(core, engine, store)
+            driver = self._assemble(core, engine, store, opening)
             began = "for the first time" if recovered is None else f"again, after round {core.facts.rounds}"
             driver.feed.keep("started", None, f"this node has started {began}")
-            if began_budget is not None:
-                driver.alarm("budget-begun", None, began_budget)
+            if opening is not None and opening.news:
+                driver.alarm("budget-begun", None, opening.news)
             return await self._serve(core, engine, driver)
         except UserError as error:
             if error.file is None and error.key in OWN_ADDRESSES:
@@ -201,7 +205,7 @@ class Application:
     def _engine_of(self, recovered: NodeState | None) -> Engine:
         return parts.make_engine(self.setup, recovered)
 
-    def _assemble(self, core: Core, engine: Engine, store: Store) -> Driver:
+    def _assemble(self, core: Core, engine: Engine, store: Store, opening: budget.Opening | None) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         paid_by = budget.Budget.of(setup)
         if paid_by is not None:
@@ -220,7 +224,13 @@ class Application:
             withheld=budget.withheld(setup),
         )
         header = parts.snapshot_header(setup)
-        self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
+        self.thread = EngineThread(
+            engine,
+            store,
+            durability=setup.durability,
+            extra=header,
+            ledger_file=None if opening is None else opening.file,
+        )
         driver = self.driver = Driver(
             core,
             self.thread,
@@ -261,7 +271,9 @@ class Application:
                 driver.links = links
                 await doors.enter_async_context(links)
                 log.info("listening on port %d", links.port)
-                until_over.enter_context(whereabouts.noted(setup.node, setup.federation.name, links.port, page))
+                until_over.enter_context(
+                    whereabouts.noted(setup.node, setup.federation.name, links.port, page_address(setup.node, page))
+                )
                 if setup.node.discovery:
                     await doors.enter_async_context(
                         discovery_of(setup.member, setup.node, lambda: self.setup.federation, links)
@@ -276,10 +288,14 @@ class Application:
                 await driver.finished.wait()
                 for task in tasks:
                     task.cancel()
-                self.display.farewell()
+                await self.display.farewell(wait_s=0.0 if self.stopped else LAST_WORDS_S)
             if driver.failure is not None:
                 raise driver.failure
-            return await self._conclude(engine, driver)
+            result = await self._conclude(engine, driver)
+            if page is not None:
+                self.display.see_end()
+                await page.conclude("finished" if result.finished else "stopped", PAGE_LINGERS_S)
+            return result
 
     def _status(self, core: Core, driver: Driver, links: Links) -> Status:
         setup = self.setup
@@ -398,7 +414,9 @@ class Application:
             state.ended = parts.bound_of(core.settings)
         if not await self._is_written(lambda: self.thread.checkpoint(state)):
             raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
-        status.neighbor_distance = await asyncio.to_thread(engine.neighbor_distance)
+        if self.thread.ledger_file is not None:
+            self.thread.ledger_file.settle(state.ledger)
+        status.neighbor_distance = await asyncio.to_thread(engine.neighbor_distance, status.heard)
         self.testing = True
         local = await conclusion.last_test(
             self.setup.learner,
@@ -409,7 +427,7 @@ class Application:
             compute=None if self.shared is None else self.shared.compute,
         )
         self.teller.tell()
-        conclusion.say_how_it_went(core, never_exchanged=not (status.exchanges or self.stopped or had_ended))
+        conclusion.say_how_it_went(status, never_exchanged=not (status.exchanges or self.stopped or had_ended))
         finished = conclusion.has_finished(core) and not self.stopped
         if finished:
             driver.feed.keep("finished", None, f"after round {core.facts.rounds}")

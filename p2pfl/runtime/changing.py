@@ -82,7 +82,7 @@ class Changing:
         live, federation = self.live, self.setup.federation
         if live is None or live.driver.finished.is_set() or federation is self.told:
             return
-        notice.info("%s", in_words(self.told, federation, self.setup.member.index))
+        live.driver.feed.tell("federation-changed", None, in_words(self.told, federation, self.setup.member.index))
         self.told = federation
         live.status.name = self.setup.member.name
         live.driver.amend(amended(self.setup))

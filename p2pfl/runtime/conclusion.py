@@ -61,13 +61,16 @@ async def last_test(
     return None
 
 
-def say_how_it_went(core: Core, *, never_exchanged: bool) -> None:
+def say_how_it_went(status: Status, *, never_exchanged: bool) -> None:
+    core = status.core
     if never_exchanged:
         log.warning("no exchange with any neighbor: check addresses, listen and the firewall")
     if alone := core.facts.alone:
         notice.info("%d of %d rounds were trained without a neighbor", alone, core.facts.rounds)
     if core.ending.ended_by is not None:
-        notice.info("training ended after round %d: %s", core.facts.rounds, core.ending.ended_by)
+        names = ", ".join(status.name_of(member) for member in core.rounds.unfinished)
+        without = f"; not through: {names}" if names else ""
+        notice.info("training ended after round %d: %s%s", core.facts.rounds, core.ending.ended_by, without)
 
 
 def has_finished(core: Core) -> bool:
@@ -98,6 +101,6 @@ def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: 
 def write_result(state_dir: Path, result: NodeResult) -> None:
     """A disk that refuses costs the file, and nothing else."""
     try:
-        replace_file(state_dir / RESULT_FILE, [msgspec.json.format(result.to_json(), indent=2)])
+        replace_file(state_dir / RESULT_FILE, [msgspec.json.format(result.to_bytes(), indent=2)])
     except StorageError as error:
         log.warning("%s", error)

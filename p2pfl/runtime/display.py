@@ -5,6 +5,7 @@ For eyes only: the core never hears of any of it. `tick` is called once a second
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,22 +13,25 @@ from contextlib import suppress
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
-from p2pfl.net.spread import VitalsRow, VitalsSpread, period_s
+from p2pfl.net.spread import Send, VitalsRow, VitalsSpread, period_s
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import NodeLine
 from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, in_row, realm_of, word
+from p2pfl.runtime.hearing import Hearing
 from p2pfl.runtime.overview import Overview, software
 from p2pfl.runtime.status import Status
-from p2pfl.runtime.watch import STARTING_S, Lookout
+from p2pfl.runtime.watch import OVER, STARTING_S, Lookout
+from p2pfl.runtime.witness import NOTHING, Witness
 
-LEAST_BETWEEN_S = 2.0
+LEAST_BETWEEN_S = 0.9
 """The least time between two own rows, whatever happens."""
 
 
 class Display:
     """`federation` gives the one that the node holds now. `line` is the node's own short status.
 
-    `send` passes vitals to a neighbor, and says False where its line is not free.
+    `send` passes vitals to a neighbor, and says False where its line is not free. `witness` is there with a privacy
+    budget: then a row is told even where vitals are off, with the account of the budget alone.
     """
 
     def __init__(
@@ -39,10 +43,12 @@ class Display:
         status: Status,
         line: Callable[[], NodeLine],
         watch: Lookout,
-        send: Callable[[int, VitalsTold], bool],
+        hearing: Hearing,
+        send: Send,
+        witness: Witness | None = None,
     ) -> None:
         self.federation, self.own = federation, own
-        self.status, self.watch, self.feed = status, watch, watch.feed
+        self.status, self.watch, self.feed, self.hearing = status, watch, watch.feed, hearing
         self.spread = VitalsSpread(
             own=own,
             identity=identity,
@@ -50,57 +56,102 @@ class Display:
             key_of=self._key_of,
             send=send,
             on_row=self._note_row,
+            on_own=self._hear_own,
         )
         self.overview = Overview(
             federation=federation,
             own=own,
-            rows=self.spread.rows,
+            rows=self.spread.rows if self.tells else {},
             feed=self.feed,
             measures=watch.measures,
             privacy=status.privacy,
         )
         self._line = line
+        self._witness = witness
         self._published_at = float("-inf")
         self._urgent: object = None
+        self._news = asyncio.Event()
+        """Set when something has come from another member."""
 
     @property
     def tells(self) -> bool:
-        """Whether anybody is told; who has no listener tells nobody."""
+        """Whether members tell each other how they are."""
         return self.federation().gossip.vitals
 
+    @property
+    def _spreads(self) -> bool:
+        return self.tells or self._witness is not None
+
     def opened(self, peer: int) -> None:
-        if self.tells:
-            self.spread.opened(peer)
+        if self._witness is not None:
+            self._witness.opened(peer)
+        if self._spreads:
+            self.spread.opened(peer, time.monotonic())
 
     def closed(self, peer: int) -> None:
+        if self._witness is not None:
+            self._witness.heard(peer)
         self.spread.closed(peer)
 
     def hear(self, peer: int, told: VitalsTold) -> None:
-        if self.tells:
-            self.spread.hear(peer, told, time.monotonic())
+        now = time.monotonic()
+        if self._spreads:
+            self.spread.hear(peer, told, now)
+            self._news.set()
+            if self.spread.hurries:
+                self.spread.tick(now)
+        if self._witness is not None:
+            self._witness.heard(peer)
+
+    def _hear_own(self, vitals: Vitals) -> None:
+        if self._witness is not None:
+            self._witness.hear_own(vitals)
 
     def tick(self) -> None:
         now = time.monotonic()
         self.watch.look(now)
+        self.hearing.look(self.status.core.edges)
         self._forget_strangers()
         self._publish(now)
         self.spread.tick(now)
-        for member, row in self.spread.rows.items():
-            if self.overview.is_quiet(row, now):
+        for member, row in self.overview.rows.items():
+            if self.overview.is_gone(row, now):
                 self.watch.miss(member, now - row.said_at, now)
         self.overview.keep_point(now)
 
-    def farewell(self) -> None:
-        """The last word, said before the doors close."""
+    async def farewell(self, wait_s: float = 0.0) -> None:
+        """Say the last word before the doors close, and wait as long, at most, for those of the others."""
         now = time.monotonic()
-        self._say(self._own(), now)
+        own = self._own()
+        self._say(own if self.tells else _account_alone(own), now)
         self.spread.tick(now, last=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self.tells and self._somebody_goes_on():
+                    self._news.clear()
+                    await self._news.wait()
+
+    def see_end(self) -> None:
+        """The own row as it is when all is over, for pages that are open."""
+        self.overview.note_own(self._own(), time.monotonic(), last=True)
+
+    def _somebody_goes_on(self) -> bool:
+        """Whether a member that is heard has not said its last word."""
+        now, own = time.monotonic(), self.own
+        return any(
+            member != own and row.vitals.phase not in OVER and not self.overview.is_gone(row, now)
+            for member, row in self.spread.rows.items()
+        )
 
     def _publish(self, now: float) -> None:
         """Regularly, and soon after something notable."""
         own = self._own()
         self.overview.note_own(own, now)
-        urgent = (own.phase, own.standing, own.live)
+        urgent: object = (own.phase, own.standing, own.live, own.unheard)
+        if not self.tells:
+            own, urgent = _account_alone(own), own.paid
+            if urgent == self._urgent and not self.spread.is_behind:
+                return
         is_due = now >= self._published_at + period_s(len(self.federation().members))
         hurries = urgent != self._urgent or self.spread.is_behind
         if is_due or (hurries and now >= self._published_at + LEAST_BETWEEN_S):
@@ -113,6 +164,7 @@ class Display:
 
     def _own(self) -> Vitals:
         line, core = self._line(), self.status.core
+        account = NOTHING if self._witness is None else self._witness.account()
         return Vitals(
             member=self.own,
             counter=0,
@@ -126,13 +178,17 @@ class Display:
             bytes_sent=line.bytes_sent,
             bytes_received=line.bytes_received,
             exchanges=line.exchanges,
-            live=bitmap(peer for peer, edge in core.edges.items() if edge.is_open),
+            live=bitmap(self.hearing.live),
+            unheard=bitmap(self.hearing.unheard),
             alarms=sum(self.status.alarms.values()),
             standing=tuple(word(kind) for kind in self.feed.kinds[:MOST_WORDS]),
             charter=self.federation().charter_version,
             software=software(),
             metrics=tuple(figure(value_of(line, one)) for one in in_row(self.watch.measures())),
             epsilon=None if line.privacy is None else figure(line.privacy.epsilon),
+            budget=account.name,
+            begun=account.order,
+            paid=account.steps,
         )
 
     def _key_of(self, index: int) -> bytes | None:
@@ -147,7 +203,36 @@ class Display:
             self.watch.forget(member)
 
     def _note_row(self, row: VitalsRow, before: VitalsRow | None) -> None:
+        if not self.tells:
+            return
         if row.source is not None:
             self.overview.note_row(row, before)
         starting_s = max(STARTING_S, self.overview.quiet_after_s)
         self.watch.hear(row, before, time.monotonic(), starting_s=starting_s)
+
+
+def _account_alone(own: Vitals) -> Vitals:
+    """The row where vitals are off: it says nothing of how the node is."""
+    return Vitals(
+        member=own.member,
+        counter=own.counter,
+        life=own.life,
+        phase="",
+        rounds=0,
+        accuracy=None,
+        loss=None,
+        distance=None,
+        staleness=None,
+        bytes_sent=0,
+        bytes_received=0,
+        exchanges=0,
+        live=b"",
+        alarms=0,
+        standing=(),
+        charter=0,
+        software="",
+        epsilon=own.epsilon,
+        budget=own.budget,
+        begun=own.begun,
+        paid=own.paid,
+    )

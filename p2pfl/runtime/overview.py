@@ -6,6 +6,7 @@ Rows are those that members have said of themselves (`net/spread.py`). A step is
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -13,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from p2pfl.config.model import FederationConfig, Member
+from p2pfl.config.model import Edges, FederationConfig, Member
 from p2pfl.learn.metrics import Measure
 from p2pfl.net.spread import LEAST_PERIOD_S, VitalsRow, period_s
 from p2pfl.reporting.curves import FIGURES, Curves
 from p2pfl.reporting.overview import FederationStatus, FederationStep, MemberRow
 from p2pfl.reporting.status import PrivacyStatus
-from p2pfl.reporting.vitals import Vitals, members_of, scores, word
+from p2pfl.reporting.vitals import Vitals, is_among, members_of, scores, word
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.watch import OVER
 
@@ -65,6 +66,7 @@ class Overview:
         self._shape: object = None
         """Members, edges, rounds and measures as of the latest step."""
         self._point: dict[str, list[float | None]] | None = None
+        self._joined: tuple[Edges, dict[int, list[int]]] = (), {}
         self._number = self._events_shown = 0
         self._alarms_shown = -1
 
@@ -74,9 +76,10 @@ class Overview:
             sent = row.vitals.bytes_sent - before.vitals.bytes_sent
             self._rates[row.vitals.member] = max(0.0, sent / (row.said_at - before.said_at))
 
-    def note_own(self, vitals: Vitals, now: float) -> None:
+    def note_own(self, vitals: Vitals, now: float, *, last: bool = False) -> None:
         """How this node is now; no more often than members of a small federation tell of themselves."""
-        if self._own is None or now >= self._own.said_at + LEAST_PERIOD_S:
+        changed = self._own is not None and _sessions(self._own.vitals) != _sessions(vitals)
+        if self._own is None or changed or last or now >= self._own.said_at + LEAST_PERIOD_S:
             before, self._own = self._own, VitalsRow(vitals=vitals, raw=b"", said_at=now, source=None)
             self.note_row(self._own, before)
 
@@ -84,7 +87,7 @@ class Overview:
         """One more point of the curves, if it is time for one. Of a quiet member nothing is known any more."""
         if self.curves.is_due(now):
             rows = [self._row(member, now) for member in self.federation().members]
-            told = [{} if row.quiet else {name: getattr(row, name) for name in FIGURES} for row in rows]
+            told = [{} if row.quiet or row.lost else {name: getattr(row, name) for name in FIGURES} for row in rows]
             self._point = self.curves.add(now, told)
 
     @property
@@ -94,10 +97,38 @@ class Overview:
     def is_quiet(self, row: VitalsRow, now: float) -> bool:
         return row.source is not None and row.vitals.phase not in OVER and now - row.said_at > self.quiet_after_s
 
+    def _is_lost(self, index: int, now: float) -> bool:
+        """Whether a member has neighbors whose word counts, and none of them hears it. The own node is never lost."""
+        row = self.rows.get(index)
+        if index == self.own or row is None or row.vitals.phase in OVER:
+            return False
+        told = [self._own if peer == self.own else self.rows.get(peer) for peer in self._neighbors().get(index, ())]
+        words = [one.vitals for one in told if one is not None and self._counts(one, now)]
+        return bool(words) and not any(_hears(vitals, index) for vitals in words)
+
+    def _neighbors(self) -> dict[int, list[int]]:
+        """Of each member, made anew when the edges change."""
+        edges = self.federation().edges
+        if self._joined[0] is not edges:
+            found = defaultdict[int, list[int]](list)
+            for a, b in edges:
+                found[a].append(b)
+                found[b].append(a)
+            self._joined = edges, dict(found)
+        return self._joined[1]
+
+    def _counts(self, row: VitalsRow, now: float) -> bool:
+        return row.vitals.phase not in OVER and not self.is_quiet(row, now)
+
+    def is_gone(self, row: VitalsRow, now: float) -> bool:
+        """Whether nothing more is to be expected of a member: it is quiet, or no neighbor hears it."""
+        return self.is_quiet(row, now) or self._is_lost(row.vitals.member, now)
+
     def _row(self, member: Member, now: float) -> MemberRow:
         """The same object for as long as nothing has changed."""
         row = self._own if member.index == self.own else self.rows.get(member.index)
-        made_of = (member, row, row is not None and self.is_quiet(row, now), *self.measures())
+        quiet = row is not None and self.is_quiet(row, now)
+        made_of = (member, row, quiet, self._is_lost(member.index, now), *self.measures())
         shown = self._shown.get(member.index)
         if shown is None or shown[0] != made_of:
             shown = self._shown[member.index] = made_of, self._made(member, row, now)
@@ -107,7 +138,7 @@ class Overview:
         if row is None:
             return MemberRow(index=member.index, name=member.name)
         said = msgspec.structs.asdict(row.vitals)
-        for name in ("member", "counter", "live", "standing", "metrics"):
+        for name in ("member", "counter", "live", "unheard", "standing", "metrics", "budget", "begun", "paid"):
             del said[name]
         found = scores(row.vitals, self.measures())
         rate, source = self._rates.get(member.index), row.source
@@ -117,7 +148,9 @@ class Overview:
             at=round(row.said_at, 1),
             source=None if source is None or source == member.index else self._name_of(source),
             quiet=self.is_quiet(row, now),
+            lost=self._is_lost(member.index, now),
             live=members_of(row.vitals.live),
+            unheard=members_of(row.vitals.unheard),
             standing=list(row.vitals.standing),
             bytes_per_s=None if rate is None else round(rate, 1),
             scores=found,
@@ -176,3 +209,11 @@ class Overview:
         """The curves since the node has started, of all members or of one."""
         found: dict[str, Any] = self.curves.told() if member is None else self.curves.of(member)
         return msgspec.json.encode(found)
+
+
+def _sessions(vitals: Vitals) -> tuple[bytes, bytes, str]:
+    return vitals.live, vitals.unheard, vitals.phase
+
+
+def _hears(vitals: Vitals, index: int) -> bool:
+    return is_among(index, vitals.live) and not is_among(index, vitals.unheard)

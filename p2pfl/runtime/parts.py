@@ -112,11 +112,11 @@ def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
     return setup_of(federation, node, identity)
 
 
-def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity) -> Setup:
-    """Likewise, with a key at hand."""
+def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity, *, passing: bool = False) -> Setup:
+    """Likewise, with a key at hand; with a `passing` one, made for this run alone, see `load_learner`."""
     if node.discovery:
         require_zeroconf(node.path if node.path.exists() else federation.path)
-    learner, method = load_learner(federation, node), method_of(federation)
+    learner, method = load_learner(federation, node, identity, passing=passing), method_of(federation)
     if federation.privacy is not None and plan_by(learner) is None:
         text, allowed = "the learner of this task cannot keep what [privacy] promises", "a torch task, or no [privacy]"
         raise UserError(text, file=federation.path, key="task.name", value=federation.task.name, allowed=allowed)
@@ -171,8 +171,19 @@ def _keep_small_numbers() -> None:
         torch.set_flush_denormal(False)
 
 
-def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
-    """The node's model and data. Raises UserError: the task, its options or the node's data are wrong."""
+def load_learner(
+    federation: FederationConfig, node: NodeConfig, identity: Identity | None = None, *, passing: bool = False
+) -> Learner:
+    """The node's model and data. Without the `identity` it is read from the key file, if the task asks for a secret.
+
+    Where the key is a `passing` one, made for this run alone, and nothing is private, the task draws from the seed.
+
+    Raises UserError: the task, its options or the node's data are wrong.
+    """
+
+    def secret(purpose: str) -> bytes:
+        return (identity or Identity.load(node.key_file)).secret_for(f"{federation.name} {purpose}")
+
     return make_learner(
         with_agreed(federation.task, node.state_dir),
         federation.training,
@@ -188,6 +199,7 @@ def load_learner(federation: FederationConfig, node: NodeConfig) -> Learner:
         compute=node.compute,
         reload_s=node.reload_s,
         protection=protection_of(federation),
+        secret=None if passing and federation.privacy is None else secret,
     )
 
 

@@ -71,6 +71,7 @@ class Status:
             failed_rounds=self.core.rounds.training.failed_rounds,
             through=self.core.ending.is_through,
             ended_by=self.core.ending.ended_by,
+            unfinished=[self.name_of(member) for member in self.core.rounds.unfinished],
             pace_set_by=self._pace_set_by(now),
             rule=bearing.rule,
             liars=bearing.liars,
@@ -132,6 +133,11 @@ class Status:
         return self.core.facts.version - tested.version > max(1, self.workshop.evaluate_every)
 
     @property
+    def heard(self) -> list[int]:
+        """The neighbors whose models are known as they are now: who is gone is not measured by an old copy."""
+        return [peer for peer, edge in self.core.edges.items() if edge.is_heard]
+
+    @property
     def exchanges(self) -> int:
         return sum(edge.service.exchanges for edge in self.core.edges.values())
 
@@ -176,8 +182,10 @@ log = logging.getLogger("p2pfl")
 SESSION_LINE_S = 60.0
 """The least time between two lines of a kind about one neighbor's sessions."""
 LOST_S = 3.0
-ALARM_S = 60.0
+ALARM_S = 15.0
 """How long a neighbor is away before that is an alarm."""
+FIRST_ALARM_S = 60.0
+"""The same for one that has not been there since the start."""
 FIRST_LINES = 10
 LATER_LINES = 100
 """Of a neighbor that comes and goes, the first FIRST_LINES lines are logged, then one in LATER_LINES."""
@@ -225,6 +233,8 @@ class Presence:
         self.name_of = name_of
         self.on_alarm = on_alarm
         self.feed = feed or Feed(name_of)
+        self.silent_s: Callable[[int], float] = lambda peer: 0.0  # noqa: ARG005 - until somebody counts
+        """For how long nothing has come over the session with a neighbor."""
         self.away = {peer: Absence(now) for peer in core.edges}
         self.known: set[int] = set()
         """Neighbors that have had a session since the start."""
@@ -245,7 +255,7 @@ class Presence:
         reason = clip(reason, REASON_BYTES)
         self._ended[peer].tell(f"session with {self.name_of(peer)} ended: {reason}", now)
         if peer in self.core.edges:
-            self.away.setdefault(peer, Absence(now, reason))
+            self.away.setdefault(peer, Absence(now - self.silent_s(peer), reason))
 
     def follow(self, now: float) -> None:
         """The neighbors have changed: those who are gone are not missed, those who are new may be."""
@@ -263,7 +273,7 @@ class Presence:
             if peer in self.known and away_s >= LOST_S and not absence.told:
                 absence.told = True
                 self._tell(peer, "neighbor-away", absence.reason)
-            if away_s >= ALARM_S and not absence.alarmed:
+            if away_s >= (ALARM_S if peer in self.known else FIRST_ALARM_S) and not absence.alarmed:
                 absence.alarmed = True
                 since = f"since {absence.reason}" if peer in self.known else "since this node started"
                 text = f"no session for {away_s:.0f} s, {since}"

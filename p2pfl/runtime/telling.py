@@ -22,10 +22,12 @@ from p2pfl.runtime import whereabouts
 from p2pfl.runtime.display import Display
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import EngineThread, Look, needs_of
+from p2pfl.runtime.hearing import Hearing
 from p2pfl.runtime.overview import software
 from p2pfl.runtime.parts import Setup
 from p2pfl.runtime.status import Status
 from p2pfl.runtime.watch import Lookout
+from p2pfl.runtime.witness import Witness
 from p2pfl.storage.disk import free_bytes
 
 log = logging.getLogger("p2pfl")
@@ -91,11 +93,11 @@ class Teller:
     def look(self) -> None:
         """A float is written in one step: no lock is needed between the threads."""
         if time.monotonic() >= self.look_again_at:
-            self.thread.jobs.put(Look(self._see))
+            self.thread.jobs.put(Look(partial(self._see, self.status.heard)))
 
-    def _see(self, engine: Engine) -> None:
+    def _see(self, heard: list[int], engine: Engine) -> None:
         began = time.thread_time()
-        self.status.neighbor_distance = engine.neighbor_distance()
+        self.status.neighbor_distance = engine.neighbor_distance(heard)
         self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
 
     def say_who_is_missing(self, start_wait_s: float) -> None:
@@ -128,6 +130,8 @@ def make_display(
         measures=lambda: driver.workshop.measures,
         trends=driver.workshop.trends,
     )
+    hearing = Hearing(links.came)
+    driver.presence.silent_s = hearing.silent_s
     return Display(
         federation=lambda: setup().federation,
         own=own.member.index,
@@ -135,14 +139,23 @@ def make_display(
         status=teller.status,
         line=teller.line,
         watch=watch,
+        hearing=hearing,
         send=links.whisper,
+        witness=None if driver.budget is None else Witness(driver.budget, thread),
     )
 
 
-async def open_page(node: NodeConfig, status: Status, display: Display, until_over: AsyncExitStack) -> str | None:
-    """The page's address; None where the node has none. The link for others than this machine has a token, which the
-    log tells.
-    """
+def page_address(node: NodeConfig, page: StatusPage | None) -> str | None:
+    """Where this machine finds the page, as host:port."""
+    if page is None or node.status_listen is None:
+        return None
+    return whereabouts.address_at(node.status_listen, page.port)
+
+
+async def open_page(
+    node: NodeConfig, status: Status, display: Display, until_over: AsyncExitStack
+) -> StatusPage | None:
+    """None where the node has none. The link for others than this machine has a token, which the log tells."""
     if node.status_listen is None:
         return None
 
@@ -153,9 +166,9 @@ async def open_page(node: NodeConfig, status: Status, display: Display, until_ov
     token = whereabouts.page_token(node.state_dir)
     page = StatusPage(node.status_listen, full, site=display.overview, names=node.status_names, token=token)
     await until_over.enter_async_context(page)
-    address = whereabouts.address_at(node.status_listen, page.port)
+    address = page_address(node, page)
     log.info("page: http://%s/", address)
     log.info("status: http://%s/status", address)
     for host in page.others_hosts():
         notice.info("page for others: http://%s:%d/#%s", host, page.port, token)
-    return address
+    return page

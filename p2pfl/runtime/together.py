@@ -19,6 +19,7 @@ from typing import Any
 from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import Compute, FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
+from p2pfl.engine.ledger import Promise
 from p2pfl.errors import LearningError
 from p2pfl.net.address import free_ports
 from p2pfl.reporting.history import Point
@@ -169,7 +170,7 @@ class Together:
     def prepare(self) -> list[Setup]:
         """Models and data of all nodes, in the caller's thread: every mistake in them is found before a node starts."""
         pairs = zip((member.name for member in self.federation.members), self.identities, strict=True)
-        return [setup_of(self.federation, self._node(name), identity) for name, identity in pairs]
+        return [setup_of(self.federation, self._node(name), identity, passing=True) for name, identity in pairs]
 
     async def run(self, setups: Sequence[Setup]) -> Report:
         self.children = [Child(name=setup.member.name, node=setup.node) for setup in setups]
@@ -204,10 +205,10 @@ class Together:
         place = node_file(self.federation, name) if is_file else self.folder / name
         node = load_node(place, self.federation, name)
         own = self.folder / name
-        private = self.federation.privacy is not None
-        if private:  # whoever calls `run` says so: each run has a budget of its own
+        privacy = self.federation.privacy
+        if privacy is not None:  # whoever calls `run` says so: each run has a budget of its own
             own.mkdir(exist_ok=True)
-            give_word(own / KEY_FILE)
+            give_word(own / KEY_FILE, Promise.in_file(privacy))
         return replace(
             node,
             **self.wishes.of(node),
@@ -215,7 +216,7 @@ class Together:
             state_dir=own / "state",
             listen=self.federation.member(name).address or "127.0.0.1:0",
             status_listen=None,
-            durability="exchange" if private else "snapshot",
+            durability="snapshot" if privacy is None else "exchange",
             discovery=False,
         )
 

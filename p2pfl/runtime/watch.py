@@ -145,11 +145,11 @@ class Lookout:
         """Nothing was heard of a member for longer than there should be."""
         if member not in self.quiet:
             self.quiet.add(member)
-            self._mention("quiet", member, f"nothing was heard of it for {age_s:.0f} s", now)
+            self._mention("not-heard", member, f"its last word is {age_s:.0f} s old", now)
 
     def _mention(self, kind: str, member: int, text: str, now: float) -> None:
         """Neighbors come and go in lines of their own. Of hundreds that finish together a few lines tell enough."""
-        if member in self.core.edges and kind in ("back", "joined", "quiet"):
+        if member in self.core.edges and kind in ("back", "joined", "not-heard"):
             return
         if self.lines.take(now) > 0.0:
             self.left_out += 1

@@ -1,7 +1,7 @@
 // Four curves over time. Few members have a line each; of many there is the median, and a band from least to largest.
 const MOST = 480;
 const FIGURES = [
-  ["main", "Score", value => Math.abs(value) < 10 ? value.toFixed(2) : String(+value.toPrecision(3))],
+  ["main", "Score", value => Math.abs(value) < 10 ? value.toFixed(3).replace(/0$/, "") : String(+value.toPrecision(3))],
   ["distance", "Distance to neighbors", value => value >= 0.01 || value === 0 ? String(+value.toPrecision(2)) : value.toExponential(0).replace("-", "−")],
   ["staleness", "Staleness, rounds", value => String(+value.toPrecision(3))],
   ["bytes_per_s", "Sent, bytes a second", value => bytes(value)],
@@ -124,7 +124,7 @@ export class Curves {
       legend: { show: false },
       padding: [8, 20, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { y: name === "distance" ? { distr: 3, log: 10 } : { range: (_, low, high) => range(name === "main" && this.main?.name, low, high) } },
+      scales: { y: name === "distance" ? { distr: 3, log: 10 } : { range: (plot, low, high) => range(name === "main" && this.main?.name, low, high, plot.data.slice(1)) } },
       axes: [
         { ...axis, size: 28, space: (_, __, low, high) => high - low <= 300 ? 76 : 48, values: (_, ticks) => this.ticks(ticks) },
         { ...axis, size: 54, space: 28, values: (_, ticks) => ticks.map(tick => tick === null ? "" : format(tick)), ...(name === "distance" ? { splits: (_, __, low, high) => powers(low, high) } : {}) },
@@ -173,11 +173,14 @@ function powers(low, high) {
   return found([1]).length > 2 ? found([1]) : found([1, 2, 5]);
 }
 
-function range(name, low, high) {
+// The scale is that of what most of the time was like: a steep beginning may leave it below.
+function range(name, low, high, lines) {
   if (low === null || high === null) return [0, 1];
   if (name === "accuracy") {
-    const floor = Math.max(0, Math.floor((low - 0.02) * 20) / 20);
-    return [floor, Math.min(1, Math.max(high + 0.01, floor + 0.1))];
+    const all = lines.flat().filter(value => value !== null && value !== undefined).sort((a, b) => a - b);
+    const middle = all[Math.floor(all.length / 2)], floor = Math.max(low, middle - 3 * (high - middle) - 0.02);
+    const room = Math.max(0.005, 0.08 * (high - floor));
+    return [Math.max(0, floor - room), Math.min(1 + room / 2, high + room)];
   }
   if (low < 0) return [low - 0.08 * (high - low), high + 0.08 * Math.max(high - low, 0.1)];
   return [0, high > 0 ? high * 1.08 : 1];

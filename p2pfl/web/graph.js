@@ -5,6 +5,7 @@ const LABELS = 40;
 
 export function stateOf(row) {
   if (row.phase === null || row.phase === undefined) return "unknown";
+  if (row.lost) return "lost";
   if (row.quiet) return "quiet";
   if (row.phase === "finished" || row.phase === "lingering") return "finished";
   if (row.phase === "training") return "training";
@@ -83,11 +84,11 @@ export class Graph {
     const byIndex = new Map(rows.map(row => [row.index, row]));
     for (const { element, disc, inside, index } of this.nodes) {
       const row = byIndex.get(index), state = stateOf(row);
-      const wrong = row.standing.length > 0 && !row.quiet;
+      const wrong = row.lost || (row.standing.length > 0 && !row.quiet);
       element.setAttribute("class", `node ${state}${wrong ? " wrong" : ""}${index === own ? " own" : ""}${index === chosen ? " chosen" : ""}`);
       const told = row.main === null || row.main === undefined ? "" : short(row.main);
       if (inside) inside.textContent = told;
-      element.querySelector("title").textContent = `${row.name}: ${row.quiet ? "quiet" : row.phase ?? "not heard of"}${told ? `, ${label} ${+row.main.toPrecision(3)}` : ""}${wrong ? `, ${row.standing.join(", ")}` : ""}`;
+      element.querySelector("title").textContent = `${row.name}: ${wordFor(row)}${told ? `, ${label} ${+row.main.toPrecision(3)}` : ""}${wrong ? `, ${row.standing.join(", ")}` : ""}`;
       disc.setAttribute("aria-label", row.name);
     }
     for (const { element, a, b } of this.lines) {
@@ -129,12 +130,16 @@ export class Graph {
   }
 }
 
-// Either end knows whether there is a session; the word of one that is heard counts.
+export const OVER = ["finished", "stopped", "lingering"];
+export const wordFor = row => row.phase === null || row.phase === undefined ? "not heard of yet" : row.lost ? "not heard" : row.quiet ? `quiet (${row.phase})` : row.phase;
+
+// Either end knows whether there is a session and whether anything comes over it; the word of one that is heard counts.
 function edgeState(a, b) {
   const words = [];
-  if (a.live && !a.quiet) words.push(a.live.includes(b.index));
-  if (b.live && !b.quiet) words.push(b.live.includes(a.index));
-  if (!words.length) return "unknown";
-  if (words.some(Boolean)) return "open";
-  return [a, b].some(one => ["finished", "stopped", "lingering"].includes(one.phase)) ? "unknown" : "cut";
+  for (const [one, other] of [[a, b], [b, a]]) {
+    if (!one.live || one.quiet || one.lost || OVER.includes(one.phase)) continue;
+    words.push(!one.live.includes(other.index) ? "cut" : (one.unheard ?? []).includes(other.index) ? "unheard" : "open");
+  }
+  if (!words.length || [a, b].some(one => OVER.includes(one.phase) && !one.lost)) return "unknown";
+  return words.includes("cut") ? "cut" : words.includes("unheard") ? "unheard" : "open";
 }

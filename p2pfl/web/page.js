@@ -1,6 +1,6 @@
 // The live page: asks its own node for everything, changes nothing. What others have said is text, never markup.
 import { Curves, bytes } from "/curves.js";
-import { Graph, stateOf } from "/graph.js";
+import { Graph, OVER, stateOf, wordFor } from "/graph.js";
 
 const COLUMNS = [
   ["name", "member", row => row.index],
@@ -13,7 +13,7 @@ const COLUMNS = [
   ["bytes_sent", "sent", row => row.bytes_sent ?? -1, "less"],
   ["at", "heard", row => row.at ?? -1, "less"],
 ];
-const KEY = [["training", "training"], ["waiting", "waiting or joining"], ["closing", "closing"], ["finished", "finished"], ["quiet", "not heard of lately"]];
+const KEY = [["training", "training"], ["waiting", "waiting or joining"], ["closing", "closing"], ["finished", "finished"], ["lost", "not heard by any neighbor"], ["quiet", "silent for long"]];
 const $ = id => document.getElementById(id);
 
 let said = null;          // the latest whole, with members by index
@@ -21,6 +21,7 @@ let receivedAt = 0;       // when, by this page's clock, in seconds
 let chosen = null;
 let sorting = { column: "state", down: true };
 let tableRows = new Map();
+let ended = null;         // how and when this node ended, once it has said so
 
 const graph = new Graph($("graph"), choose);
 const curves = new Curves($("curves"));
@@ -42,8 +43,7 @@ function age(seconds) {
 }
 
 const figure = (value, digits = 3) => value === null || value === undefined ? "–" : value !== 0 && Math.abs(value) < 0.001 ? value.toExponential(1) : value.toFixed(digits);
-const trouble = row => (row.standing.length ? 4 : 0) + (row.quiet ? 2 : 0) + (row.phase === null ? 1 : 0);
-const stateText = row => row.phase === null ? "not heard of" : row.quiet ? `quiet (${row.phase})` : row.phase;
+const trouble = row => (row.lost ? 8 : 0) + (row.quiet ? 4 : 0) + (row.standing.length ? 2 : 0) + (row.phase === null ? 1 : 0);
 
 function choose(index) {
   chosen = chosen === index ? null : index;
@@ -67,6 +67,7 @@ const spentBy = row => row.index === said.own && said.privacy.epsilon === null ?
 
 function draw() {
   if (!said) return;
+  tab();
   tiles();
   alarms();
   graph.draw(rows(), said.edges, said.own, chosen, main().label);
@@ -78,28 +79,34 @@ function draw() {
 
 function tile(title, big, small, more, wrong) {
   const one = make("div", null, wrong ? "tile wrong" : "tile"), value = make("div", big, "big");
-  if (small) value.append(make("small", ` ${small}`));
+  if (small) value.append(" ", make("small", small));
   one.append(make("h2", title), value, make("div", more, "more"));
   return one;
 }
 
+const sum = list => list.reduce((total, value) => total + value, 0);
+const spread = (key, among) => among.map(row => row[key]).filter(value => value !== null && value !== undefined);
+const span = (values, tell = String) => Math.min(...values) === Math.max(...values) ? tell(values[0]) : `${tell(Math.min(...values))} to ${tell(Math.max(...values))}`;
+
+function roundTile(there) {
+  const rounds = spread("rounds", there), goal = said.rounds_to_do, beyond = goal && rounds.length > 0 && Math.min(...rounds) >= goal;
+  const big = !rounds.length ? "–" : beyond ? String(goal) : span(rounds);
+  const one = tile("Round", big, goal ? `of ${goal}` : "", beyond && Math.max(...rounds) > goal ? `all done; trained on to ${span(rounds)}` : "");
+  if (!goal || beyond) return one;
+  const bar = make("div", null, "bar"), part = make("i");
+  part.style.width = `${Math.min(100, 100 * (rounds.length ? sum(rounds) / rounds.length : 0) / goal)}%`;
+  bar.append(part);
+  one.lastChild.replaceWith(bar);
+  return one;
+}
+
 function tiles() {
-  const all = rows(), known = all.filter(row => row.phase !== null), there = known.filter(row => !row.quiet);
+  const all = rows(), known = all.filter(row => row.phase !== null), there = known.filter(row => !row.quiet && !row.lost);
   const states = new Map();
   for (const row of all) states.set(stateOf(row), (states.get(stateOf(row)) ?? 0) + 1);
-  const words = { training: "training", waiting: "waiting", closing: "closing", finished: "finished", quiet: "quiet", unknown: "not heard of" };
+  const words = { lost: "not heard", quiet: "quiet", training: "training", waiting: "waiting", closing: "closing", finished: "finished", unknown: "not heard of yet" };
   const told = Object.entries(words).filter(([state]) => states.has(state)).map(([state, word]) => `${states.get(state)} ${word}`).join(", ");
-  const spread = (key, among = there) => among.map(row => row[key]).filter(value => value !== null && value !== undefined);
-  const rounds = spread("rounds"), score = spread("main"), sent = spread("bytes_sent", known), rate = spread("bytes_per_s");
-  const sum = list => list.reduce((total, value) => total + value, 0);
-  const least = rounds.length ? Math.min(...rounds) : 0, most = rounds.length ? Math.max(...rounds) : 0;
-  const progress = tile("Round", rounds.length ? (least === most ? `${least}` : `${least}–${most}`) : "–", said.rounds_to_do ? `of ${said.rounds_to_do}` : "", "");
-  if (said.rounds_to_do) {
-    const bar = make("div", null, "bar"), part = make("i");
-    part.style.width = `${Math.min(100, 100 * (rounds.length ? sum(rounds) / rounds.length : 0) / said.rounds_to_do)}%`;
-    bar.append(part);
-    progress.lastChild.replaceWith(bar);
-  }
+  const score = spread("main", there), sent = spread("bytes_sent", known), rate = spread("bytes_per_s", there);
   const wrongs = all.filter(row => row.standing.length), count = sum(wrongs.map(row => row.standing.length));
   const epsilon = spread("epsilon", known), withheld = isWithheld();
   const unknown = said.privacy && said.privacy.epsilon === null;
@@ -108,13 +115,22 @@ function tiles() {
   $("main").classList.toggle("is-private", Boolean(said.privacy));
   $("main").classList.toggle("is-withheld", Boolean(withheld));
   $("tiles").replaceChildren(
-    tile("Members", String(all.length), "", told),
-    progress,
-    ...withheld ? [] : [tile(titled(main().label), score.length ? figure(sum(score) / score.length) : "–", "mean", score.length ? `${figure(Math.min(...score))} to ${figure(Math.max(...score))}` : "not tested yet")],
+    tile("Members", String(all.length), "", told, states.has("lost")),
+    roundTile(there),
+    ...withheld ? [] : [tile(titled(main().label), score.length ? figure(sum(score) / score.length) : "–", "mean", score.length ? span(score, figure) : "not tested yet")],
     ...privacy,
     tile("Sent", sent.length ? bytes(sum(sent)) : "–", "by all", rate.length ? `${bytes(sum(rate))} a second` : ""),
     tile("Alarms", String(count), "", count ? wrongs.slice(0, 4).map(row => row.name).join(", ") + (wrongs.length > 4 ? ` and ${wrongs.length - 4} more` : "") : "none stands", count > 0),
   );
+}
+
+// Whoever has the page in a tab sees there that something is wrong.
+function tab() {
+  const lost = rows().filter(row => row.lost), wrong = lost.length > 0 || said.alarms.length > 0;
+  const what = ended ? `${ended.phase} · ` : lost.length ? `${lost.length} not heard · ` : wrong ? "alarm · " : "";
+  document.title = `${what}${said.federation} · p2pfl`;
+  const icon = wrong && !ended ? "/icon-wrong.svg" : "/icon.svg";
+  if ($("icon").getAttribute("href") !== icon) $("icon").setAttribute("href", icon);
 }
 
 function alarms() {
@@ -157,6 +173,7 @@ function fill(line, row) {
   const element = line?.element ?? make("tr");
   if (!line) element.addEventListener("click", () => choose(row.index));
   element.classList.toggle("old", row.quiet || row.phase === null);
+  element.classList.toggle("gone", Boolean(row.lost));
   const name = make("td"), state = make("td", null, "state");
   if (curves.each) {
     const swatch = make("span", null, "swatch");
@@ -164,14 +181,16 @@ function fill(line, row) {
     name.append(swatch);
   }
   name.append(row.name);
-  state.append(make("span", null, `dot ${stateOf(row)}`), stateText(row));
+  state.append(make("span", null, `dot ${stateOf(row)}`), wordFor(row));
   for (const kind of row.standing) state.append(make("span", kind, "badge"));
   const heard = make("td", "", "less");
-  element.replaceChildren(
-    name, state, make("td", row.rounds ?? "–"), make("td", figure(row.main), "score"), make("td", short(row.epsilon), "private less"),
+  const figures = [
+    make("td", row.rounds ?? "–"), make("td", figure(row.main), "score"), make("td", short(row.epsilon), "private less"),
     make("td", figure(row.distance), "less"), make("td", figure(row.staleness, 2), "less"),
     make("td", row.bytes_sent === null || row.bytes_sent === undefined ? "–" : bytes(row.bytes_sent), "less"), heard,
-  );
+  ];
+  figures.forEach((cell, place) => { cell.dataset.label = place === 1 ? main().label : COLUMNS[place + 2][1]; });
+  element.replaceChildren(name, state, ...figures);
   const made = { element, row, heard };
   tableRows.set(row.index, made);
   return made;
@@ -194,8 +213,8 @@ function member() {
   if (!row || (chosen === null && said.byIndex.size > 16)) return;
   const list = make("dl"), neighbors = said.edges.filter(edge => edge.includes(row.index)).map(([a, b]) => a === row.index ? b : a);
   const facts = [
-    ["state", stateText(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none stands` : "none")],
-    ["neighbors", neighbors.map(index => nameOf(index) + (row.live && !row.live.includes(index) ? " (no session)" : "")).join(", ")],
+    ["state", wordFor(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none stands` : "none")],
+    ["neighbors", neighbors.map(index => nameOf(index) + (row.live && !row.live.includes(index) ? " (no session)" : (row.unheard ?? []).includes(index) ? " (not heard)" : "")).join(", ")],
     ...(isWithheld() ? [] : others(row)), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["loss in training", figure(row.loss)]]), ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
     ["software", row.software ? `p2pfl ${row.software}` : "–"], ["charter", row.charter || "none"],
     ["heard", row.at === null || row.at === undefined ? "never" : `${age(nodeNow() - row.at)} ago${row.source ? `, by ${row.source}` : ""}`],
@@ -224,7 +243,6 @@ function takeWhole(whole) {
   receivedAt = here();
   said = { ...whole, byIndex: new Map(whole.members.map(row => [row.index, filled(row)])) };
   said.own = whole.members.find(row => row.name === whole.node)?.index ?? null;
-  document.title = `${whole.federation} · p2pfl`;
   $("federation").textContent = whole.federation;
   $("topology").textContent = `${whole.topology}, seen by ${whole.node}`;
   $("main").hidden = false;
@@ -235,7 +253,7 @@ function takeWhole(whole) {
   draw();
 }
 
-const filled = row => ({ phase: null, rounds: null, accuracy: null, main: null, quiet: false, standing: [], ...row });
+const filled = row => ({ phase: null, rounds: null, accuracy: null, main: null, quiet: false, lost: false, standing: [], unheard: [], ...row });
 
 function takeStep(step) {
   if (!said) return;
@@ -274,10 +292,30 @@ function listen() {
   const stream = new EventSource("/live");
   stream.addEventListener("whole", event => { takeWhole(JSON.parse(event.data)); connection("live", "live"); });
   stream.addEventListener("step", event => { takeStep(JSON.parse(event.data)); connection("live", "live"); });
+  stream.addEventListener("over", event => { stream.close(); finish(JSON.parse(event.data).phase); });
   stream.addEventListener("error", () => {
+    if (ended) return;
     if (stream.readyState === EventSource.CLOSED) setTimeout(begin, 3000);
     connection("lost", said ? `no answer from ${said.node}` : "no answer");
   });
+}
+
+// The node has ended: what it has said stays, and the page asks now and then whether it has been started again.
+function finish(phase) {
+  const at = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false }).format(new Date());
+  const score = said.byIndex.get(said.own)?.main, open = rows().filter(row => !OVER.includes(row.phase)).map(row => row.name);
+  ended = { phase, at };
+  const how = score === null || score === undefined ? "" : `, ${main().label} ${figure(score)}`;
+  connection(phase === "finished" ? "over" : "over stopped", `${phase} at ${at}${how}${open.length ? `; not heard from at the end: ${open.join(", ")}` : ""}`);
+  draw();
+  setTimeout(again, 5000);
+}
+
+async function again() {
+  const answer = await fetch("/federation").catch(() => null);
+  if (!answer?.ok) return setTimeout(again, 5000);
+  ended = null;
+  listen();
 }
 
 async function begin() {
@@ -301,6 +339,6 @@ async function begin() {
 }
 
 addEventListener("hashchange", () => location.hash.length > 1 && location.reload());
-setInterval(() => { ages(); if (said && here() - receivedAt > 8) connection("lost", `nothing from ${said.node} for ${age(here() - receivedAt)}`); }, 1000);
+setInterval(() => { if (ended) return; ages(); if (said && here() - receivedAt > 8) connection("lost", `nothing from ${said.node} for ${age(here() - receivedAt)}`); }, 1000);
 $("key").replaceChildren(...KEY.map(([state, text]) => { const one = make("span"); one.append(make("span", null, `dot ${state}`), text); return one; }));
 begin();

@@ -35,7 +35,7 @@ def test_what_is_wrong_comes_first_and_the_rest_is_counted():
     well = [{"index": index, "name": f"w{index}"} | ROW for index in range(4, 60)]
     text = drawn(KNOWN | {"members": KNOWN["members"] + well}, rows=5)
     lines = [line.split()[0] for line in text.splitlines() if line.startswith(" node")]
-    assert lines[:3] == ["node1", "node3", "node0"]
+    assert lines[:3] == ["node3", "node1", "node0"]
     assert "and 55 more" in text
 
 

@@ -124,6 +124,12 @@ def test_what_is_written_is_read_again_as_it_was(report):
     assert again.to_json() == report.to_json()
 
 
+def test_to_json_is_text_and_to_bytes_the_same_in_utf_8():
+    report = run(topology="ring-é")
+    assert isinstance(report.to_json(), str)
+    assert report.to_bytes() == report.to_json().encode()
+
+
 @given(reports)
 def test_its_json_has_every_field_and_neither_nan_nor_infinity(report):
     assert list(strict(report.to_json())) == list(Report.__struct_fields__)
@@ -133,7 +139,7 @@ def test_no_number_is_null_in_json_and_nan_again_when_read():
     report = run(loss=NAN, accuracy=Statistic(mean=math.inf, min=0.0, max=math.inf))
     written = strict(report.to_json())
     assert written["loss"] == written["history"][1]["loss"] == {"mean": None, "min": 1.0, "max": None}
-    again = Report.from_json(report.to_json().decode())
+    again = Report.from_json(report.to_bytes())
     for found in (again.loss, again.history[1].loss):
         assert (math.isnan(found.mean), found.min, math.isnan(found.max)) == (True, 1.0, True)
         assert not found.is_finite

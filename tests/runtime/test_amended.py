@@ -80,12 +80,16 @@ def test_the_log_says_what_is_different_for_this_node(federation):
     names = [member.name for member in federation.members]
     after = replace(
         federation,
-        members=(*federation.members, NEWCOMER),
+        members=(
+            *(replace(one, address="10.0.0.9:8470") if one.index == 2 else one for one in federation.members),
+            NEWCOMER,
+        ),
         edges=((0, 4), (1, 2)),
         training=replace(federation.training, rounds=12),
     )
     assert in_words(federation, after, 0) == (
-        f"the federation has changed: 5 members; new neighbors: pi9; no neighbors any more: {names[1]}, {names[3]}; "
+        f"5 members; joined: pi9; another address: {names[2]} (10.0.0.9:8470); "
+        f"new neighbors: pi9; no neighbors any more: {names[1]}, {names[3]}; "
         "12 rounds to do in place of 9"
     )
 

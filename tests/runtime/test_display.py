@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from dataclasses import replace
@@ -95,11 +96,45 @@ def test_who_is_not_heard_of_becomes_quiet_by_itself(made, clock):
     made.silent.add(3)
     run(made, clock, 40)
     assert [row.quiet for row in whole(made).members] == [False, False, False, True, False]
-    assert [event.kind for event in made.feed.events] == ["quiet"]
+    assert [event.kind for event in made.feed.events] == ["not-heard"]
     made.silent.clear()
     run(made, clock, 5)
     assert not any(row.quiet for row in whole(made).members)
     assert made.feed.events[-1].kind == "back"
+
+
+def test_a_member_whom_no_neighbor_hears_is_lost_as_soon_as_they_say_so(made, clock):
+    run(made, clock, 5)
+    made.silent.add(3)
+    run(made, clock, 3)
+    assert [row.lost for row in whole(made).members] == [False, False, False, True, False]
+    assert not whole(made).members[3].quiet
+    made.silent.clear()
+    run(made, clock, 3)
+    assert not any(row.lost for row in whole(made).members)
+
+
+def test_a_neighbor_without_a_session_is_lost_after_two_looks_and_one_without_a_byte_after_twelve(made, clock):
+    run(made, clock, 5)
+    made.pulled.add(1)
+    run(made, clock, 11)
+    assert not any(row.lost or row.unheard for row in whole(made).members if row.index != 2)
+    run(made, clock, 2)
+    found = whole(made).members
+    assert (found[0].live, found[0].unheard, found[1].lost) == ([1, 4], [1], True)
+    made.lose(4)
+    made.silent.add(4)
+    run(made, clock, 3)
+    assert [row.index for row in whole(made).members if row.lost] == [1, 4]
+
+
+def test_who_hears_nobody_counts_as_no_witness_and_the_own_node_is_never_lost(made, clock):
+    run(made, clock, 5)
+    made.pulled |= {1, 2, 3, 4}
+    run(made, clock, 60)
+    found = whole(made).members
+    assert not found[0].lost
+    assert [row.quiet for row in found] == [False, True, True, True, True]
 
 
 def test_members_that_come_and_go_are_told_whole(made, clock):
@@ -132,7 +167,7 @@ def test_without_vitals_nothing_is_told_nor_heard_and_the_own_row_stays(clock):
     made.display.closed(1), made.display.closed(4)
     made.display.opened(1)
     run(made, clock, 10)
-    made.display.farewell()
+    asyncio.run(made.display.farewell())
     assert told == []
     assert [row.phase for row in whole(made).members] == ["training", None, None, None, None]
     assert whole(made).vitals is False
@@ -145,7 +180,7 @@ def test_the_last_word_is_said_before_the_doors_close(made, clock):
     made.rounds[0] = 10_000.0
     for listener in made.display.spread._listeners.values():
         listener.tokens = 0.0
-    made.display.farewell()
+    asyncio.run(made.display.farewell())
     assert {peer for peer, _ in told} == {1, 4}
     assert all(made.display.spread.rows[0].raw in [raw for _, raw in message.rows] for _, message in told)
     assert made.display.spread.rows[0].vitals.phase == "finished"

@@ -10,7 +10,7 @@ import pytest
 
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import ALWAYS
-from p2pfl.runtime.status import ALARM_S, FIRST_LINES, LOST_S, Presence
+from p2pfl.runtime.status import ALARM_S, FIRST_ALARM_S, FIRST_LINES, LOST_S, Presence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 from core_kit import make_node
@@ -39,7 +39,7 @@ def told(caplog):
 def test_one_line_when_it_is_lost_and_one_when_it_is_back(told):
     told.presence.opened(1, 1.0)
     told.presence.ended(1, "connection lost: reset", 10.0)
-    for now in (11.0, 10.0 + LOST_S, 20.0, 30.0):
+    for now in (11.0, 10.0 + LOST_S, 20.0, 24.0):
         told.presence.look(now)
     told.presence.opened(1, 31.0)
     assert told.lines == [
@@ -47,6 +47,19 @@ def test_one_line_when_it_is_lost_and_one_when_it_is_back(told):
         "neighbor-back (board1): back after 21 s",
     ]
     assert told.alarms == []
+
+
+def test_who_was_silent_before_its_session_ended_was_away_since_then(told):
+    """A cable was pulled: the session ends 40 s later."""
+    told.presence.opened(1, 1.0)
+    told.presence.silent_s = lambda _: 40.0
+    told.presence.ended(1, "nothing sealed has come for 40 s", 50.0)
+    told.presence.look(50.0)
+    told.presence.opened(1, 64.0)
+    assert told.lines == [
+        "neighbor-away (board1): nothing sealed has come for 40 s",
+        "neighbor-back (board1): back after 54 s",
+    ]
 
 
 def test_a_session_that_is_renewed_is_no_line(told):
@@ -67,13 +80,13 @@ def test_one_alarm_for_each_time_it_stays_away(told):
         for later in (10.0, 20.0, 300.0):
             told.presence.look(began + ALARM_S + later)
     assert [(alarm.kind, alarm.peer) for alarm in told.alarms] == [("neighbor-lost", 1)] * 2
-    assert told.alarms[0].text == "no session for 60 s, since closed by the peer"
+    assert told.alarms[0].text == "no session for 15 s, since closed by the peer"
 
 
 def test_one_that_is_listed_and_never_comes_is_an_alarm_and_a_line_when_it_does(told):
-    told.presence.look(ALARM_S - 1.0)
+    told.presence.look(FIRST_ALARM_S - 1.0)
     assert (told.alarms, told.lines) == ([], [])
-    told.presence.look(ALARM_S)
+    told.presence.look(FIRST_ALARM_S)
     assert [alarm.kind for alarm in told.alarms] == ["neighbor-lost"]
     told.presence.opened(1, 90.0)
     assert told.lines == ["neighbor-back (board1): there after 90 s"]
@@ -131,6 +144,6 @@ def test_who_is_no_neighbor_any_more_is_not_missed_and_a_new_one_may_be(told):
     told.core.neighbors.remove(1)
     told.presence.follow(10.0)
     told.presence.ended(1, "no neighbor any more", 10.0)
-    told.presence.look(10.0 + ALARM_S)
+    told.presence.look(10.0 + FIRST_ALARM_S)
     assert [(alarm.kind, alarm.peer) for alarm in told.alarms] == [("neighbor-lost", 2)]
     assert told.lines == []

@@ -144,7 +144,7 @@ def test_who_is_quiet_and_comes_back_is_told_once_each(world):
     for now in (100.0, 101.0):
         world.watch.miss(5, 90.0, now)
     world.hear(5, 200.0, before=row)
-    assert world.kinds == ["quiet", "back"]
+    assert world.kinds == ["not-heard", "back"]
 
 
 def test_hundreds_that_finish_together_are_a_few_lines_and_a_count(world):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_facts, write_json, write_rows
+from p2pfl.cli.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.cli.check_tables import TablesFound
@@ -56,10 +56,10 @@ def check(federation: Path, byzantine: int | None, form: Form) -> int:
     described, mistakes = read_federation(federation)
     findings = Findings(mistakes)
     report = {} if described is None else _survey(compacted(described), findings, byzantine)
-    report |= {"warnings": findings.warnings, "mistakes": [_as_row(mistake) for mistake in mistakes]}
+    report |= {"warnings": findings.warnings, "mistakes": [_as_row(mistake) for mistake in mistakes[:MOST_MISTAKES]]}
+    report["mistakes_in_all"] = len(mistakes)
     write_json(report) if form == "json" else _print(report)
-    for mistake in mistakes:
-        click.echo(f"error: {mistake}", err=True)
+    show_mistakes(mistakes)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
 
@@ -220,22 +220,22 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
 def _learner(federation: FederationConfig, member: Member, node: NodeConfig | None) -> Learner:
     from p2pfl.learn.load import make_learner  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.privacy.protection import protection_of  # noqa: PLC0415 - as above
-    from p2pfl.learn.table.agreed import with_agreed  # noqa: PLC0415 - as above
+    from p2pfl.runtime.parts import load_learner  # noqa: PLC0415 - as above
 
+    if node is not None:
+        return load_learner(federation, node)
     return make_learner(
-        federation.task if node is None else with_agreed(federation.task, node.state_dir),
+        federation.task,
         federation.training,
         seed=federation.seed,
         node_index=member.index,
         node_count=len(federation.members),
         node_name=member.name,
         base_dir=federation.path.parent,
-        local=node.data if node else {},
-        local_dir=node.path.parent if node else federation.path.parent,
+        local={},
+        local_dir=federation.path.parent,
         share=federation.gossip.share,
         file=federation.path,
-        compute=node.compute if node else None,
-        reload_s=node.reload_s if node else None,
         protection=protection_of(federation),
     )
 
@@ -244,7 +244,8 @@ def _warn(federation: FederationConfig, findings: Findings) -> None:
     for i, j in federation.edges:
         first, second = federation.members[i], federation.members[j]
         if first.address is None and second.address is None and not federation.discovery:
-            findings.warnings.append(f"neither {first.name} nor {second.name} has an address for the other to dial")
+            text = f"neither {first.name} nor {second.name} has an address for the other to dial"
+            findings.warnings.append(f"{text}: write one, or discovery = true in [network] if they are on one LAN")
     _warn_of_data(federation, findings)
     if len({learner.shape_digest for learner in findings.learners.values()}) > 1:
         findings.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
@@ -252,13 +253,16 @@ def _warn(federation: FederationConfig, findings: Findings) -> None:
 
 def _warn_of_data(federation: FederationConfig, findings: Findings) -> None:
     """Of the nodes whose folders are here; what concerns all of them, only if all are."""
-    from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.check_tables import warn_of_tests  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - as above
 
     names = {member.index: member.name for member in federation.present}
     here = {names[index]: one for index, one in findings.learners.items() if index in findings.here}
     for name, learner in here.items():
         if text := unscaled(learner):
             findings.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
+    if findings.tables is not None:
+        findings.warnings += warn_of_tests(findings.tables, here)
     if federation.privacy is not None:
         return  # what each of them holds is nothing for the others
     classes = {name: found for name, learner in here.items() if (found := own_classes(learner)) is not None}
@@ -382,7 +386,8 @@ def _print(report: dict[str, Any]) -> None:
             print_privacy(report["privacy"])
     for warning in report["warnings"]:
         click.echo(f"\nwarning: {warning}")
-    click.echo(f"\n{len(report['mistakes']) or 'no'} mistake{'s' * (len(report['mistakes']) != 1)}")
+    count = report["mistakes_in_all"]
+    click.echo(f"\n{count or 'no'} mistake{'s' * (count != 1)}")
 
 
 KEYS = (

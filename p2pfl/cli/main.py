@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import click
 
+from p2pfl.cli.output import show_mistakes
 from p2pfl.errors import P2PFLError, UserError
 from topologies.errors import TopologyError
 
@@ -191,8 +192,8 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
         failures = _leaves(error)
         if not all(isinstance(failure, P2PFLError | TopologyError) for failure in failures):
             raise
-        codes = [_fail(str(failure), exit_code(failure)) for failure in failures]
-        return codes[0]
+        show_mistakes(failures)
+        return exit_code(failures[0])
     return result if isinstance(result, int) else 0
 
 

@@ -33,7 +33,7 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
-        if "," not in str(value):
+        if str(value).strip().lstrip("-").isdigit():
             count = click.IntRange(2, MOST_NODES).convert(value, param, ctx)
             return tuple(f"node{index}" for index in range(count))
         names = tuple(part.strip() for part in str(value).split(","))

@@ -26,6 +26,7 @@ Form = Literal["table", "json", "csv"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PIPE_WIDTH = 1_000
+MOST_MISTAKES = 20
 STALE = "*"
 """Marks a figure that was measured on an older model."""
 
@@ -41,6 +42,14 @@ def log_option(function: Function) -> Function:
     """The option `--log`, as the argument `log`: texts for `reporting.logs`."""
     text = "Also write figures as they come: csv:FILE or tensorboard:DIR. May be given more than once."
     return click.option("--log", multiple=True, metavar="KIND:PATH", help=text)(function)
+
+
+def show_mistakes(mistakes: Sequence[Exception]) -> None:
+    """A line each on standard error for the first of them, and how many more there are."""
+    for mistake in mistakes[:MOST_MISTAKES]:
+        click.echo(f"error: {mistake}", err=True)
+    if len(mistakes) > MOST_MISTAKES:
+        click.echo(f"error: and {len(mistakes) - MOST_MISTAKES:,} more", err=True)
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], form: Form, *, title: str | None = None) -> None:
@@ -136,7 +145,7 @@ def write_report(report: Report, path: Path) -> None:
     """Write the whole file or nothing; an older one is replaced. Raises StorageError: it cannot be written."""
     from topologies.files import replace  # noqa: PLC0415 - `--help` stays instant
 
-    content = report.to_json()
+    content = report.to_bytes()
 
     def write(file: BinaryIO) -> None:
         file.write(content)

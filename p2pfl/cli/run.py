@@ -209,7 +209,8 @@ def _in_words(line: NodeLine) -> str:
         "sent": line.bytes_sent,
         "distance": line.neighbor_distance,
     }
-    return "  ".join(f"{key} {cell(value)}" for key, value in shown.items() if key != "tested" or value)
+    words = [f"{key} {cell(value)}" for key, value in shown.items() if key != "tested" or value]
+    return "  ".join([time.strftime("%H:%M:%S"), line.node, *words])
 
 
 class _Printer(threading.Thread):

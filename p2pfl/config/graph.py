@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.model import EDGE, Edges, Member
-from p2pfl.config.tables import Mistakes, read_table, require
+from p2pfl.config.tables import Mistakes, read_table, refuse_special, require
 from p2pfl.errors import UserError
 from topologies import Topology, TopologyError, build, build_schedule
 from topologies.building import kind
@@ -63,9 +63,13 @@ def read_graph(
     """The sorted edges and the schedule, both empty where there is no such graph. Who is retired has no edges."""
     there = tuple(member for member in members if not member.retired)
     try:
+        refuse_special(mistakes.file.parent / spec)
         topology, schedule = federation_graph(spec, [member.name for member in there], seed, mistakes.file.parent)
     except TopologyError as error:
         mistakes.add(f"{spec}: {_said(error)}", KEY, error.value, error.allowed)
+        return (), ()
+    except UserError as error:
+        mistakes.found.append(error)
         return (), ()
     parts = components(topology)
     if len(parts) > 1:

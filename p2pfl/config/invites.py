@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from p2pfl.config.model import HASH_BYTES, MEMBER, FederationConfig, federation_id
+from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
 
 INVITE, REQUEST = "p2pfl:", "p2pfl-request:"
@@ -151,6 +152,7 @@ def code_digest(federation: FederationConfig) -> bytes:
     """32 bytes over those files. Raises UserError: one of them cannot be read."""
     found = hashlib.blake2b(digest_size=HASH_BYTES, person=b"p2pfl-code")
     for file in code_files(federation):
+        refuse_special(file)
         try:
             content = file.read_bytes()
         except OSError as error:

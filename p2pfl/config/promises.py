@@ -47,6 +47,10 @@ def _refuse_tables(federation: FederationConfig, privacy: PrivacyConfig, mistake
     if options.get("schema") == "agreed":
         text = "to agree on it nodes tell what their tables hold, without noise, while [privacy] is there"
         mistakes.add(text, "task.schema", "agreed", "the name of a schema file, such as `p2pfl schema` writes")
+    for key in ("partition", "path"):
+        if options.get(key) is not None:
+            text = "one table is shared out among the nodes, and one row more would move others to other nodes"
+            mistakes.add(text, f"task.{key}", options[key], "path in the [data] of each node, a table of its own")
     if privacy.test_set == PUBLIC and options.get("holdout"):
         text = "the test set is held out of each node's own rows (task.holdout), and scores on it would tell of them"
         mistakes.add(text, "privacy.test_set", PUBLIC, '"private"; or test_path in [data], a table that is nobody\'s')

@@ -11,8 +11,10 @@ import base64
 import difflib
 import math
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
     Raises UserError: it cannot be read, is too large, or is not TOML; where a line is to blame its file is `path:line`.
     """
+    refuse_special(path)
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)
@@ -65,6 +68,17 @@ def read_document(path: Path) -> dict[str, Any]:
         raise UserError(f"not TOML: {error}", file=f"{path}:{line[1]}" if line else path) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets without end
         raise UserError(f"not TOML that can be read: {error}", file=path) from None
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse a path on which a reader could wait for ever: a named pipe, a socket, a device. A missing one passes.
+
+    Raises UserError: it is one of these.
+    """
+    with suppress(OSError, ValueError):
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UserError("is a pipe, a socket or a device", file=path, allowed="a regular file")
 
 
 def _check_bounds(text: str, path: Path) -> None:

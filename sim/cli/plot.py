@@ -28,6 +28,7 @@ Examples:
 @click.command("plot", epilog=EPILOG)
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
+    "-o",
     "--output",
     type=click.Path(path_type=Path),
     help=f"A .png, .svg or .pdf file.  [default: REPORT's name with .png; {COMPARISON} of several]",
@@ -35,7 +36,7 @@ Examples:
 @click.option(
     "--x",
     type=click.Choice(["time", "rounds", "bytes"]),
-    help="What runs across.  [default: time; of a sweep: its axes decide]",
+    help="What runs across.  [default: time; rounds where real and simulated runs stand together; a sweep's axes]",
 )
 @click.option("--mean", is_flag=True, help="Of a sweep: the mean accuracy of the nodes, not that of the worst one.")
 def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean: bool) -> None:
@@ -56,7 +57,7 @@ def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean
     elif mean:
         raise UserError("runs are drawn from the worst to the best node", key="--mean", allowed="with a sweep")
     else:
-        _draw_runs(contents, files, target, x or "time")
+        _draw_runs(contents, files, target, x)
     click.echo(f"picture: {target}", err=True)
 
 
@@ -93,10 +94,13 @@ def _draw_sweep(
     draw_sweep(sweeps[0], target, mean=mean)
 
 
-def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X) -> None:
+def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X | None) -> None:
+    """Without `x` over time, or over rounds where real runs stand beside simulated ones, whose seconds are others."""
     from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - as above
 
-    draw_runs([_run(*one) for one in zip(contents, files, strict=True)], target, x, _labels(files))
+    runs = [_run(*one) for one in zip(contents, files, strict=True)]
+    one_clock = len({run.simulated for run in runs}) == 1
+    draw_runs(runs, target, x or ("time" if one_clock else "rounds"), _labels(files))
 
 
 def _run(content: bytes, file: Path) -> Report:

@@ -35,7 +35,10 @@ Examples:
 @click.command("sweep", epilog=EPILOG)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The folder of reports and results.  [default: FILE's name-results]"
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The folder of reports and results.  [default: FILE's name-results]",
 )
 @click.option("--jobs", type=click.IntRange(1), help="How many runs at a time.  [default: one for each core]")
 @click.option("--retry", is_flag=True, help="Run again what failed before.")

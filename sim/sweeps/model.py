@@ -140,7 +140,7 @@ def perform(run_job: RunJob, job: Job) -> RunOutcome:
     try:
         report = run_job(job)
         report.sweep = {"key": job.key, "identity": job.identity}
-        return RunOutcome(report=report.to_json())
+        return RunOutcome(report=report.to_bytes())
     except MemoryError:
         return RunOutcome(reason="needs more memory than there is")
     except (P2PFLError, TopologyError) as error:

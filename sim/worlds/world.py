@@ -112,9 +112,9 @@ class World:
     def __repr__(self) -> str:
         return f"World({self.place}: {', '.join(self.document) or 'the default one'})"
 
-    def to_json(self) -> bytes:
+    def to_json(self) -> str:
         """The tables of the world file that says the same."""
-        return msgspec.json.format(msgspec.json.encode(self.document, enc_hook=str), indent=1)
+        return msgspec.json.format(msgspec.json.encode(self.document, enc_hook=str), indent=1).decode()
 
     def spec(self, names: Sequence[str]) -> WorldSpec:
         """The world for nodes of these names. Raises UserError: its first mistake or contradiction."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 
@@ -298,9 +299,9 @@ def test_two_neighbors_without_addresses_are_warned_of(p2pfl, ward, change):
     for port in (8470, 8471):
         change("federation.toml", f'address = "127.0.0.1:{port}"', "")
     warnings = report_of(p2pfl("check", ward, "--format", "json"))["warnings"]
-    assert [warning for warning in warnings if "address" in warning] == [
-        "neither node0 nor node1 has an address for the other to dial"
-    ]
+    (warning,) = [warning for warning in warnings if "address" in warning]
+    assert warning.startswith("neither node0 nor node1 has an address for the other to dial")
+    assert "discovery = true in [network]" in warning
 
 
 def test_a_missing_federation_is_a_mistake(p2pfl, tmp_path):
@@ -444,3 +445,32 @@ def test_launch_refuses_references_with_privacy_before_anything_starts(p2pfl, wa
     assert outcome.code == 2
     assert "--references" in outcome.err
     assert not (ward / "report.json").exists()
+
+
+@pytest.mark.parametrize("place", ["federation.toml", "node0/node.toml", "task.py", "graph.txt"])
+def test_a_named_pipe_in_place_of_a_file_is_refused_and_not_waited_for(p2pfl, ward, change, place):
+    if place == "graph.txt":
+        change("federation.toml", '"ring"', '"graph.txt"')
+    (ward / place).unlink(missing_ok=True)
+    os.mkfifo(ward / place)
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert place in outcome.err
+
+
+def test_a_state_folder_that_is_a_link_is_refused_with_the_folder_to_name(p2pfl, ward, tmp_path):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (ward / "node0/state").symlink_to(tmp_path / "elsewhere")
+    outcome = p2pfl("check", ward)
+    assert outcome.code == 2
+    assert "node0/state: the state folder is a symbolic link" in outcome.err
+    assert str(tmp_path / "elsewhere") in outcome.err
+
+
+def test_of_many_mistakes_the_first_twenty_are_printed_and_the_rest_counted(p2pfl, tmp_path):
+    (tmp_path / "federation.toml").write_text('[federation]\nname = "many"\n' + "[[node]]\n" * 30)
+    outcome = p2pfl("check", tmp_path / "federation.toml", "--format", "json")
+    assert outcome.code == 2
+    *shown, last = outcome.err.splitlines()
+    assert len(shown) == len(report_of(outcome)["mistakes"]) == 20
+    assert last == f"error: and {report_of(outcome)['mistakes_in_all'] - 20} more"

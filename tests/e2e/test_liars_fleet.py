@@ -107,7 +107,7 @@ class Silent:
         pass
 
     def command(self, federation, name, spec, liars):
-        return ["-c", LIAR, BOAST.to_json().decode(), str(federation.path.parent / name / "state")]
+        return ["-c", LIAR, BOAST.to_bytes().decode(), str(federation.path.parent / name / "state")]
 
     def success(self, spec, federation, node, models):
         return dict.fromkeys(models, 0.25)

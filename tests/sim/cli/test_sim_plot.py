@@ -48,11 +48,11 @@ def write(tmp_path):
 def drawn(p2pfl, write, monkeypatch):
     """The figure that the command draws of these reports."""
 
-    def drawn(*reports, x="time"):
+    def drawn(*reports, x=None):
         figures = []
         monkeypatch.setattr(plot, "save", lambda figure, path: figures.append((figure, path)))
         files = [write(f"run{index}.json", one) for index, one in enumerate(reports)]
-        outcome = p2pfl("sim", "plot", *files, "--x", x)
+        outcome = p2pfl("sim", "plot", *files, *(("--x", x) if x else ()))
         assert outcome.code == 0, outcome.err
         ((figure, _),) = figures
         return figure
@@ -68,6 +68,14 @@ def test_runs_are_named_by_their_files_and_the_option_says_what_runs_across(draw
     reports = report([point(0.0), point(2.0)]), report([point(0.0), point(3.0)], topology="star")
     assert words(drawn(*reports))[:2] == ["run0\n2 nodes, ring", "run1\n2 nodes, star"]
     assert drawn(*reports, x="rounds").axes[-1].get_xlabel() == "rounds of a node, on average"
+
+
+def test_a_real_run_beside_a_simulated_one_is_drawn_by_rounds_for_their_seconds_differ(drawn):
+    real = report([point(0.0), point(2.0)], simulated=False)
+    simulated = report([point(0.0), point(3.0)])
+    assert drawn(real, simulated).axes[-1].get_xlabel() == "rounds of a node, on average"
+    assert "seconds" in drawn(real, real).axes[-1].get_xlabel()
+    assert "seconds" in drawn(simulated, real, x="time").axes[-1].get_xlabel()
 
 
 def test_by_default_the_picture_lies_beside_its_report(p2pfl, write, tmp_path):
@@ -88,7 +96,7 @@ def test_a_sweep_is_drawn_from_its_folder_or_its_results(p2pfl, write, tmp_path,
 
 def test_a_report_that_the_command_has_written_can_be_drawn(p2pfl, ward):
     assert p2pfl("sim", "run", ward(), "--report", "r.json", "--quiet").code == 0
-    assert p2pfl("sim", "plot", "r.json", "--output", "p.svg", "--x", "rounds").err == "picture: p.svg\n"
+    assert p2pfl("sim", "plot", "r.json", "-o", "p.svg", "--x", "rounds").err == "picture: p.svg\n"
     assert "nan" not in Path("p.svg").read_text()
 
 

@@ -24,7 +24,7 @@ SOFTWARE = {"version": "of the tests", "source": "that may change while they run
 
 
 class NoReport:
-    def to_json(self):
+    def to_bytes(self):
         return b'{"something": "else"}'
 
 

@@ -90,4 +90,4 @@ def test_dictionaries_of_other_kinds_are_taken(tmp_path):
         trace=Path(tmp_path, "speeds.csv"), partition=({"groups": (("0-3",), ("4-7",)), "at_s": 1, "until_s": 2},)
     )
     assert world.spec(NAMES).partitions[0].groups == ((0, 1, 2, 3), (4, 5, 6, 7))
-    assert b"speeds.csv" in world.to_json()
+    assert "speeds.csv" in world.to_json()

@@ -45,8 +45,10 @@ PLANTED = {
     "clipping each tensor by itself": (
         GRADIENTS,
         "            scaled = _without(went, fine) * factors[:, None]",
-        "            own = _squares(went) * (_squares(came) + 1.0)\n"
-        "            scaled = _without(went, fine) * factors_of(own.sqrt(), clip)[0][:, None]",
+        (
+            "            own = _squares(went) * (_squares(came) + 1.0)\n"
+            "            scaled = _without(went, fine) * factors_of(own.sqrt(), clip)[0][:, None]"
+        ),
         "clips",
     ),
     "more rows than are paid for": (
@@ -76,8 +78,10 @@ PLANTED = {
     "float noise on a float sum": (
         GRID,
         "        found = np.rint(total / self.step)\n        found += draws.noise(total.size)\n        found *= self.step\n",
-        "        noise = (draws.noise(total.size) * self.step).astype(np.float32)\n"
-        "        found = (total.astype(np.float32) + noise).astype(np.float64)\n",
+        (
+            "        noise = (draws.noise(total.size) * self.step).astype(np.float32)\n"
+            "        found = (total.astype(np.float32) + noise).astype(np.float64)\n"
+        ),
         "last bits",
     ),
     "a member's change that is not cut": (
@@ -91,8 +95,10 @@ IN_REAL_NODES = {
     "noise repeated by a process that starts again": (
         CHANCE,
         KEY,
-        "    global _asked\n    _asked = globals().get('_asked', 0) + 1\n"
-        "    key = _asked.to_bytes(KEY_BYTES, 'little')\n",
+        (
+            "    global _asked\n    _asked = globals().get('_asked', 0) + 1\n"
+            "    key = _asked.to_bytes(KEY_BYTES, 'little')\n"
+        ),
         "same chance",
     ),
     "nodes that draw from the seed": (
@@ -104,8 +110,10 @@ IN_REAL_NODES = {
     "rounds that are not paid for": (
         "p2pfl/engine/ledger.py",
         "        *before, last = self.spent or (spend._replace(steps=0),)\n",
-        "        if self.spent:\n            return self\n"
-        "        *before, last = self.spent or (spend._replace(steps=0),)\n",
+        (
+            "        if self.spent:\n            return self\n"
+            "        *before, last = self.spent or (spend._replace(steps=0),)\n"
+        ),
         "ledger has",
     ),
 }

@@ -1,14 +1,11 @@
-"""What a node's own data and losses say against a good result, before anybody wonders about it.
+"""What a node's own data say against a good result, before anybody wonders about it.
 
 Nothing here changes what is computed, and nothing leaves the node: what it finds becomes a line and an alarm.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from p2pfl.config.rule import liars_of
@@ -22,15 +19,6 @@ UNEVEN = 100.0
 ROWS = 10_000
 """Of a large table the first rows are looked at."""
 MOST_CLASSES = 1_000
-
-WINDOW = 10
-"""Rounds over which a loss is looked at: single ones say little."""
-GROWN = 1.25
-"""The loss has grown where it is so many times what it was at its best, and SHARE above it."""
-SHARE = 0.1
-"""The difference must be at least this share of what the loss was at first: close to zero a factor means nothing."""
-DIVERGED = 10.0
-"""The loss of the own rounds counts where it is so many times that of the untrained model."""
 
 
 def unscaled(learner: Learner) -> str | None:
@@ -90,49 +78,3 @@ def about_lone_classes(rule: str, held: Mapping[str, Iterable[int]]) -> str | No
     more = f" and {len(lone) - 5} more" if len(lone) > 5 else ""
     what = "a class is on one node alone" if len(lone) == 1 else "classes are on one node alone"
     return f"{what}: {some}{more}; to {rule} such a node looks like a liar, and the others may never learn of them"
-
-
-@dataclass(slots=True)
-class Trend:
-    """Losses of one model as it is trained: the latest against those at first and at best.
-
-    Those of the own rounds also grow where nodes with unlike data come to agree: look at them only where there is no
-    `common` test set, and there they count once they are far above the very first, that of the untrained model.
-    """
-
-    common: bool = False
-    latest: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    untrained: float | None = None
-    first: float | None = None
-    best: float = float("inf")
-
-    def note(self, loss: float) -> None:
-        self.untrained = loss if self.untrained is None else self.untrained
-        self.latest.append(loss)
-        if len(self.latest) == WINDOW:
-            now = self.now
-            self.first = now if self.first is None else self.first
-            self.best = min(self.best, now)
-
-    def forget(self) -> None:
-        """The data are others now: losses compare with earlier ones no more."""
-        self.latest.clear()
-        self.first, self.best = None, float("inf")
-
-    @property
-    def now(self) -> float:
-        """The median of the latest ones."""
-        return median(self.latest)
-
-    @property
-    def grown(self) -> str | None:
-        """In words, what has grown; None: nothing has."""
-        if self.first is None or self.untrained is None:
-            return None
-        now, best = self.now, self.best
-        if not (
-            now > GROWN * best and now - best > SHARE * self.first and (self.common or now > DIVERGED * self.untrained)
-        ):
-            return None
-        what = "on the common test set" if self.common else "of the latest rounds"
-        return f"the loss {what} is {now:.4g}, after {best:.4g} at its best"

@@ -138,10 +138,17 @@ ALARMS: Mapping[str, AlarmText] = {
         ended_by="budget-begun",
     ),
     "loss-grows": AlarmText(
-        means="The loss on the common test set is clearly higher than it was at its best; without such a set, that of "
-        "the own rounds, if it is also ten times the very first round's.",
+        means="The loss on the common test set is clearly higher than it was at its best, and that of the own rounds "
+        "has grown with it; without such a set, that of the own rounds is ten times the very first round's.",
         does="Goes on training.",
         advice="Lower learning_rate first. If one node alone has it, look at its data; if all do, at who may lie.",
+        ended_by="loss-back",
+    ),
+    "noise-prevails": AlarmText(
+        means="The loss on the public test set is clearly higher than it was at its best: the noise that the privacy "
+        "budget demands moves the model more than the data do.",
+        does="Goes on training, and spending.",
+        advice="Fewer rounds, a lower learning_rate or larger batches; `p2pfl sim run` shows what they do.",
         ended_by="loss-back",
     ),
     "unscaled-inputs": AlarmText(

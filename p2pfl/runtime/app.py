@@ -20,6 +20,7 @@ from p2pfl.core.messages import VitalsTold
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
+from p2pfl.learn.losses import Losses
 from p2pfl.net.links import Links
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
@@ -222,6 +223,7 @@ class Application:
             reloading=reloading_of(setup.learner, setup.node.reload_s),
             gauge=setup.gauge,
             withheld=budget.withheld(setup),
+            losses=Losses(private=setup.federation.privacy is not None),
         )
         header = parts.snapshot_header(setup)
         self.thread = EngineThread(

@@ -69,6 +69,14 @@ class Feed:
             one.text, one.last_at, one.count = text, now, one.count + 1
         self.changes += 1
 
+    def reword(self, kind: str, peer: int | None, text: str) -> bool:
+        """What a standing alarm says is out of date; False: it does not stand."""
+        one = self._standing.get((kind, peer))
+        if one is not None and one.text != text:
+            one.text = text
+            self.changes += 1
+        return one is not None
+
     def settle(self, event: str, peer: int | None) -> list[str]:
         """Something happened that ends alarms about that member: the kinds of those that stood."""
         ended = [key for key in self._standing if key[1] == peer and described(key[0]).ended_by == event]

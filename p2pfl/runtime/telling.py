@@ -128,7 +128,7 @@ def make_display(
         software=software(),
         began_at=time.monotonic(),
         measures=lambda: driver.workshop.measures,
-        trends=driver.workshop.trends,
+        losses=driver.workshop.losses,
     )
     hearing = Hearing(links.came)
     driver.presence.silent_s = hearing.silent_s

@@ -11,7 +11,7 @@ from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import StorageError
-from p2pfl.learn.doubts import Trend
+from p2pfl.learn.losses import DRIVEN, NOISY, Losses
 from p2pfl.learn.metrics import Measure
 from p2pfl.net.spread import VitalsRow
 from p2pfl.reporting.vitals import Vitals, scores
@@ -43,8 +43,12 @@ class Lookout:
     began_at: float
     measures: Callable[[], Sequence[Measure]] = tuple
     """What the task is measured by, the main measure first; empty while that is not known."""
-    trends: Sequence[Trend] = ()
-    """Where the losses of the own rounds, and of tests, are going."""
+    losses: Losses = field(default_factory=Losses)
+    """Where those of the own rounds and of the tests are going."""
+    grows: str | None = None
+    """Why the loss on the common test set grows; None: it does not."""
+    explained: bool = False
+    """Whether that was told, where it is no alarm."""
     rounds: int = 0
     alone: int = 0
     in_a_row: int = 0
@@ -76,20 +80,42 @@ class Lookout:
         if self.in_a_row and self.alone_since is None:
             self.alone_since = now
         alone_s = 0.0 if self.alone_since is None else now - self.alone_since
-        if self.in_a_row >= ROUNDS_ALONE and alone_s >= ALONE_S and not self.feed.stands("training-alone", None):
+        if self.in_a_row >= ROUNDS_ALONE and alone_s >= ALONE_S:
             text = f"{self.in_a_row} rounds were trained without a neighbor, of {len(self.core.edges)} that are listed"
-            self.raise_alarm("training-alone", None, text)
+            self._raise_alarm("training-alone", text)
 
     def _is_accompanied(self) -> bool:
         return any(edge.is_open for edge in self.core.edges.values())
 
     def _look_at_loss(self) -> None:
-        tested = [trend for trend in self.trends if trend.common and trend.latest]
-        grown = [text for trend in tested or self.trends if (text := trend.grown) is not None]
-        if not grown:
+        growth = self.losses.growth
+        reason = None if growth is None else growth.reason
+        if reason != self.grows:
             self.feed.settle("loss-back", None)
-        elif not self.feed.stands("loss-grows", None):
-            self.raise_alarm("loss-grows", None, grown[0])
+            self.explained = False
+        self.grows = reason
+        if growth is None:
+            return
+        if reason == DRIVEN:
+            self._raise_alarm("loss-grows", growth.text)
+        elif reason == NOISY:
+            self._raise_alarm("noise-prevails", growth.text)
+        elif not self.explained:
+            self._explain(growth.text)
+
+    def _explain(self, text: str) -> None:
+        """The own rounds fit ever better: nothing is wrong with them. Whose data are not heard of any more matters."""
+        self.explained = True
+        edges = self.core.edges.values()
+        if away := sum(not edge.is_open for edge in edges):
+            self.feed.tell("forgets", None, f"{text}: {away} of {len(edges)} neighbors are away, and their data")
+        else:
+            self.feed.tell("overfits", None, f"{text}, while its own rows are fitted ever better")
+
+    def _raise_alarm(self, kind: str, text: str) -> None:
+        """An alarm that stands says what is so now."""
+        if not self.feed.reword(kind, None, text):
+            self.raise_alarm(kind, None, text)
 
     def _look_for_room(self) -> None:
         try:
@@ -99,9 +125,9 @@ class Lookout:
         if room >= self.snapshot_bytes:
             if self.feed.settle("disk-roomy", None):
                 self.feed.tell("disk-roomy", None, "there is room for another snapshot again")
-        elif not self.feed.stands("disk-low", None):
+        else:
             text = f"{room:,.0f} bytes are left on the volume of the state, a snapshot takes {self.snapshot_bytes:,}"
-            self.raise_alarm("disk-low", None, text)
+            self._raise_alarm("disk-low", text)
 
     # -- of all members, by what they say -----------------------------------------------------------------------------
 

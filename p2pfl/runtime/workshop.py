@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from p2pfl.errors import LearningError, StorageError
-from p2pfl.learn.doubts import Trend
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.losses import Losses
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.stopping import Gauge
 from p2pfl.reporting.measures import measures_in
@@ -82,8 +82,8 @@ class Workshop:
     """Reads what must improve for training to go on; None: nothing must."""
     withheld: frozenset[str] = frozenset()
     """The parts of the data of which no figure may be told, not even to the node's own log: "local", "test"."""
-    trends: tuple[Trend, Trend] = field(default_factory=lambda: (Trend(), Trend(common=True)))
-    """Where the losses of its rounds are going, and those of its tests."""
+    losses: Losses = field(default_factory=Losses)
+    """Where those of its rounds and of its tests are going."""
     figure: float | None = None
     """What it has read after the latest local round."""
     tested: Tested | None = None
@@ -109,7 +109,7 @@ class Workshop:
             local = replace(local, loss=math.nan)
         else:
             self.loss = local.loss
-            self.trends[0].note(local.loss)
+            self.losses.trained(local.loss)
         tested = self.tested
         score = None if tested is None else tested.score
         if self.gauge is not None:
@@ -126,8 +126,7 @@ class Workshop:
         """Between two rounds, see whether the data have grown; what is to be told, if anything is."""
         news = None if self.reloading is None else self.reloading.look()
         if news is not None and not news.refused:
-            for trend in self.trends:
-                trend.forget()
+            self.losses.forget()
         return news
 
     def is_due(self, tick: int) -> bool:
@@ -150,7 +149,7 @@ class Workshop:
             log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
         else:
             if score is not None:
-                self.trends[1].note(score.loss)
+                self.losses.tested(score.loss)
             self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile
 
 

@@ -1,4 +1,4 @@
-"""Warnings about data and losses: what deserves one, and what looks like it and does not."""
+"""Warnings about data: what deserves one, and what looks like it and does not."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ import pytest
 import torch
 
 from p2pfl.learn.digits import load_digits
-from p2pfl.learn.doubts import WINDOW, Trend, about_lone_classes, lone_classes, own_classes, unscaled
+from p2pfl.learn.doubts import about_lone_classes, lone_classes, own_classes, unscaled
 
 DRAWN = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
 
 
 def holding(inputs, targets=None):
     return SimpleNamespace(train_set=SimpleNamespace(inputs=torch.as_tensor(inputs), targets=targets))
-
-
-def trend_of(*losses, common=True):
-    trend = Trend(common=common)
-    for loss in losses:
-        trend.note(loss)
-    return trend
 
 
 def test_inputs_that_spread_a_hundred_times_as_much_are_named():
@@ -69,26 +62,3 @@ def test_a_class_on_one_node_alone_is_told_under_a_robust_rule():
     assert about_lone_classes("mean", held) is None
     assert about_lone_classes("hampel:b=1", {"pi1": [0, 1], "pi2": [0, 1]}) is None
     assert about_lone_classes("hampel:b=1", {"pi1": [0, 1]}) is None
-
-
-@pytest.mark.parametrize(
-    ("losses", "grown"),
-    [
-        ([1.0] * WINDOW + [0.5] * WINDOW, False),
-        ([1.0] * WINDOW + [0.5] * WINDOW + [0.9] * WINDOW, True),
-        ([1.0] * WINDOW + [0.5] * WINDOW + [9.0] * 4, False),
-        ([1.0] * WINDOW + [0.01] * WINDOW + [0.05] * WINDOW, False),
-        ([0.5] * WINDOW + [1.0] * (WINDOW - 1), True),
-        ([0.5, 1.0] * 3, False),
-    ],
-    ids=["it falls", "it comes back", "a few outliers", "next to nothing", "from the first", "too few rounds"],
-)
-def test_a_loss_has_grown_where_it_is_far_above_its_best_for_long(losses, grown):
-    assert (trend_of(*losses).grown is not None) is grown
-
-
-def test_the_loss_of_the_own_rounds_may_grow_while_nodes_come_to_agree():
-    agreeing = [4.0] + [0.5] * WINDOW + [2.0] * WINDOW
-    assert trend_of(*agreeing, common=False).grown is None
-    assert "common test set is 2, after 0.5" in trend_of(*agreeing).grown
-    assert "latest rounds is 50, after 0.5" in trend_of(*agreeing, *[50.0] * WINDOW, common=False).grown

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from p2pfl.core.facts import Phase
-from p2pfl.learn.doubts import WINDOW, Trend
+from p2pfl.learn.losses import WINDOW
 from p2pfl.net.spread import VitalsRow
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.watch import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout
@@ -35,9 +35,8 @@ class World:
             snapshot_bytes=1000,
             software="0.1.0",
             began_at=0.0,
-            trends=(Trend(common=True),),
         )
-        (self.trend,) = self.watch.trends
+        self.losses = self.watch.losses
 
     def alarm(self, kind, peer, text):
         self.raised.append((kind, peer))
@@ -161,16 +160,49 @@ def test_own_rows_are_no_news(world):
     assert world.kinds == []
 
 
-def test_a_loss_that_grows_is_an_alarm_until_it_is_back(world):
-    def train(*losses):
-        for loss in losses:
-            world.trend.note(loss)
-        world.watch.look(0.0)
+def learn(world, own, tested):
+    """A window of rounds with these losses."""
+    for _ in range(WINDOW):
+        world.losses.trained(own)
+        world.losses.tested(tested)
+    world.watch.look(0.0)
 
-    train(*[1.0] * WINDOW, *[0.4] * WINDOW)
+
+def test_a_loss_that_grows_with_that_of_the_own_rounds_is_an_alarm_until_it_is_back(world):
+    learn(world, 1.0, 1.0)
+    learn(world, 0.4, 0.4)
     assert world.raised == []
-    train(*[0.6] * WINDOW)
-    train(*[0.6] * WINDOW)
+    learn(world, 0.6, 0.6)
+    learn(world, 0.7, 0.7)
     assert world.raised == [("loss-grows", None)]
-    train(*[0.4] * WINDOW)
+    assert "is 0.7, after 0.4" in world.feed.standing()[0].text, "it says what is so now"
+    learn(world, 0.4, 0.4)
     assert world.feed.kinds == []
+
+
+def test_a_loss_that_grows_while_the_own_rows_are_fitted_better_is_one_event(world):
+    world.edge.is_open = True
+    learn(world, 1.0, 1.0)
+    learn(world, 0.2, 0.2)
+    learn(world, 0.1, 0.4)
+    learn(world, 0.1, 0.5)
+    assert world.raised == []
+    assert world.kinds == ["overfits"]
+
+
+def test_where_neighbors_are_away_the_model_forgets_their_data(world):
+    learn(world, 1.0, 1.0)
+    learn(world, 0.2, 0.2)
+    learn(world, 0.1, 0.4)
+    assert world.raised == []
+    assert world.kinds == ["forgets"]
+    assert world.feed.events[0].text.endswith("1 of 1 neighbors are away, and their data")
+
+
+def test_noise_for_privacy_is_an_alarm_of_its_own(world):
+    world.losses.private = True
+    for tested in (1.0, 0.2, 0.4):
+        for _ in range(WINDOW):
+            world.losses.tested(tested)
+        world.watch.look(0.0)
+    assert world.raised == [("noise-prevails", None)]

@@ -1,0 +1,125 @@
+"""Where the losses of a node are going, and why one that grows does so.
+
+The loss on the common test set grows for several reasons, and only some of them are anybody's fault. A model that
+learns its own rows by heart fits these better and better; a model that is driven away, by steps that are too long or by
+a neighbor that lies, fits them worse as well. So the loss of the own rounds tells the two apart. With noise for privacy
+that loss is nobody's to look at, and noise alone explains the growth.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+WINDOW = 10
+"""Rounds over which a loss is looked at: single ones say little."""
+GROWN = 1.25
+"""The loss has grown where it is so many times what it was at its best, and SHARE above it."""
+SHARE = 0.1
+"""The difference must be at least this share of what the loss was at first: close to zero a factor means nothing."""
+FOLLOWS = 0.25
+"""The own rounds' loss has grown with that of the tests if it has grown by this share of it."""
+DIVERGED = 10.0
+"""Without tests the loss of the own rounds counts where it is so many times that of the untrained model."""
+
+DRIVEN, OVERFITTED, NOISY = "driven", "overfitted", "noisy"
+"""Why the loss on the common test set grows: something drives the model away from where it fits, its own rows too; it
+fits its own rows better meanwhile; there is noise for privacy."""
+
+
+class Growth(NamedTuple):
+    """A loss that has grown: why, and in words by how much."""
+
+    reason: str
+    text: str
+
+
+@dataclass(slots=True)
+class Trend:
+    """Losses of one model as it is trained: medians of the latest ones, at first and at best."""
+
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    untrained: float | None = None
+    """The very first loss."""
+    first: float | None = None
+    best: float = float("inf")
+
+    def note(self, loss: float) -> bool:
+        """Returns whether it is at its best now."""
+        self.untrained = loss if self.untrained is None else self.untrained
+        self.latest.append(loss)
+        if len(self.latest) < WINDOW:
+            return True
+        now = self.now
+        self.first = now if self.first is None else self.first
+        is_best = now <= self.best
+        self.best = min(self.best, now)
+        return is_best
+
+    def forget(self) -> None:
+        """The data are others now: losses compare with earlier ones no more."""
+        self.latest.clear()
+        self.first, self.best = None, float("inf")
+
+    @property
+    def now(self) -> float:
+        """The median of the latest ones."""
+        return median(self.latest)
+
+    @property
+    def has_grown(self) -> bool:
+        if self.first is None:
+            return False
+        now = self.now
+        return now > GROWN * self.best and now - self.best > SHARE * self.first
+
+
+@dataclass(slots=True)
+class Losses:
+    """`own` are those of the local rounds, `tests` those on the common test set. `private`: rounds have noise."""
+
+    private: bool = False
+    own: Trend = field(default_factory=Trend)
+    tests: Trend = field(default_factory=Trend)
+    own_at_best: float | None = None
+    """What the loss of the own rounds was when that of the tests was at its best."""
+
+    def trained(self, loss: float) -> None:
+        self.own.note(loss)
+
+    def tested(self, loss: float) -> None:
+        if self.tests.note(loss) and self.own.latest:
+            self.own_at_best = self.own.now
+
+    def forget(self) -> None:
+        """The data are others now."""
+        self.own.forget()
+        self.tests.forget()
+        self.own_at_best = None
+
+    @property
+    def growth(self) -> Growth | None:
+        """What has grown; None: nothing has.
+
+        The loss of the own rounds grows also where nodes with unlike data come to agree. So where there is a common
+        test set it only says why that one's has grown; else it counts once it is far above that of the untrained model.
+        """
+        if self.tests.latest:
+            if not self.tests.has_grown:
+                return None
+            text = f"the loss on the common test set is {self.tests.now:.3g}, after {self.tests.best:.3g} at its best"
+            return Growth(self._reason(), text)
+        own = self.own
+        if self.private or own.untrained is None or not own.has_grown or own.now <= DIVERGED * own.untrained:
+            return None
+        return Growth(DRIVEN, f"the loss of the latest rounds is {own.now:.3g}, after {own.best:.3g} at its best")
+
+    def _reason(self) -> str:
+        if self.private:
+            return NOISY
+        if self.own_at_best is None or not self.own.latest:
+            return DRIVEN
+        follows = self.own.now - self.own_at_best > FOLLOWS * (self.tests.now - self.tests.best)
+        return DRIVEN if follows else OVERFITTED

@@ -166,16 +166,16 @@ def test_without_reload_s_a_node_never_looks():
 
 def test_losses_of_other_data_are_not_compared(site):
     shop = Workshop(site.learner, 0, reloading=site.reloading)
-    shop.trends[0].note(1.0)
+    shop.losses.trained(1.0)
     site.look(EVERY_S)
     site.file.write_text("broken")
     site.settle()
-    assert len(shop.trends[0].latest) == 1
+    assert len(shop.losses.own.latest) == 1
     site.file.write_text("a b c d")
     site.look(EVERY_S)
     site.now += reloading.SETTLED_S
     assert shop.renew_data() is not None
-    assert len(shop.trends[0].latest) == 0
+    assert len(shop.losses.own.latest) == 0
 
 
 async def test_refused_data_are_an_alarm_until_data_were_read_again():

@@ -53,10 +53,10 @@ def test_no_loss_no_score_and_no_trend_of_what_is_withheld():
     assert (shop.loss, shop.tested) == (None, None)
     assert all(map(math.isnan, seen))
     assert shop.score(np.zeros(2, np.float32), "local") is None
-    assert [trend.grown for trend in shop.trends] == [None, None]
-    assert not any(trend.latest for trend in shop.trends)
+    assert shop.losses.growth is None
+    assert not (shop.losses.own.latest or shop.losses.tests.latest)
     shop, seen = trained()
-    assert None not in (shop.loss, shop.tested, *(trend.grown for trend in shop.trends))
+    assert None not in (shop.loss, shop.tested, shop.losses.growth)
     assert not any(map(math.isnan, seen))
 
 

@@ -57,12 +57,18 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)
-        _check_bounds(text, path)
-        return tomllib.loads(text)
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", file=path) from None
     except UnicodeDecodeError:
         raise UserError("is not UTF-8 text", file=path) from None
+    return parse_document(text, path)
+
+
+def parse_document(text: str, path: Path) -> dict[str, Any]:
+    """The text of the TOML file `path`. Raises UserError: it is too large, or is not TOML."""
+    _check_bounds(text, path)
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise UserError(f"not TOML: {error}", file=f"{path}:{line[1]}" if line else path) from None

@@ -9,13 +9,12 @@ import json
 import os
 import re
 import secrets
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from p2pfl.config.privacy import PRIVACY
-from p2pfl.config.tables import Mistakes, choice, matching, read_table, require
+from p2pfl.config.tables import Mistakes, choice, matching, parse_document, read_table, require
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import StorageError, UserError
 from p2pfl.storage.disk import refusal_of, replace_file, sync_folder
@@ -75,12 +74,12 @@ def read_word(key_file: Path) -> Word | None:
     path = word_file(key_file)
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            found = tomllib.loads(file.read(MOST_BYTES).decode())
+            found = parse_document(file.read(MOST_BYTES).decode(), path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UserError(f"cannot be read: {error.strerror}", file=path, key="word", allowed=ALLOWED) from None
-    except ValueError:
+    except (UnicodeDecodeError, UserError):
         found = {}
     return _word_of(found, path)
 

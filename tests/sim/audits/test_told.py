@@ -82,4 +82,4 @@ def test_a_loss_that_is_told_is_found(loss_is_told, monkeypatch, no_accountant):
     assert bool(found.mistakes) == loss_is_told
     assert all("loss of a local round" in mistake for mistake in found.mistakes)
     (row,) = (row for row in found.rows if row.attack == "figures told of private rows")
-    assert row.values == {"record, noise 2": "loss of a local round" if loss_is_told else "nothing"}
+    assert row.values["record, noise 2"] == ("loss of a local round" if loss_is_told else "nothing")

@@ -54,7 +54,7 @@ def test_a_whole_audit_with_real_nodes_ends_with_a_table_and_a_picture(ward, tmp
 
 
 def test_json_goes_to_stdout_and_a_mistake_in_the_mechanism_is_an_error(ward, capsys, monkeypatch):
-    monkeypatch.setattr(audits.Auditor, "_try_noise", lambda self: self.found.mistakes.append("too quiet"))
+    monkeypatch.setattr(audits.Auditor, "_try_claims", lambda self: self.found.mistakes.append("too quiet"))
 
     assert run(ward, "--simulated", "--quick", "--attacks", "canary", "--format", "json", "--quiet") == 1
 

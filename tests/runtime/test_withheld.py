@@ -54,7 +54,8 @@ def test_no_loss_no_score_and_no_trend_of_what_is_withheld():
     assert all(map(math.isnan, seen))
     assert shop.score(np.zeros(2, np.float32), "local") is None
     assert shop.losses.growth is None
-    assert not (shop.losses.own.latest or shop.losses.tests.latest)
+    assert not shop.losses.own.latest
+    assert not shop.losses.tests.latest
     shop, seen = trained()
     assert None not in (shop.loss, shop.tested, shop.losses.growth)
     assert not any(map(math.isnan, seen))

@@ -30,10 +30,11 @@ fits its own rows better meanwhile; there is noise for privacy."""
 
 
 class Growth(NamedTuple):
-    """A loss that has grown: why, and in words by how much."""
+    """A loss that has grown: why, and in words by how much. `is_lost`: an untrained model's is lower."""
 
     reason: str
     text: str
+    is_lost: bool
 
 
 @dataclass(slots=True)
@@ -110,11 +111,12 @@ class Losses:
             if not self.tests.has_grown:
                 return None
             text = f"the loss on the common test set is {self.tests.now:.3g}, after {self.tests.best:.3g} at its best"
-            return Growth(self._reason(), text)
+            return Growth(self._reason(), text, is_lost=self.tests.now > (self.tests.untrained or 0.0))
         own = self.own
         if self.private or own.untrained is None or not own.has_grown or own.now <= DIVERGED * own.untrained:
             return None
-        return Growth(DRIVEN, f"the loss of the latest rounds is {own.now:.3g}, after {own.best:.3g} at its best")
+        text = f"the loss of the latest rounds is {own.now:.3g}, after {own.best:.3g} at its best"
+        return Growth(DRIVEN, text, is_lost=True)
 
     def _reason(self) -> str:
         if self.private:

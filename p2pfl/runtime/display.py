@@ -66,6 +66,7 @@ class Display:
             measures=watch.measures,
             privacy=status.privacy,
         )
+        watch.missing = lambda: self.overview.missing(time.monotonic())
         self._line = line
         self._witness = witness
         self._published_at = float("-inf")

@@ -27,6 +27,8 @@ from p2pfl.runtime.watch import OVER
 QUIET_PERIODS = 3
 QUIET_EXTRA_S = 15.0
 """A member is quiet after so many periods, and this for the way."""
+LEAST_RATED_S = 0.5
+"""Rows that were held up come together: how much was sent between them says nothing of a second."""
 
 
 @cache
@@ -72,7 +74,7 @@ class Overview:
 
     def note_row(self, row: VitalsRow, before: VitalsRow | None) -> None:
         """How much a member has sent since its row before."""
-        if before is not None and row.said_at > before.said_at:
+        if before is not None and row.said_at >= before.said_at + LEAST_RATED_S:
             sent = row.vitals.bytes_sent - before.vitals.bytes_sent
             self._rates[row.vitals.member] = max(0.0, sent / (row.said_at - before.said_at))
 
@@ -124,6 +126,10 @@ class Overview:
         """Whether nothing more is to be expected of a member: it is quiet, or no neighbor hears it."""
         return self.is_quiet(row, now) or self._is_lost(row.vitals.member, now)
 
+    def missing(self, now: float) -> int:
+        """How many members that have not ended are not heard of now."""
+        return sum(self.is_gone(row, now) for row in self.rows.values())
+
     def _row(self, member: Member, now: float) -> MemberRow:
         """The same object for as long as nothing has changed."""
         row = self._own if member.index == self.own else self.rows.get(member.index)
@@ -152,7 +158,7 @@ class Overview:
             live=members_of(row.vitals.live),
             unheard=members_of(row.vitals.unheard),
             standing=list(row.vitals.standing),
-            bytes_per_s=None if rate is None else round(rate, 1),
+            bytes_per_s=None if rate is None or row.vitals.phase in OVER else round(rate, 1),
             scores=found,
             main=next(iter(found.values())),
             **said,

@@ -11,7 +11,7 @@ from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import StorageError
-from p2pfl.learn.losses import DRIVEN, NOISY, Losses
+from p2pfl.learn.losses import DRIVEN, NOISY, Growth, Losses
 from p2pfl.learn.metrics import Measure
 from p2pfl.net.spread import VitalsRow
 from p2pfl.reporting.vitals import Vitals, scores
@@ -45,10 +45,12 @@ class Lookout:
     """What the task is measured by, the main measure first; empty while that is not known."""
     losses: Losses = field(default_factory=Losses)
     """Where those of the own rounds and of the tests are going."""
-    grows: str | None = None
-    """Why the loss on the common test set grows; None: it does not."""
+    missing: Callable[[], int] = int
+    """How many members are not heard of now."""
+    away: int = 0
+    """The most members that were away since the loss grows."""
     explained: bool = False
-    """Whether that was told, where it is no alarm."""
+    """Whether it was told why the loss grows, where that is no alarm."""
     rounds: int = 0
     alone: int = 0
     in_a_row: int = 0
@@ -88,29 +90,32 @@ class Lookout:
         return any(edge.is_open for edge in self.core.edges.values())
 
     def _look_at_loss(self) -> None:
+        """One word for as long as the loss is up: who is away meanwhile explains it, also once they are back."""
         growth = self.losses.growth
-        reason = None if growth is None else growth.reason
-        if reason != self.grows:
-            self.feed.settle("loss-back", None)
-            self.explained = False
-        self.grows = reason
         if growth is None:
+            self.feed.settle("loss-back", None)
+            self.away, self.explained = 0, False
             return
-        if reason == DRIVEN:
-            self._raise_alarm("loss-grows", growth.text)
-        elif reason == NOISY:
+        edges = self.core.edges.values()
+        self.away = max(self.away, self.missing(), sum(not edge.is_open for edge in edges))
+        if growth.reason == NOISY:
             self._raise_alarm("noise-prevails", growth.text)
+        elif self._is_driven(growth):
+            self._raise_alarm("loss-grows", growth.text)
         elif not self.explained:
+            self.explained = True
             self._explain(growth.text)
 
+    def _is_driven(self, growth: Growth) -> bool:
+        return self.feed.stands("loss-grows", None) or growth.is_lost or (growth.reason == DRIVEN and not self.away)
+
     def _explain(self, text: str) -> None:
-        """The own rounds fit ever better: nothing is wrong with them. Whose data are not heard of any more matters."""
-        self.explained = True
-        edges = self.core.edges.values()
-        if away := sum(not edge.is_open for edge in edges):
-            self.feed.tell("forgets", None, f"{text}: {away} of {len(edges)} neighbors are away, and their data")
+        """The own rounds fit ever better, or whoever has the data is away: nothing is wrong with the training."""
+        if self.away:
+            who = "a member is" if self.away == 1 else f"{self.away} members are"
+            self.feed.tell("forgets", None, f"{text}: {who} away, whose data nobody brings")
         else:
-            self.feed.tell("overfits", None, f"{text}, while its own rows are fitted ever better")
+            self.feed.tell("overfits", None, f"{text}, while the own rows are fitted ever better")
 
     def _raise_alarm(self, kind: str, text: str) -> None:
         """An alarm that stands says what is so now."""

@@ -169,11 +169,12 @@ def learn(world, own, tested):
 
 
 def test_a_loss_that_grows_with_that_of_the_own_rounds_is_an_alarm_until_it_is_back(world):
+    world.edge.is_open = True
     learn(world, 1.0, 1.0)
     learn(world, 0.4, 0.4)
     assert world.raised == []
     learn(world, 0.6, 0.6)
-    learn(world, 0.7, 0.7)
+    learn(world, 0.5, 0.7)
     assert world.raised == [("loss-grows", None)]
     assert "is 0.7, after 0.4" in world.feed.standing()[0].text, "it says what is so now"
     learn(world, 0.4, 0.4)
@@ -194,9 +195,28 @@ def test_where_neighbors_are_away_the_model_forgets_their_data(world):
     learn(world, 1.0, 1.0)
     learn(world, 0.2, 0.2)
     learn(world, 0.1, 0.4)
-    assert world.raised == []
+    world.edge.is_open = True
+    learn(world, 0.4, 0.5)
+    assert world.raised == [], "what it has forgotten meanwhile it cannot know yet"
     assert world.kinds == ["forgets"]
-    assert world.feed.events[0].text.endswith("1 of 1 neighbors are away, and their data")
+    assert world.feed.events[0].text.endswith(": a member is away, whose data nobody brings")
+
+
+def test_a_loss_above_that_of_an_untrained_model_is_an_alarm_whoever_is_away(world):
+    learn(world, 1.0, 1.0)
+    learn(world, 0.2, 0.2)
+    learn(world, 0.1, 1.4)
+    assert world.raised == [("loss-grows", None)]
+
+
+def test_members_that_nobody_hears_explain_it_too(world):
+    world.edge.is_open = True
+    world.watch.missing = lambda: 2
+    learn(world, 1.0, 1.0)
+    learn(world, 0.2, 0.2)
+    learn(world, 0.4, 0.4)
+    assert world.raised == []
+    assert world.feed.events[0].text.endswith(": 2 members are away, whose data nobody brings")
 
 
 def test_noise_for_privacy_is_an_alarm_of_its_own(world):

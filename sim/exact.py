@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
-from p2pfl.core.effects import Operation
+from p2pfl.core.effects import Operation, StartRound
 from p2pfl.core.events import Event, RoundCommitted
 from p2pfl.core.lives import Life, Start
 from p2pfl.engine.changes import redo
@@ -167,8 +167,9 @@ class ExactEngine:
     def amend(self, neighbors: tuple[int, ...]) -> None:
         self.plan = replace(self.plan, neighbors=neighbors)
 
-    def begin_round(self, index: int, *, accompanied: bool) -> None:
-        self._round = (self._engine.begin_round(accompanied=accompanied), index)
+    def begin_round(self, effect: StartRound) -> None:
+        index = effect.index
+        self._round = (self._engine.begin_round(accompanied=effect.accompanied, away=effect.away), index)
         self.begun = self._round[0].model.copy()  # the engine turns the other one into what was learned
         plan = self.plan
         if plan.gauge is not None and plan.gauge.is_tested and index % plan.evaluate_every == 0:

@@ -316,7 +316,7 @@ class Host(Generic[E_co]):
             return
         self.has_begun = True
         self._note(TraceKind.ROUND_BEGUN, effect.index)
-        self.engine.begin_round(effect.index, accompanied=effect.accompanied)
+        self.engine.begin_round(effect)
         now_ns = self.kernel.now_ns
         ends_ns = now_ns + self.plan.pace.round_ns(self.plan.steps, now_ns)
         self.kernel.at_ns(ends_ns, partial(self._trained, self.life))
@@ -389,8 +389,8 @@ class NodeEngine(Protocol):
     def run(self, operation: Operation) -> Event | None:
         """Carry out what the core asks; the answer for the core, if there is one."""
 
-    def begin_round(self, index: int, *, accompanied: bool) -> None:
-        """Remember what the local round starts with, as it is now. `accompanied`: a neighbor is there."""
+    def begin_round(self, effect: StartRound) -> None:
+        """Remember what the local round starts with, as it is now."""
 
     def end_round(self) -> tuple[int, int]:
         """The local round that began is over: its number of steps (0 if it failed), and n."""

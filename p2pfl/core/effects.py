@@ -127,12 +127,13 @@ class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
     """Train one local round from the model as it is now. -> RoundTrained or RoundRefused
 
-    `accompanied`: a neighbor is there. What balances mixing would drive a node whose neighbors are all gone away for
-    ever.
+    `accompanied`: a neighbor is there. `away` are those that are not, where another one is. What balances mixing with
+    them would drive this node away for ever, for nobody balances it.
     """
 
     index: int
     accompanied: bool
+    away: tuple[int, ...] = ()
 
 
 class Alarm(Struct, frozen=True, kw_only=True, gc=False):

@@ -282,8 +282,11 @@ class Rounds:
         if self._mixes_only or now < self.refused_until:
             return effects
         self.working = True
-        training.begin_round(now, accompanied=is_accompanied(self.edges))
-        return [*effects, StartRound(index=self.facts.rounds, accompanied=training.accompanied)]
+        away = tuple(peer for peer, edge in self.edges.items() if not edge.is_open)
+        accompanied = len(away) < len(self.edges)
+        training.begin_round(now, accompanied=accompanied)
+        away = away if accompanied else ()
+        return [*effects, StartRound(index=self.facts.rounds, accompanied=accompanied, away=away)]
 
     @property
     def _mixes_only(self) -> bool:

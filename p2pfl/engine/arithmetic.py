@@ -8,7 +8,7 @@ many nodes at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -107,8 +107,12 @@ class Seen:
     where: slice = field(default_factory=lambda: slice(None))
 
     @classmethod
-    def of(cls, state: NodeState, method: Method, given: Mapping[str, Vector] | None = None) -> Seen:
-        """What the method has not kept yet is as its `first` says; what was not `given` is zero."""
+    def of(
+        cls, state: NodeState, method: Method, given: Mapping[str, Vector] | None = None, away: Collection[int] = ()
+    ) -> Seen:
+        """What the method has not kept yet is as its `first` says; what was not `given` is zero. Edges to members that
+        are `away` are left out.
+        """
         size = state.model.size
         places = {name: slice(number * size, (number + 1) * size) for number, name in enumerate(method.channels)}
         channels = {name: state.channels[place] for name, place in places.items()}
@@ -117,7 +121,8 @@ class Seen:
         }
         nothing = np.broadcast_to(np.zeros((), state.model.dtype), state.model.shape)
         got = {name: (given or {}).get(name, nothing) for name in method.given}
-        return cls(state.samples, channels, kept, state.edges, places, got)
+        edges = {peer: edge for peer, edge in state.edges.items() if peer not in away}
+        return cls(state.samples, channels, kept, edges, places, got)
 
     def part(self, part: slice) -> Seen:
         """The same part of each vector."""

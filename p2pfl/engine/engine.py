@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from queue import SimpleQueue
 from typing import assert_never
 
@@ -160,13 +160,15 @@ class Engine:
         redo(self.state, change, codecs=self.codecs, method=self.method)
         return change
 
-    def begin_round(self, *, accompanied: bool) -> RoundStart:
-        """What a local round begins with, in memory of its own. `accompanied`: a neighbor is there."""
+    def begin_round(self, *, accompanied: bool, away: Collection[int] = ()) -> RoundStart:
+        """What a local round begins with, in memory of its own. `accompanied`: a neighbor is there; `away` are those
+        that are not, whose edges a method that needs company does not see.
+        """
         method, self._given = self.method, {}
         if not overrides(method, "gradient") or (method.needs_company and not accompanied):
             return RoundStart(self.state.model.copy(), elapsed_s=self.state.elapsed_s)
         with own_failures("the learning method"):
-            given = dict(method.begin(Seen.of(self.state, method)))
+            given = dict(method.begin(Seen.of(self.state, method, away=away if method.needs_company else ())))
             if given.keys() != set(method.given):
                 raise LearningError(f"the learning method gives {sorted(given)}, and says {sorted(method.given)}")
         self._given = {name: self._own(vector) for name, vector in given.items()}

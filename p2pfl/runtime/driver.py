@@ -224,8 +224,8 @@ class Driver:
                 self.links.send(peer, session, message)
             case CloseSession(peer=peer, session=session, reason=reason, rest_s=rest_s):
                 self.links.close(peer, session, reason, rest_s)
-            case StartRound(index=index, accompanied=accompanied):
-                self._start_round(index, accompanied=accompanied)
+            case StartRound():
+                self._start_round(effect)
             case Alarm():
                 self._raise_alarm(effect)
             case Finish():
@@ -269,12 +269,12 @@ class Driver:
 
     # -- training -----------------------------------------------------------------------------------------------------
 
-    def _start_round(self, index: int, *, accompanied: bool) -> None:
+    def _start_round(self, effect: StartRound) -> None:
         """Take the model as it is between two operations, then train in the other thread."""
 
         def begin(engine: Engine) -> None:
-            start = engine.begin_round(accompanied=accompanied)
-            self._submit(self._train, start, index, _now(engine), time.monotonic())
+            start = engine.begin_round(accompanied=effect.accompanied, away=effect.away)
+            self._submit(self._train, start, effect.index, _now(engine), time.monotonic())
 
         if self.budget is None:
             self.engine_thread.jobs.put(Look(begin))

@@ -19,7 +19,17 @@ from typing import Any
 
 from msgspec.structs import force_setattr
 
-from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, NoteLife, Operation, ResetEdge
+from p2pfl.core.effects import (
+    ApplyReply,
+    ApplyRequest,
+    Bootstrap,
+    CommitRound,
+    Freeze,
+    NoteLife,
+    Operation,
+    ResetEdge,
+    StartRound,
+)
 from p2pfl.core.events import Bootstrapped, Event, ReplyApplied, RequestApplied, RequestFrozen, RoundCommitted
 from p2pfl.core.lives import FIRST_LIFE, Life, Start
 from p2pfl.core.messages import DIGEST_BYTES, Reply, Request, request_digest
@@ -255,9 +265,10 @@ class LazyEngine:
 
     # -- local rounds ------------------------------------------------------------------------------------------------
 
-    def begin_round(self, index: int, *, accompanied: bool) -> None:
-        self.round_rate = self.rate(index, self.elapsed_s)
-        self.plane.put(self.index, BeginOp(index, accompanied, self.samples, self.elapsed_s))
+    def begin_round(self, effect: StartRound) -> None:
+        self.round_rate = self.rate(effect.index, self.elapsed_s)
+        op = BeginOp(effect.index, effect.accompanied, self.samples, self.elapsed_s, effect.away)
+        self.plane.put(self.index, op)
 
     def end_round(self) -> tuple[int, int]:
         return self.steps, self.local_samples

@@ -10,13 +10,16 @@ BEGIN, COMMIT, FREEZE, REQUEST, REPLY, SKETCH, RESET = range(7)
 
 
 class BeginOp(Struct, frozen=True, gc=False):
-    """A local round begins. `accompanied`: a neighbor is there. `samples` is n, `elapsed_s` the time trained so far."""
+    """A local round begins. `accompanied` and `away` are those of `StartRound`; `samples` is n, `elapsed_s` the time
+    trained so far.
+    """
 
     kind: ClassVar[int] = BEGIN
     index: int
     accompanied: bool
     samples: int
     elapsed_s: float = 0.0
+    away: tuple[int, ...] = ()
 
 
 class CommitOp(Struct, frozen=True, gc=False):

@@ -206,7 +206,7 @@ class Plane:
 
     def _begin(self, nodes: list[int], ops: list[BeginOp]) -> None:
         which = np.array(nodes)
-        self.rows.begin(which, [op.samples for op in ops])
+        self.rows.begin(which, [op.samples for op in ops], [op.away for op in ops])
         if self.begun is not None:
             self.begun.note(which, self.rows.models)
         for node, op in zip(nodes, ops, strict=True):

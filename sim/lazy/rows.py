@@ -73,6 +73,8 @@ class Rows:
         self._ends: Ints = np.zeros(0, np.int64)
         self._first: Ints = np.zeros(nodes + 1, np.int64)
         """`_ends[_first[node]:_first[node + 1]]` are a node's ends, in the order of its neighbors."""
+        self._others: Ints = np.zeros(0, np.int64)
+        """Of each of the same, the neighbor."""
         self.own: Rows2 = np.zeros((pairs, size), dtype)
         self.peer: Rows2 = np.zeros((pairs, size), dtype)
         self.requests: Rows2 = np.zeros((pairs, size), np.float32)
@@ -97,21 +99,31 @@ class Rows:
         owners, others = np.concatenate([lows, highs]), np.concatenate([highs, lows])
         order = np.lexsort((others, owners))
         self._ends = np.concatenate([2 * numbers, 2 * numbers + 1])[order]
+        self._others = others[order]
         self._first = np.searchsorted(owners[order], np.arange(len(self._first)))
 
-    def sum_of_edges(self, nodes: Ints, name: str) -> Rows2:
-        """The sums (b, d) of what is kept at the ends of each of these nodes."""
+    def sum_of_edges(self, nodes: Ints, name: str, away: Mapping[int, tuple[int, ...]]) -> Rows2:
+        """The sums (b, d) of what is kept at the ends of each of these nodes, but to the neighbors that are away from
+        it.
+        """
         total: Rows2 = np.zeros((len(nodes), self.size), self.dtype)
         first, count = self._first[nodes], self._first[nodes + 1] - self._first[nodes]
         for place in range(int(count.max(initial=0))):
             some = np.flatnonzero(count > place)
+            if away:
+                there = [self._others[first[row] + place] not in away.get(int(nodes[row]), ()) for row in some]
+                some = some[there]
             total[some] += self.kept[name][self._ends[first[some] + place]]
         return total
 
-    def given_to(self, nodes: Ints, samples: Sequence[int]) -> Mapping[str, Rows2]:
-        """What the method gives to a round (b, d) of each of these nodes."""
+    def given_to(
+        self, nodes: Ints, samples: Sequence[int], away: Sequence[tuple[int, ...]] = ()
+    ) -> Mapping[str, Rows2]:
+        """What the method gives to a round (b, d) of each of these nodes, from whose neighbors those are `away`."""
+        gone = {int(node): peers for node, peers in zip(nodes, away, strict=False) if peers}
+        seen = SeenRows(self, nodes, np.array(samples, np.float64)[:, None], gone if self.method.needs_company else {})
         with self._as_alone():
-            return self._plain(self.method.begin(SeenRows(self, nodes, np.array(samples, np.float64)[:, None])))
+            return self._plain(self.method.begin(seen))
 
     @contextmanager
     def _as_alone(self) -> Iterator[None]:
@@ -127,14 +139,14 @@ class Rows:
             raise MisjudgedError("the learning method gives vectors of another type with rows")
         return rows
 
-    def begin(self, nodes: Ints, samples: list[int]) -> None:
+    def begin(self, nodes: Ints, samples: list[int], away: list[tuple[int, ...]]) -> None:
         if len(self.may_join) > len(self.crashing):
             self._have_begun(nodes)
         for some in self._chunks(len(nodes)):
             which = nodes[some]
             self.starts[which] = self._take(0, self.models, which)
             if self.given:
-                for name, rows in self.given_to(which, samples[some]).items():
+                for name, rows in self.given_to(which, samples[some], away[some]).items():
                     self.given[name][which] = rows
 
     def train(self, learners: Learners, nodes: Ints, ops: Sequence[BeginOp]) -> NDArray[np.floating[Any]]:
@@ -334,10 +346,18 @@ class Columns:
 
 
 class SeenRows:
-    """Some nodes as their method sees them: see `NodeVectors`. What they keep outside edges is not put off."""
+    """Some nodes as their method sees them: see `NodeVectors`. What they keep outside edges is not put off. `away` are
+    the neighbors, by node, whose edges are left out.
+    """
 
-    def __init__(self, rows: Rows, nodes: Ints, samples: NDArray[np.float64]) -> None:
-        self._rows, self._nodes = rows, nodes
+    def __init__(
+        self,
+        rows: Rows,
+        nodes: Ints,
+        samples: NDArray[np.float64],
+        away: Mapping[int, tuple[int, ...]] | None = None,
+    ) -> None:
+        self._rows, self._nodes, self._away = rows, nodes, away or {}
         self.samples = samples
         self.kept: dict[str, Rows2] = {}
 
@@ -350,7 +370,7 @@ class SeenRows:
         return {name: rows[self._nodes] for name, rows in self._rows.given.items()}
 
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Rows2:  # noqa: ARG002 - there is one
-        return self._rows.sum_of_edges(self._nodes, name)
+        return self._rows.sum_of_edges(self._nodes, name, self._away)
 
 
 class EdgeCodecs:

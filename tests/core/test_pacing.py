@@ -85,6 +85,13 @@ def test_a_neighbor_without_a_session_costs_nothing():
     assert only(ticked(node, 1.0), StartRound) == [StartRound(index=1, accompanied=False)]
 
 
+def test_a_round_knows_which_neighbors_are_away_where_others_are_there():
+    node = training(0, 1, 2)
+    asked = exchange_as_initiator(node, open_session(node, 1)) + ticked(node, 1.0)
+    effects = exchange_as_initiator(node, only(asked, Freeze)[-1:], 1.01)
+    assert only(effects, StartRound) == [StartRound(index=1, accompanied=True, away=(2,))]
+
+
 def test_a_session_that_ends_ends_the_waiting_for_it():
     node = training(0, 1)
     freeze(node, open_session(node, 1))

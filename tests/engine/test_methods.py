@@ -103,6 +103,25 @@ def test_a_sum_over_edges_has_the_part_that_is_asked_for():
     np.testing.assert_array_equal(np.concatenate(sums), pair.engines[0].state.edges[1].kept["passed"][size:])
 
 
+@pytest.mark.parametrize("needs_company", [True, False])
+def test_the_edges_to_who_is_away_do_not_count_in_a_round_that_needs_company(needs_company):
+    """What they hold is kept for when the neighbor is back."""
+
+    class Balancing(Users):
+        def begin(self, node):
+            return {"seen": node.sum_of_edges("passed")}
+
+    Balancing.needs_company = needs_company
+    pair = Pair(method=Balancing())
+    for index in (0, 1):
+        pair.train(index, pair.engines[index].state.model + np.float32(index + 1))
+    pair.exchange()
+    engine = pair.engines[0]
+    assert engine.begin_round(accompanied=True).given["seen"].any()
+    assert engine.begin_round(accompanied=True, away=(1,)).given["seen"].any() != needs_company
+    assert engine.begin_round(accompanied=True).given["seen"].any()
+
+
 def test_a_rounds_outcome_is_judged_by_what_the_round_was_given_not_by_what_mixing_brought_since():
     """And a round that was trained alone was given nothing."""
     seen = []

@@ -12,7 +12,7 @@ from torch import nn
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.core.effects import CommitRound
+from p2pfl.core.effects import CommitRound, StartRound
 from p2pfl.engine.codecs import Codecs
 from p2pfl.errors import UserError
 from p2pfl.learn.load import learner_for, make_learner
@@ -109,7 +109,7 @@ def test_a_round_that_the_engine_drops_leaves_the_own_part_as_it_was():
     engine.boot(1)
     counts = []
     for index in range(3):
-        engine.begin_round(index, accompanied=False)
+        engine.begin_round(StartRound(index=index, accompanied=False))
         engine.end_round()
         engine.run(CommitRound(version=index + 1, trained=True, rho=1.0, elapsed_s=1.0, least_samples=0.0))
         counts += learner.local_state()["count"].tolist()

@@ -100,7 +100,8 @@ class Method:
     no_terms: tuple[float, ...] = ()
     """The `terms` of a node that has not trained yet; their number never changes."""
     needs_company = False
-    """A round without a neighbor is trained without `gradient`."""
+    """A round without a neighbor is trained without `gradient`, and in others edges to who is away are not seen by `begin`.
+    """
     needs_loss = False
     """`trained` or `terms` look at `Round.loss`, `moved` or `terms`."""
     every_parameter = False

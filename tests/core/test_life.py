@@ -58,7 +58,7 @@ def test_a_fresh_node_waits_for_the_others_no_longer_than_the_setting():
     assert node.deadline() == 2.5
     open_session(node, 0, 1.0)
     assert only(node.wake(2.4), StartRound) == []
-    assert only(node.wake(2.5), StartRound) == [StartRound(index=0, accompanied=True)]
+    assert only(node.wake(2.5), StartRound) == [StartRound(index=0, accompanied=True, away=(2,))]
 
 
 def test_a_node_with_a_memory_waits_only_briefly_for_the_others():
@@ -66,7 +66,7 @@ def test_a_node_with_a_memory_waits_only_briefly_for_the_others():
     started(node)
     assert node.deadline() == RESUME_WAIT_S
     open_session(node, 0, 1.0, greeting=hello(version=5, level=None))
-    assert only(node.wake(RESUME_WAIT_S), StartRound) == [StartRound(index=2, accompanied=True)]
+    assert only(node.wake(RESUME_WAIT_S), StartRound) == [StartRound(index=2, accompanied=True, away=(2,))]
 
 
 @pytest.mark.parametrize("done", [0, 2])
@@ -80,7 +80,7 @@ def test_a_node_whose_neighbors_are_not_there_waits_untrained_for_ever_and_says_
     assert only(effects, StartRound) == []
     assert node.rounds.phase is Phase.WAITING
     effects = open_session(node, 0, 4000.0, greeting=hello(version=done, level=None)) + node.wake(4000.0)
-    assert only(effects, StartRound) == [StartRound(index=done, accompanied=True)]
+    assert only(effects, StartRound) == [StartRound(index=done, accompanied=True, away=(2,))]
 
 
 def test_a_node_that_has_finished_answers_with_done_for_a_while_and_finishes_again():

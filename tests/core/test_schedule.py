@@ -113,7 +113,7 @@ def test_a_neighbor_without_a_session_costs_nothing_in_its_round_or_in_another()
         asked, _ = freeze(node, open_session(node, peer))
         apply_reply(node, say(node, peer, reply_to(asked), 0.3), 0.3)
     node.handle(SessionClosed(peer=2, session=1), 0.5)
-    assert only(ticked(node, 1.0), StartRound) == [StartRound(index=1, accompanied=True)]
+    assert only(ticked(node, 1.0), StartRound) == [StartRound(index=1, accompanied=True, away=(2,))]
     node.handle(SessionClosed(peer=1, session=1), 1.5)
     assert only(ticked(node, 2.0), StartRound) == [StartRound(index=2, accompanied=False)]
 

@@ -100,8 +100,7 @@ class Method:
     no_terms: tuple[float, ...] = ()
     """The `terms` of a node that has not trained yet; their number never changes."""
     needs_company = False
-    """A round without a neighbor is trained without `gradient`, and in others edges to who is away are not seen by `begin`.
-    """
+    """A round without a neighbor is trained without `gradient`; in others `begin` sees no edge to one that is away."""
     needs_loss = False
     """`trained` or `terms` look at `Round.loss`, `moved` or `terms`."""
     every_parameter = False

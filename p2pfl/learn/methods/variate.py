@@ -2,9 +2,9 @@
 
 The variate of node i is C_i = -(beta/n_i) sum_j S_ij, added to each gradient. S_ij, the *flow* of an edge, is the sum
 over its exchanges of D/a, where n times the model moved by D, and a = rho eta H is the larger of both ends' learning
-rate times steps. Its two ends differ only in sign, so sum_i n_i C_i is zero whatever else a node has lost; flows of neighbors
-that are away do not count. The idea is that of SCAFFOLD (Karimireddy et al., arXiv 1910.06378) and of K-GT (Liu et al.,
-arXiv 2301.01313), without a second vector on the wire.
+rate times steps. Its two ends differ only in sign, so sum_i n_i C_i is zero whatever else a node has lost; flows of
+neighbors that are away do not count. The idea is that of SCAFFOLD (Karimireddy et al., arXiv 1910.06378) and of K-GT
+(Liu et al., arXiv 2301.01313), without a second vector on the wire.
 """
 
 from __future__ import annotations

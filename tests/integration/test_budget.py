@@ -70,9 +70,10 @@ class Private(Wrapped):
 def private(ward, start):
     """A ward whose nodes have budgets of so many rounds, and how its node `index` is started."""
 
-    def private(rounds=6, *, to_do=4, words=(0, 1), vitals=True, **training):
+    def private(rounds=6, *, to_do=4, words=(0, 1), vitals=True, round_s=0.0, **training):
         field = ward(
             2,
+            task={"step_s": round_s},
             training={"rounds": to_do, "closing_rounds": 1, "when_through": "mix", **training},
             gossip={"start_wait_s": 5.0, "linger_s": 1.0, "vitals": vitals},
         )
@@ -173,7 +174,7 @@ def wipe(folder, *, beside):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a session is broken off on purpose
 async def test_a_wiped_node_goes_on_by_the_file_beside_its_key_or_is_unsure_until_a_person_begins_another(private):
-    field, begin = private(rounds=400, to_do=300)
+    field, begin = private(rounds=900, to_do=800, round_s=0.02)
     first, folder = begin(0), field.folder / "node1"
     await has_trained(first, begin(1), 3)
     paid = told_of(first, 1)
@@ -201,7 +202,7 @@ async def test_a_wiped_node_goes_on_by_the_file_beside_its_key_or_is_unsure_unti
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as above
 async def test_an_old_copy_of_a_node_trains_nothing_once_a_neighbor_tells_what_it_has_signed(private, vitals):
     """With its key, and what stands beside that."""
-    field, begin = private(rounds=400, to_do=300, vitals=vitals)
+    field, begin = private(rounds=900, to_do=800, vitals=vitals, round_s=0.02)
     first, folder, copy = begin(0), field.folder / "node1", field.folder / "copy"
     await has_trained(first, begin(1), 2)
     shutil.copytree(folder, copy)

@@ -37,9 +37,9 @@ class Notes(dict):
             host.engine.begin_round = self._noted(host, host.engine.begin_round)
 
     def _noted(self, host, begin):
-        def begin_round(index, *, accompanied):
+        def begin_round(effect):
             self[host.index] = host.engine.state.model.copy()
-            begin(index, accompanied=accompanied)
+            begin(effect)
 
         return begin_round
 

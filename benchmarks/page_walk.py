@@ -1,9 +1,9 @@
 """Pictures of the page of one board while another is killed, a third loses its cable, and the others end.
 
-    python benchmarks/page_walk.py walk-out
+    python benchmarks/page_walk.py walk-out [--nodes 5]
 
-Five boards are network namespaces of this machine (root, iproute2) with real nodes; the page is pi1's, in Chromium.
-Each event has pictures at its second, 5 and 15 s later, on a desk and on a phone, light and dark; beside them
+Five boards (or more) are network namespaces of this machine (root, iproute2) with real nodes; the page is pi1's, in
+Chromium. Each event has pictures at its second, 5 and 15 s later, on a desk and on a phone, light and dark; beside them
 `walk.txt`: at each moment what the page said, and what `p2pfl status` says after the end.
 """
 
@@ -24,7 +24,6 @@ import browser
 from lan_in_a_box import Host, Lan, why_not
 
 P2PFL = (sys.executable, "-m", "p2pfl")
-NAMES = ("pi1", "pi2", "pi3", "pi4", "pi5")
 PORT, PAGE = 8470, "127.0.0.1:8480"
 DESK = {"width": 1180, "height": 900, "phone": False}
 PHONE = {"width": 390, "height": 844, "phone": True}
@@ -84,13 +83,13 @@ async def shoot(url: str, folder: Path) -> None:
                 print(said, flush=True)
 
 
-def walk(folder: Path) -> None:
+def walk(folder: Path, count: int) -> None:
     ward, lines = folder / "ward", list[str]()
     with Lan() as lan:
-        hosts = {name: lan.host(name) for name in NAMES}
+        hosts = {name: lan.host(name) for name in (f"pi{number}" for number in range(1, count + 1))}
         _make(ward, hosts)
-        nodes = {name: _start(hosts[name], ward, name, folder) for name in NAMES}
-        time.sleep(12.0)
+        nodes = {name: _start(hosts[name], ward, name, folder) for name in hosts}
+        time.sleep(2.4 * count)
         eyes = Eyes(hosts["pi1"], folder)
         began = time.monotonic()
 
@@ -117,7 +116,7 @@ def walk(folder: Path) -> None:
         nodes["pi1"].wait(timeout=400)
         time.sleep(2.0)
         look("ended")
-        codes = {name: nodes[name].wait(timeout=120) for name in NAMES}
+        codes = {name: nodes[name].wait(timeout=120) for name in nodes}
         for command in ("status", "watch"):
             done = hosts["pi1"].run(*P2PFL, command, ward)
             lines.append(f"\np2pfl {command} ward: exit {done.returncode}\n{done.stdout}{done.stderr}")
@@ -127,10 +126,10 @@ def walk(folder: Path) -> None:
 
 
 def _make(ward: Path, hosts: dict[str, Host]) -> None:
-    subprocess.run([*P2PFL, "new", str(ward), "--nodes", ",".join(NAMES)], check=True, capture_output=True)
+    subprocess.run([*P2PFL, "new", str(ward), "--nodes", ",".join(hosts)], check=True, capture_output=True)
     file = ward / "federation.toml"
-    text = file.read_text(encoding="utf-8").replace("rounds = 40", "time_s = 75")
-    for place, name in enumerate(NAMES):
+    text = file.read_text(encoding="utf-8").replace("rounds = 40", f"time_s = {75 + 3 * len(hosts)}")
+    for place, name in enumerate(hosts):
         text = text.replace(f'"127.0.0.1:{PORT + place}"', f'"{hosts[name].ipv4}:{PORT}"')
         settings = f'[node]\nlisten = "0.0.0.0:{PORT}"\nstatus_listen = "{PAGE}"\n'
         (ward / name / "node.toml").write_text(settings, encoding="utf-8")
@@ -145,6 +144,7 @@ def _start(host: Host, ward: Path, name: str, folder: Path) -> subprocess.Popen[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--nodes", type=int, default=5, help="how many boards (%(default)s)")
     parser.add_argument("--shoot", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.shoot:
@@ -154,7 +154,7 @@ def main() -> None:
         sys.exit(f"no walk: {reason}")
     shutil.rmtree(options.folder, ignore_errors=True)
     options.folder.mkdir(parents=True)
-    walk(options.folder.absolute())
+    walk(options.folder.absolute(), options.nodes)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,10 @@ notice = logging.getLogger("p2pfl.notice")
 """Logs what is worth a line although nothing is wrong."""
 
 QUIET_WAIT_S = 3.0
-LAST_WORDS_S = 1.0
-"""How long a node that has finished waits, at most, for the others' last words: each shows how all of them ended."""
+LAST_WORDS_S, LAST_WORD_S, MOST_LAST_WORDS_S = 1.0, 0.5, 10.0
+"""How long a node that has finished waits, at most, for the others' last words: so long and so long for each member.
+Each shows how all of them ended. On an edge three rows pass in a second, and all end at once.
+"""
 PAGE_LINGERS_S = 2.0
 """How long an open page may take to read how it ended."""
 OWN_ADDRESSES = ("listen", "status_listen")
@@ -290,7 +292,7 @@ class Application:
                 await driver.finished.wait()
                 for task in tasks:
                     task.cancel()
-                await self.display.farewell(wait_s=0.0 if self.stopped else LAST_WORDS_S)
+                await self.display.farewell(wait_s=0.0 if self.stopped else self._last_words_s)
             if driver.failure is not None:
                 raise driver.failure
             result = await self._conclude(engine, driver)
@@ -298,6 +300,10 @@ class Application:
                 self.display.see_end()
                 await page.conclude("finished" if result.finished else "stopped", PAGE_LINGERS_S)
             return result
+
+    @property
+    def _last_words_s(self) -> float:
+        return min(MOST_LAST_WORDS_S, LAST_WORDS_S + LAST_WORD_S * len(self.setup.federation.present))
 
     def _status(self, core: Core, driver: Driver, links: Links) -> Status:
         setup = self.setup

@@ -306,7 +306,7 @@ function finish(phase) {
   const score = said.byIndex.get(said.own)?.main, open = rows().filter(row => !OVER.includes(row.phase)).map(row => row.name);
   ended = { phase, at };
   const how = score === null || score === undefined ? "" : `, ${main().label} ${figure(score)}`;
-  connection(phase === "finished" ? "over" : "over stopped", `${phase} at ${at}${how}${open.length ? `; not heard from at the end: ${open.join(", ")}` : ""}`);
+  connection(phase === "finished" ? "over" : "over stopped", `${phase} at ${at}${how}${open.length ? `; not heard from at the end: ${open.slice(0, 4).join(", ")}${open.length > 4 ? ` and ${open.length - 4} more` : ""}` : ""}`);
   draw();
   setTimeout(again, 5000);
 }

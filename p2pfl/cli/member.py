@@ -7,7 +7,9 @@ nodes that run. They pass it on among themselves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from p2pfl.cli.output import Form, format_option, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.config.charter import Charter
+    from p2pfl.config.invites import Request
     from p2pfl.config.model import FederationConfig
     from p2pfl.crypto.identity import Identity
     from p2pfl.runtime.handing import Handed
@@ -50,6 +53,7 @@ _key = click.option(
     "--key", "key_file", type=click.Path(path_type=Path), help="The admin key; by default admin.key in FEDERATION."
 )
 
+_yes = click.option("--yes", is_flag=True, help="Do not ask: for scripts.")
 _offline = click.option("--offline", is_flag=True, help="Dial nobody: write members.toml, to be copied to the nodes.")
 
 
@@ -80,20 +84,22 @@ def show(*, federation: Path, form: Form) -> None:
 @click.command(epilog="\b\nExample:\n  p2pfl member add ward 'p2pfl-request:...'")
 @_federation
 @click.argument("request", metavar="REQUEST")
+@_yes
 @_key
 @_offline
-def add(*, federation: Path, request: str, key_file: Path | None, offline: bool) -> None:
-    """Take in a new member, by the REQUEST that `p2pfl join` has printed on its machine."""
-    from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.successors import with_member  # noqa: PLC0415 - as above
-    from p2pfl.runtime.membership import require_invited, use_up  # noqa: PLC0415 - as above
+@click.pass_context
+def add(
+    context: click.Context, *, federation: Path, request: str, yes: bool, key_file: Path | None, offline: bool
+) -> None:
+    """Take in a new member, by the REQUEST that `p2pfl join` has printed on its machine.
 
-    asked = read_request(request)
-    found, admin = _open(federation, key_file, offline=offline)
-    require_invited(found, asked)
-    charter = with_member(found, name=asked.name, key=asked.key, address=asked.address)
-    _sign(found, charter, admin, offline=offline)
-    use_up(found, asked)
+    It shows whose key and address that is, and asks: the two people should compare the key. Exit code 1: you did not
+    say yes, and nothing was changed.
+    """
+    from p2pfl.config.successors import with_member  # noqa: PLC0415 - `--help` stays instant
+
+    if not _take_in(with_member, federation, request, key_file, yes=yes, offline=offline):
+        context.exit(1)
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl member remove ward pi4")
@@ -114,23 +120,22 @@ def remove(*, federation: Path, name: str, key_file: Path | None, offline: bool)
 )
 @_federation
 @click.argument("request", metavar="REQUEST")
+@_yes
 @_key
 @_offline
-def replace(*, federation: Path, request: str, key_file: Path | None, offline: bool) -> None:
+@click.pass_context
+def replace(
+    context: click.Context, *, federation: Path, request: str, yes: bool, key_file: Path | None, offline: bool
+) -> None:
     """Put a new machine in the place of one that is gone: the same name and neighbors, another key.
 
-    REQUEST is what `p2pfl join` has printed on the new machine, for an invite made with --replace.
+    REQUEST is what `p2pfl join` has printed on the new machine, for an invite made with --replace. As with add, it is
+    shown and asked first.
     """
-    from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.successors import with_replacement  # noqa: PLC0415 - as above
-    from p2pfl.runtime.membership import require_invited, use_up  # noqa: PLC0415 - as above
+    from p2pfl.config.successors import with_replacement  # noqa: PLC0415 - `--help` stays instant
 
-    asked = read_request(request)
-    found, admin = _open(federation, key_file, offline=offline)
-    require_invited(found, asked)
-    charter = with_replacement(found, name=asked.name, key=asked.key, address=asked.address)
-    _sign(found, charter, admin, offline=offline)
-    use_up(found, asked)
+    if not _take_in(with_replacement, federation, request, key_file, yes=yes, offline=offline):
+        context.exit(1)
 
 
 @click.command(
@@ -187,6 +192,43 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
     _tell(handed)
     if not handed.to:
         context.exit(1)
+
+
+def _take_in(
+    successor: Callable[..., Charter], path: Path, line: str, key_file: Path | None, *, yes: bool, offline: bool
+) -> bool:
+    """Whether the machine that asks was taken in, by the charter that `successor` makes; the invite is used up then."""
+    from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.runtime.membership import require_invited, use_up  # noqa: PLC0415 - as above
+
+    asked = read_request(line)
+    if not yes and not sys.stdin.isatty():
+        allowed = "a terminal, to look at the key and say yes; or --yes, which takes in whoever has answered the invite"
+        raise UserError("there is no terminal to ask at", key="--yes", allowed=allowed)
+    found, admin = _open(path, key_file, offline=offline)
+    require_invited(found, asked, now=time.time())
+    charter = successor(found, name=asked.name, key=asked.key, address=asked.address)
+    _show_request(found, charter, asked)
+    if not yes and not click.confirm("take it in?", err=True):
+        click.echo("nothing was changed, and the invite still holds", err=True)
+        return False
+    _sign(found, charter, admin, offline=offline)
+    use_up(found, asked)
+    return True
+
+
+def _show_request(federation: FederationConfig, charter: Charter, asked: Request) -> None:
+    """The key and address that the new charter gives to that name, and those of the member that it replaces."""
+    from p2pfl.crypto.identity import fingerprint  # noqa: PLC0415 - `--help` stays instant
+
+    newcomer = next(one for one in charter.present if one.key == asked.key)
+    before = next((one for one in federation.present if one.name == asked.name), None)
+    for text, one in ((f"{asked.name} asks to be a member:", newcomer), ("in the place of:", before)):
+        if one is not None:
+            address = one.address or "none: it dials, or is found on the LAN"
+            click.echo(f"{text:<30} key {fingerprint(one.key)}   address {address}", err=True)
+    click.echo(f"compare: `p2pfl join` has printed the key on {asked.name}", err=True)
 
 
 def _address(text: str) -> tuple[str, str]:

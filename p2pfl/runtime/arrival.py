@@ -13,7 +13,7 @@ from p2pfl.config.charter import Charter, CharterError, amended, checked
 from p2pfl.config.invites import Contact, Invite
 from p2pfl.config.load import load_stranger, node_file
 from p2pfl.config.model import FederationConfig
-from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.net.errands import Errand, UnreachableError
 from p2pfl.runtime.charters import FILE_NAME, newest
 from p2pfl.runtime.joining import find_invite, require_same
@@ -71,8 +71,8 @@ async def wait_for_charter(
         reasons = "; ".join(found[:MOST_SHOWN]) or "no member has an address, here or in the invite"
         if time.monotonic() - said_at >= (SAY_AGAIN_S if reasons == said else SAY_NEWS_S):
             said, said_at = reasons, time.monotonic()
-            text = "not a member yet: waits until `p2pfl member add` takes in the key %s. Asked: %s"
-            notice.info(text, public_text(identity.public), reasons)
+            text = "not a member yet: waits until `p2pfl member add` takes in the key %s (%s). Asked: %s"
+            notice.info(text, fingerprint(identity.public), public_text(identity.public), reasons)
         await asyncio.sleep(random.uniform(*PAUSE_S))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from p2pfl.config.invites import Invite, Request, code_files, difference, read_invite, request_line
@@ -21,8 +22,16 @@ INVITE_FILE = "invite"
 USUAL_PORT = 8470
 
 
-def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> str:
-    """The folder `target` with a folder for the new member in it; returns the line of its request.
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """`line` is the request as people carry it."""
+
+    request: Request
+    line: str
+
+
+def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> Joined:
+    """The folder `target` with a folder for the new member in it, and its request.
 
     `source` is a copy of the federation's files, which are checked by the invite and copied.
     Raises UserError: `target` is a federation already, or the files in `source` are others.
@@ -47,7 +56,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
     request = Request(
         federation=invite.federation, name=invite.name, key=identity.public, address=at, token=invite.token
     )
-    return request_line(request, identity.sign)
+    return Joined(request, request_line(request, identity.sign))
 
 
 def files_of(federation: FederationConfig) -> list[Path]:

@@ -7,12 +7,13 @@ import io
 import json
 import stat
 import sys
+import time
 
 import pytest
 
 from p2pfl import Federation
 from p2pfl.config.load import load_config
-from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.identity import Identity, fingerprint
 from p2pfl.net.errands import UnreachableError
 
 
@@ -39,6 +40,7 @@ def ask(p2pfl):
 def member(p2pfl):
     def member(command, *arguments):
         more = () if command == "list" else ("--offline",)
+        more += ("--yes",) if command in ("add", "replace") else ()
         return p2pfl("member", command, "ward", *arguments, *more)
 
     return member
@@ -235,8 +237,118 @@ def test_an_invite_is_good_for_one_request(ward, ask, member, tmp_path):
     request = ask("pi4", "there")
     assert member("add", request).code == 0
     before = contents(ward)
-    refused(member("add", request), "used already")
+    own = fingerprint(Identity.load(tmp_path / "there" / "pi4" / "node.key").public)
+    refused(member("add", request), "used already", own, "this very request", "nothing to do")
     assert contents(ward) == before
+
+
+def test_who_was_not_first_learns_which_key_was_and_what_to_do(ward, member, p2pfl, tmp_path):
+    """The line of the invite was seen by somebody else, who has answered it sooner."""
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    finder, newcomer = (p2pfl("join", line, folder, "--from", "ward").out.strip() for folder in ("finder", "there"))
+    assert member("add", finder).code == 0
+    before = contents(ward)
+    taken = fingerprint(Identity.load(tmp_path / "finder" / "pi4" / "node.key").public)
+    outcome = member("add", newcomer)
+    refused(outcome, "used already", taken, "p2pfl member remove ward pi4", "p2pfl invite ward pi4")
+    assert contents(ward) == before
+    assert member("remove", "pi4").code == 0
+    outcome = member("add", newcomer)
+    refused(outcome, "used already", taken, "p2pfl invite ward pi4")
+    assert "member remove" not in outcome.err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_whose_key_and_address_is_added_is_shown_and_asked(ward, ask, p2pfl, monkeypatch, tmp_path):
+    """And `join` has printed the same fingerprint, for two people to compare."""
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    joined = p2pfl("join", line, "there", "--from", "ward", "--address", "10.0.0.4:8470")
+    shown = fingerprint(Identity.load(tmp_path / "there" / "pi4" / "node.key").public)
+    assert shown in joined.err
+    before = contents(ward)
+    for answer in ("n\n", "\n"):
+        monkeypatch.setattr(sys, "stdin", Terminal(answer))
+        outcome = p2pfl("member", "add", "ward", joined.out.strip(), "--offline")
+        assert outcome.code == 1
+        for word in ("pi4", shown, "10.0.0.4:8470", "nothing was changed"):
+            assert word in outcome.err, outcome.err
+        assert contents(ward) == before
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert p2pfl("member", "add", "ward", joined.out.strip(), "--offline").code == 0
+    assert load_config(ward).member("pi4").address == "10.0.0.4:8470"
+
+
+def test_a_replacement_is_shown_beside_the_member_that_it_replaces(ward, ask, p2pfl, monkeypatch):
+    old = load_config(ward).member("pi2")
+    request = ask("pi2", "new-pi2", "--replace")
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    outcome = p2pfl("member", "replace", "ward", request, "--offline")
+    assert outcome.code == 1
+    for word in ("127.0.0.1:9", fingerprint(old.key), old.address):
+        assert word in outcome.err
+
+
+@pytest.mark.parametrize("command", ["add", "replace"])
+def test_without_a_terminal_nobody_is_taken_in_unseen(command, ward, ask, p2pfl, monkeypatch):
+    request = ask("pi4", "there") if command == "add" else ask("pi2", "there", "--replace")
+    before = contents(ward)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    refused(p2pfl("member", command, "ward", request, "--offline"), "no terminal", "--yes")
+    assert contents(ward) == before
+    assert p2pfl("member", command, "ward", request, "--offline", "--yes").code == 0
+
+
+DAY_S = 86_400.0
+
+
+def test_an_invite_ends_after_three_days_or_as_many_as_are_wished(ward, ask, member, p2pfl, monkeypatch):
+    """The inviting machine's clock and record count; a request that comes later uses up nothing."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    request, longer = ask("pi4", "there"), ask("pi5", "elsewhere", "--days", "30")
+    before = contents(ward)
+    monkeypatch.setattr(time, "time", lambda: now + 3 * DAY_S + 60)
+    refused(member("add", request), "its invite ended", "p2pfl invite ward pi4")
+    assert contents(ward) == before
+    assert member("add", longer).code == 0
+    assert "until" in p2pfl("invite", "ward", "pi6", "--no-qr").err
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "x", "1000"])
+def test_days_of_an_invite_that_are_none(days, ward, p2pfl):
+    before = contents(ward)
+    assert p2pfl("invite", "ward", "pi4", "--days", days).code == 2
+    assert contents(ward) == before
+
+
+def test_a_new_machine_does_not_answer_an_invite_that_has_ended(ward, p2pfl, monkeypatch, tmp_path):
+    line, now = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip(), time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 4 * DAY_S)
+    refused(p2pfl("join", line, "there"), "the invite ended", "clock")
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_board_that_wakes_up_in_the_past_is_not_locked_out(ward, p2pfl, monkeypatch):
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert p2pfl("join", line, "there").code == 0
+
+
+def test_an_invite_of_an_earlier_version_ends_three_days_after_its_record_was_written(
+    ward, ask, member, p2pfl, monkeypatch
+):
+    request, late = ask("pi4", "there"), ask("pi5", "elsewhere")
+    file = ward / "invites.json"
+    old = [{key: one[key] for key in ("name", "token", "used")} for one in json.loads(file.read_text())]
+    file.write_text(json.dumps(old), encoding="utf-8")
+    assert member("add", request).code == 0
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3 * DAY_S + 60)
+    refused(member("add", late), "its invite ended")
 
 
 def test_two_newcomers_of_one_name(ward, ask, member):
@@ -260,14 +372,14 @@ def test_a_request_for_another_federation_or_of_an_invite_from_elsewhere(ward, a
     (ward / "invites.json").unlink()
     refused(member("add", request), "answers no invite")
     p2pfl("new", "other", "--nodes", "2", "--task", "digits", "--admin")
-    refused(p2pfl("member", "add", "other", request, "--offline"), "another federation")
+    refused(p2pfl("member", "add", "other", request, "--offline", "--yes"), "another federation")
 
 
 @pytest.mark.parametrize("cut", [10, 60, -1])
 def test_a_line_that_was_cut(cut, ward, ask, p2pfl, tmp_path):
     request, line = ask("pi4", "there"), p2pfl("invite", "ward", "pi5", "--no-qr").out.strip()
     before = contents(ward)
-    refused(p2pfl("member", "add", "ward", request[:cut], "--offline"))
+    refused(p2pfl("member", "add", "ward", request[:cut], "--offline", "--yes"))
     refused(p2pfl("join", line[:cut], "elsewhere"))
     assert contents(ward) == before
     assert not (tmp_path / "elsewhere").exists()

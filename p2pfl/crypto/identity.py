@@ -103,7 +103,7 @@ def public_text(public: bytes) -> str:
 
 
 def fingerprint(public: bytes) -> str:
-    """Five groups of four letters and digits, 100 bits of a hash of a public key, for two people to compare by phone."""
+    """Five groups of four letters or digits, 100 bits of a hash of a public key, for two people to compare."""
     hashed = hashlib.blake2b(public, digest_size=FINGERPRINT_BYTES, person=b"p2pfl-finger").digest()
     text = base64.b32encode(hashed).decode("ascii").lower()[:FINGERPRINT_LENGTH]
     return "-".join(text[start : start + 4] for start in range(0, FINGERPRINT_LENGTH, 4))

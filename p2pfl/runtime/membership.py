@@ -183,15 +183,16 @@ def _issued(federation: FederationConfig) -> list[Issued]:
     path = federation.path.parent / INVITES_FILE
     try:
         issued = msgspec.json.decode(path.read_bytes(), type=list[Issued])
-        for one in issued:
-            if one.until is None:
-                one.until = int(path.stat().st_mtime) + USUAL_DAYS * DAY_S
-        return issued
+        written_at = int(path.stat().st_mtime)
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError) as error:
         allowed = "what `p2pfl invite` wrote; remove it to begin anew, and the invites that it has are void"
         raise UserError(f"cannot be read: {error}", file=path, allowed=allowed) from None
+    for one in issued:
+        if one.until is None:
+            one.until = written_at + USUAL_DAYS * DAY_S
+    return issued
 
 
 def _remember(federation: FederationConfig, issued: list[Issued]) -> None:

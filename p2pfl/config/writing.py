@@ -191,6 +191,7 @@ _NODE = """\
 
 [node]
 {listen}
+# Others dial the port of this node's address. Where a router passes another one on to it: forwarded_port = 9000
 # key_file = "node.key"
 # state_dir = "state"
 # status_listen = "127.0.0.1:0"  # the status page, port 0 takes a free one; "none" turns it off

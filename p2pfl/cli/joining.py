@@ -43,6 +43,9 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
     )
     if made.until is not None:
         click.echo(f"it is good for one answer, until {in_words(made.until)}", err=True)
+    if not made.contacts and not found.discovery:
+        text = f"no member has an address, so that {name} can ask nobody to be taken in: p2pfl member set"
+        click.echo(f"{text} {federation} --address NAME=HOST:PORT, or discovery = true on one LAN", err=True)
     if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
         text = "the members' addresses are for this machine alone: from another one nobody reaches them; first"
         click.echo(f"{text} p2pfl member set {federation} --address NAME=HOST:PORT, and invite again", err=True)
@@ -68,10 +71,11 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     """Make this machine's own key, and the folder DIR, by the LINE that `p2pfl invite` has printed.
 
     It prints a request, one line, for `p2pfl member add`. DIR is by default named as the federation. The key never
-    leaves this machine. Code does not come with the line: copy federation.toml and the task's file, and say with
-    --from where they are, or put them into DIR later; they must be those that the invite was made for.
+    leaves this machine. Code does not come with the line: copy federation.toml and the task's file into DIR, before or
+    after, or say with --from where they are; they must be those that the invite was made for.
     """
     from p2pfl.config.invites import read_invite, require_current  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.load import FILE_NAME  # noqa: PLC0415 - as above
     from p2pfl.config.model import MEMBER  # noqa: PLC0415 - as above
     from p2pfl.crypto.identity import fingerprint  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -93,7 +97,7 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     text = "the line above goes to who made the invite, for p2pfl member add, or replace"
     click.echo(f"{text}: what `p2pfl invite` has named there", err=True)
     click.echo(f"it will be asked there whether the key is {fingerprint(joined.request.key)}: compare", err=True)
-    if source is None:
+    if not (target / FILE_NAME).exists():
         text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
         click.echo(text, err=True)
     click.echo(f"then, before or after you are taken in: p2pfl run {shown} --node {found.name}", err=True)

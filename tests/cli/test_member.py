@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
+import shutil
 import stat
 import sys
 import time
@@ -12,7 +14,8 @@ import time
 import pytest
 
 from p2pfl import Federation
-from p2pfl.config.load import load_config
+from p2pfl.config.invites import read_request
+from p2pfl.config.load import load_config, load_stranger
 from p2pfl.crypto.identity import Identity, fingerprint
 from p2pfl.net.errands import UnreachableError
 
@@ -364,7 +367,7 @@ def test_one_machine_twice(ward, ask, member, p2pfl, tmp_path):
     member("add", request)
     member("remove", "pi4")
     line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
-    refused(p2pfl("join", line, "there", "--from", "ward"), "is a federation's folder already")
+    refused(p2pfl("join", line, "there", "--from", "ward"), "has a federation's files already")
 
 
 def test_a_request_for_another_federation_or_of_an_invite_from_elsewhere(ward, ask, member, p2pfl, tmp_path):
@@ -464,6 +467,95 @@ def test_in_one_process_it_runs_with_those_who_are_there(ward, member):
     assert [one.name for one in federation.config.members] == ["pi2", "pi3"]
     assert federation.config.admin == ()
     assert len(federation.run().nodes) == 2
+
+
+def find_each_other(ward, member):
+    """No member has an address any more."""
+    file = ward / "federation.toml"
+    file.write_text(file.read_text("utf-8").replace("# discovery = false", "discovery = true"), encoding="utf-8")
+    assert member("set", *(f"--address=pi{number}=" for number in (1, 2, 3))).code == 0
+
+
+def test_a_member_without_an_address_is_found_on_the_lan(ward, member, p2pfl):
+    find_each_other(ward, member)
+    assert {one.address for one in load_config(ward).members} == {None}
+    assert "address" not in p2pfl("check", "ward").out.partition("warning")[2]
+
+
+def test_a_newcomer_among_members_without_addresses_has_none_either(ward, member, p2pfl, tmp_path):
+    find_each_other(ward, member)
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    for folder, more in (("there", ()), ("bare", None)):
+        outcome = p2pfl("join", line, folder, *(() if more is None else ("--from", "ward")))
+        assert outcome.code == 0, outcome.err
+        assert read_request(outcome.out.strip()).address is None
+        assert load_stranger(tmp_path / folder / "pi4", "pi4").listen == "0.0.0.0:0"
+    assert member("add", outcome.out.strip()).code == 0
+    assert load_config(ward).member("pi4").address is None
+
+
+def test_without_discovery_and_addresses_an_invite_says_that_nobody_can_be_asked(ward, member, p2pfl):
+    member("set", *(f"--address=pi{number}=" for number in (1, 2, 3)))
+    assert "no member has an address" in p2pfl("invite", "ward", "pi4", "--no-qr").err
+
+
+def test_a_change_is_handed_to_members_where_they_are_heard(ward, member, p2pfl, monkeypatch):
+    find_each_other(ward, member)
+    there = {one.key: (f"10.77.0.{one.index}:5000",) for one in load_config(ward).members if one.name != "pi3"}
+    handed = {}
+
+    async def nearby(federation, **_):
+        return there
+
+    async def ask(_self, address, key, _version):
+        assert address in there[key]
+
+    async def bring(_self, address, key, raw):
+        handed[address] = raw
+        return 3
+
+    monkeypatch.setattr("p2pfl.runtime.nearby.find_nearby", nearby)
+    monkeypatch.setattr("p2pfl.net.errands.Errand.ask", ask)
+    monkeypatch.setattr("p2pfl.net.errands.Errand.bring", bring)
+    outcome = p2pfl("member", "set", "ward", "--rounds", "77")
+    assert outcome.code == 0
+    assert "handed to pi1, pi2, who pass it on" in outcome.err
+    assert handed.keys() == {"10.77.0.0:5000", "10.77.0.1:5000"}
+
+
+def test_where_nobody_has_an_address_the_laptop_needs_what_listens_for_them(ward, member, p2pfl, monkeypatch):
+    find_each_other(ward, member)
+    before = contents(ward)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "zeroconf" else find_spec(name))
+    refused(p2pfl("member", "set", "ward", "--rounds", "77"), "network.discovery", "pip install '.[lan]'")
+    assert contents(ward) == before
+
+
+def test_a_machine_joins_in_the_copy_of_the_files_that_it_has_already(ward, member, p2pfl, tmp_path):
+    """As docs/members.md says: copy federation.toml, task.py and members.toml, and join in that folder."""
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("federation.toml", "members.toml"):
+        shutil.copy(ward / name, there)
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    outcome = p2pfl("join", line, "there", "--address", "127.0.0.1:9")
+    assert outcome.code == 0, outcome.err
+    assert "still missing" not in outcome.err
+    assert {path.name for path in there.iterdir()} == {"federation.toml", "members.toml", "pi4"}
+    assert stat.S_IMODE((there / "pi4").stat().st_mode) == 0o700
+    assert member("add", outcome.out.strip()).code == 0
+    before = contents(there)
+    refused(p2pfl("join", line, "there"), "pi4 has a folder there already")
+    refused(p2pfl("join", line, "there", "--from", "ward"), "has a federation's files already")
+    assert contents(there) == before
+
+
+def test_a_copy_of_other_files_is_refused_and_nothing_is_made(ward, p2pfl, tmp_path):
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    p2pfl("new", "other", "--nodes", "2", "--admin", "--task", "digits")
+    refused(p2pfl("join", line, "other"), "not the federation file")
+    assert not (tmp_path / "other" / "pi4").exists()
 
 
 def test_two_members_are_not_at_one_address(p2pfl, member, ward, ask):

@@ -114,7 +114,7 @@ def come_and_go(field: Field, others: list[str], name: str, folder: Path) -> dic
     alone = sum(field.now(one)["rounds_without_neighbor"] for one in others)
     time.sleep(4.0)  # as much time as it will take, for comparison
     began = time.monotonic()
-    call("member", "add", field.folder, request)
+    call("member", "add", field.folder, request, "--yes")
     signed = time.monotonic()
     field.until(lambda: field.now(name).get("exchanges", 0) > 0, f"{name} exchanges")
     joined = time.monotonic()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from p2pfl.cli.check_folders import look_into_folders
 from p2pfl.cli.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
@@ -69,8 +69,10 @@ def _survey(federation: FederationConfig, findings: Findings, liars: int | None)
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
 
-    for member in federation.members:
-        _look_into_folder(federation, member, findings)
+    folders = look_into_folders(federation)
+    findings.mistakes += folders.mistakes
+    findings.warnings += folders.warnings
+    findings.here = folders.here
     _look_at_tables(federation, findings)
     _load_learners(federation, findings)
     _warn(federation, findings)
@@ -153,45 +155,6 @@ def _look_at_method(federation: FederationConfig, findings: Findings) -> None:
         method_of(federation)
     except UserError as error:
         findings.mistakes.append(error)
-
-
-def _look_into_folder(federation: FederationConfig, member: Member, findings: Findings) -> None:
-    from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - as above
-    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - as above
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.net.address import is_hidden  # noqa: PLC0415 - as above
-    from p2pfl.net.discovery import require_zeroconf  # noqa: PLC0415 - as above
-    from p2pfl.storage.disk import refuse_shared  # noqa: PLC0415 - as above
-
-    file = node_file(federation, member.name)
-    if not file.parent.is_dir():
-        return
-    if mistakes := node_mistakes(file, federation):
-        findings.mistakes.extend(mistakes)
-        return
-    node = load_node(file, federation)
-    findings.here[member.index] = node
-    if node.discovery:
-        try:
-            require_zeroconf(file if file.exists() else federation.path)
-        except UserError as error:
-            findings.mistakes.append(error)
-    if is_hidden(member.address, node.listen):
-        text = f"{member.name} listens on {node.listen}, where nobody reaches its address {member.address}"
-        findings.warnings.append(f"{text}: set listen in {file}")
-    try:
-        with suppress(OSError):  # there is none yet; and whoever checks need not be the user who runs the node
-            refuse_shared(node.state_dir, user=node.state_dir.stat().st_uid)
-        public = Identity.load(node.key_file).public
-    except UserError as error:
-        findings.mistakes.append(error)
-        return
-    if public != member.key:
-        text = f"not the key that {federation.path.name} lists for {member.name}"
-        wanted = public_text(member.key)
-        findings.mistakes.append(
-            UserError(text, file=node.key_file, key="public key", value=public_text(public), allowed=wanted)
-        )
 
 
 def _load_learners(federation: FederationConfig, findings: Findings) -> None:

@@ -4,7 +4,7 @@ sites are, and every mistake in every table at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from p2pfl.errors import UserError
     from p2pfl.learn.interface import Learner
     from p2pfl.learn.table.differences import SiteFacts
+    from p2pfl.learn.table.layout import Layout
+    from p2pfl.learn.table.looking import Looked
+    from p2pfl.learn.table.schema import Schema
     from p2pfl.learn.table.task import TableTask
 
 
@@ -93,30 +96,72 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
     return found
 
 
-def _survey(here: Mapping[int, NodeConfig], given: TableTask) -> TablesFound:
+@dataclass(slots=True)
+class _Read:
+    """The tables of nodes as they could be read: those to train on, and those of their own to test on."""
+
+    paths: dict[str, Path]
+    tests: dict[str, Path]
+    trained: Looked
+    tested: Looked
+
+    @property
+    def mistakes(self) -> list[UserError]:
+        return [*self.trained.mistakes, *self.tested.mistakes]
+
+
+def _read(here: Iterable[NodeConfig], schema: Schema, layout_of: Callable[[Mapping[str, Any]], Layout]) -> _Read:
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.table.differences import survey  # noqa: PLC0415 - as above
     from p2pfl.learn.table.looking import read_tables  # noqa: PLC0415 - as above
 
-    found = TablesFound()
     paths, tests, layouts = dict[str, Path](), dict[str, Path](), {}
-    members = {node.name: index for index, node in here.items()}
-    for node in here.values():
+    for node in here:
         try:
-            layouts[node.name] = given.layout(node.data)
+            layouts[node.name] = layout_of(node.data)
         except UserError:
-            continue  # as above
+            continue  # whoever loads the learners says why
         for key, place in (("path", paths), ("test_path", tests)):
             if isinstance(node.data.get(key), str):
                 place[node.name] = (node.path.parent / Path(node.data[key]).expanduser()).absolute()
-    trained, tested = (read_tables(given.schema, chosen, layouts) for chosen in (paths, tests))
-    found.mistakes = [*trained.mistakes, *tested.mistakes]
-    found.wrong = {members[name] for name in {*paths, *tests} if name not in trained.tables and name in paths}
-    found.wrong |= {members[name] for name in tests if name not in tested.tables}
+    trained, tested = (read_tables(schema, chosen, layouts) for chosen in (paths, tests))
+    return _Read(paths, tests, trained, tested)
+
+
+def _survey(here: Mapping[int, NodeConfig], given: TableTask) -> TablesFound:
+    from p2pfl.learn.table.differences import survey  # noqa: PLC0415 - `--help` stays instant
+
+    found, read = TablesFound(), _read(here.values(), given.schema, given.layout)
+    members = {node.name: index for index, node in here.items()}
+    trained, tested = read.trained, read.tested
+    found.mistakes = read.mistakes
+    found.wrong = {members[name] for name in read.paths if name not in trained.tables}
+    found.wrong |= {members[name] for name in read.tests if name not in tested.tables}
     facts, odd = survey(trained.tables, given.schema)
     found.warnings = [*trained.warnings, *odd]
     found.rows, found.task = [_row(one) for one in facts], given
     return found
+
+
+def table_mistakes(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> list[UserError]:
+    """What is wrong with the schema and in the tables of the nodes that are here; unlike `look_at_tables` it imports
+    no torch.
+    """
+    if federation.task.name != "csv" or federation.task.given is not None or not here:
+        return []
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.agreed import agreed_file, is_to_agree, with_agreed  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.files import schema_of  # noqa: PLC0415 - as above
+    from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
+
+    if is_to_agree(federation.task) and not all(agreed_file(node.state_dir).is_file() for node in here.values()):
+        return _before_agreement(federation, here).mistakes
+    options = with_agreed(federation.task, next(iter(here.values())).state_dir).options
+    try:
+        schema, codes = schema_of(options, federation.path.parent)
+    except UserError as error:
+        error.file = error.file or str(federation.path)
+        return [error]
+    return _read(here.values(), schema, lambda local: make_layout(options, local, codes)).mistakes
 
 
 def _row(facts: SiteFacts) -> dict[str, Any]:

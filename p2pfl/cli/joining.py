@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import click
 
 SQUARES = 3
 """The quiet zone of the QR code, in squares: on a terminal less than the standard's four will do."""
+MOST_DAYS = 366
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl invite ward pi4\n  p2pfl invite ward pi2 --replace")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.argument("name", metavar="NAME")
 @click.option("--replace", "replacing", is_flag=True, help="For a new machine in place of the member NAME.")
+@click.option("--days", type=click.IntRange(1, MOST_DAYS), default=3, show_default=True, help="How long it holds.")
 @click.option("--no-qr", is_flag=True, help="The line alone.")
-def invite(*, federation: Path, name: str, replacing: bool, no_qr: bool) -> None:
+def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bool) -> None:
     """Print one line, and a QR code of it, with which the new machine NAME asks to become a member.
 
-    It holds no secret but a token that is good for one request: no code and no key that signs. On the new machine:
-    p2pfl join 'LINE'.
+    It holds no secret but a token that is good for one request, for some days: no code and no key that signs. On the
+    new machine: p2pfl join 'LINE'.
     """
-    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.invites import in_words  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.load import load_config  # noqa: PLC0415 - as above
     from p2pfl.net.address import is_loopback, parse_address  # noqa: PLC0415 - as above
     from p2pfl.runtime.membership import issue, require_admin  # noqa: PLC0415 - as above
 
     found = load_config(federation)
     require_admin(found)
-    made = issue(found, name, replacing=replacing)
+    made = issue(found, name, now=time.time(), days=days, replacing=replacing)
     line = made.line()
     click.echo(line)
     if not no_qr:
@@ -37,6 +41,11 @@ def invite(*, federation: Path, name: str, replacing: bool, no_qr: bool) -> None
     click.echo(
         f"on {name}: p2pfl join 'LINE'; its answer goes to p2pfl member {command} {federation} 'ANSWER'", err=True
     )
+    if made.until is not None:
+        click.echo(f"it is good for one answer, until {in_words(made.until)}", err=True)
+    if not made.contacts and not found.discovery:
+        text = f"no member has an address, so that {name} can ask nobody to be taken in: p2pfl member set"
+        click.echo(f"{text} {federation} --address NAME=HOST:PORT, or discovery = true on one LAN", err=True)
     if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
         text = "the members' addresses are for this machine alone: from another one nobody reaches them; first"
         click.echo(f"{text} p2pfl member set {federation} --address NAME=HOST:PORT, and invite again", err=True)
@@ -62,15 +71,18 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     """Make this machine's own key, and the folder DIR, by the LINE that `p2pfl invite` has printed.
 
     It prints a request, one line, for `p2pfl member add`. DIR is by default named as the federation. The key never
-    leaves this machine. Code does not come with the line: copy federation.toml and the task's file, and say with
-    --from where they are, or put them into DIR later; they must be those that the invite was made for.
+    leaves this machine. Code does not come with the line: copy federation.toml and the task's file into DIR, before or
+    after, or say with --from where they are; they must be those that the invite was made for.
     """
-    from p2pfl.config.invites import read_invite  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.invites import read_invite, require_current  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.load import FILE_NAME  # noqa: PLC0415 - as above
     from p2pfl.config.model import MEMBER  # noqa: PLC0415 - as above
+    from p2pfl.crypto.identity import fingerprint  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.runtime.joining import make_folder  # noqa: PLC0415 - as above
 
     found = read_invite(line)
+    require_current(found, time.time())
     if address is not None:
         try:
             MEMBER["address"].read(address)
@@ -78,13 +90,14 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
             allowed = MEMBER["address"].allowed
             raise UserError("not an address", key="--address", value=address, allowed=allowed) from None
     target = (directory or Path(found.federation_name)).absolute()
-    request = make_folder(found, target, source=source, address=address)
+    joined = make_folder(found, target, source=source, address=address)
     shown = directory or Path(found.federation_name)
-    click.echo(request)
+    click.echo(joined.line)
     click.echo(f"made {shown / found.name}: its key stays on this machine", err=True)
     text = "the line above goes to who made the invite, for p2pfl member add, or replace"
     click.echo(f"{text}: what `p2pfl invite` has named there", err=True)
-    if source is None:
+    click.echo(f"it will be asked there whether the key is {fingerprint(joined.request.key)}: compare", err=True)
+    if not (target / FILE_NAME).exists():
         text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
         click.echo(text, err=True)
     click.echo(f"then, before or after you are taken in: p2pfl run {shown} --node {found.name}", err=True)

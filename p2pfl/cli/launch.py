@@ -76,13 +76,11 @@ def launch(
     without one.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
 
     report, form = where(report, form)
     described = load_config(federation)
-    if mistakes := compressor_mistakes(described):  # one line each, and not from every node
-        raise ExceptionGroup("compressors that no node could use", mistakes)
     _require_here(described)
+    _require_flawless(described)
     report = report or described.path.parent / REPORT_FILE
     return run_fleet(
         described,
@@ -107,6 +105,23 @@ def _require_here(federation: FederationConfig) -> None:
         text = f"no folder here for {', '.join(elsewhere)}: launch runs all members on this machine"
         allowed = "p2pfl run FEDERATION --node NAME for each of those that are here"
         raise UserError(text, file=federation.path.parent, key="node", allowed=allowed)
+
+
+def _require_flawless(federation: FederationConfig) -> None:
+    """Find once what every node would find, or wait for in vain: the part of `p2pfl check` that needs no torch.
+
+    Raises ExceptionGroup of UserErrors.
+    """
+    from p2pfl.cli.check_folders import look_into_folders  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.check_tables import table_mistakes  # noqa: PLC0415 - as above
+    from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
+
+    folders = look_into_folders(federation)
+    mistakes = [*compressor_mistakes(federation), *folders.mistakes, *table_mistakes(federation, folders.here)]
+    if mistakes:
+        raise ExceptionGroup("mistakes that `p2pfl check` finds", mistakes)
+    for warning in folders.warnings:
+        click.echo(f"warning: {warning}", err=True)
 
 
 def run_fleet(

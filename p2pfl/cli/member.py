@@ -7,7 +7,10 @@ nodes that run. They pass it on among themselves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +21,11 @@ from p2pfl.cli.output import Form, format_option, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.config.charter import Charter
+    from p2pfl.config.invites import Request
     from p2pfl.config.model import FederationConfig
     from p2pfl.crypto.identity import Identity
     from p2pfl.runtime.handing import Handed
+    from p2pfl.runtime.nearby import Places
 
 LINES = {
     "list": "Show the members, those that were removed too.",
@@ -50,6 +55,7 @@ _key = click.option(
     "--key", "key_file", type=click.Path(path_type=Path), help="The admin key; by default admin.key in FEDERATION."
 )
 
+_yes = click.option("--yes", is_flag=True, help="Do not ask: for scripts.")
 _offline = click.option("--offline", is_flag=True, help="Dial nobody: write members.toml, to be copied to the nodes.")
 
 
@@ -80,20 +86,22 @@ def show(*, federation: Path, form: Form) -> None:
 @click.command(epilog="\b\nExample:\n  p2pfl member add ward 'p2pfl-request:...'")
 @_federation
 @click.argument("request", metavar="REQUEST")
+@_yes
 @_key
 @_offline
-def add(*, federation: Path, request: str, key_file: Path | None, offline: bool) -> None:
-    """Take in a new member, by the REQUEST that `p2pfl join` has printed on its machine."""
-    from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.successors import with_member  # noqa: PLC0415 - as above
-    from p2pfl.runtime.membership import require_invited, use_up  # noqa: PLC0415 - as above
+@click.pass_context
+def add(
+    context: click.Context, *, federation: Path, request: str, yes: bool, key_file: Path | None, offline: bool
+) -> None:
+    """Take in a new member, by the REQUEST that `p2pfl join` has printed on its machine.
 
-    asked = read_request(request)
-    found, admin = _open(federation, key_file, offline=offline)
-    require_invited(found, asked)
-    charter = with_member(found, name=asked.name, key=asked.key, address=asked.address)
-    _sign(found, charter, admin, offline=offline)
-    use_up(found, asked)
+    It shows whose key and address that is, and asks: the two people should compare the key. Exit code 1: you did not
+    say yes, and nothing was changed.
+    """
+    from p2pfl.config.successors import with_member  # noqa: PLC0415 - `--help` stays instant
+
+    if not _take_in(with_member, federation, request, key_file, yes=yes, offline=offline):
+        context.exit(1)
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl member remove ward pi4")
@@ -105,8 +113,8 @@ def remove(*, federation: Path, name: str, key_file: Path | None, offline: bool)
     """Remove the member NAME: within a round nobody talks to it any more. Its key does not come back."""
     from p2pfl.config.successors import without_member  # noqa: PLC0415 - `--help` stays instant
 
-    found, admin = _open(federation, key_file, offline=offline)
-    _sign(found, without_member(found, name), admin, offline=offline)
+    opened = _open(federation, key_file, offline=offline)
+    _sign(opened, without_member(opened.federation, name))
 
 
 @click.command(
@@ -114,23 +122,22 @@ def remove(*, federation: Path, name: str, key_file: Path | None, offline: bool)
 )
 @_federation
 @click.argument("request", metavar="REQUEST")
+@_yes
 @_key
 @_offline
-def replace(*, federation: Path, request: str, key_file: Path | None, offline: bool) -> None:
+@click.pass_context
+def replace(
+    context: click.Context, *, federation: Path, request: str, yes: bool, key_file: Path | None, offline: bool
+) -> None:
     """Put a new machine in the place of one that is gone: the same name and neighbors, another key.
 
-    REQUEST is what `p2pfl join` has printed on the new machine, for an invite made with --replace.
+    REQUEST is what `p2pfl join` has printed on the new machine, for an invite made with --replace. As with add, it is
+    shown and asked first.
     """
-    from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.successors import with_replacement  # noqa: PLC0415 - as above
-    from p2pfl.runtime.membership import require_invited, use_up  # noqa: PLC0415 - as above
+    from p2pfl.config.successors import with_replacement  # noqa: PLC0415 - `--help` stays instant
 
-    asked = read_request(request)
-    found, admin = _open(federation, key_file, offline=offline)
-    require_invited(found, asked)
-    charter = with_replacement(found, name=asked.name, key=asked.key, address=asked.address)
-    _sign(found, charter, admin, offline=offline)
-    use_up(found, asked)
+    if not _take_in(with_replacement, federation, request, key_file, yes=yes, offline=offline):
+        context.exit(1)
 
 
 @click.command(
@@ -140,7 +147,13 @@ def replace(*, federation: Path, request: str, key_file: Path | None, offline: b
 @_federation
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of each node.")
 @click.option("--topology", help="Another graph: a spec, or a graph file in FEDERATION.")
-@click.option("--address", "addresses", multiple=True, metavar="NAME=HOST:PORT", help="Where a member is now.")
+@click.option(
+    "--address",
+    "addresses",
+    multiple=True,
+    metavar="NAME=HOST:PORT",
+    help="Where a member is now; NAME= for none: it dials, or is found on the LAN.",
+)
 @_key
 @_offline
 def change(
@@ -159,8 +172,8 @@ def change(
     if rounds is None and topology is None and not addresses:
         raise UserError("nothing to change", key="member set", allowed="--rounds, --topology or --address")
     told = [_address(text) for text in addresses]
-    found, admin = _open(federation, key_file, offline=offline)
-    _sign(found, with_settings(found, rounds=rounds, topology=topology, addresses=told), admin, offline=offline)
+    opened = _open(federation, key_file, offline=offline)
+    _sign(opened, with_settings(opened.federation, rounds=rounds, topology=topology, addresses=told))
 
 
 @click.command("hand", epilog="\b\nExample:\n  p2pfl member hand ward")
@@ -179,30 +192,81 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
 
     here = load_config(federation)
     admin = load_admin(here, key_file)
-    found, _ = asyncio.run(newest_from(here, admin))
+    nearby = _listen(here)
+    found, _ = asyncio.run(newest_from(here, admin, nearby))
     charter = charter_of(found)
     if found.edition != here.edition:
         click.echo(f"the nodes have version {charter.version} already: wrote {keep(found, charter)}", err=True)
-    handed = asyncio.run(hand(found, charter, admin))
+    handed = asyncio.run(hand(found, charter, admin, nearby))
     _tell(handed)
     if not handed.to:
         context.exit(1)
 
 
-def _address(text: str) -> tuple[str, str]:
+def _take_in(
+    successor: Callable[..., Charter], path: Path, line: str, key_file: Path | None, *, yes: bool, offline: bool
+) -> bool:
+    """Whether the machine that asks was taken in, by the charter that `successor` makes; the invite is used up then."""
+    from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.runtime.membership import require_invited, use_up  # noqa: PLC0415 - as above
+
+    asked = read_request(line)
+    if not yes and not sys.stdin.isatty():
+        allowed = "a terminal, to look at the key and say yes; or --yes, which takes in whoever has answered the invite"
+        raise UserError("there is no terminal to ask at", key="--yes", allowed=allowed)
+    opened = _open(path, key_file, offline=offline)
+    found = opened.federation
+    require_invited(found, asked, now=time.time())
+    charter = successor(found, name=asked.name, key=asked.key, address=asked.address)
+    _show_request(found, charter, asked)
+    if not yes and not click.confirm("take it in?", err=True):
+        click.echo("nothing was changed, and the invite still holds", err=True)
+        return False
+    _sign(opened, charter)
+    use_up(found, asked)
+    return True
+
+
+def _show_request(federation: FederationConfig, charter: Charter, asked: Request) -> None:
+    """The key and address that the new charter gives to that name, and those of the member that it replaces."""
+    from p2pfl.crypto.identity import fingerprint  # noqa: PLC0415 - `--help` stays instant
+
+    newcomer = next(one for one in charter.present if one.key == asked.key)
+    before = next((one for one in federation.present if one.name == asked.name), None)
+    for text, one in ((f"{asked.name} asks to be a member:", newcomer), ("in the place of:", before)):
+        if one is not None:
+            address = one.address or "none: it dials, or is found on the LAN"
+            click.echo(f"{text:<30} key {fingerprint(one.key)}   address {address}", err=True)
+    click.echo(f"compare: `p2pfl join` has printed the key on {asked.name}", err=True)
+
+
+def _address(text: str) -> tuple[str, str | None]:
     from p2pfl.config.model import MEMBER  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
-    name, _, address = text.partition("=")
+    name, equals, address = text.partition("=")
+    if equals and not address:
+        return name, None
     try:
         return name, MEMBER["address"].read(address)
     except ValueError:
-        allowed = "NAME=HOST:PORT with the name of a member and a port from 1 to 65535"
+        allowed = "NAME=HOST:PORT with the name of a member and a port from 1 to 65535, or NAME= for no address"
         raise UserError("not an address", key="--address", value=text, allowed=allowed) from None
 
 
-def _open(path: Path, key_file: Path | None, *, offline: bool) -> tuple[FederationConfig, Identity]:
-    """The federation by the newest charter, here or at the nodes that can be reached, and the key that signs."""
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The federation by the newest charter, the key that signs, and where members are heard on the LAN."""
+
+    federation: FederationConfig
+    admin: Identity
+    nearby: Places
+    offline: bool
+
+
+def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
+    """By the newest charter here or, unless `offline`, at the nodes that can be reached."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.runtime.handing import newest_from  # noqa: PLC0415 - as above
     from p2pfl.runtime.membership import load_admin  # noqa: PLC0415 - as above
@@ -210,8 +274,9 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> tuple[Federati
     here = load_config(path)
     admin = load_admin(here, key_file)
     if offline:
-        return here, admin
-    found, answers = asyncio.run(newest_from(here, admin))
+        return _Opened(here, admin, {}, offline)
+    nearby = _listen(here)
+    found, answers = asyncio.run(newest_from(here, admin, nearby))
     if found.edition is not None and found.edition != here.edition:
         click.echo(
             f"the nodes have version {found.edition.version} of the members already: that is what changes", err=True
@@ -219,17 +284,30 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> tuple[Federati
     if not answers:
         text = "no node answers: the change is made from members.toml here, which should be the newest there is"
         click.echo(text, err=True)
-    return found, admin
+    return _Opened(found, admin, nearby, offline)
 
 
-def _sign(federation: FederationConfig, charter: Charter, admin: Identity, *, offline: bool) -> None:
+def _listen(federation: FederationConfig) -> Places:
+    """Where members are, with discovery. Raises UserError: nobody has an address, and nobody can be listened for."""
+    from p2pfl.net.discovery import require_zeroconf  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.runtime.nearby import find_nearby  # noqa: PLC0415 - as above
+
+    if not federation.discovery:
+        return {}
+    if all(member.address is None for member in federation.present):
+        require_zeroconf(federation.path)
+    return asyncio.run(find_nearby(federation))
+
+
+def _sign(opened: _Opened, charter: Charter) -> None:
     from p2pfl.config.charter import amended  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.members_file import members_file  # noqa: PLC0415 - as above
     from p2pfl.runtime.handing import hand  # noqa: PLC0415 - as above
     from p2pfl.runtime.membership import changed_edges, publish, require_bearable  # noqa: PLC0415 - as above
 
+    federation = opened.federation
     require_bearable(federation, charter)
-    made = publish(federation, charter, admin)
+    made = publish(federation, charter, opened.admin)
     came, went = changed_edges(federation.edges, made.edges)
     text = f"version {made.version} of the members: {len(made.present)} of them, {len(made.edges)} edges"
     click.echo(f"{text} (+{came} -{went})", err=True)
@@ -237,8 +315,8 @@ def _sign(federation: FederationConfig, charter: Charter, admin: Identity, *, of
     if amended(federation, made).edge_compressors != federation.edge_compressors:
         text = "an edge with an [[edge]] table of its own comes or goes: nodes take the change on at their next start"
         click.echo(text, err=True)
-    if not offline:
-        _tell(asyncio.run(hand(federation, made, admin)))
+    if not opened.offline:
+        _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby)))
 
 
 def _tell(handed: Handed) -> None:

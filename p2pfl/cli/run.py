@@ -128,10 +128,13 @@ def be_node(
 
 def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
     """What `p2pfl new` writes is for a trial on one machine: forgotten, it looks as if the network were at fault."""
-    from p2pfl.net.address import is_hidden  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.net.address import is_hidden, misses  # noqa: PLC0415 - `--help` stays instant
 
     if is_hidden(member.address, node.listen):
         text = "listens on %s, where no other machine reaches its address %s: set listen in its node.toml"
+        logging.getLogger("p2pfl").warning(text, node.listen, member.address)
+    elif misses(member.address, node.listen, node.forwarded_port):
+        text = "listens on %s, and others dial the port of its address %s: set listen, or forwarded_port, in node.toml"
         logging.getLogger("p2pfl").warning(text, node.listen, member.address)
 
 

@@ -1,7 +1,8 @@
 """The two lines that people carry: an invite to a new machine, and the request that the machine answers with.
 
-An invite holds nothing secret but a token, which is good for one request. Neither holds code or keys that sign. The
-request is signed with the key that the newcomer has made, so that nobody can ask for somebody else's.
+An invite holds nothing secret but a token, which is good for one request and for a few days. Neither holds code or
+keys that sign. The request is signed with the key that the newcomer has made, so that nobody can ask for somebody
+else's. Whether an invite still holds is for its maker's record and clock to say: a board's clock may be anything.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import binascii
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -26,6 +28,7 @@ MOST_CHARACTERS = 1000
 MOST_CONTACTS = 3
 TOKEN_BYTES = 16
 CHECK_BYTES = 6
+MOST_SECONDS = 2**32 - 1
 SIGNED = b"p2pfl-request-1\n"
 
 _Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -41,7 +44,10 @@ class Contact(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
 
 
 class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """`federation` is the id of the federation, `code` the hash of its own code: `code_digest`."""
+    """`federation` is the id of the federation, `code` the hash of its own code: `code_digest`.
+
+    `until` is its end in seconds since 1970; None: it was made by an earlier version, which knew of none.
+    """
 
     federation: _Hash
     code: _Hash
@@ -50,6 +56,7 @@ class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     token: _Token
     admin: Annotated[tuple[_Key, ...], Meta(min_length=1)]
     contacts: tuple[Contact, ...] = ()
+    until: Annotated[int, Meta(ge=0, le=MOST_SECONDS)] | None = None
 
     def line(self) -> str:
         return _line(INVITE, msgspec.msgpack.encode(self))
@@ -74,6 +81,20 @@ def read_invite(text: str) -> Invite:
     for contact in invite.contacts:
         _require_address(contact.address, "LINE")
     return invite
+
+
+def require_current(invite: Invite, now: float) -> None:
+    """`now` is what this machine's clock says. Raises UserError: the invite has ended by it."""
+    if invite.until is not None and now > invite.until:
+        text = f"the invite ended at {in_words(invite.until)}, and by this machine's clock it is {in_words(now)}"
+        raise UserError(
+            text, key="LINE", value=invite.name, allowed="a new invite, or the right time, if that is wrong"
+        )
+
+
+def in_words(when_s: float) -> str:
+    """A time in seconds since 1970, to the minute: the two ends may be in different time zones."""
+    return f"{datetime.fromtimestamp(when_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def request_line(request: Request, sign: Callable[[bytes], bytes]) -> str:
@@ -101,7 +122,9 @@ def read_request(text: str) -> Request:
     return request
 
 
-def invite_of(federation: FederationConfig, name: str, token: bytes, *, replacing: bool = False) -> Invite:
+def invite_of(
+    federation: FederationConfig, name: str, token: bytes, *, until: int | None = None, replacing: bool = False
+) -> Invite:
     """Names a few members that have an address. Raises UserError: the name is none, or taken, or nobody has it."""
     _require_name(name, "NAME")
     taken = any(member.name == name for member in federation.present)
@@ -120,6 +143,7 @@ def invite_of(federation: FederationConfig, name: str, token: bytes, *, replacin
         token=token,
         admin=federation.admin,
         contacts=tuple(contacts[:MOST_CONTACTS]),
+        until=until,
     )
 
 

@@ -313,6 +313,8 @@ class NodeConfig:
     """Rounds between two files with the model; 0: none is written."""
     checkpoints_kept: int = 3
     """How many of these files there are at most."""
+    forwarded_port: int | None = None
+    """The port of its address where a router passes that one on to `listen`; None: both have the same port."""
     reload_s: float | None = None
     """How often the node looks whether its data have grown; None: they are read at its start alone."""
 
@@ -377,6 +379,7 @@ NODE: Kinds = {
     "key_file": text(),
     "state_dir": text(),
     "listen": address(0),
+    "forwarded_port": whole(1, 65535),
     "status_listen": or_none(address(0)),
     "status_names": hosts(),
     "durability": choice("auto", "exchange", "snapshot"),

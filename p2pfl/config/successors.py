@@ -78,9 +78,9 @@ def with_settings(
     *,
     rounds: int | None = None,
     topology: str | None = None,
-    addresses: Sequence[tuple[str, str]] = (),
+    addresses: Sequence[tuple[str, str | None]] = (),
 ) -> Charter:
-    """Other rounds, another graph, other addresses of members by name. Raises UserError: something is not possible."""
+    """Other rounds, another graph, another address, or none, of members by name. Raises UserError: it is impossible."""
     if rounds is not None and federation.training.rounds is None:
         raise UserError("time bounds training, and rounds do not", file=federation.path, key="training.time_s")
     new = {find_member(federation, name).index: address for name, address in addresses}

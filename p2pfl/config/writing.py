@@ -18,11 +18,11 @@ _TRAINING, _GOSSIP = TrainingConfig(), GossipConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMember:
-    """`key` is the public text of the identity."""
+    """`key` is the public text of the identity; without an `address` others find it on the LAN, or it dials them."""
 
     name: str
     key: str
-    address: str
+    address: str | None
 
 
 def federation_text(
@@ -56,8 +56,8 @@ def node_text(
     """The node file of one member; `reachable`: it listens to other machines. `told` may have device and precision,
     `data` is its `[data]` table.
     """
-    port = member.address.rpartition(":")[2]
-    listen = (_REACHABLE if reachable else _LOCAL).format(port=port)
+    port = None if member.address is None else member.address.rpartition(":")[2]
+    listen = _ANYWHERE if port is None else (_REACHABLE if reachable else _LOCAL).format(port=port)
     lines = {key: f'{key} = "{value}"' if (value := (told or {}).get(key)) else off for key, off in _COMPUTE.items()}
     keys = "".join(f"{key} = {toml_value(value)}\n" for key, value in (data or {}).items())
     return _aligned(_NODE.format(name=member.name, listen=listen, **lines)) + (keys or _NO_DATA)
@@ -98,7 +98,9 @@ def _protects(liars: int) -> str:
 
 def _members(members: Sequence[NewMember]) -> str:
     tables = [
-        f'[[node]]\nname = "{member.name}"\nkey = "{member.key}"\naddress = "{member.address}"\n' for member in members
+        f'[[node]]\nname = "{member.name}"\nkey = "{member.key}"\n'
+        + (f'address = "{member.address}"\n' if member.address is not None else "")
+        for member in members
     ]
     return _MEMBERS + "\n".join(tables)
 
@@ -180,6 +182,8 @@ _MEMBERS = """\
 _LOCAL = 'listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" if others must reach it'
 _REACHABLE = 'listen = "0.0.0.0:{port}"  # "127.0.0.1:{port}" for this machine only'
 
+_ANYWHERE = '# listen = "0.0.0.0:0"  # any free port, which is announced; "0.0.0.0:8470" fixes it, for a firewall say'
+
 _COMPUTE = {
     "device": '# device = "cpu"  # where it trains: auto, cpu, cuda, cuda:1, mps',
     "precision": '# precision = "float32"  # bf16: mixed precision in training',
@@ -191,6 +195,7 @@ _NODE = """\
 
 [node]
 {listen}
+# Others dial the port of this node's address. Where a router passes another one on to it: forwarded_port = 9000
 # key_file = "node.key"
 # state_dir = "state"
 # status_listen = "127.0.0.1:0"  # the status page, port 0 takes a free one; "none" turns it off

@@ -23,6 +23,7 @@ from p2pfl.errors import StorageError, UserError
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
 TEXT_LENGTH = 43
+FINGERPRINT_BYTES, FINGERPRINT_LENGTH = 15, 20
 BASE64URL = frozenset(string.ascii_letters + string.digits + "-_")
 FILE_PREFIX = "p2pfl-key-1:"
 ALLOWED_CONTENT = f"one line: {FILE_PREFIX} and {TEXT_LENGTH} characters of base64url"
@@ -99,6 +100,13 @@ def public_text(public: bytes) -> str:
     if len(public) != PUBLIC_BYTES:
         raise ValueError(f"a public key has {PUBLIC_BYTES} bytes, not {len(public)}")
     return _encode(public)
+
+
+def fingerprint(public: bytes) -> str:
+    """Five groups of four letters or digits, 100 bits of a hash of a public key, for two people to compare."""
+    hashed = hashlib.blake2b(public, digest_size=FINGERPRINT_BYTES, person=b"p2pfl-finger").digest()
+    text = base64.b32encode(hashed).decode("ascii").lower()[:FINGERPRINT_LENGTH]
+    return "-".join(text[start : start + 4] for start in range(0, FINGERPRINT_LENGTH, 4))
 
 
 def _encode(raw: bytes) -> str:

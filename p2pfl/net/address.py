@@ -54,6 +54,17 @@ def is_hidden(address: str | None, listen: str) -> bool:
     return is_loopback(parse_address(listen, "listen").host)
 
 
+def misses(address: str | None, listen: str, forwarded_port: int | None = None) -> bool:
+    """Whether others dial another port than the one at which a node listens.
+
+    `forwarded_port` is the one that a router passes on to it, if there is such a router.
+    """
+    if address is None:
+        return False
+    own = parse_address(listen, "listen").port if forwarded_port is None else forwarded_port
+    return parse_address(address, "address").port != own
+
+
 def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
     """The user's mistake behind a socket that could not be bound."""
     return UserError(

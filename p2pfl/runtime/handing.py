@@ -1,6 +1,7 @@
 """How a charter gets from a laptop to the nodes that run, and back: the admin brings one, or asks for a newer one.
 
-A few nodes are enough, for they pass it on. Who was removed is told too, where it can be reached, and stops.
+A few nodes are enough, for they pass it on. Who was removed is told too, where it can be reached, and stops. Nodes that
+find each other on a LAN need no address in any file: `nearby` says where they are.
 """
 
 from __future__ import annotations
@@ -8,17 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar
 
 from p2pfl.config.charter import Charter, CharterError, amended, checked
 from p2pfl.config.model import FederationConfig, Member
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.errands import Errand, UnreachableError
+from p2pfl.runtime.nearby import Places
 
 AT_ONCE = 8
 ENOUGH = 3
 """Nodes that answer; no others are dialed then."""
 MOST_TRIES = 24
+NOWHERE: Places = MappingProxyType({})
 
 Result = TypeVar("Result")
 
@@ -33,14 +37,16 @@ class Handed:
     """The versions that members say they have already, where these are higher. Nobody proves that."""
 
 
-async def newest_from(federation: FederationConfig, admin: Identity) -> tuple[FederationConfig, int]:
+async def newest_from(
+    federation: FederationConfig, admin: Identity, nearby: Places = NOWHERE
+) -> tuple[FederationConfig, int]:
     """The federation by the newest charter that the first nodes to answer have, and how many answered."""
     errand, version = Errand.of(federation, admin), 0 if federation.edition is None else federation.edition.version
 
     async def ask(address: str, key: bytes) -> bytes | None:
         return await errand.ask(address, key, version)
 
-    answers, _ = await _visit(federation.present, ask, enough=ENOUGH)
+    answers, _ = await _visit(federation.present, ask, nearby, enough=ENOUGH)
     found = federation
     for raw in answers.values():
         if raw is not None:
@@ -53,7 +59,7 @@ async def newest_from(federation: FederationConfig, admin: Identity) -> tuple[Fe
     return found, len(answers)
 
 
-async def hand(before: FederationConfig, charter: Charter, admin: Identity) -> Handed:
+async def hand(before: FederationConfig, charter: Charter, admin: Identity, nearby: Places = NOWHERE) -> Handed:
     """Bring the charter to a few members, and to those that it removes.
 
     `before` may be the federation by this very charter: then who was removed is not told once more.
@@ -68,7 +74,7 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity) -> H
     known = {member.key for member in before.present}
     staying = [member for member in charter.present if member.key in known]
     for members, enough in ((staying, ENOUGH), (removed, len(removed))):
-        answers, failures = await _visit(members, bring, enough=enough)
+        answers, failures = await _visit(members, bring, nearby, enough=enough)
         handed.to += sorted(answers)
         handed.failed |= failures
         handed.newer |= {name: version for name, version in answers.items() if version > charter.version}
@@ -76,20 +82,32 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity) -> H
 
 
 async def _visit(
-    members: Sequence[Member], act: Callable[[str, bytes], Awaitable[Result]], *, enough: int
+    members: Sequence[Member], act: Callable[[str, bytes], Awaitable[Result]], nearby: Places, *, enough: int
 ) -> tuple[dict[str, Result], dict[str, str]]:
     """Answers and failures by name, of as many members as it takes for `enough` answers."""
     answers: dict[str, Result] = {}
     failures: dict[str, str] = {}
-    there = [(member, member.address) for member in members if member.address is not None][:MOST_TRIES]
+    known = [(member, _places(member, nearby)) for member in members]
+    there = [(member, places) for member, places in known if places][:MOST_TRIES]
 
-    async def visit(member: Member, address: str) -> None:
-        try:
-            answers[member.name] = await act(address, member.key)
-        except UnreachableError as error:
-            failures[member.name] = str(error)
+    async def visit(member: Member, places: Sequence[str]) -> None:
+        reasons: list[str] = []
+        for place in places:
+            try:
+                answers[member.name] = await act(place, member.key)
+            except UnreachableError as error:
+                reasons.append(str(error) if place == member.address else f"{error} (heard on the LAN: {place})")
+            else:
+                return
+        failures[member.name] = "; ".join(reasons)
 
     for start in range(0, len(there), AT_ONCE):
         if len(answers) < enough:
-            await asyncio.gather(*(visit(member, address) for member, address in there[start : start + AT_ONCE]))
+            await asyncio.gather(*(visit(member, places) for member, places in there[start : start + AT_ONCE]))
     return answers, failures
+
+
+def _places(member: Member, nearby: Places) -> list[str]:
+    """What was heard just now, then what is listed."""
+    listed = [] if member.address is None else [member.address]
+    return list(dict.fromkeys([*nearby.get(member.key, ()), *listed]))

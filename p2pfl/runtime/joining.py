@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from p2pfl.config.invites import Invite, Request, code_files, difference, read_invite, request_line
@@ -19,35 +20,62 @@ from p2pfl.runtime.folders import KEY_FILE, appearing
 
 INVITE_FILE = "invite"
 USUAL_PORT = 8470
+PRIVATE = 0o700
 
 
-def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> str:
-    """The folder `target` with a folder for the new member in it; returns the line of its request.
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """`line` is the request as people carry it."""
 
-    `source` is a copy of the federation's files, which are checked by the invite and copied.
-    Raises UserError: `target` is a federation already, or the files in `source` are others.
+    request: Request
+    line: str
+
+
+def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> Joined:
+    """A folder for the new member in `target`, and its request. `target` is new, or a copy of the federation's files.
+
+    `source` is such a copy elsewhere. Either is checked by the invite. Raises UserError: the files are others, or the
+    member has a folder there already.
     """
-    if (target / FILE_NAME).exists():
-        text = "is a federation's folder already"
-        raise UserError(text, key="DIR", value=str(target), allowed="a new or an empty folder")
-    federation = None if source is None else _checked(load_config(source), invite)
-    at = address or own_address(invite)
+    is_copy = (target / FILE_NAME).exists()
+    if is_copy and source is not None:
+        text = "has a federation's files already"
+        raise UserError(text, key="DIR", value=str(target), allowed="a new or an empty folder, or no --from")
+    if is_copy and (target / invite.name).exists():
+        text = f"{invite.name} has a folder there already: who joins anew does so with a new key"
+        raise UserError(text, key="DIR", value=str(target / invite.name), allowed="a folder without it")
+    files = target if is_copy else source
+    federation = None if files is None else _checked(load_config(files), invite)
+    at = address or _place(invite, federation)
     identity = Identity.generate()
-    with appearing(target) as folder:
-        own = folder / invite.name
-        own.mkdir(mode=0o700)
-        identity.save(own / KEY_FILE)
-        member = NewMember(name=invite.name, key=public_text(identity.public), address=at)
-        reachable = not is_loopback(parse_address(at, "--address").host)
-        (own / "node.toml").write_text(node_text(member, reachable=reachable), encoding="utf-8")
-        (own / INVITE_FILE).write_text(f"{invite.line()}\n", encoding="utf-8")
-        if federation is not None:
-            for file in files_of(federation):
+    if is_copy:
+        with appearing(target / invite.name) as own:
+            _fill(own, invite, identity, at)
+    else:
+        with appearing(target) as folder:
+            (folder / invite.name).mkdir(mode=0o700)
+            _fill(folder / invite.name, invite, identity, at)
+            for file in [] if federation is None else files_of(federation):
                 shutil.copyfile(file, folder / file.name)
     request = Request(
         federation=invite.federation, name=invite.name, key=identity.public, address=at, token=invite.token
     )
-    return request_line(request, identity.sign)
+    return Joined(request, request_line(request, identity.sign))
+
+
+def _fill(own: Path, invite: Invite, identity: Identity, address: str | None) -> None:
+    own.chmod(PRIVATE)
+    identity.save(own / KEY_FILE)
+    member = NewMember(name=invite.name, key=public_text(identity.public), address=address)
+    reachable = address is not None and not is_loopback(parse_address(address, "--address").host)
+    (own / "node.toml").write_text(node_text(member, reachable=reachable), encoding="utf-8")
+    (own / INVITE_FILE).write_text(f"{invite.line()}\n", encoding="utf-8")
+
+
+def _place(invite: Invite, federation: FederationConfig | None) -> str | None:
+    """The address to ask for; None where members find each other, and have none themselves."""
+    finds = federation is None or federation.discovery
+    return None if finds and not invite.contacts else own_address(invite)
 
 
 def files_of(federation: FederationConfig) -> list[Path]:

@@ -14,11 +14,11 @@ import msgspec
 
 from p2pfl.config.charter import Charter, amended, checked, signed
 from p2pfl.config.graph import read_graph
-from p2pfl.config.invites import TOKEN_BYTES, Invite, Request, invite_of
+from p2pfl.config.invites import MOST_SECONDS, TOKEN_BYTES, Invite, Request, in_words, invite_of
 from p2pfl.config.members_file import members_file, members_text
 from p2pfl.config.model import Edges, FederationConfig, Member, federation_id
 from p2pfl.config.tables import Mistakes
-from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError
 from p2pfl.reporting.liars import Bearing, bearings
 from p2pfl.storage.disk import replace_file
@@ -26,6 +26,9 @@ from p2pfl.storage.disk import replace_file
 ADMIN_FILE = "admin.key"
 INVITES_FILE = "invites.json"
 READABLE = 0o644
+DAY_S = 86_400
+USUAL_DAYS = 3
+"""How long an invite holds unless its maker says otherwise; also one of an earlier version, from its record's date."""
 
 
 def require_admin(federation: FederationConfig) -> None:
@@ -116,17 +119,26 @@ class Issued(msgspec.Struct):
     name: str
     token: str
     used: bool = False
+    until: int | None = None
+    """Its end in seconds since 1970."""
+    key: str = ""
+    """The fingerprint of the key that was taken in by it; empty also where an earlier version has taken it in."""
 
 
-def issue(federation: FederationConfig, name: str, *, replacing: bool = False) -> Invite:
-    """A new invite, remembered. Raises UserError: there can be none of that name."""
-    invite = invite_of(federation, name, os.urandom(TOKEN_BYTES), replacing=replacing)
-    _remember(federation, [*_issued(federation), Issued(name, invite.token.hex())])
+def issue(
+    federation: FederationConfig, name: str, *, now: float, days: int = USUAL_DAYS, replacing: bool = False
+) -> Invite:
+    """A new invite, remembered, that holds for so many days from `now`. Raises UserError: there can be none of that
+    name.
+    """
+    until = min(int(now) + days * DAY_S, MOST_SECONDS)
+    invite = invite_of(federation, name, os.urandom(TOKEN_BYTES), until=until, replacing=replacing)
+    _remember(federation, [*_issued(federation), Issued(name, invite.token.hex(), until=until)])
     return invite
 
 
-def require_invited(federation: FederationConfig, request: Request) -> None:
-    """Raises UserError: it is for another federation, or answers no invite of ours that is still good."""
+def require_invited(federation: FederationConfig, request: Request, *, now: float) -> None:
+    """Raises UserError: it is for another federation, or answers no invite of ours that is still good at `now`."""
     if request.federation != federation_id(federation):
         text = "for another federation, or for another federation.toml than the one here"
         allowed = "a request that was made with this very file: `p2pfl invite` and `join` again"
@@ -136,26 +148,51 @@ def require_invited(federation: FederationConfig, request: Request) -> None:
     if found is None or found.name != request.name:
         raise UserError("answers no invite from here", key="REQUEST", value=request.name, allowed=allowed)
     if found.used:
-        raise UserError("its invite was used already", key="REQUEST", value=request.name, allowed=allowed)
+        raise _used_up(federation, found, request)
+    if found.until is not None and now > found.until:
+        text = f"its invite ended at {in_words(found.until)}"
+        raise UserError(text, key="REQUEST", value=request.name, allowed=allowed)
+
+
+def _used_up(federation: FederationConfig, found: Issued, request: Request) -> UserError:
+    """For which key the invite was used, and what the owner can do: the line may have fallen into wrong hands."""
+    name, folder = found.name, federation.path.parent.name
+    shown = {fingerprint(member.key): member.name for member in federation.present}
+    key = found.key or next((one for one, whose in shown.items() if whose == name), "")
+    text = "its invite was used already" + (f", for the key {key}" if key else "")
+    allowed = f"the answer to a new invite: `p2pfl invite {folder} {name}`"
+    if key == fingerprint(request.key):
+        text += ", that of this very request"
+        allowed = f"nothing to do: {name} is a member" if key in shown else allowed
+    elif key in shown:
+        allowed = f"if that is not the machine you mean, `p2pfl member remove {folder} {shown[key]}`; then {allowed}"
+    return UserError(text, key="REQUEST", value=request.name, allowed=allowed)
 
 
 def use_up(federation: FederationConfig, request: Request) -> None:
     """The invite that this answers is good for nobody else."""
     issued = _issued(federation)
     for one in issued:
-        one.used |= one.token == request.token.hex()
+        if one.token == request.token.hex():
+            one.used, one.key = True, fingerprint(request.key)
     _remember(federation, issued)
 
 
 def _issued(federation: FederationConfig) -> list[Issued]:
+    """Invites of an earlier version, without an end, hold for as long as usual since the file was written last."""
     path = federation.path.parent / INVITES_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Issued])
+        issued = msgspec.json.decode(path.read_bytes(), type=list[Issued])
+        written_at = int(path.stat().st_mtime)
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError) as error:
         allowed = "what `p2pfl invite` wrote; remove it to begin anew, and the invites that it has are void"
         raise UserError(f"cannot be read: {error}", file=path, allowed=allowed) from None
+    for one in issued:
+        if one.until is None:
+            one.until = written_at + USUAL_DAYS * DAY_S
+    return issued
 
 
 def _remember(federation: FederationConfig, issued: list[Issued]) -> None:

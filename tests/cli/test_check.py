@@ -304,6 +304,37 @@ def test_two_neighbors_without_addresses_are_warned_of(p2pfl, ward, change):
     assert "discovery = true in [network]" in warning
 
 
+@pytest.mark.parametrize("listen", ["0.0.0.0:9471", "127.0.0.1:0"])
+def test_a_node_that_listens_at_another_port_than_its_address_is_a_mistake(p2pfl, ward, change, listen):
+    """Nobody could dial it: a launch waited for a minute in vain."""
+    change("node1/node.toml", 'listen = "127.0.0.1:8471"', f'listen = "{listen}"')
+    (mistake,) = report_of(p2pfl("check", ward, "--format", "json"))["mistakes"]
+    assert (mistake["file"], mistake["key"]) == (str(ward / "node1" / "node.toml"), "node.listen")
+    assert mistake["value"] == listen
+    for word in (str(ward / "federation.toml"), "address", "127.0.0.1:8471"):
+        assert word in mistake["message"]
+    assert "forwarded_port = 8471" in mistake["allowed"]
+    assert p2pfl("check", ward).code == 2
+
+
+def test_a_router_may_pass_another_port_on_if_the_node_file_says_which(p2pfl, ward, change):
+    change("federation.toml", "127.0.0.1:8471", "203.0.113.5:9000")
+    change("node1/node.toml", 'listen = "127.0.0.1:8471"', 'listen = "0.0.0.0:8471"\nforwarded_port = 9000')
+    assert p2pfl("check", ward).code == 0
+    change("node1/node.toml", "forwarded_port = 9000", "forwarded_port = 9001")
+    (mistake,) = report_of(p2pfl("check", ward, "--format", "json"))["mistakes"]
+    assert (mistake["key"], mistake["value"]) == ("node.forwarded_port", 9001)
+    assert "203.0.113.5:9000" in mistake["message"]
+
+
+def test_a_port_by_the_list_of_members_is_looked_up_there(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--nodes", "pi1,pi2", "--task", "digits", "--admin")
+    p2pfl("member", "set", "ward", "--address", "pi2=127.0.0.1:9000", "--offline")
+    (mistake,) = report_of(p2pfl("check", "ward", "--format", "json"))["mistakes"]
+    assert str(tmp_path / "ward" / "members.toml") in mistake["message"]
+    assert "p2pfl member set" in mistake["allowed"]
+
+
 def test_a_missing_federation_is_a_mistake(p2pfl, tmp_path):
     outcome = p2pfl("check", tmp_path / "none")
     assert outcome.code == 2

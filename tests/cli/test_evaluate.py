@@ -190,7 +190,7 @@ def test_a_member_that_the_state_alone_knows_of_can_be_read(p2pfl, trained, tmp_
     before = (tmp_path / "ward" / "members.toml").read_bytes()
     line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
     request = p2pfl("join", line, "there", "--from", "ward").out.strip()
-    p2pfl("member", "add", "ward", request, "--offline")
+    p2pfl("member", "add", "ward", request, "--offline", "--yes")
     shutil.copyfile(tmp_path / "ward" / "members.toml", tmp_path / "there" / "members.toml")
     trained(tmp_path / "there", "pi4", 2)
     charter = load_config(tmp_path / "there").charter

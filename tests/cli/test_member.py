@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
+import shutil
 import stat
 import sys
+import time
 
 import pytest
 
 from p2pfl import Federation
-from p2pfl.config.load import load_config
-from p2pfl.crypto.identity import Identity
+from p2pfl.config.invites import read_request
+from p2pfl.config.load import load_config, load_stranger
+from p2pfl.crypto.identity import Identity, fingerprint
 from p2pfl.net.errands import UnreachableError
 
 
@@ -39,6 +43,7 @@ def ask(p2pfl):
 def member(p2pfl):
     def member(command, *arguments):
         more = () if command == "list" else ("--offline",)
+        more += ("--yes",) if command in ("add", "replace") else ()
         return p2pfl("member", command, "ward", *arguments, *more)
 
     return member
@@ -235,8 +240,118 @@ def test_an_invite_is_good_for_one_request(ward, ask, member, tmp_path):
     request = ask("pi4", "there")
     assert member("add", request).code == 0
     before = contents(ward)
-    refused(member("add", request), "used already")
+    own = fingerprint(Identity.load(tmp_path / "there" / "pi4" / "node.key").public)
+    refused(member("add", request), "used already", own, "this very request", "nothing to do")
     assert contents(ward) == before
+
+
+def test_who_was_not_first_learns_which_key_was_and_what_to_do(ward, member, p2pfl, tmp_path):
+    """The line of the invite was seen by somebody else, who has answered it sooner."""
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    finder, newcomer = (p2pfl("join", line, folder, "--from", "ward").out.strip() for folder in ("finder", "there"))
+    assert member("add", finder).code == 0
+    before = contents(ward)
+    taken = fingerprint(Identity.load(tmp_path / "finder" / "pi4" / "node.key").public)
+    outcome = member("add", newcomer)
+    refused(outcome, "used already", taken, "p2pfl member remove ward pi4", "p2pfl invite ward pi4")
+    assert contents(ward) == before
+    assert member("remove", "pi4").code == 0
+    outcome = member("add", newcomer)
+    refused(outcome, "used already", taken, "p2pfl invite ward pi4")
+    assert "member remove" not in outcome.err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_whose_key_and_address_is_added_is_shown_and_asked(ward, ask, p2pfl, monkeypatch, tmp_path):
+    """And `join` has printed the same fingerprint, for two people to compare."""
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    joined = p2pfl("join", line, "there", "--from", "ward", "--address", "10.0.0.4:8470")
+    shown = fingerprint(Identity.load(tmp_path / "there" / "pi4" / "node.key").public)
+    assert shown in joined.err
+    before = contents(ward)
+    for answer in ("n\n", "\n"):
+        monkeypatch.setattr(sys, "stdin", Terminal(answer))
+        outcome = p2pfl("member", "add", "ward", joined.out.strip(), "--offline")
+        assert outcome.code == 1
+        for word in ("pi4", shown, "10.0.0.4:8470", "nothing was changed"):
+            assert word in outcome.err, outcome.err
+        assert contents(ward) == before
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert p2pfl("member", "add", "ward", joined.out.strip(), "--offline").code == 0
+    assert load_config(ward).member("pi4").address == "10.0.0.4:8470"
+
+
+def test_a_replacement_is_shown_beside_the_member_that_it_replaces(ward, ask, p2pfl, monkeypatch):
+    old = load_config(ward).member("pi2")
+    request = ask("pi2", "new-pi2", "--replace")
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    outcome = p2pfl("member", "replace", "ward", request, "--offline")
+    assert outcome.code == 1
+    for word in ("127.0.0.1:9", fingerprint(old.key), old.address):
+        assert word in outcome.err
+
+
+@pytest.mark.parametrize("command", ["add", "replace"])
+def test_without_a_terminal_nobody_is_taken_in_unseen(command, ward, ask, p2pfl, monkeypatch):
+    request = ask("pi4", "there") if command == "add" else ask("pi2", "there", "--replace")
+    before = contents(ward)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    refused(p2pfl("member", command, "ward", request, "--offline"), "no terminal", "--yes")
+    assert contents(ward) == before
+    assert p2pfl("member", command, "ward", request, "--offline", "--yes").code == 0
+
+
+DAY_S = 86_400.0
+
+
+def test_an_invite_ends_after_three_days_or_as_many_as_are_wished(ward, ask, member, p2pfl, monkeypatch):
+    """The inviting machine's clock and record count; a request that comes later uses up nothing."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    request, longer = ask("pi4", "there"), ask("pi5", "elsewhere", "--days", "30")
+    before = contents(ward)
+    monkeypatch.setattr(time, "time", lambda: now + 3 * DAY_S + 60)
+    refused(member("add", request), "its invite ended", "p2pfl invite ward pi4")
+    assert contents(ward) == before
+    assert member("add", longer).code == 0
+    assert "until" in p2pfl("invite", "ward", "pi6", "--no-qr").err
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "x", "1000"])
+def test_days_of_an_invite_that_are_none(days, ward, p2pfl):
+    before = contents(ward)
+    assert p2pfl("invite", "ward", "pi4", "--days", days).code == 2
+    assert contents(ward) == before
+
+
+def test_a_new_machine_does_not_answer_an_invite_that_has_ended(ward, p2pfl, monkeypatch, tmp_path):
+    line, now = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip(), time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 4 * DAY_S)
+    refused(p2pfl("join", line, "there"), "the invite ended", "clock")
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_board_that_wakes_up_in_the_past_is_not_locked_out(ward, p2pfl, monkeypatch):
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert p2pfl("join", line, "there").code == 0
+
+
+def test_an_invite_of_an_earlier_version_ends_three_days_after_its_record_was_written(
+    ward, ask, member, p2pfl, monkeypatch
+):
+    request, late = ask("pi4", "there"), ask("pi5", "elsewhere")
+    file = ward / "invites.json"
+    old = [{key: one[key] for key in ("name", "token", "used")} for one in json.loads(file.read_text())]
+    file.write_text(json.dumps(old), encoding="utf-8")
+    assert member("add", request).code == 0
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3 * DAY_S + 60)
+    refused(member("add", late), "its invite ended")
 
 
 def test_two_newcomers_of_one_name(ward, ask, member):
@@ -252,7 +367,7 @@ def test_one_machine_twice(ward, ask, member, p2pfl, tmp_path):
     member("add", request)
     member("remove", "pi4")
     line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
-    refused(p2pfl("join", line, "there", "--from", "ward"), "is a federation's folder already")
+    refused(p2pfl("join", line, "there", "--from", "ward"), "has a federation's files already")
 
 
 def test_a_request_for_another_federation_or_of_an_invite_from_elsewhere(ward, ask, member, p2pfl, tmp_path):
@@ -260,14 +375,14 @@ def test_a_request_for_another_federation_or_of_an_invite_from_elsewhere(ward, a
     (ward / "invites.json").unlink()
     refused(member("add", request), "answers no invite")
     p2pfl("new", "other", "--nodes", "2", "--task", "digits", "--admin")
-    refused(p2pfl("member", "add", "other", request, "--offline"), "another federation")
+    refused(p2pfl("member", "add", "other", request, "--offline", "--yes"), "another federation")
 
 
 @pytest.mark.parametrize("cut", [10, 60, -1])
 def test_a_line_that_was_cut(cut, ward, ask, p2pfl, tmp_path):
     request, line = ask("pi4", "there"), p2pfl("invite", "ward", "pi5", "--no-qr").out.strip()
     before = contents(ward)
-    refused(p2pfl("member", "add", "ward", request[:cut], "--offline"))
+    refused(p2pfl("member", "add", "ward", request[:cut], "--offline", "--yes"))
     refused(p2pfl("join", line[:cut], "elsewhere"))
     assert contents(ward) == before
     assert not (tmp_path / "elsewhere").exists()
@@ -352,6 +467,95 @@ def test_in_one_process_it_runs_with_those_who_are_there(ward, member):
     assert [one.name for one in federation.config.members] == ["pi2", "pi3"]
     assert federation.config.admin == ()
     assert len(federation.run().nodes) == 2
+
+
+def find_each_other(ward, member):
+    """No member has an address any more."""
+    file = ward / "federation.toml"
+    file.write_text(file.read_text("utf-8").replace("# discovery = false", "discovery = true"), encoding="utf-8")
+    assert member("set", *(f"--address=pi{number}=" for number in (1, 2, 3))).code == 0
+
+
+def test_a_member_without_an_address_is_found_on_the_lan(ward, member, p2pfl):
+    find_each_other(ward, member)
+    assert {one.address for one in load_config(ward).members} == {None}
+    assert "address" not in p2pfl("check", "ward").out.partition("warning")[2]
+
+
+def test_a_newcomer_among_members_without_addresses_has_none_either(ward, member, p2pfl, tmp_path):
+    find_each_other(ward, member)
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    for folder, more in (("there", ()), ("bare", None)):
+        outcome = p2pfl("join", line, folder, *(() if more is None else ("--from", "ward")))
+        assert outcome.code == 0, outcome.err
+        assert read_request(outcome.out.strip()).address is None
+        assert load_stranger(tmp_path / folder / "pi4", "pi4").listen == "0.0.0.0:0"
+    assert member("add", outcome.out.strip()).code == 0
+    assert load_config(ward).member("pi4").address is None
+
+
+def test_without_discovery_and_addresses_an_invite_says_that_nobody_can_be_asked(ward, member, p2pfl):
+    member("set", *(f"--address=pi{number}=" for number in (1, 2, 3)))
+    assert "no member has an address" in p2pfl("invite", "ward", "pi4", "--no-qr").err
+
+
+def test_a_change_is_handed_to_members_where_they_are_heard(ward, member, p2pfl, monkeypatch):
+    find_each_other(ward, member)
+    there = {one.key: (f"10.77.0.{one.index}:5000",) for one in load_config(ward).members if one.name != "pi3"}
+    handed = {}
+
+    async def nearby(federation, **_):
+        return there
+
+    async def ask(_self, address, key, _version):
+        assert address in there[key]
+
+    async def bring(_self, address, key, raw):
+        handed[address] = raw
+        return 3
+
+    monkeypatch.setattr("p2pfl.runtime.nearby.find_nearby", nearby)
+    monkeypatch.setattr("p2pfl.net.errands.Errand.ask", ask)
+    monkeypatch.setattr("p2pfl.net.errands.Errand.bring", bring)
+    outcome = p2pfl("member", "set", "ward", "--rounds", "77")
+    assert outcome.code == 0
+    assert "handed to pi1, pi2, who pass it on" in outcome.err
+    assert handed.keys() == {"10.77.0.0:5000", "10.77.0.1:5000"}
+
+
+def test_where_nobody_has_an_address_the_laptop_needs_what_listens_for_them(ward, member, p2pfl, monkeypatch):
+    find_each_other(ward, member)
+    before = contents(ward)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "zeroconf" else find_spec(name))
+    refused(p2pfl("member", "set", "ward", "--rounds", "77"), "network.discovery", "pip install '.[lan]'")
+    assert contents(ward) == before
+
+
+def test_a_machine_joins_in_the_copy_of_the_files_that_it_has_already(ward, member, p2pfl, tmp_path):
+    """As docs/members.md says: copy federation.toml, task.py and members.toml, and join in that folder."""
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("federation.toml", "members.toml"):
+        shutil.copy(ward / name, there)
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    outcome = p2pfl("join", line, "there", "--address", "127.0.0.1:9")
+    assert outcome.code == 0, outcome.err
+    assert "still missing" not in outcome.err
+    assert {path.name for path in there.iterdir()} == {"federation.toml", "members.toml", "pi4"}
+    assert stat.S_IMODE((there / "pi4").stat().st_mode) == 0o700
+    assert member("add", outcome.out.strip()).code == 0
+    before = contents(there)
+    refused(p2pfl("join", line, "there"), "pi4 has a folder there already")
+    refused(p2pfl("join", line, "there", "--from", "ward"), "has a federation's files already")
+    assert contents(there) == before
+
+
+def test_a_copy_of_other_files_is_refused_and_nothing_is_made(ward, p2pfl, tmp_path):
+    line = p2pfl("invite", "ward", "pi4", "--no-qr").out.strip()
+    p2pfl("new", "other", "--nodes", "2", "--admin", "--task", "digits")
+    refused(p2pfl("join", line, "other"), "not the federation file")
+    assert not (tmp_path / "other" / "pi4").exists()
 
 
 def test_two_members_are_not_at_one_address(p2pfl, member, ward, ask):

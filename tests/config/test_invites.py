@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from charter_kit import key_of, ward
 from p2pfl.config.invites import (
     INVITE,
     REQUEST,
+    Contact,
+    Invite,
     Request,
     code_digest,
     difference,
@@ -23,6 +26,7 @@ from p2pfl.config.invites import (
     read_invite,
     read_request,
     request_line,
+    require_current,
 )
 from p2pfl.config.model import federation_id
 from p2pfl.errors import UserError
@@ -39,6 +43,12 @@ def make_request(**changes):
 INVITED = invite_of(ward(40), "pi99", TOKEN)
 LINE = INVITED.line()
 ANSWER = request_line(make_request(), NEWCOMER.sign)
+OLD_LINE = (
+    "p2pfl:VbppvS-il8QgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAADEIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAApHdhcmSj"
+    "cGk0xBAAAQIDBAUGBwgJCgsMDQ4PkcQg9NwIe0H78ouI8gdx6a6W-jSbUJ9Zcs5QvUsLItzzjEaRksQgUV6pjRkoJAnhMh9_FK8TT67ISlfP9hGsosmL"
+    "J2RSq2etMTAuMC4wLjI6ODQ3MA"
+)
+"""Written before invites had an end."""
 
 
 def test_an_invite_is_short_and_says_all_that_a_new_machine_needs():
@@ -49,6 +59,25 @@ def test_an_invite_is_short_and_says_all_that_a_new_machine_needs():
     assert found.admin == ward().admin
     assert found.federation == federation_id(ward(40))
     assert [contact.address for contact in found.contacts] == [f"10.0.0.{i}:8470" for i in range(3)]
+
+
+def test_an_invite_holds_until_its_end_and_one_of_an_earlier_version_names_none():
+    ends = msgspec.structs.replace(INVITED, until=1000)
+    assert read_invite(ends.line()).until == 1000
+    require_current(ends, 0.0)
+    require_current(ends, 1000.0)
+    with pytest.raises(UserError, match="the invite ended"):
+        require_current(ends, 1001.0)
+    require_current(read_invite(OLD_LINE), 1e12)
+    assert read_invite(OLD_LINE) == Invite(
+        federation=bytes(32),
+        code=bytes(32),
+        federation_name="ward",
+        name="pi4",
+        token=TOKEN,
+        admin=(key_of(1).public,),
+        contacts=(Contact(key_of(2).public, "10.0.0.2:8470"),),
+    )
 
 
 def test_a_request_says_who_asks():

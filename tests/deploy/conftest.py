@@ -70,7 +70,7 @@ def tool():
 
 @pytest.fixture(scope="session")
 def make_five_boards():
-    """The example with keys filled in, as docs/raspberry-pi.md tells: federation.toml and five folders."""
+    """The example with keys filled in, as docs/raspberry-pi.md tells: federation.toml, five folders and an admin key."""
 
     def make(folder):
         shutil.copytree(DEPLOY / "five-boards", folder)
@@ -79,8 +79,11 @@ def make_five_boards():
             identity = Identity.generate()
             identity.save(folder / name / "node.key")
             keys[name] = public_text(identity.public)
+        admin = Identity.generate()
+        admin.save(folder / "admin.key")
+        keys["admin"] = public_text(admin.public)
         file = folder / "federation.toml"
-        text = re.sub("KEY-OF-(pi[1-5])", lambda found: keys[found[1]], file.read_text(encoding="utf-8"))
+        text = re.sub("KEY-OF-(pi[1-5]|admin)", lambda found: keys[found[1]], file.read_text(encoding="utf-8"))
         file.write_text(text, encoding="utf-8")
         return folder
 

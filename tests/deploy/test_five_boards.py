@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from p2pfl.config.load import federation_mistakes, load_config, load_node
+from p2pfl.runtime.membership import issue, load_admin
 
 BOARDS = ("pi1", "pi2", "pi3", "pi4", "pi5")
 
@@ -17,7 +25,8 @@ def test_it_is_a_ring_of_five(five_boards):
 
 def test_without_keys_every_missing_one_is_named(deploy):
     mistakes = federation_mistakes(deploy / "five-boards")
-    assert [mistake.key for mistake in mistakes] == [f"node[{index}].key" for index in range(5)]
+    keys = ["federation.admin", *(f"node[{index}].key" for index in range(5))]
+    assert [mistake.key for mistake in mistakes] == keys
 
 
 @pytest.mark.parametrize("name", BOARDS)
@@ -31,6 +40,43 @@ def test_a_board_listens_where_the_others_dial(five_boards, name):
 def test_the_status_page_is_for_the_board_alone(five_boards, name):
     node = load_node(five_boards / name, load_config(five_boards))
     assert node.status_listen.startswith("127.0.0.1:")
+
+
+def test_whoever_has_the_admin_key_can_invite_a_sixth_board(five_boards):
+    federation = load_config(five_boards)
+    assert load_admin(federation, None).public == federation.admin[0]
+    assert len(issue(federation, "pi6", now=time.time()).contacts) == 3
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "raspberry-pi.md"
+
+
+@pytest.mark.parametrize("finding", [False, True], ids=["addresses", "discovery"])
+def test_the_commands_of_the_page_make_it(finding, deploy, tmp_path):
+    """The first two blocks that prepare it; the second one is for boards that find each other."""
+    prepare = PAGE.read_text(encoding="utf-8").partition("Then make the federation")[2]
+    make, find, check = re.findall(r"```\n(.*?)```", prepare, re.DOTALL)[:3]
+    (tmp_path / "deploy").symlink_to(deploy)
+    command = f'#!/bin/sh\nexec {sys.executable} -m p2pfl.cli.main "$@"\n'
+    (tmp_path / "p2pfl").write_text(command, encoding="utf-8")
+    (tmp_path / "p2pfl").chmod(0o755)
+    script = "set -e\n" + make + (find if finding else "") + check
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no mistakes" in done.stdout
+    assert "warning" not in done.stdout
+    federation = load_config(tmp_path / "five")
+    assert federation.discovery == finding
+    assert [member.address is None for member in federation.members] == [finding] * 5
+    assert load_admin(federation, None).public in federation.admin
 
 
 def test_no_key_is_in_the_repository(deploy):

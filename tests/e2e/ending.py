@@ -395,7 +395,8 @@ def launch_apart(folder: Path, setting: Setting) -> Ended:
     made = make(folder, setting, start_wait_s=2.0, topology="path")
     for name in made.names[-2:]:
         port = made.ports[made.names.index(name)]
-        change(made.folder / name / "node.toml", rf'(?m)^listen = "127.0.0.1:{port}"', 'listen = "127.0.0.1:0"')
+        nowhere = f'listen = "127.0.0.1:0"\nforwarded_port = {port}'  # without the second, launch refuses the first
+        change(made.folder / name / "node.toml", rf'(?m)^listen = "127.0.0.1:{port}"', nowhere)
     return _launched("launch-apart", made, setting, wanted=LAUNCH_ALONE)
 
 

@@ -70,7 +70,7 @@ def test_a_fourth_machine_joins_three_that_run_and_one_of_them_leaves(p2pfl, run
     kept["pi4"] = tmp_path / "there" / "pi4" / "state" / "charter"
     until(lambda: "not a member yet" in (tmp_path / "pi4.log").read_text())
     before = kept["pi1"].read_bytes()
-    p2pfl("member", "add", "ward", request)
+    p2pfl("member", "add", "ward", request, "--yes")
     until(lambda: all(file.exists() for file in kept.values()))
     until(lambda: len({file.read_bytes() for file in kept.values()} - {before}) == 1)
 

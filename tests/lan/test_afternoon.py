@@ -104,7 +104,7 @@ def test_training_ends_well_whatever_happens_to_boards(lan, tmp_path):
     request = here.join("pi6", here.admin("invite", here.ward, "pi6", "--no-qr").strip())
     (here.board("pi6") / "pi6" / "node.toml").write_text(PAGE, encoding="utf-8")
     here.start("pi6", "pi6")
-    here.admin("member", "add", here.ward, request)
+    here.admin("member", "add", here.ward, request, "--yes")
     here.goes_on("pi6")
 
     # one dies, and another machine takes its place
@@ -113,7 +113,7 @@ def test_training_ends_well_whatever_happens_to_boards(lan, tmp_path):
     request = here.join("new2", here.admin("invite", here.ward, "pi2", "--replace", "--no-qr").strip())
     (here.board("new2") / "pi2" / "node.toml").write_text(PAGE, encoding="utf-8")
     here.start("new2", "pi2")
-    here.admin("member", "replace", here.ward, request)
+    here.admin("member", "replace", here.ward, request, "--yes")
     here.goes_on("new2")
 
     # one is removed: it stops by itself, and nobody talks to it

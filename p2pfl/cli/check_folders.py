@@ -1,0 +1,96 @@
+"""Mistakes in the folders of the nodes that are here: settings, keys and ports. For `p2pfl check`, and for `launch`
+before it starts anybody: nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from p2pfl.config.model import FederationConfig, Member, NodeConfig
+    from p2pfl.errors import UserError
+
+
+@dataclass(slots=True)
+class FoldersFound:
+    """`here` are the settings of those whose folder is here and whose file is valid, by member index."""
+
+    mistakes: list[UserError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    here: dict[int, NodeConfig] = field(default_factory=dict)
+
+
+def look_into_folders(federation: FederationConfig) -> FoldersFound:
+    found = FoldersFound()
+    for member in federation.present:
+        _look_into(federation, member, found)
+    return found
+
+
+def _look_into(federation: FederationConfig, member: Member, found: FoldersFound) -> None:
+    from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.net.discovery import require_zeroconf  # noqa: PLC0415 - as above
+
+    file = node_file(federation, member.name)
+    if not file.parent.is_dir():
+        return
+    if mistakes := node_mistakes(file, federation):
+        found.mistakes.extend(mistakes)
+        return
+    node = found.here[member.index] = load_node(file, federation)
+    if node.discovery:
+        try:
+            require_zeroconf(file if file.exists() else federation.path)
+        except UserError as error:
+            found.mistakes.append(error)
+    _look_at_address(federation, member, node, found)
+    _look_at_key(federation, member, node, found)
+
+
+def _look_at_address(federation: FederationConfig, member: Member, node: NodeConfig, found: FoldersFound) -> None:
+    from p2pfl.net.address import is_hidden  # noqa: PLC0415 - `--help` stays instant
+
+    if is_hidden(member.address, node.listen):
+        text = f"{member.name} listens on {node.listen}, where nobody reaches its address {member.address}"
+        found.warnings.append(f"{text}: set listen in {node.path}")
+    if (mistake := wrong_port(federation, member, node)) is not None:
+        found.mistakes.append(mistake)
+
+
+def wrong_port(federation: FederationConfig, member: Member, node: NodeConfig) -> UserError | None:
+    """None where a node takes connections at the port that others dial, or a router passes that one on to it."""
+    from p2pfl.config.members_file import members_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.net.address import misses, parse_address  # noqa: PLC0415 - as above
+
+    if member.address is None or not misses(member.address, node.listen, node.forwarded_port):
+        return None
+    signed = federation.edition is not None
+    file = members_file(federation) if signed else federation.path
+    text = f"others dial another port of {member.name}: its address in {file} is {member.address}"
+    port = parse_address(member.address, "address").port
+    there = "another address there" + (" (`p2pfl member set --address`)" if signed else "")
+    allowed = f"port {port}; or {there}; or forwarded_port = {port}, where a router passes that one on to `listen`"
+    key, value = ("listen", node.listen) if node.forwarded_port is None else ("forwarded_port", node.forwarded_port)
+    return UserError(text, file=node.path, key=f"node.{key}", value=value, allowed=allowed)
+
+
+def _look_at_key(federation: FederationConfig, member: Member, node: NodeConfig, found: FoldersFound) -> None:
+    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.storage.disk import refuse_shared  # noqa: PLC0415 - as above
+
+    try:
+        with suppress(OSError):  # there is none yet; and whoever checks need not be the user who runs the node
+            refuse_shared(node.state_dir, user=node.state_dir.stat().st_uid)
+        public = Identity.load(node.key_file).public
+    except UserError as error:
+        found.mistakes.append(error)
+        return
+    if public != member.key:
+        text = f"not the key that {federation.path.name} lists for {member.name}"
+        shown, allowed = public_text(public), public_text(member.key)
+        found.mistakes.append(UserError(text, file=node.key_file, key="public key", value=shown, allowed=allowed))

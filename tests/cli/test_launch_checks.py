@@ -1,0 +1,94 @@
+"""`p2pfl launch` looks for mistakes once, before any node starts, and imports no torch for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from p2pfl.crypto.identity import Identity
+
+COUNTING = """
+import atexit, sys
+atexit.register(lambda: print("torch" in sys.modules, file=sys.stderr))
+from p2pfl.cli.main import main
+main(["launch", *sys.argv[1:], "--quiet"])
+"""
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """`launch` in a process of its own: its exit code, what it said, and whether it had imported torch."""
+
+    def launch(folder):
+        command = [sys.executable, "-c", COUNTING, str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+        *said, torch = done.stderr.rstrip().split("\n")
+        return done.returncode, said, torch == "True"
+
+    return launch
+
+
+def edit(file, right, wrong):
+    text = file.read_text(encoding="utf-8")
+    assert right in text
+    file.write_text(text.replace(right, wrong), encoding="utf-8")
+
+
+def untouched(folder):
+    return not [*folder.glob("*/node.log"), *folder.glob("*/state")]
+
+
+def test_mistakes_in_folders_are_said_once_and_nobody_is_started(p2pfl, launch, tmp_path):
+    p2pfl("new", "ward", "--nodes", "3", "--task", "digits")
+    ward = tmp_path / "ward"
+    edit(ward / "node0" / "node.toml", "127.0.0.1:8470", "127.0.0.1:9470")
+    edit(ward / "node1" / "node.toml", "# threads = 1", "threads = 0")
+    (ward / "node2" / "node.key").unlink()
+    Identity.generate().save(ward / "node2" / "node.key")
+    code, said, torch = launch(ward)
+    assert (code, torch) == (2, False)
+    assert len(said) == 3
+    for line, word in zip(said, ("node.listen", "node.threads", "not the key that"), strict=True):
+        assert line.startswith("error: ")
+        assert word in line
+    assert untouched(ward)
+
+
+def test_mistakes_in_tables_are_said_once_and_nobody_is_started(p2pfl, launch, tmp_path):
+    for site in ("north", "south"):
+        rows = "\n".join(f"{n % 7},{n % 2}" for n in range(40))
+        (tmp_path / f"{site}.csv").write_text(f"age,ill\n{rows}\n", encoding="utf-8")
+    assert p2pfl("new", "h", "--task", "csv", "north.csv", "south.csv", "--target", "ill").code == 0
+    for site in ("north", "south"):
+        edit(tmp_path / f"{site}.csv", "3,1\n4,0", "three,1\n4,x")
+    code, said, torch = launch(tmp_path / "h")
+    assert (code, torch) == (2, False)
+    for site in ("north", "south"):
+        assert [line for line in said if f"{site}.csv" in line and "three" in line]
+    assert all(line.startswith("error: ") for line in said)
+    assert untouched(tmp_path / "h")
+
+
+def test_a_schema_file_that_is_not_there_is_said_once(p2pfl, launch, tmp_path):
+    for site in ("north", "south"):
+        rows = "\n".join(f"{n % 7},{n % 2}" for n in range(40))
+        (tmp_path / f"{site}.csv").write_text(f"age,ill\n{rows}\n", encoding="utf-8")
+    assert p2pfl("new", "h", "--task", "csv", "north.csv", "south.csv", "--target", "ill").code == 0
+    (tmp_path / "h" / "schema.toml").unlink()
+    code, said, torch = launch(tmp_path / "h")
+    assert (code, len(said), torch) == (2, 1, False)
+    assert "schema.toml" in said[0]
+
+
+def test_what_is_odd_and_no_mistake_is_said_on_the_way(p2pfl, monkeypatch, tmp_path):
+    """A node that listens where nobody reaches its address."""
+    p2pfl("new", "ward", "--nodes", "2", "--task", "digits")
+    file = tmp_path / "ward" / "federation.toml"
+    edit(file, "127.0.0.1:8470", "10.0.0.1:8470")
+    monkeypatch.setattr("p2pfl.cli.launch.run_fleet", lambda *_, **__: 0)
+    outcome = p2pfl("launch", "ward", "--quiet")
+    said = outcome.err
+    assert outcome.code == 0
+    assert "warning: node0 listens on 127.0.0.1:8470, where nobody reaches its address 10.0.0.1:8470" in said

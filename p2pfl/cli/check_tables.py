@@ -123,6 +123,7 @@ def _row(facts: SiteFacts) -> dict[str, Any]:
     return {
         "node": facts.node,
         "rows": facts.rows,
+        "rows_dropped": facts.rows_dropped,
         "cells_missing": facts.cells_missing,
         "columns_absent": list(facts.absent),
         "classes": facts.classes,
@@ -132,10 +133,12 @@ def _row(facts: SiteFacts) -> dict[str, Any]:
 
 def print_tables(rows: list[dict[str, Any]]) -> None:
     """For people: a line for each node."""
+    any_dropped = any(row["rows_dropped"] for row in rows)
     shown = [
         {
             "node": row["node"],
             "rows": row["rows"],
+            **({"left out": row["rows_dropped"]} if any_dropped else {}),
             "cells missing": f"{row['cells_missing']:.1%}",
             "columns absent": ", ".join(row["columns_absent"]) or None,
             "classes": row["classes"] and ", ".join(f"{name}: {count}" for name, count in row["classes"].items()),

@@ -19,6 +19,7 @@ from p2pfl.errors import UserError
 if TYPE_CHECKING:
     from p2pfl.cli.new_tables import LookedAt
     from p2pfl.crypto.identity import Identity
+    from p2pfl.learn.table.layout import OnBadRow
 
 MOST_NODES = 1_000
 THREE = ("node0", "node1", "node2")
@@ -64,6 +65,13 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
 )
 @click.option("--target", metavar="COLUMN", help="With --task csv: the column to predict.")
 @click.option("--positive", metavar="VALUES", help="With --task csv: the target's values to tell from all others: 1,2.")
+@click.option(
+    "--on-bad-row",
+    type=click.Choice(["refuse", "drop"]),
+    default="refuse",
+    show_default=True,
+    help="With --task csv: what to do about rows that cannot be read; drop leaves them out and counts them.",
+)
 @click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
 @click.option("--base-port", type=click.IntRange(1, LAST_PORT), default=8470, show_default=True, help="Of node0.")
 @click.option("--name", help="The federation's name; by default that of DIR.")
@@ -77,6 +85,7 @@ def new(
     task: str,
     target: str | None,
     positive: str | None,
+    on_bad_row: OnBadRow,
     rule: str,
     base_port: int,
     name: str | None,
@@ -96,7 +105,7 @@ def new(
 
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
-    looked = _look_at_tables(task, tables, target, positive, nodes)
+    looked = _look_at_tables(task, tables, target, positive, nodes, on_bad_row)
     nodes = (looked.names if looked else nodes) or THREE
     if base_port + len(nodes) - 1 > LAST_PORT:
         raise UserError(f"{len(nodes)} nodes need as many ports", key="--base-port", value=base_port)
@@ -131,14 +140,20 @@ def new(
 
 
 def _look_at_tables(
-    task: str, tables: tuple[Path, ...], target: str | None, positive: str | None, nodes: tuple[str, ...] | None
+    task: str,
+    tables: tuple[Path, ...],
+    target: str | None,
+    positive: str | None,
+    nodes: tuple[str, ...] | None,
+    on_bad_row: OnBadRow,
 ) -> LookedAt | None:
     """What --task csv needs; None for other tasks, to which tables mean nothing."""
     if task == "csv":
         from p2pfl.cli.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
 
-        return look_at_tables(tables, target, positive, nodes)
+        return look_at_tables(tables, target, positive, nodes, on_bad_row=on_bad_row)
     given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
+    given["--on-bad-row"] = on_bad_row if on_bad_row != "refuse" else None
     for key, value in given.items():
         if value:
             raise UserError("this goes with --task csv alone", key=key, value=value, allowed="--task csv")

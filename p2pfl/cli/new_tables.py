@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,18 @@ from p2pfl.config.tables import NAME
 from p2pfl.errors import UserError
 from p2pfl.learn.table.differences import SiteFacts, survey
 from p2pfl.learn.table.guessing import guess_layout
-from p2pfl.learn.table.layout import Layout, make_layout
+from p2pfl.learn.table.layout import Layout, OnBadRow, make_layout
 from p2pfl.learn.table.looking import read_tables
 from p2pfl.learn.table.merging import Merged, merge
-from p2pfl.learn.table.profile import look_at
+from p2pfl.learn.table.mistakes import LEAVE_OUT, mistakes_of
+from p2pfl.learn.table.profile import Profile, look_at
 from p2pfl.learn.table.proposal import propose
+from p2pfl.learn.table.rows import read_header
 from p2pfl.learn.table.usual import usual_metrics
 from p2pfl.learn.table.writing import schema_text
 
 FEWEST = 2
+LEAVE_OUT_OPTION = "--on-bad-row drop, to leave such rows out"
 ODD_SIGNS = re.compile(r"[^A-Za-z0-9._-]+")
 TASK_KEYS = """\
 schema = "schema.toml"  # how the tables are read: correct it where the guess is wrong, then `p2pfl check`
@@ -71,27 +74,28 @@ class LookedAt:
 
 
 def look_at_tables(
-    tables: tuple[Path, ...], target: str | None, positive: str | None, nodes: tuple[str, ...] | None
+    tables: tuple[Path, ...],
+    target: str | None,
+    positive: str | None,
+    nodes: tuple[str, ...] | None,
+    *,
+    on_bad_row: OnBadRow = "refuse",
 ) -> LookedAt:
-    """Raises UserError: a table cannot be read, the target is not there, or names do not fit the tables."""
+    """Raises UserError: the target is not there, or names do not fit the tables; ExceptionGroup: all that is wrong in
+    the tables.
+    """
     if len(tables) < FEWEST:
         allowed = "two or more TABLEs, one for each node"
         raise UserError("--task csv makes a node of each table", key="TABLE", value=len(tables), allowed=allowed)
     names = _names(tables, nodes)
     paths = {name: path.absolute() for name, path in zip(names, tables, strict=True)}
-    layouts = {name: guess_layout(path) for name, path in paths.items()}
+    layouts = {name: replace(guess_layout(path), on_bad_row=on_bad_row) for name, path in paths.items()}
     if not target:
-        header = look_at(paths[names[0]], layouts[names[0]]).columns
+        header = read_header(paths[names[0]], layouts[names[0]])
         raise UserError("the column to predict is needed", key="--target", allowed=", ".join(header))
     declared = {"target": target} | ({"positive": _values(positive)} if positive else {})
-    proposals = []
-    for name, path in paths.items():
-        profile = look_at(path, layouts[name])
-        if target not in profile.columns:
-            raise UserError(
-                "the table lacks this column", file=path, key="--target", value=target, allowed=_listed(profile.columns)
-            )
-        proposals.append(propose(profile, node=name, federation="", least_count=1))
+    profiles = _profiles(paths, layouts, target)
+    proposals = [propose(profile, node=name, federation="", least_count=1) for name, profile in profiles.items()]
     merged = merge(proposals, declared)
     _allow_gaps(merged, [proposal.columns[target].missing for proposal in proposals])
     by_schema = {name: _with_codes(layout, merged.contents) for name, layout in layouts.items()}
@@ -104,8 +108,36 @@ def look_at_tables(
         schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
         task_keys=_task_keys(merged),
         facts=facts,
-        warnings=[*looked.warnings, *map(str, looked.mistakes), *odd],
+        warnings=[*_doubts(profiles), *looked.warnings, *map(str, looked.mistakes), *odd],
     )
+
+
+def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: str) -> dict[str, Profile]:
+    """A look at each table. Raises ExceptionGroup: all that is wrong in any of them."""
+    found, mistakes = dict[str, Profile](), list[UserError]()
+    for name, path in paths.items():
+        try:
+            found[name] = look_at(path, layouts[name], target=target)
+        except UserError as error:
+            mistakes += mistakes_of(error)
+            continue
+        if target not in found[name].columns:
+            text, allowed = "the table lacks this column", _listed(found[name].columns)
+            mistakes.append(UserError(text, file=path, key="--target", value=target, allowed=allowed))
+    for mistake in mistakes:
+        mistake.allowed = mistake.allowed and mistake.allowed.replace(LEAVE_OUT, LEAVE_OUT_OPTION)
+    if mistakes:
+        raise ExceptionGroup("mistakes in tables", mistakes)
+    return found
+
+
+def _doubts(profiles: Mapping[str, Profile]) -> list[str]:
+    """What is said of single cells, of the first few in each table."""
+    said = []
+    for profile in profiles.values():
+        more = len(profile.doubts) - MOST_LISTED
+        said += profile.doubts[:MOST_LISTED] + ((f"{profile.path}: and {more} more such cells",) if more > 0 else ())
+    return said
 
 
 def _allow_gaps(merged: Merged, missing: list[int]) -> None:
@@ -122,7 +154,7 @@ def _with_codes(layout: Layout, contents: Mapping[str, Any]) -> Layout:
 def _written(layout: Layout) -> dict[str, str]:
     """What is not as usual."""
     usual = Layout()
-    keys = ("separator", "decimal", "encoding")
+    keys = ("separator", "decimal", "encoding", "on_bad_row")
     return {key: getattr(layout, key) for key in keys if getattr(layout, key) != getattr(usual, key)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,8 @@ from typing import Literal
 from p2pfl.errors import UserError
 from p2pfl.learn.table import cells, rows
 from p2pfl.learn.table.layout import Layout
-from p2pfl.learn.table.mistakes import TableMistakes
+from p2pfl.learn.table.mistakes import Dropped, TableMistakes
+from p2pfl.learn.table.odd_rows import find_odd_rows
 
 Kind = Literal["number", "category", "text", "date", "identifier", "empty"]
 
@@ -165,32 +166,67 @@ class Profile:
     path: Path
     rows: int
     columns: dict[str, Column]
+    dropped: Dropped = Dropped()
+    """Bad rows that were left out, as the layout says."""
+    doubts: tuple[str, ...] = ()
+    """Sentences about single cells that are taken for missing."""
 
 
-def look_at(path: Path, layout: Layout, *, fold: bool = False, only: Iterable[str] | None = None) -> Profile:
-    """Read a whole table, once. `fold`: case does not count; `only`: the columns to look at.
+def look_at(
+    path: Path, layout: Layout, *, fold: bool = False, only: Iterable[str] | None = None, target: str = ""
+) -> Profile:
+    """Read a whole table, and again if there are texts among numbers. `fold`: case does not count; `only`: the columns
+    to look at.
 
-    Raises UserError: it cannot be read, has no rows, or rows of unequal length.
+    Raises UserError: it cannot be read, or has no rows; TableError: it has bad rows, and the layout leaves none out.
     """
     header = rows.read_header(path, layout)
-    mistakes = TableMistakes(path)
+    mistakes = TableMistakes(path, drops=layout.on_bad_row == "drop")
     _check_header(header, mistakes)
     in_schema = {name: column for column, name in layout.rename.items()}
     wanted = [name for name in header if only is None or in_schema.get(name, name) in set(only)]
-    found = {name: Column(in_schema.get(name, name)) for name in wanted}
-    count = 0
-    for batch in rows.batches(path, layout, wanted, mistakes):
-        count += len(batch.lines)
-        for name, texts in batch.columns.items():
-            codes = layout.codes(found[name].name)
-            for text, times in Counter(texts).items():
-                found[name].see(text, times, layout, codes, fold=fold)
+    names = {name: in_schema.get(name, name) for name in wanted}
+    found, count = _see(path, layout, names, mistakes, fold=fold)
+    odd = find_odd_rows(path, layout, found, mistakes, target)
     mistakes.raise_any()
+    if odd.lines:
+        found, count = _see(path, layout, names, TableMistakes(path, drops=True), fold=fold, without=odd.lines)
     if not count:
-        raise UserError("the table has no rows", file=path)
+        why = f"; {mistakes.dropped.first}" if mistakes.bad else ""
+        raise UserError(f"the table has no rows{why}", file=path)
     for column in found.values():
         column.decide()
-    return Profile(path=path, rows=count, columns={column.name: column for column in found.values()})
+    doubts = tuple(
+        f"{path}: line {line}, column {name!r}: {text!r} stands only here, and is taken for missing"
+        for line, name, text in sorted(odd.lone)
+        if cells.spelled(text, decimal=layout.decimal, ignore_case=fold) in found[name].codes
+    )
+    by_name = {column.name: column for column in found.values()}
+    return Profile(path=path, rows=count, columns=by_name, dropped=mistakes.dropped, doubts=doubts)
+
+
+def _see(
+    path: Path,
+    layout: Layout,
+    names: Mapping[str, str],
+    mistakes: TableMistakes,
+    *,
+    fold: bool,
+    without: Collection[int] = (),
+) -> tuple[dict[str, Column], int]:
+    """The columns by their names in the file, and how many rows there are but for the lines in `without`. `names` are
+    those in the schema.
+    """
+    found, count = {name: Column(column) for name, column in names.items()}, 0
+    for batch in rows.batches(path, layout, list(names), mistakes):
+        kept = [place for place, line in enumerate(batch.lines) if line not in without] if without else None
+        count += len(batch.lines if kept is None else kept)
+        for name, texts in batch.columns.items():
+            codes = layout.codes(names[name])
+            chosen = texts if kept is None else [texts[place] for place in kept]
+            for text, times in Counter(chosen).items():
+                found[name].see(text, times, layout, codes, fold=fold)
+    return found, count
 
 
 def _check_header(header: list[str], mistakes: TableMistakes) -> None:

@@ -137,7 +137,7 @@ def profile(tmp_path):
     return act
 
 
-PLAIN = [f"{40 + n},{200 + n}.5,{120 + n},{'ab'[n % 2]},{n % 2}" for n in range(30)]
+PLAIN = [f"{40 + n % 17},{200 + n}.5,{120 + n % 13},{'ab'[n % 2]},{n % 2}" for n in range(30)]
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,7 @@ def _look_into_folder(federation: FederationConfig, member: Member, findings: Fi
 def _load_learners(federation: FederationConfig, findings: Findings) -> None:
     """If no node's folder is here, the first node's learner, without its data, gives the model's size."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.mistakes import mistakes_of  # noqa: PLC0415 - as above
 
     wrong = findings.tables.wrong if findings.tables else set()
     alone = [0] if findings.tables is None or findings.tables.has_schema else []
@@ -207,7 +208,7 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
         except UserError as error:
             about_data = (error.key or "").startswith("data")
             if findings.here or not about_data:
-                findings.mistakes.append(error)
+                findings.mistakes.extend(mistakes_of(error))
             if not about_data:
                 return  # the same for every node
         except ModuleNotFoundError as error:

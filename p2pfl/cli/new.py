@@ -105,7 +105,7 @@ def new(
 
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
-    looked = _look_at_tables(task, tables, target, positive, nodes, on_bad_row)
+    looked = _look_at_tables(task, tables, target, positive, nodes, on_bad_row=on_bad_row)
     nodes = (looked.names if looked else nodes) or THREE
     if base_port + len(nodes) - 1 > LAST_PORT:
         raise UserError(f"{len(nodes)} nodes need as many ports", key="--base-port", value=base_port)
@@ -145,6 +145,7 @@ def _look_at_tables(
     target: str | None,
     positive: str | None,
     nodes: tuple[str, ...] | None,
+    *,
     on_bad_row: OnBadRow,
 ) -> LookedAt | None:
     """What --task csv needs; None for other tasks, to which tables mean nothing."""

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from p2pfl.config.tables import NAME
+from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
 from p2pfl.learn.table.differences import SiteFacts, survey
 from p2pfl.learn.table.guessing import guess_layout
@@ -52,6 +53,8 @@ class LookedAt:
     task_keys: str
     facts: list[SiteFacts]
     warnings: list[str]
+    id: str | None
+    """A column that could be the layout's `id`."""
 
     def show(self, directory: Path) -> None:
         """Say on stderr what was guessed, and what is odd."""
@@ -68,6 +71,9 @@ class LookedAt:
         for name, note in notes.items():
             if name not in used:
                 click.echo(f"{name}: {note}", err=True)
+        if self.id:
+            text = f"{self.id} differs in every row: id = {toml_value(self.id)} in [task] holds rows out by it"
+            click.echo(f"{text}, which corrections do not change", err=True)
         for warning in (*self.merged.warnings, *self.warnings):
             click.echo(f"odd: {warning}", err=True)
         click.echo(f"these are guesses: correct them in {directory / 'schema.toml'}", err=True)
@@ -100,15 +106,18 @@ def look_at_tables(
     _allow_gaps(merged, [proposal.columns[target].missing for proposal in proposals])
     by_schema = {name: _with_codes(layout, merged.contents) for name, layout in layouts.items()}
     looked = read_tables(merged.schema, paths, by_schema)
+    named = _naming(profiles)
+    doubts = [*_doubts(profiles), *_look_like_names(profiles, merged)]
     facts, odd = survey(looked.tables, merged.schema)
     return LookedAt(
         names=names,
         data={name: {"path": str(path)} | _written(layouts[name]) for name, path in paths.items()},
         merged=merged,
         schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
-        task_keys=_task_keys(merged),
+        task_keys=_task_keys(merged, named),
         facts=facts,
-        warnings=[*_doubts(profiles), *looked.warnings, *map(str, looked.mistakes), *odd],
+        id=named,
+        warnings=[*doubts, *looked.warnings, *map(str, looked.mistakes), *odd],
     )
 
 
@@ -133,7 +142,7 @@ def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: 
 
 def _doubts(profiles: Mapping[str, Profile]) -> list[str]:
     """What is said of single cells, of the first few in each table."""
-    said = []
+    said = list[str]()
     for profile in profiles.values():
         more = len(profile.doubts) - MOST_LISTED
         said += profile.doubts[:MOST_LISTED] + ((f"{profile.path}: and {more} more such cells",) if more > 0 else ())
@@ -176,10 +185,32 @@ def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str
     return names
 
 
-def _task_keys(merged: Merged) -> str:
+def _naming(profiles: Mapping[str, Profile]) -> str | None:
+    """The first column that names each row of every table."""
+    for name in next(iter(profiles.values())).columns:
+        found = [(profile, profile.columns.get(name)) for profile in profiles.values()]
+        if all(one and one.kind == "identifier" and one.known == profile.rows for profile, one in found):
+            return name
+    return None
+
+
+def _look_like_names(profiles: Mapping[str, Profile], merged: Merged) -> list[str]:
+    """A sentence about each input that might name rows, and might be a measurement."""
+    said = []
+    for name in merged.contents.get("numeric", ()):
+        found = [profile.columns[name] for profile in profiles.values() if name in profile.columns]
+        if all(column.might_name_rows for column in found):
+            said.append(f"{name}: whole numbers that may name rows or people: if so, take it out of numeric")
+    return said
+
+
+def _task_keys(merged: Merged, named: str | None) -> str:
     metrics = usual_metrics(merged.schema)
     listed = ", ".join(f'"{name}"' for name in metrics)
-    return TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')
+    keys = TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')
+    if named is None or "#" in named:
+        return keys
+    return f"{keys}# id = {toml_value(named)}  # the column that names each row: rows are held out by it alone\n"
 
 
 MOST_LISTED = 12

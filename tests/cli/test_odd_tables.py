@@ -64,3 +64,83 @@ def test_a_row_left_out_is_told_by_new_by_check_and_in_the_nodes_log(p2pfl, writ
     assert sum("2 rows of 62 are left out" in text for text in report["warnings"]) == 1
     assert {row["node"]: row["rows_dropped"] for row in report["tables"]} == {"north": 2, "south": 0}
     assert "2 rows of 62 are left out" in caplog.text
+
+
+CODES = np.random.default_rng(1).permutation(60).tolist()
+WIDE = np.random.default_rng(2).choice(10**6, 60, replace=False).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("id", lambda n: n),
+        ("id", lambda n: WIDE[n]),
+        ("PatientID", lambda n: WIDE[n]),
+        ("patient number", lambda n: f"{WIDE[n]}.0"),
+        ("x", lambda n: CODES[n]),
+        ("x", lambda n: 70_000 + CODES[n]),
+        ("x", lambda n: f"AB-{WIDE[n]}"),
+    ],
+)
+def test_a_column_that_names_rows_is_no_input_and_is_offered_as_id(p2pfl, write, tmp_path, name, ids):
+    outcome = p2pfl(*write(name=name, ids=ids))
+    assert outcome.code == 0, outcome.err
+    assert f"{name}: left out: names the rows" in outcome.err
+    assert f'id = "{name}"' in outcome.err
+    schema = tomllib.loads((tmp_path / "h/schema.toml").read_text(encoding="utf-8"))
+    assert schema["numeric"] == ["age", "chol"]
+    file = tmp_path / "h/federation.toml"
+    text = file.read_text(encoding="utf-8")
+    assert f'\n# id = "{name}"' in text
+    file.write_text(text.replace("# id =", "id ="), encoding="utf-8")
+    assert p2pfl("check", "h").code == 0
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        ("x", lambda n: n % 59, False),
+        ("x", lambda n: 1.5 * n, False),
+        ("humid", lambda n: WIDE[n], True),
+        ("id", lambda n: n % 59, True),
+        ("id", lambda n: WIDE[n] + 0.25, False),
+    ],
+)
+def test_a_measurement_stays_although_all_its_values_differ(p2pfl, write, tmp_path, column):
+    name, ids, is_doubted = column
+    outcome = p2pfl(*write(name=name, ids=ids))
+    assert outcome.code == 0, outcome.err
+    schema = tomllib.loads((tmp_path / "h/schema.toml").read_text(encoding="utf-8"))
+    assert schema["numeric"] == [name, "age", "chol"]
+    assert (f"odd: {name}: whole numbers that may name rows" in outcome.err) == is_doubted
+    assert "# id =" not in (tmp_path / "h/federation.toml").read_text(encoding="utf-8")
+
+
+def test_columns_taken_out_of_numeric_by_hand_are_told_at_once_with_the_lines_to_delete(p2pfl, write, tmp_path):
+    assert p2pfl(*write()).code == 0
+    file = tmp_path / "h/schema.toml"
+    text = file.read_text(encoding="utf-8")
+    means = tomllib.loads(text)["means"]
+    kept = [line for line in text.splitlines() if not line.startswith('  "chol",')]
+    file.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    outcome = p2pfl("check", "h")
+    assert outcome.code == 2
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("error")]
+    for part in ("schema.toml", f'delete the line "chol" = {means["chol"]} in [means]', "in [stds]"):
+        assert part in line
+
+
+def test_all_mistakes_of_a_schema_are_told_at_once(p2pfl, write, tmp_path):
+    assert p2pfl(*write()).code == 0
+    file = tmp_path / "h/schema.toml"
+    text = file.read_text(encoding="utf-8")
+    for name in ("age", "chol"):
+        text = text.replace(f'  "{name}",', "")
+    text = text.replace("classes = [", 'classes = ["x", ').replace("[class_counts]", "[class_counts]\nhalf = 3")
+    file.write_text(text, encoding="utf-8")
+    outcome = p2pfl("check", "h")
+    errors = [line for line in outcome.err.splitlines() if line.startswith("error")]
+    assert (outcome.code, len(errors)) == (2, 3)
+    for part in ("'age'", "'chol'", "'half'"):
+        assert sum(part in line for line in errors) == 1
+    assert p2pfl("run", "h", "--node", "north").code == 2

@@ -1,4 +1,4 @@
-"""What is wrong in a table: the same mistake on many lines is one, and one error has them all."""
+"""What is wrong in a table or a schema: one error has all of it. The same mistake on many lines is one."""
 
 from __future__ import annotations
 
@@ -18,24 +18,40 @@ LEAVE_OUT = 'on_bad_row = "drop" in [data], to leave such rows out'
 """What else may be done about a bad row."""
 
 
-class TableError(UserError):
-    """The mistakes of one table. It reads as the first of `all`, and says how many there are."""
+class MistakesError(UserError):
+    """The mistakes of one `place`. It reads as the first of `all`, and says how many there are."""
+
+    place = "file"
 
     def __init__(self, mistakes: Sequence[UserError], more: int = 0) -> None:
         first, others = mistakes[0], len(mistakes) - 1 + more
         text = first.message
         if others:
-            text += f" (and {others} other mistake{'s' * (others > 1)} in this table: `p2pfl check` lists them)"
+            text += f" (and {others} other mistake{'s' * (others > 1)} in this {self.place}: `p2pfl check` lists them)"
         super().__init__(text, file=first.file, key=first.key, value=first.value, allowed=first.allowed)
         self.all = tuple(mistakes)
         self.more = more
         """How many further ones were counted and not kept."""
 
 
+class TableError(MistakesError):
+    """The mistakes of one table."""
+
+    place = "table"
+
+
+class SchemaError(MistakesError):
+    """The mistakes of one schema."""
+
+    place = "schema"
+
+
 def mistakes_of(error: UserError) -> list[UserError]:
     """Every mistake that an error stands for."""
-    if not isinstance(error, TableError):
+    if not isinstance(error, MistakesError):
         return [error]
+    for mistake in error.all:
+        mistake.file = mistake.file or error.file  # which whoever knows the file tells the error alone
     rest = UserError(f"{error.more} more mistakes of other values", file=error.file)
     return [*error.all, *([rest] if error.more else [])]
 
@@ -74,9 +90,12 @@ class Dropped:
         return f"{many} left out, for on_bad_row is drop: {_lines(self.lines, self.count)}; the first: {self.first}"
 
 
+NONE_DROPPED = Dropped()
+
+
 @dataclass(slots=True)
 class TableMistakes:
-    """The mistakes of one file, in the order in which they were met. `drops`: bad rows are none, and are counted."""
+    """The mistakes of one file. `drops`: bad rows are none, and are counted."""
 
     file: Path
     drops: bool = False
@@ -143,12 +162,12 @@ class TableMistakes:
     @property
     def dropped(self) -> Dropped:
         if not self.bad:
-            return Dropped()
+            return NONE_DROPPED
         return Dropped(self.bad_rows, tuple(line for line, _ in self.bad), f"line {self.bad[0][0]}, {self.bad[0][1]}")
 
     def raise_any(self) -> None:
         """Raises TableError: there are some."""
-        found = self.whole + [self._error(cell) for cell in self.cells]
+        found = self.whole + [self._error(cell) for cell in sorted(self.cells, key=lambda cell: self.cells[cell][0])]
         if found:
             raise TableError(found, self.more)
 

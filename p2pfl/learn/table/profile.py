@@ -13,7 +13,7 @@ from typing import Literal
 from p2pfl.errors import UserError
 from p2pfl.learn.table import cells, rows
 from p2pfl.learn.table.layout import Layout
-from p2pfl.learn.table.mistakes import Dropped, TableMistakes
+from p2pfl.learn.table.mistakes import NONE_DROPPED, Dropped, TableMistakes
 from p2pfl.learn.table.odd_rows import find_odd_rows
 
 Kind = Literal["number", "category", "text", "date", "identifier", "empty"]
@@ -34,9 +34,27 @@ FAR_FROM_ZERO = 3.0
 MOST_CODE_SHARE = 0.5
 """A text in more of the cells than this is no code for missing among numbers."""
 MOST_CODES = 2
-IDENTIFIER = re.compile(r"(?:.*[_\s.-])?(?:id|ids|nr|no|index|key|uuid|mrn)", re.IGNORECASE)
+PEOPLE = "patient|person|subject|participant|respondent|case|record|sample|row|user|customer|client"
+IDENTIFIER = re.compile(
+    rf"(?:.*[_\s.-])?(?:ids?|uuid|guid|mrn|(?:{PEOPLE})(?:id|no|nr)?)|id[_\s.-].*",
+    re.IGNORECASE,
+)
+"""Names of columns that name rows, where no two values are alike and they are whole numbers or texts."""
+MAYBE_IDENTIFIER = re.compile(r"(?:.*[_\s.-])?(?:nr|no|num|number|index|key|code|barcode|serial)", re.IGNORECASE)
+"""Names of columns that do so where there are enough rows."""
+CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+CODE = re.compile(r"(?=.*\d)(?=.*[A-Za-z_#/-])[\w#/:-]{2,64}", re.ASCII)
+"""Texts that look like codes."""
 LEAST_ROWS = 20
 """In a smaller table it is no surprise that all values differ."""
+LEAST_NAMED_ROWS = 5
+"""As above, of a column that is called as if it named rows."""
+EXPECTED_PAIRS = 7.0
+"""Whole numbers of which so many pairs should be alike by chance, and none are, were handed out: the chance of that is
+below one in a thousand.
+"""
+MOST_DISTINCT = 1 << 20
+"""Different values, at most, that are remembered to see whether no two are alike."""
 
 
 @dataclass(slots=True)
@@ -59,6 +77,10 @@ class Column:
     values: Counter[str] = field(default_factory=Counter)
     """All cells that are not missing, spelled; of too many different ones the first that came."""
     is_too_varied: bool = False
+    distinct: set[str] | None = field(default_factory=set)
+    """All cells that are not missing, spelled, while no two are alike and none is a fraction; then None."""
+    codes_seen: int = 0
+    """Texts that look like codes."""
 
     def see(self, text: str, count: int, layout: Layout, codes: frozenset[str], *, fold: bool) -> None:
         """So many cells have this text."""
@@ -72,6 +94,7 @@ class Column:
         else:
             self.is_too_varied = True
         number = cells.number(text, layout.decimal)
+        self._see_whether_distinct(value, number, count)
         if number is None:
             self._see_text(value, text, count)
         elif number in SENTINELS:
@@ -79,8 +102,17 @@ class Column:
         else:
             self._see_number(number, count)
 
+    def _see_whether_distinct(self, value: str, number: float | None, count: int) -> None:
+        if self.distinct is None:
+            return
+        if count > 1 or value in self.distinct or (number is not None and not number.is_integer()):
+            self.distinct = None
+        elif len(self.distinct) < MOST_DISTINCT:
+            self.distinct.add(value)
+
     def _see_text(self, value: str, text: str, count: int) -> None:
         self.dates += count if cells.is_date(text) else 0
+        self.codes_seen += count if CODE.fullmatch(text) else 0
         if value in self.texts or len(self.texts) < MOST_VALUES:
             self.texts[value] += count
 
@@ -132,20 +164,38 @@ class Column:
             return "empty"
         if self.dates > MOST_CODE_SHARE * self.known:
             return "date"
-        if self._counts_rows():
+        if self._names_rows(texts):
             return "identifier"
         if not texts:
             return "number"
         few = not self.is_too_varied and len(self.values) <= min(MOST_CATEGORIES, max(2, self.known // 2))
         return "category" if few else "text"
 
-    def _counts_rows(self) -> bool:
-        """Whether it names the rows: all values differ, and they are numbered, or the column is called so."""
-        if self.known < LEAST_ROWS or (self.is_too_varied is False and len(self.values) < self.known):
+    def _names_rows(self, texts: int) -> bool:
+        """Whether the column names the rows: no two values are alike, and it is called so, or they look like codes, or
+        chance alone would have made some alike. `texts` are its cells that hold neither numbers nor codes for missing.
+        """
+        if self.distinct is None or self.known < LEAST_NAMED_ROWS:
             return False
-        numbered = self.is_whole and self.high - self.low + 1 == self.numbers == self.known
-        named = IDENTIFIER.fullmatch(self.name) is not None
-        return numbered or (named and (self.is_whole or not self.numbers))
+        words = CAMEL.sub("_", self.name)
+        if IDENTIFIER.fullmatch(words):
+            return True
+        if self.known < LEAST_ROWS:
+            return False
+        if MAYBE_IDENTIFIER.fullmatch(words):
+            return True
+        if texts:
+            return self.codes_seen == texts
+        pairs = self.numbers * (self.numbers - 1) / 2
+        return pairs > EXPECTED_PAIRS * (self.high - self.low + 1)
+
+    @property
+    def might_name_rows(self) -> bool:
+        """Whether whole numbers may name rows, or what they are about: no two are alike, or the column is called so."""
+        if self.kind != "number" or not self.is_whole or self.known < LEAST_ROWS:
+            return False
+        is_called_so = IDENTIFIER.fullmatch(CAMEL.sub("_", self.name)) and len(self.values) > MOST_LEVELS
+        return self.distinct is not None or bool(is_called_so)
 
     @property
     def levels(self) -> dict[str, int]:
@@ -166,7 +216,7 @@ class Profile:
     path: Path
     rows: int
     columns: dict[str, Column]
-    dropped: Dropped = Dropped()
+    dropped: Dropped = NONE_DROPPED
     """Bad rows that were left out, as the layout says."""
     doubts: tuple[str, ...] = ()
     """Sentences about single cells that are taken for missing."""
@@ -196,6 +246,8 @@ def look_at(
         raise UserError(f"the table has no rows{why}", file=path)
     for column in found.values():
         column.decide()
+        if column.name == target:
+            column.distinct = None  # a model predicts no names of rows
     doubts = tuple(
         f"{path}: line {line}, column {name!r}: {text!r} stands only here, and is taken for missing"
         for line, name, text in sorted(odd.lone)

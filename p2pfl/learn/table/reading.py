@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from p2pfl.errors import UserError
 from p2pfl.learn.table import cells, fast, rows
 from p2pfl.learn.table.layout import Layout
-from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, Dropped, TableMistakes
+from p2pfl.learn.table.mistakes import LEAVE_OUT, NONE_DROPPED, Cell, Dropped, TableMistakes
 from p2pfl.learn.table.schema import Schema
 
 NOTHING = float("nan")
@@ -52,7 +52,7 @@ class Table:
     """Rows that were left out because their target is missing."""
     unseen: int
     """Cells with a value that is not declared, taken as missing."""
-    dropped: Dropped = Dropped()
+    dropped: Dropped = NONE_DROPPED
     """Bad rows that were left out."""
 
     def __len__(self) -> int:

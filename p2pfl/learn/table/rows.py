@@ -107,8 +107,8 @@ def _records(reader: Any, mistakes: TableMistakes) -> Iterator[list[str]]:
                 text = f"the table cannot be read: {error}"
                 allowed = 'a quote (") at both ends of a cell, or at none'
                 raise UserError(text, file=mistakes.file, key=f"line {first_line}", allowed=allowed) from error
-            text, allowed = "text stands behind the quote that ends a cell", 'a quote (") within a cell is written twice'
-            mistakes.add_row(reader.line_num, Cell("", text, None, f"{allowed}; or {LEAVE_OUT}"))
+            allowed = f'a quote (") within a cell is written twice; or {LEAVE_OUT}'
+            mistakes.add_row(reader.line_num, Cell("", "text stands behind the quote that ends a cell", None, allowed))
             continue
         yield cells
 

@@ -254,7 +254,7 @@ def _warn(federation: FederationConfig, findings: Findings) -> None:
 
 def _warn_of_data(federation: FederationConfig, findings: Findings) -> None:
     """Of the nodes whose folders are here; what concerns all of them, only if all are."""
-    from p2pfl.cli.check_tables import warn_of_tests  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.check_tables import warn_of_figures, warn_of_tests  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - as above
 
     names = {member.index: member.name for member in federation.present}
@@ -264,6 +264,7 @@ def _warn_of_data(federation: FederationConfig, findings: Findings) -> None:
             findings.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
     if findings.tables is not None:
         findings.warnings += warn_of_tests(findings.tables, here)
+        findings.warnings += warn_of_figures(findings.tables, federation)
     if federation.privacy is not None:
         return  # what each of them holds is nothing for the others
     classes = {name: found for name, learner in here.items() if (found := own_classes(learner)) is not None}

@@ -76,7 +76,17 @@ class LookedAt:
             click.echo(f"{text}, which corrections do not change", err=True)
         for warning in (*self.merged.warnings, *self.warnings):
             click.echo(f"odd: {warning}", err=True)
+        click.echo(self._figures_told(), err=True)
         click.echo(f"these are guesses: correct them in {directory / 'schema.toml'}", err=True)
+
+    def _figures_told(self) -> str:
+        """What the schema tells of rows."""
+        keys = [key for key in ("means", "stds", "class_counts") if self.merged.contents.get(key)]
+        keys += ["values of categories"] if self.merged.contents.get("categories") else []
+        digits = self.merged.digits
+        how = "exact figures of rows" if digits is None else f"figures of rows, rounded to {digits} digits"
+        advice = "--round 2 rounds them, which is no promise of privacy" if digits is None else "no promise of privacy"
+        return f"schema.toml, which every node gets, has {how} ({', '.join(keys)}): {advice}"
 
 
 def look_at_tables(
@@ -86,9 +96,10 @@ def look_at_tables(
     nodes: tuple[str, ...] | None,
     *,
     on_bad_row: OnBadRow = "refuse",
+    digits: int | None = None,
 ) -> LookedAt:
     """Raises UserError: the target is not there, or names do not fit the tables; ExceptionGroup: all that is wrong in
-    the tables.
+    the tables. `digits` rounds the figures in the schema.
     """
     if len(tables) < FEWEST:
         allowed = "two or more TABLEs, one for each node"
@@ -102,7 +113,7 @@ def look_at_tables(
     declared = {"target": target} | ({"positive": _values(positive)} if positive else {})
     profiles = _profiles(paths, layouts, target)
     proposals = [propose(profile, node=name, federation="", least_count=1) for name, profile in profiles.items()]
-    merged = merge(proposals, declared)
+    merged = merge(proposals, declared, digits=digits)
     _allow_gaps(merged, [proposal.columns[target].missing for proposal in proposals])
     by_schema = {name: _with_codes(layout, merged.contents) for name, layout in layouts.items()}
     looked = read_tables(merged.schema, paths, by_schema)

@@ -89,6 +89,11 @@ class Schema:
         """The mean and the std of a numeric column, as declared."""
         return self.means.get(column, 0.0), self.stds.get(column, 1.0)
 
+    def figures(self) -> tuple[str, ...]:
+        """The keys that may say something of the rows of which the schema was made."""
+        found = [key for key in ("means", "stds", "class_counts") if getattr(self, key)]
+        return (*found, *(f"categories.{name}" for name in self.categories))
+
     def class_of(self, value: str) -> int | None:
         """The class of a target's spelled value; None: it has none."""
         if self.positive:

@@ -165,7 +165,7 @@ def _look_at_tables(
         from p2pfl.cli.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
 
         return look_at_tables(tables, target, positive, nodes, on_bad_row=on_bad_row, digits=digits)
-    given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
+    given: dict[str, object] = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
     given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None, "--round": digits}
     for key, value in given.items():
         if value:

@@ -14,8 +14,8 @@ from typing import Any
 
 from p2pfl.errors import UserError
 from p2pfl.learn.table.cells import NUMBER, all_numbers
+from p2pfl.learn.table.column import MOST_CATEGORIES, MOST_LEVELS
 from p2pfl.learn.table.layout import make_layout
-from p2pfl.learn.table.profile import MOST_CATEGORIES, MOST_LEVELS
 from p2pfl.learn.table.proposal import ColumnTold, Proposal
 from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 

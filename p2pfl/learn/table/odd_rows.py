@@ -9,14 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from p2pfl.learn.table import cells, rows
+from p2pfl.learn.table.column import Column
 from p2pfl.learn.table.layout import Layout
 from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
-
-if TYPE_CHECKING:
-    from p2pfl.learn.table.profile import Column
 
 MOSTLY = 0.8
 """The share of a column's known cells that are numbers, at least, for it to hold numbers."""

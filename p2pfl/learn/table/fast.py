@@ -39,7 +39,7 @@ def read_columns(
         return None
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.zeros(0)] for name in parsers}
     try:
-        if not _quotes_stand_around_cells(path, layout):
+        if not quotes_stand_around_cells(path, layout):
             return None
         with _open(path, layout, header, list(parsers)) as reader:
             for batch in reader:
@@ -54,7 +54,7 @@ def read_columns(
     return {name: np.concatenate(found) for name, found in parts.items()}
 
 
-def _quotes_stand_around_cells(path: Path, layout: Layout) -> bool:
+def quotes_stand_around_cells(path: Path, layout: Layout) -> bool:
     """Whether each quote begins or ends a cell, or is one of two within a quoted one: Arrow takes what stands behind a
     closing quote for a part of the cell, and Python's reader refuses it.
     """

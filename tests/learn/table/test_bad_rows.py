@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
+from p2pfl.learn.table import fast
 from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.mistakes import TableError, mistakes_of
 from p2pfl.learn.table.profile import look_at
@@ -174,3 +175,22 @@ def test_a_code_that_stands_once_is_told_with_its_line(profile):
     (said,) = profile([*PLAIN, "oops,200,120,a,0"]).doubts
     for part in ("site.csv", "line 32", "'age'", "'oops'"):
         assert part in said
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    ("text", "are_around"),
+    [
+        ('a,b\n"x",1\n', True),
+        ('\ufeff"a"\n"x""y"', True),
+        ('"a"\n"""q"\n', True),
+        ('a,b\n"x"y,1\n', False),
+        ('"a"\n"x" ', False),
+        ('a\n"b\n', False),
+    ],
+)
+def test_where_quotes_stand_is_seen_across_the_blocks_of_a_file(tmp_path, monkeypatch, block, text, are_around):
+    monkeypatch.setattr(fast, "BLOCK_BYTES", block)
+    path = tmp_path / "site.csv"
+    path.write_text(text, encoding="utf-8")
+    assert fast.quotes_stand_around_cells(path, make_layout({}, {})) == are_around

@@ -160,6 +160,7 @@ def _look_at_method(federation: FederationConfig, findings: Findings) -> None:
 def _load_learners(federation: FederationConfig, findings: Findings) -> None:
     """If no node's folder is here, the first node's learner, without its data, gives the model's size."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.learn.table.mistakes import mistakes_of  # noqa: PLC0415 - as above
 
     wrong = findings.tables.wrong if findings.tables else set()
     alone = [0] if findings.tables is None or findings.tables.has_schema else []
@@ -170,7 +171,7 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
         except UserError as error:
             about_data = (error.key or "").startswith("data")
             if findings.here or not about_data:
-                findings.mistakes.append(error)
+                findings.mistakes.extend(mistakes_of(error))
             if not about_data:
                 return  # the same for every node
         except ModuleNotFoundError as error:
@@ -216,7 +217,7 @@ def _warn(federation: FederationConfig, findings: Findings) -> None:
 
 def _warn_of_data(federation: FederationConfig, findings: Findings) -> None:
     """Of the nodes whose folders are here; what concerns all of them, only if all are."""
-    from p2pfl.cli.check_tables import warn_of_tests  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.cli.check_tables import warn_of_figures, warn_of_tests  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - as above
 
     names = {member.index: member.name for member in federation.present}
@@ -226,6 +227,7 @@ def _warn_of_data(federation: FederationConfig, findings: Findings) -> None:
             findings.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
     if findings.tables is not None:
         findings.warnings += warn_of_tests(findings.tables, here)
+        findings.warnings += warn_of_figures(findings.tables, federation)
     if federation.privacy is not None:
         return  # what each of them holds is nothing for the others
     classes = {name: found for name, learner in here.items() if (found := own_classes(learner)) is not None}

@@ -51,6 +51,18 @@ def warn_of_tests(found: TablesFound, learners: Mapping[str, Learner]) -> list[s
     return said
 
 
+def warn_of_figures(found: TablesFound, federation: FederationConfig) -> list[str]:
+    """A sentence about what the schema tells of rows, where nodes promise privacy."""
+    if found.task is None or federation.privacy is None:
+        return []
+    keys, name = found.task.schema.figures(), found.task.options.get("schema")
+    if not keys:
+        return []
+    named = ", ".join(keys) if name else ", ".join(f"task.{key}" for key in keys)
+    text = f"privacy: {name or federation.path.name} goes to every node without noise, and epsilon does not cover it"
+    return [f"{text}: {named} tell of the rows that they were computed from"]
+
+
 def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
     """Read the tables of the nodes that are here. None: the task is another one, or cannot be looked at."""
     if federation.task.name != "csv" or federation.task.given is not None:
@@ -168,6 +180,7 @@ def _row(facts: SiteFacts) -> dict[str, Any]:
     return {
         "node": facts.node,
         "rows": facts.rows,
+        "rows_dropped": facts.rows_dropped,
         "cells_missing": facts.cells_missing,
         "columns_absent": list(facts.absent),
         "classes": facts.classes,
@@ -177,10 +190,12 @@ def _row(facts: SiteFacts) -> dict[str, Any]:
 
 def print_tables(rows: list[dict[str, Any]]) -> None:
     """For people: a line for each node."""
+    any_dropped = any(row["rows_dropped"] for row in rows)
     shown = [
         {
             "node": row["node"],
             "rows": row["rows"],
+            **({"left out": row["rows_dropped"]} if any_dropped else {}),
             "cells missing": f"{row['cells_missing']:.1%}",
             "columns absent": ", ".join(row["columns_absent"]) or None,
             "classes": row["classes"] and ", ".join(f"{name}: {count}" for name, count in row["classes"].items()),

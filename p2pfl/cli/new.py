@@ -19,10 +19,13 @@ from p2pfl.errors import UserError
 if TYPE_CHECKING:
     from p2pfl.cli.new_tables import LookedAt
     from p2pfl.crypto.identity import Identity
+    from p2pfl.learn.table.layout import OnBadRow
 
 MOST_NODES = 1_000
 THREE = ("node0", "node1", "node2")
 LAST_PORT = 65_535
+MOST_DIGITS = 5
+"""One less than what is written without rounding."""
 
 
 class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in older versions of click
@@ -64,6 +67,21 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
 )
 @click.option("--target", metavar="COLUMN", help="With --task csv: the column to predict.")
 @click.option("--positive", metavar="VALUES", help="With --task csv: the target's values to tell from all others: 1,2.")
+@click.option(
+    "--on-bad-row",
+    type=click.Choice(["refuse", "drop"]),
+    default="refuse",
+    show_default=True,
+    help="With --task csv: what to do about rows that cannot be read; drop leaves them out and counts them.",
+)
+@click.option(
+    "--round",
+    "digits",
+    metavar="DIGITS",
+    type=click.IntRange(1, MOST_DIGITS),
+    help="With --task csv: round means, stds and class counts in schema.toml to so many significant digits. This tells "
+    "less of the rows, and promises nothing: docs/privacy.md.",
+)
 @click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
 @click.option("--base-port", type=click.IntRange(1, LAST_PORT), default=8470, show_default=True, help="Of node0.")
 @click.option("--name", help="The federation's name; by default that of DIR.")
@@ -77,6 +95,8 @@ def new(
     task: str,
     target: str | None,
     positive: str | None,
+    on_bad_row: OnBadRow,
+    digits: int | None,
     rule: str,
     base_port: int,
     name: str | None,
@@ -96,7 +116,7 @@ def new(
 
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
-    looked = _look_at_tables(task, tables, target, positive, nodes)
+    looked = _look_at_tables(task, tables, target, positive, nodes, on_bad_row=on_bad_row, digits=digits)
     nodes = (looked.names if looked else nodes) or THREE
     if base_port + len(nodes) - 1 > LAST_PORT:
         raise UserError(f"{len(nodes)} nodes need as many ports", key="--base-port", value=base_port)
@@ -131,14 +151,22 @@ def new(
 
 
 def _look_at_tables(
-    task: str, tables: tuple[Path, ...], target: str | None, positive: str | None, nodes: tuple[str, ...] | None
+    task: str,
+    tables: tuple[Path, ...],
+    target: str | None,
+    positive: str | None,
+    nodes: tuple[str, ...] | None,
+    *,
+    on_bad_row: OnBadRow,
+    digits: int | None,
 ) -> LookedAt | None:
     """What --task csv needs; None for other tasks, to which tables mean nothing."""
     if task == "csv":
         from p2pfl.cli.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
 
-        return look_at_tables(tables, target, positive, nodes)
-    given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
+        return look_at_tables(tables, target, positive, nodes, on_bad_row=on_bad_row, digits=digits)
+    given: dict[str, object] = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
+    given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None, "--round": digits}
     for key, value in given.items():
         if value:
             raise UserError("this goes with --task csv alone", key=key, value=value, allowed="--task csv")

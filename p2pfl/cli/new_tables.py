@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from p2pfl.config.tables import NAME
+from p2pfl.config.writing import toml_value
 from p2pfl.errors import UserError
 from p2pfl.learn.table.differences import SiteFacts, survey
 from p2pfl.learn.table.guessing import guess_layout
-from p2pfl.learn.table.layout import Layout, make_layout
+from p2pfl.learn.table.layout import Layout, OnBadRow, make_layout
 from p2pfl.learn.table.looking import read_tables
 from p2pfl.learn.table.merging import Merged, merge
-from p2pfl.learn.table.profile import look_at
+from p2pfl.learn.table.mistakes import LEAVE_OUT, mistakes_of
+from p2pfl.learn.table.profile import Profile, look_at
 from p2pfl.learn.table.proposal import propose
+from p2pfl.learn.table.rows import read_header
 from p2pfl.learn.table.usual import usual_metrics
 from p2pfl.learn.table.writing import schema_text
 
 FEWEST = 2
+LEAVE_OUT_OPTION = "--on-bad-row drop, to leave such rows out"
 ODD_SIGNS = re.compile(r"[^A-Za-z0-9._-]+")
 TASK_KEYS = """\
 schema = "schema.toml"  # how the tables are read: correct it where the guess is wrong, then `p2pfl check`
@@ -49,6 +53,8 @@ class LookedAt:
     task_keys: str
     facts: list[SiteFacts]
     warnings: list[str]
+    id: str | None
+    """A column that could be the layout's `id`."""
 
     def show(self, directory: Path) -> None:
         """Say on stderr what was guessed, and what is odd."""
@@ -65,47 +71,93 @@ class LookedAt:
         for name, note in notes.items():
             if name not in used:
                 click.echo(f"{name}: {note}", err=True)
+        if self.id:
+            text = f"{self.id} differs in every row: id = {toml_value(self.id)} in [task] holds rows out by it"
+            click.echo(f"{text}, which corrections do not change", err=True)
         for warning in (*self.merged.warnings, *self.warnings):
             click.echo(f"odd: {warning}", err=True)
+        click.echo(self._figures_told(), err=True)
         click.echo(f"these are guesses: correct them in {directory / 'schema.toml'}", err=True)
+
+    def _figures_told(self) -> str:
+        """What the schema tells of rows."""
+        keys = [key for key in ("means", "stds", "class_counts") if self.merged.contents.get(key)]
+        keys += ["values of categories"] if self.merged.contents.get("categories") else []
+        digits = self.merged.digits
+        how = "exact figures of rows" if digits is None else f"figures of rows, rounded to {digits} digits"
+        advice = "--round 2 rounds them, which is no promise of privacy" if digits is None else "no promise of privacy"
+        return f"schema.toml, which every node gets, has {how} ({', '.join(keys)}): {advice}"
 
 
 def look_at_tables(
-    tables: tuple[Path, ...], target: str | None, positive: str | None, nodes: tuple[str, ...] | None
+    tables: tuple[Path, ...],
+    target: str | None,
+    positive: str | None,
+    nodes: tuple[str, ...] | None,
+    *,
+    on_bad_row: OnBadRow = "refuse",
+    digits: int | None = None,
 ) -> LookedAt:
-    """Raises UserError: a table cannot be read, the target is not there, or names do not fit the tables."""
+    """Raises UserError: the target is not there, or names do not fit the tables; ExceptionGroup: all that is wrong in
+    the tables. `digits` rounds the figures in the schema.
+    """
     if len(tables) < FEWEST:
         allowed = "two or more TABLEs, one for each node"
         raise UserError("--task csv makes a node of each table", key="TABLE", value=len(tables), allowed=allowed)
     names = _names(tables, nodes)
     paths = {name: path.absolute() for name, path in zip(names, tables, strict=True)}
-    layouts = {name: guess_layout(path) for name, path in paths.items()}
+    layouts = {name: replace(guess_layout(path), on_bad_row=on_bad_row) for name, path in paths.items()}
     if not target:
-        header = look_at(paths[names[0]], layouts[names[0]]).columns
+        header = read_header(paths[names[0]], layouts[names[0]])
         raise UserError("the column to predict is needed", key="--target", allowed=", ".join(header))
     declared = {"target": target} | ({"positive": _values(positive)} if positive else {})
-    proposals = []
-    for name, path in paths.items():
-        profile = look_at(path, layouts[name])
-        if target not in profile.columns:
-            raise UserError(
-                "the table lacks this column", file=path, key="--target", value=target, allowed=_listed(profile.columns)
-            )
-        proposals.append(propose(profile, node=name, federation="", least_count=1))
-    merged = merge(proposals, declared)
+    profiles = _profiles(paths, layouts, target)
+    proposals = [propose(profile, node=name, federation="", least_count=1) for name, profile in profiles.items()]
+    merged = merge(proposals, declared, digits=digits)
     _allow_gaps(merged, [proposal.columns[target].missing for proposal in proposals])
     by_schema = {name: _with_codes(layout, merged.contents) for name, layout in layouts.items()}
     looked = read_tables(merged.schema, paths, by_schema)
+    named = _naming(profiles)
+    doubts = [*_doubts(profiles), *_look_like_names(profiles, merged)]
     facts, odd = survey(looked.tables, merged.schema)
     return LookedAt(
         names=names,
         data={name: {"path": str(path)} | _written(layouts[name]) for name, path in paths.items()},
         merged=merged,
         schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
-        task_keys=_task_keys(merged),
+        task_keys=_task_keys(merged, named),
         facts=facts,
-        warnings=[*looked.warnings, *map(str, looked.mistakes), *odd],
+        id=named,
+        warnings=[*doubts, *looked.warnings, *map(str, looked.mistakes), *odd],
     )
+
+
+def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: str) -> dict[str, Profile]:
+    """A look at each table. Raises ExceptionGroup: all that is wrong in any of them."""
+    found, mistakes = dict[str, Profile](), list[UserError]()
+    for name, path in paths.items():
+        try:
+            found[name] = look_at(path, layouts[name], target=target)
+        except UserError as error:
+            mistakes += mistakes_of(error)
+            continue
+        if target not in found[name].columns:
+            text, allowed = "the table lacks this column", _listed(found[name].columns)
+            mistakes.append(UserError(text, file=path, key="--target", value=target, allowed=allowed))
+    for mistake in mistakes:
+        mistake.allowed = mistake.allowed and mistake.allowed.replace(LEAVE_OUT, LEAVE_OUT_OPTION)
+    if mistakes:
+        raise ExceptionGroup("mistakes in tables", mistakes)
+    return found
+
+
+def _doubts(profiles: Mapping[str, Profile]) -> list[str]:
+    """What is said of single cells, of the first few in each table."""
+    said = list[str]()
+    for profile in profiles.values():
+        more = len(profile.doubts) - MOST_LISTED
+        said += profile.doubts[:MOST_LISTED] + ((f"{profile.path}: and {more} more such cells",) if more > 0 else ())
+    return said
 
 
 def _allow_gaps(merged: Merged, missing: list[int]) -> None:
@@ -122,7 +174,7 @@ def _with_codes(layout: Layout, contents: Mapping[str, Any]) -> Layout:
 def _written(layout: Layout) -> dict[str, str]:
     """What is not as usual."""
     usual = Layout()
-    keys = ("separator", "decimal", "encoding")
+    keys = ("separator", "decimal", "encoding", "on_bad_row")
     return {key: getattr(layout, key) for key in keys if getattr(layout, key) != getattr(usual, key)}
 
 
@@ -144,10 +196,32 @@ def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str
     return names
 
 
-def _task_keys(merged: Merged) -> str:
+def _naming(profiles: Mapping[str, Profile]) -> str | None:
+    """The first column that names each row of every table."""
+    for name in next(iter(profiles.values())).columns:
+        found = [(profile, profile.columns.get(name)) for profile in profiles.values()]
+        if all(one and one.kind == "identifier" and one.known == profile.rows for profile, one in found):
+            return name
+    return None
+
+
+def _look_like_names(profiles: Mapping[str, Profile], merged: Merged) -> list[str]:
+    """A sentence about each input that might name rows, and might be a measurement."""
+    said = []
+    for name in merged.contents.get("numeric", ()):
+        found = [profile.columns[name] for profile in profiles.values() if name in profile.columns]
+        if all(column.might_name_rows for column in found):
+            said.append(f"{name}: whole numbers that may name rows or people: if so, take it out of numeric")
+    return said
+
+
+def _task_keys(merged: Merged, named: str | None) -> str:
     metrics = usual_metrics(merged.schema)
     listed = ", ".join(f'"{name}"' for name in metrics)
-    return TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')
+    keys = TASK_KEYS.format(metrics=f"[{listed}]", metric=f'"{metrics[0]}"')
+    if named is None or "#" in named:
+        return keys
+    return f"{keys}# id = {toml_value(named)}  # the column that names each row: rows are held out by it alone\n"
 
 
 MOST_LISTED = 12

@@ -34,6 +34,8 @@ class SiteFacts:
 
     node: str
     rows: int
+    rows_dropped: int
+    """Bad rows that were left out."""
     cells_missing: float
     """The share of the cells in columns other than the target."""
     absent: tuple[str, ...]
@@ -54,6 +56,7 @@ def survey(tables: Mapping[str, Table], schema: Schema, most_columns: int = 3) -
             SiteFacts(
                 node=node,
                 rows=len(table),
+                rows_dropped=table.dropped.count,
                 cells_missing=_missing(table, schema),
                 absent=table.absent,
                 classes=_counts(table, schema),

@@ -17,6 +17,7 @@ from p2pfl.learn.table.layout import Layout
 from p2pfl.learn.table.mistakes import Cell
 
 BLOCK_BYTES = 1 << 22
+BOM = b"\xef\xbb\xbf"
 Parse = Callable[[str], "float | Cell"]
 
 
@@ -38,6 +39,8 @@ def read_columns(
         return None
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.zeros(0)] for name in parsers}
     try:
+        if not quotes_stand_around_cells(path, layout):
+            return None
         with _open(path, layout, header, list(parsers)) as reader:
             for batch in reader:
                 for name, texts in zip(batch.schema.names, batch.columns, strict=True):
@@ -49,6 +52,31 @@ def read_columns(
     except (pa.ArrowException, OSError, UnicodeError, _Unsure):
         return None
     return {name: np.concatenate(found) for name, found in parts.items()}
+
+
+def quotes_stand_around_cells(path: Path, layout: Layout) -> bool:
+    """Whether each quote begins or ends a cell, or is one of two within a quoted one: Arrow takes what stands behind a
+    closing quote for a part of the cell, and Python's reader refuses it.
+    """
+    signs = layout.separator + '\r\n"'
+    raw = signs.encode(layout.encoding)
+    if len(raw) != len(signs) or raw[1:] != b'\r\n"':
+        return False
+    beside, quote = np.frombuffer(raw, np.uint8), raw[-1]
+    known, left = 0, b"\n"
+    with path.open("rb") as file:
+        left += file.read(len(BOM)).removeprefix(BOM)
+        while True:
+            block = file.read(BLOCK_BYTES)
+            signs_here = np.frombuffer(left + (block or b"\n"), np.uint8)
+            places = np.flatnonzero(signs_here[1:-1] == quote) + 1
+            closes = (known + np.arange(len(places))) % 2
+            if not np.isin(signs_here[places + np.where(closes, 1, -1)], beside).all():
+                return False
+            known += len(places)
+            if not block:
+                return known % 2 == 0
+            left = signs_here[-2:].tobytes()
 
 
 def _open(path: Path, layout: Layout, header: list[str], wanted: list[str]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from p2pfl.config.tables import read_document
 from p2pfl.errors import UserError
+from p2pfl.learn.table.mistakes import SchemaError, mistakes_of
 from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 
 FILE_NAME = "schema.toml"
@@ -36,17 +37,23 @@ def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mappi
 def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping[str, Any]]:
     """The schema in a file, and its missing codes. What `[task]` says of it too must be the same.
 
-    Raises UserError: the file is wrong.
+    Raises UserError: the file is wrong; SchemaError: in several ways.
     """
     document = read_document(path)
-    for key, value in document.items():
-        if key not in FILE_KEYS:
-            raise UserError("unknown key", file=path, key=key, value=value, allowed=", ".join(FILE_KEYS))
+    mistakes = [
+        UserError("unknown key", file=path, key=key, value=value, allowed=", ".join(FILE_KEYS))
+        for key, value in document.items()
+        if key not in FILE_KEYS
+    ]
     try:
         found = make_schema(document, prefix="")
     except UserError as error:
         error.file = str(path)
-        raise
+        mistakes += mistakes_of(error)
+    if len(mistakes) > 1:
+        raise SchemaError(mistakes)
+    if mistakes:
+        raise mistakes[0]
     for key in KEYS:
         if options.get(key) is not None and make_schema({**document, key: options[key]}) != found:
             text = f"{path.name} says something else"

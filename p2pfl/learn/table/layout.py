@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,6 +12,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.table.cells import spelled
 
 Code = str | int | float
+OnBadRow = Literal["refuse", "drop"]
 EVERY = "*"
 """Stands for every column in a table of missing codes."""
 LIMIT_MB = 1024.0
@@ -37,6 +38,8 @@ class Layout:
     """Columns of which nothing is told when nodes agree on a schema."""
     id: str = ""
     """The column of this file that names each row, no two alike; it is no input. Empty: there is none."""
+    on_bad_row: OnBadRow = "refuse"
+    """Whether a row that cannot be read is a mistake, or left out and counted."""
     limit_mb: float = LIMIT_MB
     """No larger file is read, in megabytes."""
 
@@ -59,6 +62,7 @@ TYPES: Mapping[str, Any] = {
     "leave_out": list[str],
     "missing": list[Code] | dict[str, list[Code] | Code] | Code,
     "id": str,
+    "on_bad_row": OnBadRow,
     "limit_mb": float,
 }
 """The keys of a layout, and their types."""
@@ -74,6 +78,7 @@ IN_WORDS = {
     "leave_out": "a list of columns",
     "missing": "a list of codes, or { column = [codes] }",
     "id": "the name of a column in the file",
+    "on_bad_row": '"refuse" or "drop"',
     "limit_mb": "a number above 0",
 }
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from p2pfl.errors import UserError
 from p2pfl.learn.table.cells import NUMBER, all_numbers
+from p2pfl.learn.table.column import MOST_CATEGORIES, MOST_LEVELS
 from p2pfl.learn.table.layout import make_layout
-from p2pfl.learn.table.profile import MOST_CATEGORIES, MOST_LEVELS
 from p2pfl.learn.table.proposal import ColumnTold, Proposal
 from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 
@@ -35,25 +35,41 @@ UNUSED = {
 
 @dataclass(slots=True)
 class Merged:
-    """`contents` are those of a schema file. `notes` say by column how it was taken, or why it was not."""
+    """`contents` are those of a schema file. `notes` say by column how it was taken, or why it was not. All figures in
+    both have so many significant `digits`; None: counts are exact.
+    """
 
     contents: dict[str, Any]
     notes: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    digits: int | None = None
+
+    def count(self, number: int) -> int:
+        return number if self.digits is None else int(_rounded(number, self.digits))
+
+    def scale(self, mean: float, std: float) -> tuple[float, float]:
+        """A rounded mean is at most a std away: to whole thousands, say, years would all be far from their mean."""
+        if self.digits is None:
+            return mean, std
+        found = _rounded(mean, self.digits)
+        if abs(found - mean) > std > 0:
+            found = _rounded(round(mean, -math.floor(math.log10(std))))
+        return found, _rounded(std, self.digits)
 
     @property
     def schema(self) -> Schema:
         return make_schema({key: value for key, value in self.contents.items() if key in KEYS}, prefix="")
 
 
-def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any]) -> Merged:
-    """`declared` are the keys of a schema that `[task]` has: the target at least.
+def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any], *, digits: int | None = None) -> Merged:
+    """`declared` are the keys of a schema that `[task]` has: the target at least. `digits` rounds all figures.
 
     Raises UserError: no column is left, or there is no target.
     """
     told = sorted(proposals, key=lambda one: one.node)
     target = declared.get("target")
-    merged = Merged({key: declared[key] for key in (*KEYS, "missing") if declared.get(key) is not None})
+    given = {key: declared[key] for key in (*KEYS, "missing") if declared.get(key) is not None}
+    merged = Merged(given, digits=digits)
     if not target:
         raise UserError("the task needs this option", key="task.target", allowed="the name of a column")
     _add_target(merged, str(target), _column(told, str(target)))
@@ -129,8 +145,7 @@ def _add_target(merged: Merged, target: str, column: _Column) -> None:
         if few:
             contents["classes"] = levels
         elif column.kinds == {"number"} and column.mean_and_std[1] > 0:
-            mean, std = column.mean_and_std
-            _scale(contents, target, mean, std)
+            _scale(merged, target, column)
             merged.notes[target] = "a number: this is a regression"
             return
         else:
@@ -144,6 +159,7 @@ def _add_target(merged: Merged, target: str, column: _Column) -> None:
         place = schema.class_of(value)
         if place is not None and schema.classes:
             counts[schema.classes[place]] += count
+    counts = {name: merged.count(count) for name, count in counts.items()}
     contents.setdefault("class_counts", counts)
     merged.notes[target] = ", ".join(f"{name}: {count} rows" for name, count in counts.items())
 
@@ -189,35 +205,40 @@ def _is_category(column: _Column) -> bool:
 def _add_category(merged: Merged, name: str, column: _Column) -> None:
     values = sorted_values(column.values)
     merged.contents.setdefault("categories", {})[name] = values
-    merged.notes[name] = f"{len(values)} values in {column.count} cells, {column.missing} missing"
+    merged.notes[name] = f"{len(values)} values in {_cells(merged, column)}"
     if any(one.rare for one in column.used.values()):
         merged.contents.setdefault("unseen", "missing")
         merged.notes[name] += "; values of few rows count as missing"
 
 
 def _add_number(merged: Merged, name: str, column: _Column) -> None:
-    mean, std = column.mean_and_std
+    mean, std = merged.scale(*column.mean_and_std)
     if not std:
         merged.notes[name] = f"left out: constant, always {mean:g}"
         merged.warnings.append(f"{name}: left out, for it is the same in every row")
         return
     merged.contents.setdefault("numeric", []).append(name)
-    _scale(merged.contents, name, mean, std)
-    merged.notes[name] = f"{column.count} numbers, {column.missing} missing"
+    _scale(merged, name, column)
+    merged.notes[name] = _cells(merged, column, "numbers")
 
 
 def _add_declared_number(merged: Merged, name: str, column: _Column) -> None:
     if column.kinds == {"number"}:
-        _scale(merged.contents, name, *column.mean_and_std)
-        merged.notes[name] = f"{column.count} numbers, {column.missing} missing"
+        _scale(merged, name, column)
+        merged.notes[name] = _cells(merged, column, "numbers")
     else:
         merged.warnings.append(f"{name}: declared a number, and {_who_says(column)}")
 
 
-def _scale(contents: dict[str, Any], name: str, mean: float, std: float) -> None:
+def _scale(merged: Merged, name: str, column: _Column) -> None:
+    mean, std = merged.scale(*column.mean_and_std)
     for key, value in (("means", mean), ("stds", std or 1.0)):
-        table = contents.setdefault(key, {})
+        table = merged.contents.setdefault(key, {})
         table.setdefault(name, value)
+
+
+def _cells(merged: Merged, column: _Column, what: str = "cells") -> str:
+    return f"{merged.count(column.count)} {what}, {merged.count(column.missing)} missing"
 
 
 def _add_codes(merged: Merged, told: Sequence[Proposal]) -> None:
@@ -252,5 +273,5 @@ def _in_words(one: ColumnTold) -> str:
     return f"{one.kind} ({values})" if values and one.kind == "category" else f"{one.kind}s"
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+def _rounded(value: float, digits: int = DIGITS) -> float:
+    return float(f"{value:.{digits}g}")

@@ -2,160 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from p2pfl.errors import UserError
 from p2pfl.learn.table import cells, rows
+from p2pfl.learn.table.column import Column
 from p2pfl.learn.table.layout import Layout
-from p2pfl.learn.table.mistakes import TableMistakes
-
-Kind = Literal["number", "category", "text", "date", "identifier", "empty"]
+from p2pfl.learn.table.mistakes import NONE_DROPPED, Dropped, TableMistakes
+from p2pfl.learn.table.odd_rows import find_odd_rows
 
 MOST_COLUMNS = 1000
-MOST_VALUES = 1000
-"""Different values that are counted of one column."""
-MOST_CATEGORIES = 30
-"""A column of more different texts is free text."""
-MOST_LEVELS = 10
-"""A column of more different whole numbers is no category."""
-SENTINELS = (0.0, -9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
-"""Numbers that often stand for a missing one, where they are far from the others."""
-FAR = 2.0
-"""How many times as large as the next one a number must be, to be far from the others."""
-FAR_FROM_ZERO = 3.0
-"""How many standard deviations the mean of the other numbers must be from 0, for 0 to be far from them."""
-MOST_CODE_SHARE = 0.5
-"""A text in more of the cells than this is no code for missing among numbers."""
-MOST_CODES = 2
-IDENTIFIER = re.compile(r"(?:.*[_\s.-])?(?:id|ids|nr|no|index|key|uuid|mrn)", re.IGNORECASE)
-LEAST_ROWS = 20
-"""In a smaller table it is no surprise that all values differ."""
-
-
-@dataclass(slots=True)
-class Column:
-    """What was seen of one column. Sums leave out the sentinels, which are counted apart."""
-
-    name: str
-    rows: int = 0
-    missing: int = 0
-    numbers: int = 0
-    dates: int = 0
-    total: float = 0.0
-    squares: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
-    is_whole: bool = True
-    sentinels: Counter[float] = field(default_factory=Counter)
-    texts: Counter[str] = field(default_factory=Counter)
-    """Cells that hold no number, spelled."""
-    values: Counter[str] = field(default_factory=Counter)
-    """All cells that are not missing, spelled; of too many different ones the first that came."""
-    is_too_varied: bool = False
-
-    def see(self, text: str, count: int, layout: Layout, codes: frozenset[str], *, fold: bool) -> None:
-        """So many cells have this text."""
-        self.rows += count
-        if cells.is_missing(text, codes, layout.decimal):
-            self.missing += count
-            return
-        value = cells.spelled(text, decimal=layout.decimal, ignore_case=fold)
-        if value in self.values or len(self.values) < MOST_VALUES:
-            self.values[value] += count
-        else:
-            self.is_too_varied = True
-        number = cells.number(text, layout.decimal)
-        if number is None:
-            self._see_text(value, text, count)
-        elif number in SENTINELS:
-            self.sentinels[number] += count
-        else:
-            self._see_number(number, count)
-
-    def _see_text(self, value: str, text: str, count: int) -> None:
-        self.dates += count if cells.is_date(text) else 0
-        if value in self.texts or len(self.texts) < MOST_VALUES:
-            self.texts[value] += count
-
-    def _see_number(self, number: float, count: int) -> None:
-        self.numbers += count
-        self.total += number * count
-        self.squares += number * number * count
-        self.low, self.high = min(self.low, number), max(self.high, number)
-        self.is_whole = self.is_whole and number.is_integer()
-
-    @property
-    def known(self) -> int:
-        return self.rows - self.missing
-
-    def decide(self) -> None:
-        """Take sentinels that are far from the other numbers for missing, and count the others as what they are."""
-        for number in sorted(self.sentinels):
-            count = self.sentinels[number]
-            if not (self.numbers and self._is_far(number)):
-                del self.sentinels[number]
-                self._see_number(number, count)
-
-    def _is_far(self, number: float) -> bool:
-        """A negative code among numbers that are not, one that is far above all of them, or 0 far below many."""
-        if number < 0:
-            return self.low >= 0
-        if number == 0:
-            mean = self.total / self.numbers
-            std = math.sqrt(max(0.0, self.squares / self.numbers - mean**2))
-            return len(self.values) > MOST_LEVELS and self.low >= std > 0 and mean >= FAR_FROM_ZERO * std
-        return self.low >= 0 and 0 < self.high * FAR <= number
-
-    @property
-    def codes(self) -> tuple[str, ...]:
-        """What seems to stand for a missing value: a far number, or a rare text among numbers."""
-        found = [f"{number:g}" for number in sorted(self.sentinels)]
-        return (*found, *sorted(self._odd_texts()))
-
-    def _odd_texts(self) -> Iterable[str]:
-        words, count = len(self.texts), sum(self.texts.values())
-        few = words <= MOST_CODES and count <= MOST_CODE_SHARE * self.known
-        return self.texts if self.numbers and few and not self.dates else ()
-
-    @property
-    def kind(self) -> Kind:
-        odd = set(self._odd_texts())
-        texts = sum(count for text, count in self.texts.items() if text not in odd)
-        if not self.numbers and not texts:
-            return "empty"
-        if self.dates > MOST_CODE_SHARE * self.known:
-            return "date"
-        if self._counts_rows():
-            return "identifier"
-        if not texts:
-            return "number"
-        few = not self.is_too_varied and len(self.values) <= min(MOST_CATEGORIES, max(2, self.known // 2))
-        return "category" if few else "text"
-
-    def _counts_rows(self) -> bool:
-        """Whether it names the rows: all values differ, and they are numbered, or the column is called so."""
-        if self.known < LEAST_ROWS or (self.is_too_varied is False and len(self.values) < self.known):
-            return False
-        numbered = self.is_whole and self.high - self.low + 1 == self.numbers == self.known
-        named = IDENTIFIER.fullmatch(self.name) is not None
-        return numbered or (named and (self.is_whole or not self.numbers))
-
-    @property
-    def levels(self) -> dict[str, int]:
-        """The values and how many cells have each, where they are few enough to be a category's."""
-        missing = {*self.codes}
-        found = {value: count for value, count in self.values.items() if value not in missing}
-        if self.is_too_varied:
-            return {}
-        if self.kind == "number":
-            return found if self.is_whole and len(found) <= MOST_LEVELS else {}
-        return found if self.kind == "category" else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,32 +24,69 @@ class Profile:
     path: Path
     rows: int
     columns: dict[str, Column]
+    dropped: Dropped = NONE_DROPPED
+    """Bad rows that were left out, as the layout says."""
+    doubts: tuple[str, ...] = ()
+    """Sentences about single cells that are taken for missing."""
 
 
-def look_at(path: Path, layout: Layout, *, fold: bool = False, only: Iterable[str] | None = None) -> Profile:
-    """Read a whole table, once. `fold`: case does not count; `only`: the columns to look at.
+def look_at(
+    path: Path, layout: Layout, *, fold: bool = False, only: Iterable[str] | None = None, target: str = ""
+) -> Profile:
+    """Read a whole table, and again if there are texts among numbers. `fold`: case does not count; `only`: the columns
+    to look at.
 
-    Raises UserError: it cannot be read, has no rows, or rows of unequal length.
+    Raises UserError: it cannot be read, or has no rows; TableError: it has bad rows, and the layout leaves none out.
     """
     header = rows.read_header(path, layout)
-    mistakes = TableMistakes(path)
+    mistakes = TableMistakes(path, drops=layout.on_bad_row == "drop")
     _check_header(header, mistakes)
     in_schema = {name: column for column, name in layout.rename.items()}
     wanted = [name for name in header if only is None or in_schema.get(name, name) in set(only)]
-    found = {name: Column(in_schema.get(name, name)) for name in wanted}
-    count = 0
-    for batch in rows.batches(path, layout, wanted, mistakes):
-        count += len(batch.lines)
-        for name, texts in batch.columns.items():
-            codes = layout.codes(found[name].name)
-            for text, times in Counter(texts).items():
-                found[name].see(text, times, layout, codes, fold=fold)
+    names = {name: in_schema.get(name, name) for name in wanted}
+    found, count = _see(path, layout, names, mistakes, fold=fold)
+    odd = find_odd_rows(path, layout, found, mistakes, target)
     mistakes.raise_any()
+    if odd.lines:
+        found, count = _see(path, layout, names, TableMistakes(path, drops=True), fold=fold, without=odd.lines)
     if not count:
-        raise UserError("the table has no rows", file=path)
+        why = f"; {mistakes.dropped.first}" if mistakes.bad else ""
+        raise UserError(f"the table has no rows{why}", file=path)
     for column in found.values():
         column.decide()
-    return Profile(path=path, rows=count, columns={column.name: column for column in found.values()})
+        if column.name == target:
+            column.distinct = None  # a model predicts no names of rows
+    doubts = tuple(
+        f"{path}: line {line}, column {name!r}: {text!r} stands only here, and is taken for missing"
+        for line, name, text in sorted(odd.lone)
+        if cells.spelled(text, decimal=layout.decimal, ignore_case=fold) in found[name].codes
+    )
+    by_name = {column.name: column for column in found.values()}
+    return Profile(path=path, rows=count, columns=by_name, dropped=mistakes.dropped, doubts=doubts)
+
+
+def _see(
+    path: Path,
+    layout: Layout,
+    names: Mapping[str, str],
+    mistakes: TableMistakes,
+    *,
+    fold: bool,
+    without: Collection[int] = (),
+) -> tuple[dict[str, Column], int]:
+    """The columns by their names in the file, and how many rows there are but for the lines in `without`. `names` are
+    those in the schema.
+    """
+    found, count = {name: Column(column) for name, column in names.items()}, 0
+    for batch in rows.batches(path, layout, list(names), mistakes):
+        kept = [place for place, line in enumerate(batch.lines) if line not in without] if without else None
+        count += len(batch.lines if kept is None else kept)
+        for name, texts in batch.columns.items():
+            codes = layout.codes(names[name])
+            chosen = texts if kept is None else [texts[place] for place in kept]
+            for text, times in Counter(chosen).items():
+                found[name].see(text, times, layout, codes, fold=fold)
+    return found, count
 
 
 def _check_header(header: list[str], mistakes: TableMistakes) -> None:

@@ -14,7 +14,8 @@ import msgspec
 
 from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
-from p2pfl.learn.table.profile import Column, Kind, Profile
+from p2pfl.learn.table.column import Column, Kind
+from p2pfl.learn.table.profile import Profile
 
 LEAST_COUNT = 5
 """Statistics of fewer rows stay at home."""

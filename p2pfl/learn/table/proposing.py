@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from p2pfl.config.model import FederationConfig, NodeConfig
@@ -10,6 +11,8 @@ from p2pfl.learn.table.agreed import declared_by
 from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.profile import look_at
 from p2pfl.learn.table.proposal import LEAST_COUNT, Proposal, pack, propose, read_proposal
+
+log = logging.getLogger("p2pfl")
 
 FILE_NAME = "proposal.json"
 
@@ -40,7 +43,10 @@ def proposal_of(federation: FederationConfig, node: NodeConfig, least_count: int
         make_layout(options, node.data),
         fold=bool(declared.get("ignore_case", False)),
         only=[*chosen, target] if chosen else None,
+        target=target,
     )
+    if profile.dropped.count:
+        log.warning("%s: %s", profile.path, profile.dropped.said(profile.rows))
     if target not in profile.columns:
         allowed = ", ".join(profile.columns)
         raise UserError(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from p2pfl.errors import UserError
 from p2pfl.learn.table import cells, fast, rows
 from p2pfl.learn.table.layout import Layout
-from p2pfl.learn.table.mistakes import Cell, TableMistakes
+from p2pfl.learn.table.mistakes import LEAVE_OUT, NONE_DROPPED, Cell, Dropped, TableMistakes
 from p2pfl.learn.table.schema import Schema
 
 NOTHING = float("nan")
@@ -52,13 +52,16 @@ class Table:
     """Rows that were left out because their target is missing."""
     unseen: int
     """Cells with a value that is not declared, taken as missing."""
+    dropped: Dropped = NONE_DROPPED
+    """Bad rows that were left out."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
 
 def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = False) -> Table:
-    """Read a file. `scoring`: its rows need no target, and values that are not declared count as missing.
+    """Read a file. `scoring`: its rows need no target, values that are not declared count as missing, and no row is
+    left out.
 
     Raises UserError: it cannot be read; TableError: it lacks a column, or cells hold what the schema does not allow.
     """
@@ -71,14 +74,17 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
     if names is not None:
         parsers[layout.id] = names.parse
     found = fast.read_columns(path, layout, header, parsers, numbers)
-    by_name = _read_plainly(path, layout, parsers) if found is None else found
+    mistakes = TableMistakes(path, drops=layout.on_bad_row == "drop" and not scoring)
+    by_name = _read_plainly(path, layout, parsers, mistakes) if found is None else found
     ids = None if names is None else names.of(by_name.pop(layout.id))
     columns, unseen = {column: by_name[name] for column, name in present.items()}, 0
     for values in columns.values():
         is_unseen = np.isposinf(values)
         unseen += int(is_unseen.sum())
         values[is_unseen] = NOTHING
-    count = len(next(iter(columns.values())))
+    count, left_out = len(next(iter(columns.values()))), mistakes.dropped
+    if left_out.count and not count:
+        raise UserError(f"no row of the table can be read: {left_out.first}", file=path, value=left_out.count)
     absent = tuple(column for column in schema.columns if column not in present)
     columns |= {column: np.full(count, NOTHING) for column in absent}
     dropped = 0
@@ -90,7 +96,15 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
     if count == dropped:
         raise UserError("no row of the table has a target" if count else "the table has no rows", file=path)
     named = None if ids is None else tuple(ids)
-    return Table(path=path, columns=columns, ids=named, absent=absent, without_target=dropped, unseen=unseen)
+    return Table(
+        path=path,
+        columns=columns,
+        ids=named,
+        absent=absent,
+        without_target=dropped,
+        unseen=unseen,
+        dropped=left_out,
+    )
 
 
 class _RowNames:
@@ -112,7 +126,7 @@ class _RowNames:
 
     def parse(self, text: str) -> float | Cell:
         if not text:
-            return Cell(self.column, "the row has no id", text, "a different text in each row")
+            return Cell(self.column, "the row has no id", text, f"a different text in each row; or {LEAVE_OUT}")
         return float(self.places.setdefault(text, len(self.places)))
 
     def of(self, places: NDArray[np.float64]) -> list[str]:
@@ -171,25 +185,33 @@ def _listed(names: Sequence[str]) -> str:
     return (", ".join(names[:MOST_NAMED]) + more) or "nothing"
 
 
-def _read_plainly(path: Path, layout: Layout, parsers: dict[str, Parse]) -> dict[str, NDArray[np.float64]]:
-    mistakes = TableMistakes(path)
+def _read_plainly(
+    path: Path, layout: Layout, parsers: dict[str, Parse], mistakes: TableMistakes
+) -> dict[str, NDArray[np.float64]]:
     parts: dict[str, list[NDArray[np.float64]]] = {name: [np.zeros(0)] for name in parsers}
     for batch in rows.batches(path, layout, list(parsers), mistakes):
-        for name, texts in batch.columns.items():
-            parts[name].append(_parsed(texts, batch.lines, parsers[name], mistakes))
+        wrong: dict[int, list[Cell]] = {}
+        found = {name: _parsed(texts, parsers[name], wrong) for name, texts in batch.columns.items()}
+        kept = np.ones(len(batch.lines), np.bool_)
+        for place in sorted(wrong):
+            kept[place] = not mistakes.judge(batch.lines[place], wrong[place], len(parsers))
+        for name, values in found.items():
+            parts[name].append(values[kept])
     mistakes.raise_any()
     return {name: np.concatenate(found) for name, found in parts.items()}
 
 
-def _parsed(texts: Sequence[str], lines: Sequence[int], parse: Parse, mistakes: TableMistakes) -> NDArray[np.float64]:
-    """The usual column has no mistake, and is not looked at twice."""
+def _parsed(texts: Sequence[str], parse: Parse, wrong: dict[int, list[Cell]]) -> NDArray[np.float64]:
+    """The numbers (n,) of one column; mistakes go to `wrong`, by row. The usual column has none, and is not looked at
+    twice.
+    """
     try:
         return np.fromiter(map(parse, texts), np.float64, len(texts))
     except TypeError:
         found = np.full(len(texts), NOTHING)
         for place, value in enumerate(map(parse, texts)):
             if isinstance(value, Cell):
-                mistakes.add_cell(lines[place], value)
+                wrong.setdefault(place, []).append(value)
             else:
                 found[place] = value
         return found
@@ -222,14 +244,15 @@ def _number_parser(name: str, codes: frozenset[str], decimal: str) -> Parse:
 def _no_number(name: str, text: str) -> Cell:
     if cells.is_date(text):
         advice = "a number, such as the days since an event, or an age: a date says nothing to a model"
-        return Cell(name, "a date, not a number", text, f"{advice}; or leave the column out of numeric")
-    return Cell(name, "not a number", text, "a finite number, or empty if it is missing; or a code in `missing`")
+        return Cell(name, "a date, not a number", text, f"{advice}; or leave the column out of numeric; or {LEAVE_OUT}")
+    allowed = f"a finite number, or empty if it is missing; or a code in `missing`; or {LEAVE_OUT}"
+    return Cell(name, "not a number", text, allowed)
 
 
 def _category_parser(column: str, name: str, schema: Schema, layout: Layout, *, lenient: bool) -> Parse:
     values = {value: float(place) for place, value in enumerate(schema.categories[column])}
     codes = layout.codes(column)
-    allowed = f'{_listed(schema.categories[column])}; or unseen = "missing"'
+    allowed = f'{_listed(schema.categories[column])}; or unseen = "missing"; or {LEAVE_OUT}'
 
     @lru_cache(MOST_REMEMBERED)
     def parse(text: str) -> float | Cell:
@@ -248,7 +271,7 @@ def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool)
 
     def missing(text: str, wanted: str) -> float | Cell:
         advice = 'or missing_target = "drop" to leave such rows out'
-        return NOTHING if optional else Cell(name, "the target is missing", text, f"{wanted}; {advice}")
+        return NOTHING if optional else Cell(name, "the target is missing", text, f"{wanted}; {advice}", is_gap=True)
 
     number = _number_parser(name, codes, layout.decimal)
     declared = schema.positive + schema.negative or schema.classes or ()
@@ -264,7 +287,8 @@ def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool)
             return missing(text, _listed(_targets(schema)))
         place = schema.class_of(value)
         if place is None or (schema.positive and not _fits(value, schema)):
-            return Cell(name, "this value is not declared in [task]", text, _listed(_targets(schema)))
+            allowed = f"{_listed(_targets(schema))}; or {LEAVE_OUT}"
+            return Cell(name, "this value is not declared in [task]", text, allowed)
         return float(place)
 
     return parse_number if schema.classes is None else parse_class
@@ -288,6 +312,8 @@ def say_what_is_odd(table: Table, node: str) -> list[str]:
     if table.absent:
         text = f"{table.path}: no column {', '.join(map(repr, table.absent))}: missing in every row of node {node}"
         said.append(text)
+    if table.dropped.count:
+        said.append(f"{table.path}: {table.dropped.said(len(table) + table.without_target)} (node {node})")
     if table.without_target:
         said.append(f"{table.path}: {table.without_target} rows without a target are left out")
     if table.unseen:

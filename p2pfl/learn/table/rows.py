@@ -6,16 +6,19 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
 from p2pfl.learn.table.layout import Layout
-from p2pfl.learn.table.mistakes import TableMistakes
+from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
 
 BATCH_ROWS = 8192
 MEGABYTE = 1_000_000
 MOST_CELL_CHARACTERS = 1 << 17
 """What the csv module allows in one cell."""
+BEHIND_A_QUOTE = "expected after"
+"""How the csv module says that a cell goes on behind its closing quote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ def read_header(path: Path, layout: Layout) -> list[str]:
 
 
 def batches(path: Path, layout: Layout, wanted: Sequence[str], mistakes: TableMistakes) -> Iterator[Batch]:
-    """The rows, without empty lines. A row with too few or too many cells goes to `mistakes`, and is left out.
+    """The rows, without empty lines. A row with too few or too many cells, or with text behind the quote that ends a
+    cell, goes to `mistakes`, and is left out.
 
     Raises UserError: the file cannot be read.
     """
@@ -70,11 +74,11 @@ def batches(path: Path, layout: Layout, wanted: Sequence[str], mistakes: TableMi
             if layout.header:
                 next(reader, None)
             lines, rows = list[int](), list[list[str]]()
-            for cells in reader:
+            for cells in _records(reader, mistakes):
                 if not cells:
                     continue
                 if len(cells) != len(header):
-                    _refuse_length(mistakes, reader.line_num, len(cells), layout, header)
+                    mistakes.add_row(reader.line_num, _wrong_length(len(cells), layout, header))
                     continue
                 lines.append(reader.line_num)
                 rows.append(cells)
@@ -87,19 +91,37 @@ def batches(path: Path, layout: Layout, wanted: Sequence[str], mistakes: TableMi
         raise _unreadable(path, layout, error) from error
 
 
+def _records(reader: Any, mistakes: TableMistakes) -> Iterator[list[str]]:
+    """What a csv reader gives; after text behind a closing quote it goes on with the next line.
+
+    Raises UserError: a quote is not closed, which would take in the rest of the file.
+    """
+    while True:
+        first_line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if BEHIND_A_QUOTE not in str(error):
+                text = f"the table cannot be read: {error}"
+                allowed = 'a quote (") at both ends of a cell, or at none'
+                raise UserError(text, file=mistakes.file, key=f"line {first_line}", allowed=allowed) from error
+            allowed = f'a quote (") within a cell is written twice; or {LEAVE_OUT}'
+            mistakes.add_row(reader.line_num, Cell("", "text stands behind the quote that ends a cell", None, allowed))
+            continue
+        yield cells
+
+
 def _batch(lines: list[int], rows: list[list[str]], wanted: Sequence[str], places: Sequence[int]) -> Batch:
     columns = {column: [row[place].strip() for row in rows] for column, place in zip(wanted, places, strict=True)}
     return Batch(lines, columns)
 
 
-def _refuse_length(mistakes: TableMistakes, line: int, found: int, layout: Layout, header: list[str]) -> None:
+def _wrong_length(found: int, layout: Layout, header: list[str]) -> Cell:
     what = "header" if layout.header else "columns"
-    mistakes.add(
-        f"the number of cells differs from the {what}'s",
-        key=f"line {line}",
-        value=found,
-        allowed=f"{len(header)} cells; or another separator than {layout.separator!r}, or decimal",
-    )
+    allowed = f"{len(header)} cells; or another separator than {layout.separator!r}, or decimal; or {LEAVE_OUT}"
+    return Cell("", f"the number of cells differs from the {what}'s", found, allowed)
 
 
 def _encoding(layout: Layout) -> str:

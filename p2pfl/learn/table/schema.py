@@ -16,6 +16,7 @@ import msgspec
 
 from p2pfl.errors import UserError
 from p2pfl.learn.table.cells import spelled
+from p2pfl.learn.table.mistakes import SchemaError
 
 Value = str | int | float
 Unseen = Literal["refuse", "missing"]
@@ -88,6 +89,11 @@ class Schema:
         """The mean and the std of a numeric column, as declared."""
         return self.means.get(column, 0.0), self.stds.get(column, 1.0)
 
+    def figures(self) -> tuple[str, ...]:
+        """The keys that may say something of the rows of which the schema was made."""
+        found = [key for key in ("means", "stds", "class_counts") if getattr(self, key)]
+        return (*found, *(f"categories.{name}" for name in self.categories))
+
     def class_of(self, value: str) -> int | None:
         """The class of a target's spelled value; None: it has none."""
         if self.positive:
@@ -137,9 +143,12 @@ KEYS = tuple(TYPES)
 def make_schema(given: Mapping[str, Any], prefix: str = "task.") -> Schema:
     """Check that the declared columns make sense together. None stands for a key that is not there.
 
-    Raises UserError: a wrong type, a column is declared twice, there is none, or a list of values is too short.
+    Raises UserError: a wrong type, a column is declared twice, there is none, or a list of values is too short;
+    SchemaError: several of these.
     """
-    found = {key: _converted(prefix + key, TYPES[key], given[key]) for key in KEYS if given.get(key) is not None}
+    raw = {key: given[key] for key in KEYS if given.get(key) is not None}
+    found, mistakes = _converted(raw, prefix)
+    _raise_any(mistakes)
     if not found.get("target"):
         raise UserError("the task needs this option", key=f"{prefix}target", allowed="the name of a column")
     fold = bool(found.get("ignore_case", False))
@@ -148,67 +157,87 @@ def make_schema(given: Mapping[str, Any], prefix: str = "task.") -> Schema:
             found[key] = _spelled(found[key], fold=fold)
     found["categories"] = {name: _spelled(values, fold=fold) for name, values in found.get("categories", {}).items()}
     found["numeric"] = tuple(found.get("numeric", ()))
-    _check_columns(found, prefix)
-    _check_values(found, prefix)
-    _check_classes(found, prefix)
-    _check_scales(found, prefix)
+    wrong = [*_wrong_columns(found, prefix), *_wrong_values(found, prefix), *_wrong_classes(found, prefix)]
+    if found.get("positive"):
+        found["classes"] = POSITIVE
+    _raise_any([*wrong, *_wrong_counts(found, prefix), *_wrong_scales(found, prefix)])
     return Schema(**({"classes": None} | found))
 
 
-def _converted(key: str, kind: Any, value: Any) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        words = ", ".join(map(str, get_args(kind))) if kind in (Unseen, Targetless) else None
-        raise UserError(str(error), key=key, value=value, allowed=words) from None
+def _raise_any(mistakes: Sequence[UserError]) -> None:
+    if len(mistakes) > 1:
+        raise SchemaError(mistakes)
+    if mistakes:
+        raise mistakes[0]
+
+
+def _converted(raw: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], list[UserError]]:
+    found, mistakes = {}, []
+    for key, value in raw.items():
+        kind = TYPES[key]
+        try:
+            found[key] = msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            words = ", ".join(map(str, get_args(kind))) if kind in (Unseen, Targetless) else None
+            mistakes.append(UserError(str(error), key=prefix + key, value=value, allowed=words))
+    return found, mistakes
 
 
 def _spelled(values: Sequence[Value], *, fold: bool) -> tuple[str, ...]:
     return tuple(spelled(str(value), ignore_case=fold) for value in values)
 
 
-def _check_columns(found: Mapping[str, Any], prefix: str) -> None:
+def _wrong_columns(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
     columns = [found["target"], *found["numeric"], *found["categories"]]
     if len(columns) == 1:
-        raise UserError("there are no features", key=f"{prefix}numeric", allowed="columns in numeric or categories")
-    for column in columns:
+        yield UserError("there are no features", key=f"{prefix}numeric", allowed="columns in numeric or categories")
+    for column in dict.fromkeys(columns):
         if columns.count(column) > 1:
-            raise UserError("this column is declared twice", key=prefix.rstrip("."), value=column)
+            yield UserError("this column is declared twice", key=prefix.rstrip("."), value=column)
 
 
-def _check_values(found: Mapping[str, Any], prefix: str) -> None:
+def _wrong_values(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
     lists = {f"categories.{name}": values for name, values in found["categories"].items()}
     if "classes" in found:
         lists["classes"] = found["classes"]
     for key, values in lists.items():
         if len(values) < 2 or len(set(values)) < len(values):
-            raise UserError("wrong values", key=prefix + key, value=list(values), allowed="two or more different ones")
+            yield UserError("wrong values", key=prefix + key, value=list(values), allowed="two or more different ones")
 
 
-def _check_classes(found: dict[str, Any], prefix: str) -> None:
+def _wrong_classes(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
     positive, negative = found.get("positive", ()), found.get("negative", ())
-    if positive:
-        if "classes" in found:
-            raise UserError("stands beside positive", key=f"{prefix}classes", allowed="one of the two")
-        found["classes"] = POSITIVE
-    elif negative:
-        raise UserError("is of use beside positive only", key=f"{prefix}negative", allowed="positive = [...]")
+    if positive and "classes" in found:
+        yield UserError("stands beside positive", key=f"{prefix}classes", allowed="one of the two")
+    if negative and not positive:
+        yield UserError("is of use beside positive only", key=f"{prefix}negative", allowed="positive = [...]")
     if both := sorted(set(positive) & set(negative)):
-        raise UserError("is in positive too", key=f"{prefix}negative", value=both[0])
+        yield UserError("is in positive too", key=f"{prefix}negative", value=both[0])
+
+
+def _wrong_counts(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
     known = found.get("classes") or ()
     for name, count in found.get("class_counts", {}).items():
         if name not in known or count < 0:
             allowed = f"a count for each of {', '.join(known)}" if known else "none for a regression"
-            raise UserError("no count of a class", key=f"{prefix}class_counts", value=name, allowed=allowed)
+            allowed += f": delete {_line(prefix, 'class_counts', name, count)}"
+            yield UserError("no count of a class", key=f"{prefix}class_counts", value=name, allowed=allowed)
 
 
-def _check_scales(found: Mapping[str, Any], prefix: str) -> None:
-    numeric = [*found["numeric"], *([] if "classes" in found else [found["target"]])]
-    means, stds = found.get("means", {}), found.get("stds", {})
-    for key, table in (("means", means), ("stds", stds)):
-        for column in table:
-            if column not in numeric:
-                raise UserError("no numeric column", key=prefix + key, value=column, allowed=", ".join(numeric))
-    for column, std in stds.items():
-        if not std > 0:
-            raise UserError("no standard deviation", key=f"{prefix}stds.{column}", value=std, allowed="above 0")
+def _wrong_scales(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
+    """One for each column that has a scale and takes none."""
+    numeric = {*found["numeric"], *(() if "classes" in found else (found["target"],))}
+    tables = {key: found.get(key, {}) for key in ("means", "stds")}
+    for column in dict.fromkeys(name for table in tables.values() for name in table if name not in numeric):
+        keys = [key for key in tables if column in tables[key]]
+        lines = " and ".join(_line(prefix, key, column, tables[key][column]) for key in keys)
+        allowed = f"columns of numeric: delete {lines}, or put the column back into numeric"
+        yield UserError("this is no numeric column", key=f"{prefix}{keys[0]}", value=column, allowed=allowed)
+    for column, std in tables["stds"].items():
+        if column in numeric and not std > 0:
+            yield UserError("no standard deviation", key=f"{prefix}stds.{column}", value=std, allowed="above 0")
+
+
+def _line(prefix: str, key: str, name: str, value: object) -> str:
+    """How an error calls a line of a table, as it stands in the file."""
+    return f"the line {json.dumps(name, ensure_ascii=False)} = {value} in [{prefix}{key}]"

@@ -201,6 +201,7 @@ def privacy_facts(report: Report) -> dict[str, Any]:
     return {
         "privacy of each " + found.unit: f"epsilon spent: {spent}; budget: {found.budget:.3g} at delta {found.delta:g}",
         "withheld": f"{', '.join(found.figures)}: computed from the data without noise",
+        "in its place": found.instead,
     }
 
 

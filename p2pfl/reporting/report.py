@@ -100,6 +100,8 @@ class Withheld(msgspec.Struct, kw_only=True):
     delta: float
     figures: list[str]
     """In words, which figures are left out: they would tell of rows without noise."""
+    instead: str | None = None
+    """In words, how to learn what the model is worth nevertheless."""
 
 
 class HeldAgainst(msgspec.Struct, kw_only=True):

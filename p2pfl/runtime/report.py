@@ -24,6 +24,7 @@ from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.measures import measures_of, spreads
 from p2pfl.reporting.report import PRIVATE_FIGURES, SCORES, NodeReport, Report, Withheld
 from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.withheld import instead
 from p2pfl.runtime.fleet import Child, Lies
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
@@ -133,6 +134,7 @@ def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> With
         budget=max(one.budget for one in told),
         delta=told[0].delta,
         figures=list(PRIVATE_FIGURES if federation.privacy.test_set == PUBLIC else (*PRIVATE_FIGURES, SCORES)),
+        instead=instead(federation.task.name),
     )
 
 

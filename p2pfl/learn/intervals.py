@@ -89,8 +89,11 @@ def student(freedom: int) -> float:
     return Z + math.fsum(term / float(freedom) ** power for power, term in enumerate(terms, start=1))
 
 
-def of_mean(parts: Iterable[tuple[float, Interval | None]], *, independent: bool = False) -> Interval | None:
-    """Of the mean of several values with intervals; None where one has none.
+def of_mean(
+    parts: Iterable[tuple[float, Interval | None]], weights: Sequence[float] | None = None, *, independent: bool = False
+) -> Interval | None:
+    """Of the mean of several values with intervals, by these `weights` if they do not count alike; None where one has
+    no interval.
 
     `independent`: of rows of their own, by MOVER. Otherwise the mean of the ends, as if all erred alike: nothing can be
     worse, for the deviation of a mean is at most the mean of the deviations.
@@ -99,12 +102,13 @@ def of_mean(parts: Iterable[tuple[float, Interval | None]], *, independent: bool
     ends = [ends for _, ends in known if ends is not None]
     if not known or len(ends) < len(known):
         return None
-    values = np.array([value for value, _ in known])
-    low, high = np.array(ends).T
-    mean = float(values.mean())
+    values, (low, high) = np.array([value for value, _ in known]), np.array(ends).T
+    shares = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
+    shares /= shares.sum()
     if not independent:
-        return float(low.mean()), float(high.mean())
-    below, above = (math.sqrt(float(np.sum((values - one) ** 2))) / len(values) for one in (low, high))
+        return float(shares @ low), float(shares @ high)
+    below, above = (math.sqrt(float(np.sum((shares * (values - one)) ** 2))) for one in (low, high))
+    mean = float(shares @ values)
     return mean - below, mean + above
 
 

@@ -20,6 +20,7 @@ from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfi
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
+from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.net.http import StatusPage
 from p2pfl.net.spread import period_s
@@ -34,6 +35,8 @@ from p2pfl.runtime.watch import Lookout
 from topologies import build
 
 ROUNDS = 400
+TESTED = 200
+"""Rows of the test set."""
 
 
 def identity_of(index: int) -> Identity:
@@ -155,10 +158,13 @@ class Made:
     def line(self, index: int) -> Any:
         rounds = int(self.rounds[index])
         loss = None if self.private else 0.05 + math.exp(-self.rounds[index] / 30)
+        accuracy = max(0.0, self.accuracy(index)) if rounds and not self.private else None
+        ends = None if accuracy is None else wilson(accuracy, TESTED)
         return SimpleNamespace(
             phase="finished" if rounds >= ROUNDS else "training",
             rounds=min(ROUNDS, rounds),
-            accuracy=max(0.0, self.accuracy(index)) if rounds and not self.private else None,
+            accuracy=accuracy,
+            intervals={} if ends is None else {ACCURACY.name: ends},
             loss=loss,
             test_loss=loss,
             metrics={} if loss is None else {one.name: 9 * loss + 0.1 * index for one in self.measures},

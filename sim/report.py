@@ -26,10 +26,11 @@ from p2pfl.learn.doubts import about_lone_classes, own_classes
 from p2pfl.learn.interface import Score
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.shift import LabelShift, flat_targets, label_shift
+from p2pfl.reporting.comparison import against
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import ModelScore, Point, References
 from p2pfl.reporting.liars import held_against
-from p2pfl.reporting.measures import measures_in, metrics_in, spreads
+from p2pfl.reporting.measures import mean_intervals, measures_in, metrics_in, model_score, rounded, spreads
 from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, NeighborStatus
@@ -59,7 +60,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool, alone: boo
     kept = [index for index, node in enumerate(nodes) if node.finished and not node.byzantine]
     graph = spectrum(Topology(federation.topology, stage.nodes, federation.edges, federation.seed))
     traffic = world.network.traffic
-    return Report(
+    found = Report(
         nodes=nodes,
         topology=federation.topology,
         algebraic_connectivity=graph.algebraic_connectivity,
@@ -69,6 +70,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool, alone: boo
         loss=spread(node.test_loss for node in ended),
         measures=figures.measures,
         metrics=spreads(node.metrics for node in ended),
+        intervals=mean_intervals(ended),
         local_metrics=spreads((node.local_metrics for node in ended), defined=True),
         label_shift=_label_shift(stage),
         mean_model=_mean_model(stage, models, kept),
@@ -103,6 +105,11 @@ def final_report(stage: Stage, figures: Figures, *, references: bool, alone: boo
         reference=_references(stage, nodes, figures.history, alone=alone) if references or alone else None,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )
+    if found.reference is not None:
+        pooled = found.reference.centralized
+        found.reference.against_alone = against(found, found.reference.alone)
+        found.reference.against_pooled = against(found, None if pooled is None else pooled.all_nodes)
+    return found
 
 
 def _warnings(stage: Stage, honest: list[int]) -> list[str]:
@@ -293,6 +300,8 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
                 test_loss=None if test is None else test.loss,
                 local_accuracy=None if local is None else local.accuracy,
                 metrics={} if test is None else metrics_in(test),
+                test_samples=None if test is None else test.samples,
+                intervals={} if test is None else rounded(test.intervals),
                 local_metrics={} if local is None else metrics_in(local),
                 attack_success=succeeded[node],
                 loss=stage.loss(node),
@@ -327,10 +336,7 @@ def _label_shift(stage: Stage) -> LabelShift | None:
 
 def _mean_model(stage: Stage, models: NDArray[Any], kept: list[int]) -> ModelScore | None:
     """What the mean of those nodes' models knows, which no node has."""
-    score = score_of_mean(models, kept, stage.script.learners)
-    if score is None:
-        return None
-    return ModelScore(accuracy=score.accuracy, loss=score.loss, metrics=metrics_in(score))
+    return model_score(score_of_mean(models, kept, stage.script.learners))
 
 
 def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:

@@ -125,7 +125,9 @@ def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[s
     from p2pfl.cli.check_privacy import look_at_privacy  # noqa: PLC0415 - `--help` stays instant
 
     here = sorted(findings.here.keys() & findings.learners.keys())
-    found = look_at_privacy(federation, {index: findings.learners[index].samples for index in here})
+    trained = {getattr(one, "trained", one.size + one.personal) for one in findings.learners.values()}
+    samples = {index: findings.learners[index].samples for index in here}
+    found = look_at_privacy(federation, samples, max(trained, default=None))
     told = set(map(str, findings.mistakes))  # by a learner, which has a plan too
     findings.mistakes.extend(mistake for mistake in found.mistakes if str(mistake) not in told)
     findings.warnings.extend(found.warnings)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from p2pfl.cli.output import write_facts, write_rows
+from p2pfl.reporting.withheld import SCORE, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +18,42 @@ if TYPE_CHECKING:
 
 WEAK = 10.0
 """A larger epsilon promises little: e to its power bounds how much likelier one row makes what is seen."""
+FREE, DEAF = 0.05, 0.3
+"""Of `Loudness.of_the_run`: up to the first, noise cost next to nothing in the runs of docs/privacy.md and
+docs/simulator.md (.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost (.67 left at .31,
+.26 at .44, nothing at 5). A rule of thumb: those nodes learned digits, on dense graphs.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loudness:
+    """The noise of one step beside what the step can learn.
+
+    In DP-SGD the noise has the `length` noise * clip * sqrt(d) / rows for d parameters (the root of its mean square),
+    and the mean gradient of the rows, the `signal`, is no longer than the clip. Signals of `steps` add up, noise adds
+    up as its root, and the mean of `nodes` has less of it by the root of their number.
+    """
+
+    length: float
+    signal: float
+    steps: int
+    nodes: int
+
+    @property
+    def of_a_step(self) -> float:
+        return self.length / self.signal
+
+    @property
+    def of_the_run(self) -> float:
+        """The same of all steps together, in the mean of all nodes: as good as it gets, on a graph that mixes well."""
+        return self.of_a_step / math.sqrt(self.steps * self.nodes)
+
+    @property
+    def in_words(self) -> str:
+        of = self.of_the_run
+        lost = "little is lost" if of <= FREE else "it costs accuracy" if of <= DEAF else "most of it is lost"
+        run = f"over all {self.steps:,} steps, in the mean of {self.nodes} nodes, {of:.2g} times"
+        return f"in a step {self.of_a_step:.2g} times as long as what the rows can say; {run}: {lost}"
 
 
 @dataclass(slots=True)
@@ -26,8 +64,10 @@ class PrivacyFound:
     warnings: list[str] = field(default_factory=list)
 
 
-def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int]) -> PrivacyFound:
-    """`samples` are the rows of the nodes whose data are here, by member index."""
+def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], parameters: int | None) -> PrivacyFound:
+    """`samples` are the rows of the nodes whose data are here, by member index; `parameters` are those that training
+    changes, None: not known.
+    """
     from p2pfl.config.privacy import MEMBER  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.learn.privacy.plan import plan_of, planned_rounds  # noqa: PLC0415 - as above
@@ -35,7 +75,7 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int]) ->
     found, privacy = PrivacyFound(), federation.privacy
     if privacy is None:
         return found
-    rows = []
+    rows, loudest = [], None
     everyone = {member.index: 1 for member in federation.present} if privacy.unit == MEMBER else {}
     for index, count in sorted((everyone | dict(samples)).items()):
         try:
@@ -44,17 +84,28 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int]) ->
             if str(error) not in map(str, found.mistakes):
                 found.mistakes.append(error)
         else:
-            rows.append(_row(federation.members[index].name, plan, samples.get(index)) if plan else {})
+            row = _row(federation.members[index].name, plan, samples.get(index)) if plan else {}
+            loud = plan and parameters and _loudness(plan, samples.get(index) or 1, parameters, len(federation.present))
+            rows.append(row | (_of_noise(loud) if loud else {}))
+            if loud and (loudest is None or loud.of_the_run > loudest.of_the_run):
+                loudest = loud
     largest = max((row["epsilon"] for row in rows), default=0.0)
     if largest > WEAK:
         found.warnings.append(f"privacy: epsilon {largest:.3g} promises little: at most {WEAK:g} is usual, 1 is strong")
+    if loudest is not None and loudest.of_the_run > DEAF:
+        most = f"above {DEAF:g} most of what could be learned was lost in our runs, which is a rule of thumb"
+        help_ = "more rows, larger batches, more rounds at the same noise, a smaller model, or a larger epsilon"
+        text = f"the noise of the whole run is {loudest.of_the_run:.2g} times what can be learned ({most})"
+        found.warnings.append(f"privacy: little will be learned: {text}; what helps: {help_}")
     found.facts = {
+        "task": federation.task.name,
         "unit": privacy.unit,
         "delta": privacy.delta,
         "clip": privacy.clip,
         "accountant": privacy.accountant,
         "rounds": planned_rounds(federation),
         "test_set": privacy.test_set,
+        "noise_in_words": loudest and loudest.in_words,
         "nodes": rows,
     }
     return found
@@ -74,6 +125,28 @@ def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
     }
 
 
+def _loudness(plan: Plan, samples: int, parameters: int, nodes: int) -> Loudness:
+    """Of a node with so many rows."""
+    from p2pfl.config.privacy import MEMBER  # noqa: PLC0415 - `--help` stays instant
+
+    once = plan.spend(samples)
+    rows = 1.0 if plan.unit == MEMBER else once.rate * samples
+    length = plan.noise * plan.clip * math.sqrt(parameters) / rows
+    return Loudness(length=length, signal=plan.clip, steps=once.steps * plan.rounds, nodes=nodes)
+
+
+def _of_noise(loud: Loudness) -> dict[str, float]:
+    return {
+        "noise_of_a_step": loud.length,
+        "noise_to_signal": loud.of_a_step,
+        "noise_to_signal_of_the_run": loud.of_the_run,
+    }
+
+
+TOLD_IN_WORDS = ("noise_of_a_step", "noise_to_signal", "noise_to_signal_of_the_run")
+"""Columns that only JSON has: a sentence says what they mean."""
+
+
 def print_privacy(facts: dict[str, Any]) -> None:
     """For people: what all have in common, and a row for each node."""
     protected = "each row of a node" if facts["unit"] == "record" else "all rows of a node together"
@@ -81,12 +154,18 @@ def print_privacy(facts: dict[str, Any]) -> None:
     said = {"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"}
     if facts["test_set"] == "private":
         said["scores"] = 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'
+        said["scores"] += f"; {SCORE}" if facts["task"] == TABLES else ""
     said["accuracy"] = "`p2pfl sim run` says what to expect; its scores of private rows have no noise: show them nobody"
+    if facts["noise_in_words"]:
+        said["noise"] = facts["noise_in_words"]
     if not facts["nodes"]:
         said["noise"] = "not known: it follows from a node's rows, and no node's data are here"
     write_facts(said)
     if not facts["nodes"]:
         return
     figures = ("noise", "sampling_rate", "epsilon")
-    shown = [row | {key: f"{row[key]:.4g}" for key in figures} for row in facts["nodes"]]
+    shown = [
+        {key: f"{value:.4g}" if key in figures else value for key, value in row.items() if key not in TOLD_IN_WORDS}
+        for row in facts["nodes"]
+    ]
     write_rows(shown, "table")

@@ -18,6 +18,7 @@ import click
 
 from p2pfl.cli.output import Form, format_option, write_facts, write_json
 from p2pfl.errors import StorageError, UserError
+from p2pfl.reporting.withheld import SCORE
 
 if TYPE_CHECKING:
     from p2pfl.runtime.learned import Learned
@@ -56,7 +57,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     if getattr(learned.learner, "plan", None) is not None:
         text = "withheld, as computed from the data without noise: scores on the node's own data"
         text += "" if facts["test_samples"] else ", and on a test set that is private"
-        click.echo(text, err=True)
+        click.echo(f"{text}; {SCORE}" if learned.preprocessing else text, err=True)
     if form == "json":
         write_json(facts)
     else:

@@ -22,6 +22,7 @@ from p2pfl.reporting.history import Point
 from p2pfl.reporting.logs import Logs
 from p2pfl.reporting.measures import in_words, measures_of, shown, value_of
 from p2pfl.reporting.status import NodeLine
+from p2pfl.reporting.withheld import instead
 from p2pfl.runtime.fleet import Child, Fleet
 from p2pfl.runtime.report import History
 
@@ -103,6 +104,7 @@ class LiveView:
         ]
         if self.fleet.federation.privacy is not None:
             notes.append("withheld, as computed from the data without noise: losses, and scores on private data")
+            notes.append(instead(self.fleet.federation.task.name))
         table.caption, table.caption_justify = "\n".join(filter(None, notes)) or None, "left"
         return table
 

@@ -80,6 +80,7 @@ COMMANDS: Mapping[str, str] = {
     "evaluate": "Test the model that a node has learned.",
     "export": "Write the model that a node has learned as a plain file.",
     "predict": "Score the rows of a table with the model that was learned.",
+    "score": "Say how good the model is, on a labelled table that was kept for testing.",
     "privacy": "Begin the privacy budgets of nodes, and show what is spent of them.",
 }
 ROOMS: Mapping[str, str] = {

@@ -18,7 +18,7 @@ from p2pfl.errors import StorageError, UserError
 
 if TYPE_CHECKING:
     from p2pfl.learn.metrics import Measure
-    from p2pfl.reporting.history import ModelScore
+    from p2pfl.reporting.history import Comparison, ModelScore
     from p2pfl.reporting.report import NodeReport, Report
     from p2pfl.reporting.status import PrivacyStatus
 
@@ -27,6 +27,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 PIPE_WIDTH = 1_000
 MOST_MISTAKES = 20
+INTERVAL = "95% interval"
 STALE = "*"
 """Marks a figure that was measured on an older model."""
 
@@ -161,13 +162,14 @@ def node_rows(nodes: Iterable[NodeReport], measures: Sequence[Measure]) -> list[
     known = list(nodes)
     private = any(node.privacy is not None for node in known)
     compared = any(node.alone is not None for node in known)
+    bounded = any(measures[0].name in node.intervals for node in known)
     rows = [
         {
             "node": node.name,
             "state": _state(node),
             "rounds": node.rounds,
             "samples": node.samples,
-            **_scores(node, measures, compared=compared),
+            **_scores(node, measures, compared=compared, bounded=bounded),
             **({"epsilon": spent_of(node.privacy)} if private else {}),
             "staleness": node.staleness and node.staleness.mean,
             "sent": node.bytes_sent and size(node.bytes_sent),
@@ -187,6 +189,7 @@ def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") 
     facts = {
         f"{main.label}, worst {worst_of}": value and worst(value, main),
         f"{main.label}, mean{of}": value and value.mean,
+        f"{main.label}, {INTERVAL} of the mean": between(report.intervals.get(main.name)),
     }
     means = {f"{one.label}, mean": value_of(report, one) for one in others}
     return facts | {name: found and found.mean for name, found in means.items()}
@@ -201,6 +204,7 @@ def privacy_facts(report: Report) -> dict[str, Any]:
     return {
         "privacy of each " + found.unit: f"epsilon spent: {spent}; budget: {found.budget:.3g} at delta {found.delta:g}",
         "withheld": f"{', '.join(found.figures)}: computed from the data without noise",
+        "in its place": found.instead,
     }
 
 
@@ -226,14 +230,17 @@ def reference_facts(report: Report) -> dict[str, Any]:
     if found is None:
         return facts
     if found.alone is not None and (values := value_of(found.alone, main)):
+        ends = between(found.alone.intervals.get(main.name))
         facts["each node alone, with its own data"] = (
-            f"{main.label} {cell(values.mean)}, worst {cell(worst(values, main))}"
+            f"{main.label} {cell(values.mean)}{f' ({ends})' if ends else ''}, worst {cell(worst(values, main))}"
         )
+        facts |= _compared("alone", found.against_alone, main)
     central = found.centralized
     if central is not None and central.one_node and central.all_nodes:
         runs = {"as many steps as a node": central.one_node, "as many as all nodes": central.all_nodes}
         for words, run in runs.items():
             facts[f"all data in one place, {words}"] = f"{score_words(run, main)}, {run.steps:,} steps"
+        facts |= _compared("all data in one place", found.against_pooled, main)
     if found.fedavg:
         server = f"{score_words(found.fedavg, main)}, {size(found.fedavg.bytes_sent or 0)}"
         facts["a server that averages each round"] = server
@@ -245,12 +252,30 @@ def score_words(score: ModelScore, main: Measure) -> str:
     from p2pfl.reporting.measures import value_of  # noqa: PLC0415 - as above
 
     value = value_of(score, main)
-    return f"loss {cell(score.loss)}" if value is None else f"{main.label} {cell(value)}"
+    ends = between(score.intervals.get(main.name))
+    bounds = f" ({ends})" if ends else ""
+    return f"loss {cell(score.loss)}" if value is None else f"{main.label} {cell(value)}{bounds}"
 
 
-def _scores(node: NodeReport, measures: Sequence[Measure], *, compared: bool) -> dict[str, Any]:
-    """The main measure, beside it what the node would have without neighbors if that is `compared`, and what it has on
-    its own data; then the others.
+def _compared(other: str, found: Comparison | None, main: Measure) -> dict[str, str]:
+    """Which is better, or that the test rows do not tell; empty where nothing was compared."""
+    if found is None:
+        return {}
+    ends = f", {between(found.interval)}" if found.interval else ""
+    apart = f"{main.label} {found.difference:+.3g}{ends}"
+    told = {"better": "together is better", "worse": "together is worse"}
+    verdict = told.get(found.verdict, "this does not tell which is better")
+    return {f"together beside {other}": f"{apart}: {verdict}: {found.why}"}
+
+
+def between(ends: Sequence[float] | None) -> str | None:
+    """An interval in one cell; three digits of an end say enough."""
+    return None if ends is None else " to ".join(f"{end:.3g}" for end in ends)
+
+
+def _scores(node: NodeReport, measures: Sequence[Measure], *, compared: bool, bounded: bool) -> dict[str, Any]:
+    """The main measure, beside it its interval if any node has one (`bounded`), what the node would have without
+    neighbors if that is `compared`, and what it has on its own data; then the others.
     """
     from p2pfl.reporting.measures import local_value_of, shown, value_of  # noqa: PLC0415 - as above
 
@@ -258,6 +283,8 @@ def _scores(node: NodeReport, measures: Sequence[Measure], *, compared: bool) ->
     for measure in shown(measures):
         value = value_of(node, measure)
         columns[measure.label] = figure(value, stale=True) if node.test_is_stale else value
+        if measure is measures[0] and bounded:
+            columns[INTERVAL] = between(node.intervals.get(measure.name))
         if measure is measures[0] and compared:
             columns["alone"] = node.alone and value_of(node.alone, measure)
         if measure is measures[0] and measure.name != "loss":

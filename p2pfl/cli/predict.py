@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 
 ALLOWED = "a node whose task is csv, or a safetensors file that `p2pfl export` made of one"
 FORMS: tuple[Form, ...] = ("csv", "json", "table")
+
+
+class Read(NamedTuple):
+    """A model and how the table is to be read; `learned_from` is the node's own table, None where that is not known."""
+
+    model: TableModel
+    layout: Layout
+    learned_from: Path | None
 
 
 @click.command(
@@ -42,7 +50,7 @@ def predict(
     """
     from p2pfl.learn.table.reading import read_table, say_what_is_odd  # noqa: PLC0415 - `--help` stays instant
 
-    found, layout = _model(model, table, federation, node)
+    found, layout, _ = read_model(model, table, federation, node)
     rows = read_table(table, found.schema, layout, scoring=True)
     for text in say_what_is_odd(rows, "TABLE"):
         click.echo(f"warning: {text.replace(' of node TABLE', '')}", err=True)
@@ -52,7 +60,7 @@ def predict(
     return 0
 
 
-def _model(path: Path, table: Path, federation: Path | None, node: str | None) -> tuple[TableModel, Layout]:
+def read_model(path: Path, table: Path, federation: Path | None, node: str | None) -> Read:
     """The model, and how the table is written: by its looks, with the names and codes of the node's own."""
     from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
@@ -83,7 +91,8 @@ def _model(path: Path, table: Path, federation: Path | None, node: str | None) -
         raise
     guessed = guess_layout(table)
     looks = {key: getattr(guessed, key) for key in ("separator", "decimal", "encoding")}
-    return model, make_layout({"missing": preprocessing["missing"]}, _of_layout(local) | looks)
+    layout = make_layout({"missing": preprocessing["missing"]}, _of_layout(local) | looks)
+    return Read(model, layout, Path(local["path"]) if "path" in local else None)
 
 
 def _of_layout(local: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.learn.intervals import Interval
 from p2pfl.learn.methods.method import Method
 from p2pfl.learn.privacy.plan import Plan
 
@@ -44,6 +45,8 @@ class Score:
     loss: float
     samples: int
     metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    """95% intervals of accuracy and metrics, by name where there is one, by the chance of which rows are tested."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ all labels are equal, and so is the metric of outputs that are not finite.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
+from p2pfl.learn import intervals
+from p2pfl.learn.intervals import Interval
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -23,12 +26,15 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """`compute` maps all outputs and targets of a set to a number."""
+    """`compute` maps all outputs and targets of a set to a number, `interval` to the 95% interval of that number by the
+    chance of which rows are in the set; None: there is none to tell.
+    """
 
     compute: Callable[[Any, Any], float]
     higher_is_better: bool
     label: str
     """The name on axes and above columns."""
+    interval: Callable[[Any, Any], Interval | None] | None = None
 
     def __call__(self, outputs: Any, targets: Any) -> float:
         return float(self.compute(outputs, targets))
@@ -81,6 +87,27 @@ def classified(outputs: Any, targets: Any) -> Classified:
     return Classified(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), whole)
 
 
+@dataclass(frozen=True, slots=True)
+class OfClasses:
+    """A metric of a classification, and its interval where each row has one label."""
+
+    compute: Callable[[Classified], float]
+    interval_of: Callable[[Classified], Interval | None]
+
+    def __call__(self, outputs: Any, targets: Any) -> float:
+        found = classified(outputs, targets)
+        return self.compute(found) if _is_known(found) else np.nan
+
+    def interval(self, outputs: Any, targets: Any) -> Interval | None:
+        """None where the metric is not defined, or where a row is many pixels, which are not drawn by themselves."""
+        found = classified(outputs, targets)
+        return self.interval_of(found) if _is_known(found) and len(found.labels) == len(targets) else None
+
+
+def _is_known(found: Classified) -> bool:
+    return len(found.labels) > 0 and not bool(np.isnan(found.logs).any())
+
+
 def accuracy(found: Classified) -> float:
     return float(np.mean(found.chosen == found.labels))
 
@@ -110,14 +137,12 @@ def f1(found: Classified) -> float:
 
 
 def log_loss(found: Classified) -> float:
-    return float(-np.mean(found.logs[np.arange(len(found.labels)), found.labels]))
+    return float(np.mean(_log_losses(found)))
 
 
 def brier(found: Classified) -> float:
     """Mean squared error of the probabilities: of class 1 of two, of several classes summed over all."""
-    wrong = found.probabilities.copy()
-    wrong[np.arange(len(wrong)), found.labels] -= 1
-    return float(np.mean((wrong**2).sum(axis=1))) / (2 if found.is_binary else 1)
+    return float(np.mean(_brier_scores(found)))
 
 
 def mae(errors: Floats, _: Floats) -> float:
@@ -137,27 +162,108 @@ def r2(errors: Floats, targets: Floats) -> float:
     return float(np.mean(1 - np.mean(errors**2, axis=0) / variance))
 
 
-def _of_classes(compute: Callable[[Classified], float]) -> Callable[[Any, Any], float]:
-    def metric(outputs: Any, targets: Any) -> float:
-        found = classified(outputs, targets)
-        return compute(found) if len(found.labels) and not np.isnan(found.logs).any() else np.nan
+@dataclass(frozen=True, slots=True)
+class OfNumbers:
+    """A metric of a regression, of errors (n, outputs) and targets (n, outputs), and its interval of one output's.
 
-    return metric
+    Raises ValueError: there are not as many targets as outputs.
+    """
+
+    compute: Callable[[Floats, Floats], float]
+    interval_of: Callable[[Floats, Floats], Interval | None]
+
+    def __call__(self, outputs: Any, targets: Any) -> float:
+        pair = _errors(outputs, targets)
+        return np.nan if pair is None else self.compute(*pair)
+
+    def interval(self, outputs: Any, targets: Any) -> Interval | None:
+        """Of several outputs, as if all erred alike."""
+        pair = _errors(outputs, targets)
+        if pair is None:
+            return None
+        errors, wanted = pair
+        ends = (self.interval_of(errors[:, place], wanted[:, place]) for place in range(errors.shape[1]))
+        return intervals.of_mean((0.0, one) for one in ends)
 
 
-def _of_numbers(compute: Callable[[Floats, Floats], float]) -> Callable[[Any, Any], float]:
-    """Raises ValueError: there are not as many targets as outputs."""
+def _errors(outputs: Any, targets: Any) -> tuple[Floats, Floats] | None:
+    """Errors and targets, (n, outputs) each; None where outputs are not finite."""
+    found, wanted = _array(outputs), _array(targets)
+    if found.size != wanted.size:
+        raise ValueError(f"this metric needs one target for each output: {found.shape} and {wanted.shape}")
+    if not found.size or not np.isfinite(found).all():
+        return None
+    found, wanted = found.reshape(len(found), -1), wanted.reshape(len(wanted), -1)
+    return found - wanted, wanted
 
-    def metric(outputs: Any, targets: Any) -> float:
-        found, wanted = _array(outputs), _array(targets)
-        if found.size != wanted.size:
-            raise ValueError(f"this metric needs one target for each output: {found.shape} and {wanted.shape}")
-        if not found.size or not np.isfinite(found).all():
-            return np.nan
-        found, wanted = found.reshape(len(found), -1), wanted.reshape(len(wanted), -1)
-        return compute(found - wanted, wanted)
 
-    return metric
+def _accuracy_interval(found: Classified) -> Interval | None:
+    return intervals.wilson(accuracy(found), len(found.labels))
+
+
+def _balanced_interval(found: Classified) -> Interval | None:
+    """Each class's recall is a proportion of rows of its own."""
+    hits = found.chosen == found.labels
+    rows = [hits[found.labels == label] for label in np.unique(found.labels)]
+    recalls = [(float(one.mean()), intervals.wilson(float(one.mean()), len(one))) for one in rows]
+    return intervals.of_mean(recalls, independent=True)
+
+
+def _auc_interval(found: Classified) -> Interval | None:
+    return _of_each(found, lambda s, p: intervals.area(_area(s, p), int(p.sum()), int((~p).sum())))
+
+
+def _precision_interval(found: Classified) -> Interval | None:
+    """By the rows that count for it, those of the class, as by Boyd, Eng and Page (ECML PKDD 2013, section 3.2), with
+    Wilson's ends in place of theirs.
+    """
+    return _of_each(found, lambda s, p: intervals.wilson(_precision(s, p), int(p.sum())))
+
+
+def _of_each(found: Classified, interval: Callable[[Floats, NDArray[np.bool_]], Interval | None]) -> Interval | None:
+    """Of the mean over the classes that are defined, which share their rows."""
+    ends = [interval(scores, positive) for scores, positive in found.one_against_rest()]
+    return intervals.of_mean((0.0, one) for one in ends if one is not None)
+
+
+def _f1_interval(found: Classified) -> Interval | None:
+    """F1 is 2J / (1 + J), where J is a proportion: of the rows that are of the class or taken for it, those that are
+    both.
+    """
+    chosen, labels = found.chosen, found.labels
+    ends = []
+    for place in range(found.logs.shape[1]) if not found.is_binary else (1,):
+        either = (chosen == place) | (labels == place)
+        if (rows := int(either.sum())) and (one := intervals.wilson(float((chosen == labels)[either].mean()), rows)):
+            ends.append((2 * one[0] / (1 + one[0]), 2 * one[1] / (1 + one[1])))
+    return intervals.of_mean((0.0, one) for one in ends)
+
+
+def _log_losses(found: Classified) -> Floats:
+    return np.asarray(-found.logs[np.arange(len(found.labels)), found.labels])
+
+
+def _brier_scores(found: Classified) -> Floats:
+    wrong = found.probabilities.copy()
+    wrong[np.arange(len(wrong)), found.labels] -= 1
+    return np.asarray((wrong**2).sum(axis=1) / (2 if found.is_binary else 1))
+
+
+def _rmse_interval(errors: Floats, _: Floats) -> Interval | None:
+    """On the scale of its logarithm, where squares of errors are less skewed."""
+    mean = float(np.mean(errors**2))
+    ends = intervals.of_influence(0.0, errors**2 / mean) if mean > 0 else None
+    return ends and (math.sqrt(mean * math.exp(ends[0])), math.sqrt(mean * math.exp(ends[1])))
+
+
+def _r2_interval(errors: Floats, targets: Floats) -> Interval | None:
+    """By how the ratio of both sums of squares moves with the weight of each row."""
+    variance = float(np.var(targets))
+    if not variance > 0:
+        return None
+    ratio = float(np.mean(errors**2)) / variance
+    influence = (errors**2 - ratio * (targets - targets.mean()) ** 2) / variance
+    return intervals.of_influence(1 - ratio, influence, most=1.0)
 
 
 def _area(scores: Floats, positive: NDArray[np.bool_]) -> float:
@@ -200,18 +306,18 @@ def _plain(value: Any) -> Any:
 
 
 BUILT_IN: dict[str, Metric] = {
-    name: Metric(compute=compute, higher_is_better=higher_is_better, label=label)
-    for name, compute, higher_is_better, label in (
-        ("accuracy", _of_classes(accuracy), True, "accuracy"),
-        ("balanced_accuracy", _of_classes(balanced_accuracy), True, "balanced accuracy"),
-        ("auc", _of_classes(auc), True, "AUC"),
-        ("average_precision", _of_classes(average_precision), True, "average precision"),
-        ("f1", _of_classes(f1), True, "F1"),
-        ("log_loss", _of_classes(log_loss), False, "log loss"),
-        ("brier", _of_classes(brier), False, "Brier score"),
-        ("mae", _of_numbers(mae), False, "MAE"),
-        ("rmse", _of_numbers(rmse), False, "RMSE"),
-        ("r2", _of_numbers(r2), True, "R²"),
+    name: Metric(compute=one, higher_is_better=higher_is_better, label=label, interval=one.interval)
+    for name, one, higher_is_better, label in (
+        ("accuracy", OfClasses(accuracy, _accuracy_interval), True, "accuracy"),
+        ("balanced_accuracy", OfClasses(balanced_accuracy, _balanced_interval), True, "balanced accuracy"),
+        ("auc", OfClasses(auc, _auc_interval), True, "AUC"),
+        ("average_precision", OfClasses(average_precision, _precision_interval), True, "average precision"),
+        ("f1", OfClasses(f1, _f1_interval), True, "F1"),
+        ("log_loss", OfClasses(log_loss, lambda found: intervals.of_rows(_log_losses(found))), False, "log loss"),
+        ("brier", OfClasses(brier, lambda found: intervals.of_rows(_brier_scores(found))), False, "Brier score"),
+        ("mae", OfNumbers(mae, lambda errors, _: intervals.of_rows(np.abs(errors))), False, "MAE"),
+        ("rmse", OfNumbers(rmse, _rmse_interval), False, "RMSE"),
+        ("r2", OfNumbers(r2, _r2_interval), True, "R²"),
     )
 }
 

@@ -33,7 +33,8 @@ from p2pfl.config.privacy import MEMBER, RECORD
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.devices import Device, is_shortage, seeded
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
-from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
+from p2pfl.learn.intervals import Interval, wilson
+from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, Metric, measured_by
 from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule, Place
 from p2pfl.learn.privacy.alone import refuse_mixing
@@ -90,6 +91,11 @@ class TorchLearner:
     def plan(self) -> Plan | None:
         """What its rounds may tell, and how much noise hides the rest; None: they are not private."""
         return None if self._protected is None else self._protected.plan
+
+    @property
+    def trained(self) -> int:
+        """How many parameters training changes, shared or not: frozen ones are no part of them."""
+        return sum(parameter.numel() for parameter in self._parameters)
 
     def steps_with(self, samples: int) -> int:
         """Those of a local round on so many samples."""
@@ -284,6 +290,37 @@ class TorchLearner:
                 self.device.refuse_shortage(error)
                 raise LearningError(f"{self.task.name}: evaluation failed: {describe_failure(error)}") from error
         raise AssertionError("no batch was tried")
+
+    def predictions(self, vector: Vector) -> tuple[Tensor, Tensor] | None:
+        """Outputs and targets (n, ...) of the test set, on the processor; None without one, or where it is withheld.
+
+        Raises LearningError: the task failed.
+        """
+        samples = self.test_set
+        if samples is None or (self._protected is not None and not self._protected.tells("test")):
+            return None
+        self._flat.load(vector)
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                batches = _batches(samples, self.device, SMALLER[0])
+                kept = [(self.module(inputs).cpu(), targets.cpu()) for inputs, targets, _ in batches]
+        except FAILURES as error:
+            self.device.refuse_shortage(error)
+            raise LearningError(f"{self.task.name}: evaluation failed: {describe_failure(error)}") from error
+        finally:
+            self.module.train(was_training)
+        return torch.cat([pair[0] for pair in kept]), torch.cat([pair[1] for pair in kept])
+
+    def value_of(self, measure: Measure) -> Callable[[Any, Any], float]:
+        """What computes one of the task's measures from all outputs and targets of a set."""
+        if measure.name in self.task.metrics:
+            metric = self.task.metrics[measure.name]
+            return lambda outputs, targets: float(metric(outputs, targets))
+        if measure.name == ACCURACY.name:
+            return lambda outputs, targets: float((outputs.argmax(dim=1) == targets).float().mean())
+        return lambda outputs, targets: float(loss_of(self.task)(outputs, targets))
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         """The very arrays that the learner keeps: a round replaces them, nobody writes to them."""
@@ -536,6 +573,7 @@ def _score(module: nn.Module, batches: Iterator[tuple[Any, Any, int]], samples: 
         loss=loss / samples,
         samples=samples,
         metrics=metrics,
+        intervals=intervals_of(task, kept, hits=hits, judged=judged, samples=samples),
     )
 
 
@@ -544,6 +582,19 @@ def _batches(samples: Samples, device: Device, batch: int) -> Iterator[tuple[Any
     for numbers in torch.split(torch.arange(len(samples)), batch):
         inputs, targets = read(numbers)
         yield inputs, targets, len(numbers)
+
+
+def intervals_of(
+    task: Task, kept: list[tuple[Any, Any]], *, hits: int, judged: int, samples: int
+) -> dict[str, Interval]:
+    """Of accuracy, where each row has one label, and of the metrics that have one; nothing is said of the loss."""
+    accuracy = wilson(hits / judged, samples) if judged == samples else None
+    found = {ACCURACY.name: accuracy}
+    told = {name: one.interval for name, one in task.metrics.items() if isinstance(one, Metric) and one.interval}
+    if kept and told:
+        outputs, targets = (torch.cat([pair[place] for pair in kept]) for place in (0, 1))
+        found |= {name: interval(outputs, targets) for name, interval in told.items()}
+    return {name: ends for name, ends in found.items() if ends is not None and all(map(math.isfinite, ends))}
 
 
 def _metrics(task: Task, kept: list[tuple[Any, Any]]) -> dict[str, float]:

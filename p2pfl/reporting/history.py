@@ -50,6 +50,8 @@ class ModelScore(msgspec.Struct, kw_only=True):
     loss: float | None = None
     metrics: dict[str, float | None] = {}
     """The task's own metrics, by name."""
+    intervals: dict[str, tuple[float, float]] = {}
+    """95% intervals of accuracy and metrics, by name, by the chance of which rows are in the test set."""
 
 
 class ReferencePoint(ModelScore):
@@ -77,6 +79,25 @@ class Alone(msgspec.Struct, kw_only=True):
     accuracy: Statistic | None = None
     loss: Statistic | None = None
     metrics: dict[str, Statistic] = {}
+    intervals: dict[str, tuple[float, float]] = {}
+    """95% intervals of the means, by name, as if the nodes were all tested on the same rows."""
+
+
+class Comparison(msgspec.Struct, kw_only=True):
+    """Whether the mean over the nodes is apart from a reference by more than the chance of the test rows."""
+
+    measure: str
+    """The main one."""
+    difference: float
+    """Together less the reference."""
+    interval: tuple[float, float] | None
+    """The 95% interval of the difference; null where the same rows were not tested, or too few."""
+    rows: int | None = None
+    """How many test rows there are in all."""
+    verdict: str
+    """"better", "worse", or "open": the figures say nothing about which is better."""
+    why: str
+    """In words."""
 
 
 class References(msgspec.Struct, kw_only=True):
@@ -84,6 +105,10 @@ class References(msgspec.Struct, kw_only=True):
 
     alone: Alone | None = None
     """Each node with its own data; null unless it was asked for."""
+    against_alone: Comparison | None = None
+    """What the nodes have learned together, beside each alone; null where it was not compared."""
     centralized: Centralized | None = None
+    against_pooled: Comparison | None = None
+    """Likewise beside all data in one place, with as many steps as all nodes."""
     fedavg: Reference | None = None
     """A server that averages all models each round."""

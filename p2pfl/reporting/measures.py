@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from p2pfl.learn.interface import Learner, Score
+from p2pfl.learn.intervals import of_mean
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
-from p2pfl.reporting.history import Statistic
+from p2pfl.reporting.history import ModelScore, Statistic
 
 MOST_SHOWN = 5
 """The most measures that a table shows of each node; reports have all."""
@@ -92,6 +93,39 @@ def metrics_in(score: Score) -> dict[str, float | None]:
     if not math.isfinite(score.loss):
         return dict(score.metrics)
     return {name: None if math.isnan(value) else value for name, value in score.metrics.items()}
+
+
+def rounded(intervals: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """As they are told: ends of more digits say nothing."""
+    return {name: (float(f"{low:.6g}"), float(f"{high:.6g}")) for name, (low, high) in intervals.items()}
+
+
+def mean_intervals(sources: Iterable[Any]) -> dict[str, tuple[float, float]]:
+    """Of the mean of nodes that each have `intervals`, by name, as if all were tested on the same rows.
+
+    Of a metric that a node has without an interval there is none.
+    """
+    known = [one for one in sources if one is not None]
+    found: dict[str, tuple[float, float]] = {}
+    for name in dict.fromkeys(name for one in known for name in one.intervals):
+        having = [one for one in known if _figure(one, name) is not None]
+        ends = of_mean((0.0, one.intervals.get(name)) for one in having)
+        if ends is not None:
+            found[name] = ends
+    return rounded(found)
+
+
+def _figure(source: Any, name: str) -> Any:
+    return source.accuracy if name == ACCURACY.name else source.metrics.get(name)
+
+
+def model_score(score: Score | None) -> ModelScore | None:
+    """As a report has it."""
+    if score is None:
+        return None
+    return ModelScore(
+        accuracy=score.accuracy, loss=score.loss, metrics=metrics_in(score), intervals=rounded(score.intervals)
+    )
 
 
 def spreads(scores: Iterable[Mapping[str, float | None]], *, defined: bool = False) -> dict[str, Statistic]:

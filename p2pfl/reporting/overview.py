@@ -32,6 +32,8 @@ class MemberRow(msgspec.Struct, kw_only=True):
     accuracy: float | None = None
     scores: dict[str, float | None] = {}
     """Of its latest test, by name of each of the task's measures, the main one first."""
+    intervals: dict[str, tuple[float, float]] = {}
+    """Of the answering node alone, which tells nobody else: 95% intervals of its scores, by name."""
     loss: float | None = None
     distance: float | None = None
     staleness: float | None = None

@@ -17,11 +17,13 @@ import msgspec
 from p2pfl.config.learning_rate import RateSchedule, parse_schedule
 from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
+from p2pfl.learn.intervals import Interval, of_mean
+from p2pfl.learn.metrics import ACCURACY
 from p2pfl.learn.samples import Distinct, Samples, TensorSamples, batch_sizes
 from p2pfl.learn.trainer import TorchLearner
 from p2pfl.reporting.figures import spread
 from p2pfl.reporting.history import Alone, Centralized, ModelScore, Point, Reference, ReferencePoint
-from p2pfl.reporting.measures import metrics_in, spreads
+from p2pfl.reporting.measures import mean_intervals, metrics_in, model_score, rounded, spreads
 
 EVALUATIONS = 20
 """Most evaluations in one history."""
@@ -77,10 +79,15 @@ def alone(learner: Learner, rounds: int, round_s: float = 0.0) -> ModelScore | N
 
     None where there is no test set. The learner's own part of the model is another one afterwards.
     """
+    return model_score(learner.evaluate(learned_alone(learner, rounds, round_s), "test"))
+
+
+def learned_alone(learner: Learner, rounds: int, round_s: float = 0.0) -> Vector:
+    """A node's model (d,) after `rounds` rounds on its own data. The learner's own part of it is that one's, too."""
     model = learner.initial()
     for index in range(rounds):
         model = learner.train(RoundStart(model, elapsed_s=index * round_s), index).vector
-    return model_score(learner.evaluate(model, "test"))
+    return model
 
 
 def of_alone(scores: Sequence[ModelScore | None]) -> Alone | None:
@@ -92,21 +99,17 @@ def of_alone(scores: Sequence[ModelScore | None]) -> Alone | None:
         accuracy=spread(one.accuracy for one in known),
         loss=spread(one.loss for one in known),
         metrics=spreads(one.metrics for one in known),
+        intervals=mean_intervals(known),
     )
-
-
-def model_score(score: Score | None) -> ModelScore | None:
-    """As a report has it."""
-    if score is None:
-        return None
-    return ModelScore(accuracy=score.accuracy, loss=score.loss, metrics=metrics_in(score))
 
 
 def reference_point(score: Score | None, training_loss: float) -> ReferencePoint:
     """Without a test set it is the loss in training that is known."""
     if score is None:
         return ReferencePoint(loss=training_loss)
-    return ReferencePoint(accuracy=score.accuracy, loss=score.loss, metrics=metrics_in(score))
+    return ReferencePoint(
+        accuracy=score.accuracy, loss=score.loss, metrics=metrics_in(score), intervals=rounded(score.intervals)
+    )
 
 
 def with_history(history: list[ReferencePoint]) -> Reference:
@@ -135,7 +138,19 @@ def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
         loss=math.fsum(score.loss * nodes for score, nodes in known) / sum(nodes for _, nodes in known),
         samples=sum(score.samples for score in scored),
         metrics={name: _mean((score.metrics.get(name, math.nan), nodes) for score, nodes in known) for name in names},
+        intervals=dict(_intervals_of_mean(known)),
     )
+
+
+def _intervals_of_mean(known: Sequence[tuple[Score, int]]) -> Iterator[tuple[str, Interval]]:
+    """Of the means over test sets that have no row in common; each counts for so many nodes."""
+    for name in dict.fromkeys(name for score, _ in known for name in score.intervals):
+        parts = [(score.accuracy if name == ACCURACY.name else score.metrics.get(name), score, n) for score, n in known]
+        there = [(value, score.intervals.get(name), n) for value, score, n in parts if value is not None]
+        there = [one for one in there if not math.isnan(one[0])]
+        ends = of_mean(((value, ends) for value, ends, _ in there), [n for *_, n in there], independent=True)
+        if ends is not None:
+            yield name, ends
 
 
 def round_seconds(history: Sequence[Point]) -> float:

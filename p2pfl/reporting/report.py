@@ -65,6 +65,10 @@ class NodeReport(msgspec.Struct, kw_only=True):
     """Accuracy on the node's own training data."""
     metrics: dict[str, float | None] = {}
     """The task's own metrics on the common test set, by name."""
+    test_samples: int | None = None
+    """The rows that it was tested on."""
+    intervals: dict[str, tuple[float, float]] = {}
+    """95% intervals of accuracy and metrics, by name, by the chance of which rows these are."""
     local_metrics: dict[str, float | None] = {}
     """The same on the node's own training data."""
     alone: ModelScore | None = None
@@ -100,6 +104,8 @@ class Withheld(msgspec.Struct, kw_only=True):
     delta: float
     figures: list[str]
     """In words, which figures are left out: they would tell of rows without noise."""
+    instead: str | None = None
+    """In words, how to learn what the model is worth nevertheless."""
 
 
 class HeldAgainst(msgspec.Struct, kw_only=True):
@@ -170,6 +176,8 @@ class Report(msgspec.Struct, kw_only=True):
     """What the task is measured by, the main measure first, and which end of each is the good one."""
     metrics: dict[str, Statistic] = {}
     """The task's own metrics on the common test set, by name."""
+    intervals: dict[str, tuple[float, float]] = {}
+    """95% intervals of the means, by name, as if the nodes were all tested on the same rows."""
     local_metrics: dict[str, Statistic] = {}
     label_shift: LabelShift | None = None
     """How far the targets of the honest nodes' data are apart; null where no machine has looked at all of them."""

@@ -57,6 +57,10 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     test_loss: float | None
     metrics: dict[str, float | None] = {}
     """The task's own metrics on the common test set, by name."""
+    test_samples: int | None = None
+    """The rows of that test set."""
+    intervals: dict[str, tuple[float, float]] = {}
+    """95% intervals of accuracy and metrics, by name, by the chance of which rows are in the test set."""
     measures: list[Measure] = []
     """What the task is measured by, the main measure first."""
     tested_round: int | None

@@ -134,7 +134,7 @@ class Display:
 
     def see_end(self) -> None:
         """The own row as it is when all is over, for pages that are open."""
-        self.overview.note_own(self._own(), time.monotonic(), last=True)
+        self.overview.note_own(self._own(), time.monotonic(), last=True, intervals=self._line().intervals)
 
     def _somebody_goes_on(self) -> bool:
         """Whether a member that is heard has not said its last word."""
@@ -147,7 +147,7 @@ class Display:
     def _publish(self, now: float) -> None:
         """Regularly, and soon after something notable."""
         own = self._own()
-        self.overview.note_own(own, now)
+        self.overview.note_own(own, now, intervals=self._line().intervals)
         urgent: object = (own.phase, own.standing, own.live, own.unheard)
         if not self.tells:
             own, urgent = _account_alone(own), own.paid

@@ -24,6 +24,7 @@ from p2pfl.reporting.vitals import Vitals, is_among, members_of, scores, word
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.watch import OVER
 
+Intervals = Mapping[str, tuple[float, float]]
 QUIET_PERIODS = 3
 QUIET_EXTRA_S = 15.0
 """A member is quiet after so many periods, and this for the way."""
@@ -63,6 +64,7 @@ class Overview:
         self._shown: dict[int, tuple[object, MemberRow]] = {}
         """Of each member its latest row for readers, and what that was made of."""
         self._own: VitalsRow | None = None
+        self._intervals: dict[str, tuple[float, float]] = {}
         self._told: dict[int, MemberRow] = {}
         """The rows of the latest step."""
         self._shape: object = None
@@ -78,11 +80,14 @@ class Overview:
             sent = row.vitals.bytes_sent - before.vitals.bytes_sent
             self._rates[row.vitals.member] = max(0.0, sent / (row.said_at - before.said_at))
 
-    def note_own(self, vitals: Vitals, now: float, *, last: bool = False) -> None:
-        """How this node is now; no more often than members of a small federation tell of themselves."""
+    def note_own(self, vitals: Vitals, now: float, *, last: bool = False, intervals: Intervals | None = None) -> None:
+        """How this node is now; no more often than members of a small federation tell of themselves. `intervals` are
+        those of its scores, for readers of this node only.
+        """
         changed = self._own is not None and _sessions(self._own.vitals) != _sessions(vitals)
         if self._own is None or changed or last or now >= self._own.said_at + LEAST_PERIOD_S:
             before, self._own = self._own, VitalsRow(vitals=vitals, raw=b"", said_at=now, source=None)
+            self._intervals = dict(intervals or {})
             self.note_row(self._own, before)
 
     def keep_point(self, now: float) -> None:
@@ -161,6 +166,7 @@ class Overview:
             bytes_per_s=None if rate is None or row.vitals.phase in OVER else round(rate, 1),
             scores=found,
             main=next(iter(found.values())),
+            intervals=self._intervals if member.index == self.own else {},
             **said,
         )
 

@@ -21,9 +21,10 @@ from p2pfl.learn.interface import Vector
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.liars import held_against
-from p2pfl.reporting.measures import measures_of, spreads
+from p2pfl.reporting.measures import mean_intervals, measures_of, spreads
 from p2pfl.reporting.report import PRIVATE_FIGURES, SCORES, NodeReport, Report, Withheld
 from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.withheld import instead
 from p2pfl.runtime.fleet import Child, Lies
 from p2pfl.runtime.parts import replay
 from p2pfl.storage import peek
@@ -83,6 +84,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         loss=spread(node.test_loss for node in tested),
         measures=list(measures_of(child.last for child in fleet.children if child.last is not None)),
         metrics=spreads(node.metrics for node in tested),
+        intervals=mean_intervals(tested),
         local_metrics=spreads((node.local_metrics for node in ended), defined=True),
         attack=None if fleet.lies is None else fleet.lies.spec,
         attack_success=spread(succeeded.values()),
@@ -133,6 +135,7 @@ def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> With
         budget=max(one.budget for one in told),
         delta=told[0].delta,
         figures=list(PRIVATE_FIGURES if federation.privacy.test_set == PUBLIC else (*PRIVATE_FIGURES, SCORES)),
+        instead=instead(federation.task.name),
     )
 
 

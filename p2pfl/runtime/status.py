@@ -24,6 +24,7 @@ from p2pfl.net.channel import Counters
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.reporting.alarms import BACK
 from p2pfl.reporting.liars import Bearing
+from p2pfl.reporting.measures import rounded
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeStatus, PrivacyStatus
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.workshop import Moment, Workshop
@@ -107,6 +108,8 @@ class Status:
             accuracy=None if tested is None else tested.score.accuracy,
             test_loss=None if tested is None else tested.score.loss,
             metrics={} if tested is None else dict(tested.score.metrics),
+            test_samples=None if tested is None else tested.score.samples,
+            intervals={} if tested is None else rounded(tested.score.intervals),
             measures=self.workshop.measures,
             tested_round=None if tested is None else tested.of.rounds,
             tested_version=None if tested is None else tested.of.version,

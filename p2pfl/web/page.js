@@ -207,6 +207,8 @@ function ages() {
 
 const others = row => (said.measures ?? []).slice(1).map(one => [one.name === "loss" ? "loss in the test" : one.label, figure(row.scores?.[one.name])]);
 
+const sure = row => Object.entries(row.intervals ?? {}).map(([name, ends]) => [`95% interval, ${(said.measures ?? []).find(one => one.name === name)?.label ?? name}`, `${figure(ends[0], 3)} to ${figure(ends[1], 3)}`]);
+
 function member() {
   const place = $("member"), row = said.byIndex.get(chosen ?? said.own);
   place.replaceChildren();
@@ -215,7 +217,7 @@ function member() {
   const facts = [
     ["state", wordFor(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none stands` : "none")],
     ["neighbors", neighbors.map(index => nameOf(index) + (row.live && !row.live.includes(index) ? " (no session)" : (row.unheard ?? []).includes(index) ? " (not heard)" : "")).join(", ")],
-    ...(isWithheld() ? [] : others(row)), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["loss in training", figure(row.loss)]]), ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
+    ...(isWithheld() ? [] : [...sure(row), ...others(row)]), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["loss in training", figure(row.loss)]]), ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
     ["software", row.software ? `p2pfl ${row.software}` : "–"], ["charter", row.charter || "none"],
     ["heard", row.at === null || row.at === undefined ? "never" : `${age(nodeNow() - row.at)} ago${row.source ? `, by ${row.source}` : ""}`],
   ];

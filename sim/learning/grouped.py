@@ -28,7 +28,7 @@ from p2pfl.learn.methods import Method
 from p2pfl.learn.metrics import ACCURACY
 from p2pfl.learn.samples import TensorSamples, batch_sizes, draw_rows
 from p2pfl.learn.task import Task
-from p2pfl.learn.trainer import BATCH, are_classes
+from p2pfl.learn.trainer import BATCH, are_classes, intervals_of
 from sim.learning.nodes import Pool, TorchNodes
 from sim.learning.stacked import Batch, StackedModel, losses_of
 
@@ -69,9 +69,17 @@ def scores(
             loss=float(loss[row]) / n,
             samples=n,
             metrics=metrics[row],
+            intervals=intervals_of(
+                task, _of_row(kept, row, common=common), hits=int(hits[row]), judged=judged, samples=n
+            ),
         )
         for row in range(len(models))
     ]
+
+
+def _of_row(kept: list[tuple[Tensor, Tensor]], row: int, *, common: bool) -> list[tuple[Tensor, Tensor]]:
+    """Outputs and targets of one of the models."""
+    return [(outputs[row], targets if common else targets[row]) for outputs, targets in kept]
 
 
 LARGEST_GROUP = 256

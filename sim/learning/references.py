@@ -20,11 +20,11 @@ from p2pfl.compress.interface import Compressor
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.interface import Score, Vector
 from p2pfl.reporting.history import Centralized, ModelScore, Reference, ReferencePoint
+from p2pfl.reporting.measures import model_score
 from p2pfl.reporting.references import (
     EVALUATIONS,
     MOST_STEPS,
     mean_score,
-    model_score,
     moments,
     reference_point,
     with_history,

@@ -214,3 +214,12 @@ def test_a_model_of_another_task_scores_no_table(p2pfl, sites, learned):
     outcome = p2pfl("predict", learned / "node0", "north.csv")
     assert outcome.code == 2
     assert "says nothing of tables" in outcome.err
+
+
+def test_a_node_is_scored_by_its_folder_and_its_own_table_is_no_test(p2pfl, hospitals, trained):
+    trained(hospitals, "south", 1)
+    outcome = p2pfl("score", hospitals / "south", "north.csv", "--format", "json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["rows"] == 40
+    assert "learned from" not in outcome.err
+    assert "learned from rows of this very table" in p2pfl("score", hospitals / "south", "south.csv").err

@@ -19,6 +19,7 @@ from p2pfl.core.messages import VitalsTold
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.curves import MOST_LINES, MOST_POINTS, Curves
 from p2pfl.reporting.overview import FederationStatus, FederationStep
+from p2pfl.reporting.vitals import Vitals
 from p2pfl.runtime import display as module
 
 
@@ -282,3 +283,24 @@ def test_members_are_shown_by_what_their_task_is_measured_by(clock):
 def test_without_a_word_of_the_task_accuracy_is_the_main_score(made, clock):
     run(made, clock, 5)
     assert all(row.main == row.accuracy for row in whole(made).members)
+
+
+def test_only_the_own_row_has_intervals_which_no_other_member_is_told(made, clock):
+    """Of private rows even their number stays: what members tell each other has neither."""
+    run(made, clock, 5)
+    found = whole(made)
+    own = next(row for row in found.members if row.name == found.node)
+    low, high = own.intervals["accuracy"]
+    assert low <= own.accuracy <= high
+    assert all(row.intervals == {} for row in found.members if row is not own)
+    assert not {"intervals", "test_samples"} & set(Vitals.__struct_fields__)
+    (step,) = [
+        row for row in msgspec.json.decode(_next_step(made, clock)).get("members", []) if row["index"] == own.index
+    ]
+    assert step["intervals"].keys() == {"accuracy"}
+
+
+def _next_step(made, clock):
+    made.display.overview.step()
+    run(made, clock, 3)
+    return made.display.overview.step()[1]

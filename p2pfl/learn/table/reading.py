@@ -59,15 +59,16 @@ class Table:
         return len(next(iter(self.columns.values())))
 
 
-def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = False) -> Table:
+def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = False, testing: bool = False) -> Table:
     """Read a file. `scoring`: its rows need no target, values that are not declared count as missing, and no row is
-    left out.
+    left out. `testing`: likewise, but there is a target, and rows without are left out.
 
     Raises UserError: it cannot be read; TableError: it lacks a column, or cells hold what the schema does not allow.
     """
     rows.check_size(path, layout)
     header = rows.read_header(path, layout)
     present = _present(path, header, schema, layout, scoring=scoring)
+    scoring = scoring or testing
     parsers = {name: _parser(column, name, schema, layout, scoring=scoring) for column, name in present.items()}
     numbers = {name: layout.codes(column) for column, name in present.items() if column in schema.numeric}
     names = None if scoring or not layout.id else _RowNames(path, layout.id, header, present)
@@ -88,7 +89,7 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
     absent = tuple(column for column in schema.columns if column not in present)
     columns |= {column: np.full(count, NOTHING) for column in absent}
     dropped = 0
-    if not scoring and schema.missing_target == "drop":
+    if testing or (not scoring and schema.missing_target == "drop"):
         known = ~np.isnan(columns[schema.target])
         dropped = int(count - known.sum())
         columns = {column: values[known] for column, values in columns.items()}

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
+from p2pfl.learn.intervals import Interval
 from p2pfl.learn.metrics import Metric, named
 from p2pfl.learn.partition import parse_partition
 from p2pfl.learn.table import layout, model, schema
@@ -164,7 +165,10 @@ def _in_unit(metric: Metric, mean: float, std: float) -> Metric:
     def compute(outputs: Any, targets: Any) -> float:
         return metric.compute(outputs * std + mean, targets * std + mean)
 
-    return replace(metric, compute=compute)
+    def interval(outputs: Any, targets: Any) -> Interval | None:
+        return metric.interval and metric.interval(outputs * std + mean, targets * std + mean)
+
+    return replace(metric, compute=compute, interval=interval)
 
 
 def _data(given: TableTask, partition: str | None) -> Callable[[NodeContext], tuple[Pair, Pair | None]]:

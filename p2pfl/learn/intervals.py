@@ -1,0 +1,150 @@
+"""How far a metric may be off by the chance of which rows it was tested on: 95% intervals, by standard methods.
+
+Each is for rows drawn by themselves, one outcome a row. A proportion has Wilson's score interval (1927), the area under
+a ROC curve the one that Newcombe made of Hanley and McNeil's variance in the same way (Statistics in Medicine 25:559,
+2006, method 5): unlike an estimate and twice its standard error, both stay honest where few rows are all right. Means
+of rows have Student's. What is combined of these is combined by MOVER (Zou and Donner, Statistics in Medicine 27:1693,
+2008). numpy only: a Raspberry Pi installs no scipy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.chance import generator
+
+Interval = tuple[float, float]
+Floats = NDArray[np.float64]
+
+LEVEL = 0.95
+Z = 1.959963984540054
+"""The normal quantile of LEVEL, on both sides."""
+RESAMPLES = 1000
+_FEW = (12.7062, 4.3027)
+"""Student's quantiles for one and two degrees of freedom."""
+_HALVINGS = 60
+
+
+def wilson(share: float, rows: float) -> Interval | None:
+    """The score interval of a proportion `share` of so many `rows` (Wilson 1927, JASA 22:209); None of none."""
+    if not rows > 0 or math.isnan(share):
+        return None
+    squared = Z * Z / rows
+    center = (share + squared / 2) / (1 + squared)
+    half = Z * math.sqrt(share * (1 - share) / rows + squared / (4 * rows)) / (1 + squared)
+    return max(0.0, min(center - half, share)), min(1.0, max(center + half, share))
+
+
+def area(theta: float, first: int, second: int) -> Interval | None:
+    """Of an area under a ROC curve, `theta`, of `first` rows of one class and `second` of the other; None without both.
+
+    Newcombe 2006, method 5: the ends are where `theta` is Z standard errors away, by the variance that Hanley and
+    McNeil (Radiology 143:29, 1982) give there, with the mean of both counts in place of either.
+    """
+    if not first or not second or math.isnan(theta):
+        return None
+    spare = (first + second) / 2 - 1
+
+    def is_within(at: float) -> bool:
+        factor = 1 + spare * ((1 - at) / (2 - at) + at / (1 + at))
+        return (theta - at) ** 2 <= Z * Z * at * (1 - at) * factor / (first * second)
+
+    return _edge(is_within, theta, 0.0), _edge(is_within, theta, 1.0)
+
+
+def of_rows(values: Floats, *, most: float = math.inf) -> Interval | None:
+    """Of the mean of `values` (n,), one a row and none below 0, by Student's t; None where there is one row."""
+    if len(values) < 2 or not np.isfinite(values).all():
+        return None
+    mean = float(np.mean(values))
+    half = student(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return max(0.0, mean - half), min(most, mean + half)
+
+
+def of_influence(value: float, influence: Floats, *, most: float = math.inf) -> Interval | None:
+    """Of a `value` that is a smooth function of means, by the delta method: `influence` (n,) says how it moves with the
+    weight of each row (Efron 1982, The Jackknife, chapter 6), and Student's t replaces the normal.
+    """
+    if len(influence) < 2 or not np.isfinite(influence).all():
+        return None
+    half = student(len(influence) - 1) * float(np.std(influence, ddof=1)) / math.sqrt(len(influence))
+    return value - half, min(most, value + half)
+
+
+def student(freedom: int) -> float:
+    """The quantile of Student's t for LEVEL on both sides, by Abramowitz and Stegun 26.7.5; to 0.1%."""
+    if freedom <= len(_FEW):
+        return _FEW[freedom - 1]
+    terms = (
+        (Z**3 + Z) / 4,
+        (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96,
+        (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / 384,
+        (79 * Z**9 + 776 * Z**7 + 1482 * Z**5 - 1920 * Z**3 - 945 * Z) / 92160,
+    )
+    return Z + math.fsum(term / float(freedom) ** power for power, term in enumerate(terms, start=1))
+
+
+def of_mean(
+    parts: Iterable[tuple[float, Interval | None]], weights: Sequence[float] | None = None, *, independent: bool = False
+) -> Interval | None:
+    """Of the mean of several values with intervals, by these `weights` if they do not count alike; None where one has
+    no interval.
+
+    `independent`: of rows of their own, by MOVER. Otherwise the mean of the ends, as if all erred alike: nothing can be
+    worse, for the deviation of a mean is at most the mean of the deviations.
+    """
+    known = list(parts)
+    ends = [ends for _, ends in known if ends is not None]
+    if not known or len(ends) < len(known):
+        return None
+    values, (low, high) = np.array([value for value, _ in known]), np.array(ends).T
+    shares = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)
+    shares /= shares.sum()
+    if not independent:
+        return float(shares @ low), float(shares @ high)
+    below, above = (math.sqrt(float(np.sum((shares * (values - one)) ** 2))) for one in (low, high))
+    mean = float(shares @ values)
+    return mean - below, mean + above
+
+
+def bootstrap(compute: Callable[[Any, Any], float]) -> Callable[[Any, Any], Interval | None]:
+    """The interval of any metric of all outputs and targets: RESAMPLES times it is computed of as many rows, drawn with
+    replacement by a fixed seed (Efron's percentiles, widened for few rows as by Hesterberg, The American Statistician
+    69:371, 2015, section 3.3). None where one of the tables that are drawn has no such metric.
+    """
+
+    def interval(outputs: Any, targets: Any) -> Interval | None:
+        rows = len(targets)
+        if rows < 2:
+            return None
+        draws = generator(0, "bootstrap").integers(rows, size=(RESAMPLES, rows))
+        found = [float(compute(outputs[one], targets[one])) for one in draws]
+        return percentiles(found, rows)
+
+    return interval
+
+
+def percentiles(values: Sequence[float] | Floats, rows: int) -> Interval | None:
+    """What LEVEL of the resampled `values` lie between, after Hesterberg's widening for tables of so many `rows`."""
+    found = np.asarray(values)
+    if not np.isfinite(found).all():
+        return None
+    reach = math.sqrt(rows / (rows - 1)) * student(rows - 1)
+    tail = math.erfc(reach / math.sqrt(2)) / 2
+    low, high = np.quantile(found, (tail, 1 - tail))
+    return float(low), float(high)
+
+
+def _edge(is_within: Callable[[float], bool], inside: float, outside: float) -> float:
+    """Where what holds at `inside` ends on the way to `outside`."""
+    if is_within(outside) and inside == outside:
+        return outside
+    for _ in range(_HALVINGS):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if is_within(middle) else (inside, middle)
+    return inside

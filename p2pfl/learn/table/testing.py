@@ -1,0 +1,84 @@
+"""What a model for tables is worth on a table with targets: every metric of its target, with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.learn.intervals import Interval
+from p2pfl.learn.metrics import BUILT_IN
+from p2pfl.learn.table.encoding import encode_inputs
+from p2pfl.learn.table.reading import Table
+from p2pfl.learn.table.schema import Schema
+from p2pfl.learn.table.scoring import TableModel
+from p2pfl.learn.table.usual import metrics_of, usual_metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One metric. `value` is None where the table does not define it, `interval` where it cannot be told."""
+
+    name: str
+    label: str
+    higher_is_better: bool
+    value: float | None
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """Outputs and targets of all rows: logits (n, classes) and labels (n,), or both numbers (n, 1) in their unit."""
+
+    schema: Schema
+    outputs: NDArray[np.float64]
+    targets: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def class_counts(self) -> dict[str, int] | None:
+        """Rows by class; None of a target that is a number."""
+        if self.schema.classes is None:
+            return None
+        counts = np.bincount(self.targets, minlength=len(self.schema.classes))
+        return dict(zip(self.schema.classes, counts.tolist(), strict=True))
+
+    def figures(self) -> Iterator[Figure]:
+        """Of every metric of such a target, the usual main one first."""
+        for name in dict.fromkeys((*usual_metrics(self.schema), *metrics_of(self.schema))):
+            metric = BUILT_IN[name]
+            value = metric(self.outputs, self.targets)
+            is_known = math.isfinite(value)
+            yield Figure(
+                name=name,
+                label=metric.label,
+                higher_is_better=metric.higher_is_better,
+                value=value if is_known else None,
+                interval=metric.interval(self.outputs, self.targets) if is_known and metric.interval else None,
+            )
+
+    def why_undefined(self) -> str:
+        """Why a metric has no value here."""
+        if not np.isfinite(self.outputs).all():
+            return "the model gives numbers that are not finite"
+        counts = self.class_counts
+        if counts is None:
+            return "every row has the same target"
+        there = [name for name, count in counts.items() if count]
+        return f"every row has the class {there[0]!r}" if len(there) == 1 else "no row has the class"
+
+
+def tested(model: TableModel, table: Table) -> Tested:
+    """`table` was read for testing: every row has a target."""
+    outputs = model.outputs(encode_inputs(table.columns, model.schema)).astype(np.float64)
+    targets = table.columns[model.schema.target]
+    if model.schema.classes is not None:
+        return Tested(schema=model.schema, outputs=outputs, targets=targets.astype(np.int64))
+    mean, std = model.schema.scale(model.schema.target)
+    return Tested(schema=model.schema, outputs=outputs * std + mean, targets=targets.reshape(-1, 1))

@@ -1,0 +1,73 @@
+"""What `p2pfl check` says of noise: in words to decide by, and a warning where next to nothing would be learned."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from p2pfl.cli.check_privacy import DEAF, FREE, Loudness
+
+pytest.importorskip("opacus", reason="the extra privacy")
+
+
+def ward(p2pfl, tmp_path, privacy, *, nodes=3, rounds=40):
+    """Nodes with digits, and this `[privacy]`."""
+    assert p2pfl("new", "ward", "--nodes", str(nodes), "--task", "digits").code == 0
+    file = tmp_path / "ward" / "federation.toml"
+    text = re.sub(r"(?m)^rounds = \d+", f"rounds = {rounds}", file.read_text(encoding="utf-8"))
+    file.write_text(f"{text}\n[privacy]\n{privacy}\n", encoding="utf-8")
+    return "ward"
+
+
+def test_the_noise_of_a_step_is_compared_with_what_it_can_learn(p2pfl, tmp_path):
+    """DP-SGD: noise * clip * sqrt(d) / rows beside a mean of gradients no longer than the clip."""
+    folder = ward(p2pfl, tmp_path, "noise = 2.0\ndelta = 1e-4\nclip = 0.5")
+    report = json.loads(p2pfl("check", folder, "--format", "json").out)
+    node, batch = report["privacy"]["nodes"][0], 16
+    parameters = report["traffic"]["parameters"]
+    assert node["noise_of_a_step"] == pytest.approx(2.0 * 0.5 * parameters**0.5 / batch)
+    assert node["noise_to_signal"] == pytest.approx(2.0 * parameters**0.5 / batch)
+    assert node["noise_to_signal_of_the_run"] == pytest.approx(node["noise_to_signal"] / (node["steps"] * 3) ** 0.5)
+    said = p2pfl("check", folder).out
+    assert f"{node['noise_to_signal']:.2g} times" in said
+    assert not [text for text in report["warnings"] if "little will be learned" in text]
+
+
+def test_noise_that_drowns_everything_is_warned_of(p2pfl, tmp_path):
+    folder = ward(p2pfl, tmp_path, "noise = 20.0\ndelta = 1e-4", rounds=3)
+    report = json.loads(p2pfl("check", folder, "--format", "json").out)
+    assert all(node["noise_to_signal_of_the_run"] > DEAF for node in report["privacy"]["nodes"])
+    (text,) = [text for text in report["warnings"] if "little will be learned" in text]
+    assert "rule of thumb" in text
+
+
+def test_a_whole_member_hides_behind_one_noise_a_round(p2pfl, tmp_path):
+    folder = ward(p2pfl, tmp_path, 'unit = "member"\nepsilon = 8\ndelta = 1e-2')
+    report = json.loads(p2pfl("check", folder, "--format", "json").out)
+    node = report["privacy"]["nodes"][0]
+    assert node["noise_to_signal"] == pytest.approx(node["noise"] * report["traffic"]["parameters"] ** 0.5)
+    assert [text for text in report["warnings"] if "little will be learned" in text]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "steps", "nodes", "kept"),
+    [
+        # (noise of a step beside its signal, steps, nodes, the share of the accuracy that is left): docs/simulator.md,
+        # eight nodes with 180 digits, complete; docs/privacy.md, sixteen with 90 digits and with 3,750 of MNIST
+        (4.76, 800, 8, 0.95),
+        (9.83, 800, 8, 0.90),
+        (25.05, 800, 8, 0.67),
+        (6.39, 400, 16, 0.91),
+        (13.71, 400, 16, 0.76),
+        (35.33, 400, 16, 0.26),
+        (3.84, 400, 16, 0.99),
+        (89.8, 20, 16, 0.10),
+        (292.0, 20, 16, 0.08),
+    ],
+)
+def test_the_rule_of_thumb_is_what_the_guides_have_measured(ratio, steps, nodes, kept):
+    over = Loudness(length=ratio, signal=1.0, steps=steps, nodes=nodes).of_the_run
+    assert (over > DEAF) == (kept < 0.7)
+    assert (over > FREE) == (kept < 0.96)

@@ -70,7 +70,7 @@ def tool():
 
 @pytest.fixture(scope="session")
 def make_five_boards():
-    """The example with keys filled in, as docs/raspberry-pi.md tells: five folders and an admin key beside the file."""
+    """The example with keys filled in, as docs/raspberry-pi.md tells: federation.toml, five folders, an admin key."""
 
     def make(folder):
         shutil.copytree(DEPLOY / "five-boards", folder)

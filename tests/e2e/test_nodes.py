@@ -382,10 +382,12 @@ def assert_names(text, *parts):
 
 @pytest.mark.parametrize("key", ["listen", "status_listen"])
 def test_a_port_in_use_is_named_with_the_file(mistaken, key):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    file = mistaken.folder / "node0" / "node.toml"
+    own = int(re.search(r'(?m)^listen = "127.0.0.1:(\d+)"', file.read_text())[1])
+    with socket.create_server(("127.0.0.1", own if key == "listen" else 0)) as taken:
         port = taken.getsockname()[1]
-        change(mistaken.folder / "node0" / "node.toml", f"{key} =", f'{key} = "127.0.0.1:{port}"')
-        assert_names(mistaken(), mistaken.folder / "node0" / "node.toml", f"node.{key}", port, "allowed: ")
+        change(file, f"{key} =", f'{key} = "127.0.0.1:{port}"')
+        assert_names(mistaken(), file, f"node.{key}", port, "allowed: ")
     assert not (mistaken.folder / "node0" / "state").exists()
 
 

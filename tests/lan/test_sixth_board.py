@@ -21,7 +21,7 @@ ROUNDS_TOGETHER = 60
 
 
 class Desk:
-    """A computer with the admin key, and boards: hosts of their own, each with its own key alone, and no address."""
+    """A computer with the admin key, and boards, hosts of their own with their own keys alone. No address anywhere."""
 
     def __init__(self, lan, folder):
         self.lan, self.folder, self.five = lan, folder, folder / "computer" / "five"

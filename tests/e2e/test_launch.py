@@ -307,6 +307,22 @@ def test_the_report_says_what_went_over_each_edge_by_which_compressor(start, war
     assert "sent by compressor" in out
 
 
+def test_status_and_watch_of_a_federation_that_has_ended_show_its_results(start, ward):
+    file = ward / "federation.toml"
+    file.write_text(file.read_text().replace("rounds = 60", "rounds = 2"))
+    out, error = start("launch", str(ward), "--quiet").communicate(timeout=DEADLINE_S)
+    assert "finished" in out, error
+    asked = start("status", str(ward), "--format", "json")
+    rows = json.loads(asked.communicate(timeout=DEADLINE_S)[0])
+    assert asked.returncode == 0
+    assert {row["phase"] for row in rows} == {"finished"}
+    assert all(row["round"] >= 2 and row["loss"] is not None for row in rows)
+    watched = start("watch", str(ward))
+    text = watched.communicate(timeout=DEADLINE_S)[0]
+    assert watched.returncode == 0
+    assert "4 finished" in text
+
+
 def test_a_compressor_that_no_node_could_use_is_told_once_and_nothing_is_started(start, ward):
     with (ward / "federation.toml").open("a", encoding="utf-8") as file:
         file.write('\n[[edge]]\nbetween = ["node1", "node2"]\ncompressor = "q2:stochastic"\n')

@@ -68,6 +68,36 @@ async def test_the_page_shows_the_federation_live_and_asks_nobody_else(tmp_path)
 
 
 @pytest.mark.slow
+async def test_who_is_not_heard_is_seen_from_afar_and_how_it_ended_stays(tmp_path):
+    """Title, icon, tile and first row; and once the process is gone the page keeps its last state and says so."""
+    made = Made(5)
+    made.pass_time(3.0)
+    async with browser.browser(tmp_path) as new:
+        tab = await new()
+        async with StatusPage("127.0.0.1:0", dict, site=made.display.overview) as page:
+            await tab.open(f"http://127.0.0.1:{page.port}/")
+            await tab.until(DRAWN)
+            assert await tab.evaluate("document.title") == "ward-7 · p2pfl"
+            made.silent.add(1)
+            made.lose(1)
+            for _ in range(4):
+                made.pass_time(2.5)
+            await tab.until("document.title === '1 not heard · ward-7 · p2pfl'")
+            assert await tab.evaluate("document.getElementById('icon').getAttribute('href')") == "/icon-wrong.svg"
+            assert "1 not heard" in await tab.evaluate("document.querySelector('.tile .more').textContent")
+            assert await tab.evaluate("document.querySelector('#members tbody tr td').textContent") == "pi2"
+            await tab.until("document.querySelectorAll('.edge.cut').length === 2")
+            await page.conclude("finished", 10.0)
+        await tab.until("document.title === 'finished · ward-7 · p2pfl'")
+        said = await tab.evaluate("document.getElementById('connection').textContent")
+        assert said.startswith("finished at ")
+        assert ", accuracy 0." in said
+        assert "not heard from at the end: " in said
+        assert await tab.evaluate(ROWS) == 5
+        assert "no answer" not in await tab.evaluate("document.body.innerText")
+
+
+@pytest.mark.slow
 async def test_the_policy_holds_in_a_browser_and_the_link_with_the_token_opens_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr("p2pfl.net.guard.Guard._is_here", lambda *_: False)  # as from another machine
     made = Made(5)

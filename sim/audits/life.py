@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ import numpy as np
 from p2pfl.cli.run import be_node
 from p2pfl.runtime.app import Application
 from p2pfl.runtime.parts import Setup
+
+ROUND_S = 0.05
+"""Each round waits so long: a life shall end within a few."""
 
 
 def writing(file: Path) -> Callable[..., Application]:
@@ -28,6 +32,7 @@ def writing(file: Path) -> Callable[..., Application]:
         train, descriptor = learner.train, os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
         def written(start: Any, round_index: int) -> Any:
+            time.sleep(ROUND_S)
             local = train(start, round_index)
             os.write(descriptor, (local.vector.astype(np.float64) - start.model).tobytes())
             return local

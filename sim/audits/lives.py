@@ -26,6 +26,7 @@ from p2pfl.config.privacy import RECORD
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import LearningError
 from p2pfl.learn.task import Task
+from p2pfl.runtime.budget import RESERVED_PART
 from p2pfl.runtime.parts import replay
 from p2pfl.runtime.word import give_word
 from p2pfl.storage import peek
@@ -35,6 +36,8 @@ Values = NDArray[np.float64]
 SIZE, ROWS, STEPS = 1024, 32, 2
 LEAST = 3
 """Rounds of each life of a node."""
+ROUNDS = RESERVED_PART - 1
+"""Of the budget: so few that none is paid for in advance, which would hide that others are not paid for."""
 LIMIT_S = 120.0
 LOOK_EVERY_S = 0.05
 NODES = ("node0", "node1")
@@ -85,7 +88,7 @@ def _federation(folder: Path, unit: str, clip: float) -> Path:
         local_steps=STEPS,
         batch_size=ROWS // 2,
         compressor="none",
-        privacy={"unit": unit, "noise": 20.0, "clip": clip, "delta": 1e-3, "rounds": 2000, "accountant": "rdp"},
+        privacy={"unit": unit, "noise": 20.0, "clip": clip, "delta": 1e-3, "rounds": ROUNDS, "accountant": "rdp"},
         when_through="mix",
     ).save(folder)
     _permit(folder)

@@ -79,6 +79,7 @@ async def test_who_is_not_heard_is_seen_from_afar_and_how_it_ended_stays(tmp_pat
             await tab.until(DRAWN)
             assert await tab.evaluate("document.title") == "ward-7 · p2pfl"
             made.silent.add(1)
+            made.source = 4
             made.lose(1)
             for _ in range(4):
                 made.pass_time(2.5)

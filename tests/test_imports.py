@@ -102,6 +102,14 @@ WALL_CLOCK = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("date
 
 COMPARES_CLOCKS = ROOT / "p2pfl/net/probe.py"
 """The doctor's question is whose clock is wrong."""
+ENDS_INVITES = ROOT / "p2pfl/cli/wall_clock.py"
+"""An invite ends after some days, by the clock of who made it: commands of people ask, and no node does."""
+
+
+def test_no_node_imports_the_clock_that_ends_invites():
+    known = modules()
+    users = {name for name, path in known.items() if "p2pfl.cli.wall_clock" in imported(name, path, known)}
+    assert users == {"p2pfl.cli.joining", "p2pfl.cli.member"}
 
 
 def test_nothing_asks_the_wall_clock():
@@ -110,7 +118,7 @@ def test_nothing_asks_the_wall_clock():
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for package in ("p2pfl", "sim")
         for path in sorted((ROOT / package).rglob("*.py"))
-        if path != COMPARES_CLOCKS
+        if path not in (COMPARES_CLOCKS, ENDS_INVITES)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if (
             isinstance(node, ast.Attribute)

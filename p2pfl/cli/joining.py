@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import click
+
+from p2pfl.cli.wall_clock import seconds_now
 
 SQUARES = 3
 """The quiet zone of the QR code, in squares: on a terminal less than the standard's four will do."""
@@ -32,7 +33,7 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
 
     found = load_config(federation)
     require_admin(found)
-    made = issue(found, name, now=time.time(), days=days, replacing=replacing)
+    made = issue(found, name, now=seconds_now(), days=days, replacing=replacing)
     line = made.line()
     click.echo(line)
     if not no_qr:
@@ -82,7 +83,7 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     from p2pfl.runtime.joining import make_folder  # noqa: PLC0415 - as above
 
     found = read_invite(line)
-    require_current(found, time.time())
+    require_current(found, seconds_now())
     if address is not None:
         try:
             MEMBER["address"].read(address)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import click
 
 from p2pfl.cli.main import Named
 from p2pfl.cli.output import Form, format_option, write_rows
+from p2pfl.cli.wall_clock import seconds_now
 
 if TYPE_CHECKING:
     from p2pfl.config.charter import Charter
@@ -217,7 +217,7 @@ def _take_in(
         raise UserError("there is no terminal to ask at", key="--yes", allowed=allowed)
     opened = _open(path, key_file, offline=offline)
     found = opened.federation
-    require_invited(found, asked, now=time.time())
+    require_invited(found, asked, now=seconds_now())
     charter = successor(found, name=asked.name, key=asked.key, address=asked.address)
     _show_request(found, charter, asked)
     if not yes and not click.confirm("take it in?", err=True):

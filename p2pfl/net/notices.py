@@ -22,6 +22,10 @@ class NoEdgeFault(SealedFault):
     """The other end does not take this node for a neighbor; it may yet hear of a change of the graph."""
 
 
+class LeftBehindFault(SealedFault):
+    """By the other end's newer charter this node is no member: `Charters.left_behind` has heard of it already."""
+
+
 class Word(IntEnum):
     GREETING = 1
     OPEN = 2

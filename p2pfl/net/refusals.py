@@ -21,7 +21,7 @@ from logging import DEBUG, INFO, WARNING, Logger
 from p2pfl.crypto import FederationMismatch
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Counters, OnAlarm
-from p2pfl.net.notices import SealedFault
+from p2pfl.net.notices import LeftBehindFault, SealedFault
 
 DIFFERS = "federation-differs"
 """The kind of the alarm about a federation file that differs."""
@@ -106,6 +106,10 @@ class Refusals:
         traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
         traffic.refusals += 1
         reason, memory = clip(str(fault), REASON_BYTES), self._memory_of(peer)
+        if isinstance(fault, LeftBehindFault):  # the alarm about it is one for all who say so
+            memory.counted += 1
+            self.mention(peer, "refused %s: %s", who, reason)
+            return
         differs = isinstance(fault, FederationMismatch)
         if not memory.is_new(reason, sealed=isinstance(fault, FederationMismatch | SealedFault)):
             memory.counted += 1

@@ -14,7 +14,7 @@ from p2pfl.config.charter import MOST_BYTES, VERSIONS
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Channel, GoneError
-from p2pfl.net.notices import BOOT_BYTES, Notice, Word, hear
+from p2pfl.net.notices import BOOT_BYTES, LeftBehindFault, Notice, Word, hear
 
 PIECE_BYTES = 64 * 1024
 NOBODY = bytes(BOOT_BYTES)
@@ -87,7 +87,8 @@ async def settle(channel: Channel, session: Session, charters: Charters, answer:
         held = await bring(channel, session, charters.packed)
         if held > own:
             charters.left_behind(held, channel.peer)
-            raise PeerFault(f"it has version {held} of the members, which does not list this node; here is {own}")
+            text = f"it has version {held} of the members, which does not list this node; here is {own}"
+            raise LeftBehindFault(text)
         raise GoneError(f"it does not go by version {own} of the members yet, and was handed it")
     if answer.word is Word.NO_EDGE and answer.number > own:
         _, raw = await ask(channel, session, own)

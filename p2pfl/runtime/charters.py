@@ -94,12 +94,18 @@ class CharterKeeper:
             raise PeerFault(f"a charter that cannot be taken: {error}") from None
 
     def left_behind(self, version: int, peer: int | None) -> None:
-        """A member says that it has a newer charter, which does not list this node. Said once for each version of each:
-        one that lies about its version must not cover up what another one says.
+        """A member says that it has a newer charter, which does not list this node: an alarm once for each version.
+
+        One that lies about its version must not cover up what another one says. Of those who say the same the first,
+        the fourth, the sixteenth raise it, and so on.
         """
         if version > max(self._left_at.get(peer, 0), self.version):
             self._left_at[peer] = version
-            text = f"it says that version {version} of the members does not list this node; here is version"
+            alike = list(self._left_at.values()).count(version)
+            if alike.bit_count() != 1 or alike.bit_length() % 2 == 0:
+                return
+            many = f" ({alike} members say so by now)" if alike > 1 else ""
+            text = f"it says that version {version} of the members does not list this node{many}; here is version"
             why = "It was removed, or its own key is not the one in the list, or that member lies"
             self.alarm("charter-older", peer, f"{text} {self.version}. {why}")
 

@@ -18,6 +18,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.net import refusals as refusals_module
 from p2pfl.net.channel import Counters
 from p2pfl.net.greeting import SealedFault
+from p2pfl.net.notices import LeftBehindFault
 from p2pfl.net.refusals import (
     LINE_BYTES,
     MEMBER,
@@ -112,6 +113,17 @@ def test_who_sits_at_a_members_address_cannot_use_up_what_the_member_needs(caplo
     assert "not a neighbor" in lines(caplog)[MEMBER.unsealed]
     assert [alarm[:2] for alarm in alarms] == [("federation-differs", 1)]
     assert size(caplog) <= MEMBER.bytes
+
+
+def test_what_an_alarm_says_already_is_counted_and_not_said_again(door, caplog):
+    """A removed node that dials: each former neighbor says that it is not listed any more."""
+    for peer in (1, 2):
+        for _ in range(3):
+            door.note(peer, f"node {peer} at 10.0.0.{peer}:8470", LeftBehindFault("it has version 3 of the members"))
+    assert lines(caplog) == []
+    assert door.counters.total.refusals == 6
+    door.begin_hour()
+    assert lines(caplog) == ["in the last hour also refused: node 1 3 times, node 2 3 times"]
 
 
 async def test_what_a_member_says_itself_is_logged_behind_junk_from_its_address(federation, caplog):

@@ -254,6 +254,16 @@ def test_a_node_that_others_do_not_list_any_more_says_so_once_for_each_version_o
     assert node.alarms == ["charter-older"] * 4, "a lie covers up nothing"
 
 
+def test_what_many_neighbors_say_alike_is_told_a_few_times_with_their_number(node, monkeypatch):
+    told = []
+    monkeypatch.setattr(node.keeper, "alarm", lambda _kind, peer, text: told.append((peer, text)))
+    for peer in range(50):
+        node.keeper.left_behind(3, peer)
+    assert [peer for peer, _ in told] == [0, 3, 15]
+    assert "does not list this node" in told[0][1]
+    assert ["16 members say so" in text for _, text in told] == [False, False, True]
+
+
 # --- what sessions say ----------------------------------------------------------------------------------------------
 
 

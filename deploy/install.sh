@@ -404,17 +404,22 @@ copy_own() {
 }
 
 # What the node has already and does not get anew, its key say, is lent to the copy for the check, by links. So is its
-# state, whose space it may use again.
+# state, whose space it may use again: a folder, whose files are links, for a state folder that is a link is refused.
 check_staged() {
     local entry name lent=() fine=yes
     for entry in "$home/$node"/*; do
         name=$(basename "$entry")
         if [ -e "$staged/$node/$name" ] || [ -L "$staged/$node/$name" ]; then continue; fi
         lent+=("$staged/$node/$name")
-        run_as_node ln -s "$entry" "$staged/$node/$name"
+        if [ "$name" = state ]; then
+            # On a volume of its own it cannot be lent, and is looked at by the node alone.
+            run_as_node cp -al "$entry" "$staged/$node/$name" 2>/dev/null || run_as_node rm -rf "$staged/$node/$name"
+        else
+            run_as_node ln -s "$entry" "$staged/$node/$name"
+        fi
     done
     run_as_node "$venv/bin/p2pfl" check "$staged" || fine=''
-    if [ "${#lent[@]}" -gt 0 ]; then run_as_node rm -f "${lent[@]}"; fi
+    if [ "${#lent[@]}" -gt 0 ]; then run_as_node rm -rf "${lent[@]}"; fi
     if [ -z "$fine" ]; then
         run rm -rf "$staged"
         refuse "$federation cannot work, as said above: nothing of it was installed, $home is as it was"

@@ -44,6 +44,8 @@ NUMBERS = 40_000
 """How many numbers of noise are looked at, in all rounds."""
 SURE = 5.5
 """Standard deviations that are no accident."""
+FINE = 0.9
+"""Of so many numbers of noise nearly all are different: of float32 there are tens of millions."""
 CLOSE = 0.02
 """How far a row may count from once, and a length be above the clip."""
 
@@ -98,8 +100,11 @@ def checks(subject: Subject, rounds: int = 150) -> Iterator[Check]:
     if subject.plan.unit == RECORD:
         yield from sampling(subject, rounds)
     yield from noise(subject)
+    yield coarse(subject)
+    yield failing(subject)
     yield longest(subject)
     yield paid(subject)
+    yield kept_apart(subject)
 
 
 # -- which rows a step takes ------------------------------------------------------------------------------------------
@@ -206,6 +211,38 @@ def _alone(found: Values) -> Check:
     return Check(name="correlation within the noise", value=value, mistake=text if abs(value) > bound else "")
 
 
+def coarse(subject: Subject) -> Check:
+    """Whether noise takes few values only: what is added to it is then told by what is left of these values.
+
+    From weights of zero, so that nothing but float32 rounds it; by the values that came more than once.
+    """
+    size = NUMBERS // 2
+    task = Task(
+        name="numbers",
+        model=lambda: bare_chain(size),
+        data=lambda _: ((torch.zeros(1, size), torch.zeros(1)), None),
+        loss=lambda outputs, _: outputs.mean() * 0.0,
+    )
+    training = replace(subject.training, local_steps=1, batch_size=1)
+    drawn = np.abs(_moved(subject.learner(task, training), 2))
+    value = len(np.unique(drawn)) / drawn.size
+    text = f"the noise takes few values: of {drawn.size:,} numbers {value:.3g} are different ones"
+    return Check(name="share of the noise's numbers that differ", value=value, mistake=text if value < FINE else "")
+
+
+def failing(subject: Subject) -> Check:
+    """Whether rounds whose loss is no number have their noise too: else they tell that the rows make it none."""
+    loss, plan = loss_of(subject.task), subject.plan
+    training = replace(subject.training, local_steps=1)
+    learner = subject.learner(subject.with_loss(lambda *pair: loss(*pair) * math.nan), training)
+    found = np.nan_to_num(_moved(learner, 3), nan=0.0) / (plan.noise * plan.clip)
+    if plan.unit == RECORD:
+        found *= min(training.batch_size, subject.samples)
+    trained = np.concatenate([found[:, place.part].ravel() for place in learner.places if place.trained])
+    text = "the noise of rounds without a finite loss has {value:.3g} times the variance that is claimed"
+    return _of_mean("variance of the noise where the loss is no number", float((trained**2).mean()), trained.size, text)
+
+
 # -- what a row adds --------------------------------------------------------------------------------------------------
 
 
@@ -265,3 +302,17 @@ def paid(subject: Subject) -> Check:
     text = f"the budget pays for {rounds} rounds; they tell epsilon {value:.3g} at least, not {plan.epsilon:.3g}"
     name = "epsilon of all that is paid for, at least, by a second accountant"
     return Check(name=name, value=value, mistake=text if value > plan.epsilon * 1.001 else "")
+
+
+def kept_apart(subject: Subject) -> Check:
+    """Whether rounds that cost more keep their price when cheaper ones follow, as where rows are added."""
+    plan, ledger = subject.plan, Ledger(unit=subject.plan.unit, word="")
+    costs = [plan.spend(samples) for samples in (subject.samples, 4 * subject.samples)]
+    for cost in costs:
+        ledger = ledger.plus(cost)
+    dear = costs[0].rate
+    value = sum(one.steps for one in ledger.spent if one.rate >= dear) / sum(
+        one.steps for one in costs if one.rate >= dear
+    )
+    text = f"when rows are added the ledger keeps {value:.3g} of the dearer steps that were taken"
+    return Check(name="dearer steps that the ledger keeps", value=value, mistake=text if value < 1 else "")

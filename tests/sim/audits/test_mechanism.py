@@ -42,7 +42,7 @@ def test_right_steps_are_in_order(unit):
     found = list(mechanism.checks(subject(unit), 60))
 
     assert mistakes(found) == []
-    assert len(found) == (12 if unit == RECORD else 6)
+    assert len(found) == (15 if unit == RECORD else 9)
 
 
 def chance_with(**changed):

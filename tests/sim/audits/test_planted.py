@@ -91,6 +91,45 @@ PLANTED = {
         "clips",
     ),
 }
+BY_A_STRANGER = {
+    "all steps of a round take the same rows": (
+        RECORD,
+        "[torch.from_numpy(draws.rows(samples, self._spend.rate)) for _ in range(self._spend.steps)]",
+        "[torch.from_numpy(draws.rows(samples, self._spend.rate))] * self._spend.steps",
+        "take the same rows",
+    ),
+    "a bias that is not in the length": (
+        GRADIENTS,
+        "squares = squares + _squares(went) * (reach if bias is None else reach + 1.0)",
+        "squares = squares + _squares(went) * reach",
+        "clips",
+    ),
+    "one small number in place of four": (
+        "p2pfl/learn/privacy/gaussian.py",
+        (
+            "        block[:] = _small(len(block), draw)\n        for _ in range(LEVELS - 1):\n"
+            "            block *= FACTOR\n            block += _small(len(block), draw)\n"
+        ),
+        (
+            "        small = _small(len(block), draw)\n        block[:] = small\n        for _ in range(LEVELS - 1):\n"
+            "            block *= FACTOR\n            block += small\n"
+        ),
+        "few values",
+    ),
+    "a member's round that failed has no noise": (
+        MEMBER,
+        "        change = np.zeros(change.shape)\n",
+        "        return start.copy()\n",
+        "without a finite loss",
+    ),
+    "cheaper rounds change the price of those before": (
+        LEDGER,
+        "if (last.noise, last.rate) == (spend.noise, spend.rate):",
+        "if last.noise == spend.noise:",
+        "dearer steps",
+    ),
+}
+"""By somebody who had read the mechanism and not the audit. The last three were not found by it, then."""
 IN_REAL_NODES = {
     "noise repeated by a process that starts again": (
         CHANCE,
@@ -128,9 +167,9 @@ def ward(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mistake", PLANTED)
+@pytest.mark.parametrize("mistake", PLANTED | BY_A_STRANGER)
 def test_a_mistake_in_the_steps_is_found(tmp_path, ward, mistake):
-    *where, said = PLANTED[mistake]
+    *where, said = (PLANTED | BY_A_STRANGER)[mistake]
     found = audited(plant(tmp_path / "code", *where), ward, "--quick", "--simulated", "--attacks", "canary,steps")
 
     assert said in found.stderr, found.stderr

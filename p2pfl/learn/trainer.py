@@ -14,7 +14,7 @@ well puts it back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
@@ -32,9 +31,9 @@ from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.config.privacy import MEMBER, RECORD
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.devices import Device, is_shortage, seeded
+from p2pfl.learn.evaluation import BATCH, SMALLER, are_classes, are_labels, batches_of, loss_of, score
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
-from p2pfl.learn.intervals import Interval, wilson
-from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, Metric, measured_by
+from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule, Place
 from p2pfl.learn.privacy.alone import refuse_mixing
@@ -304,7 +303,7 @@ class TorchLearner:
         self.module.eval()
         try:
             with torch.no_grad():
-                batches = _batches(samples, self.device, SMALLER[0])
+                batches = batches_of(samples, self.device, SMALLER[0])
                 kept = [(self.module(inputs).cpu(), targets.cpu()) for inputs, targets, _ in batches]
         except FAILURES as error:
             self.device.refuse_shortage(error)
@@ -513,94 +512,3 @@ def _check_labels(task: Task, outputs: Any, samples: Samples) -> None:
             value=lowest if lowest < 0 else highest,
             allowed=f"0 to {outputs.shape[1] - 1}",
         )
-
-
-BATCH = 1024
-"""How many samples are tested at a time."""
-SMALLER = (128, 16)
-"""The same where the memory is too small for more."""
-
-
-def loss_of(task: Task) -> Callable[[Any, Any], Tensor]:
-    return task.loss or functional.cross_entropy
-
-
-def are_labels(outputs: Any, targets: Any) -> bool:
-    """Whether targets (n, ...) are integer classes of outputs (n, classes, ...)."""
-    return (
-        isinstance(outputs, Tensor)
-        and isinstance(targets, Tensor)
-        and not targets.is_floating_point()
-        and outputs.ndim == targets.ndim + 1
-    )
-
-
-def are_classes(outputs: Any, targets: Any) -> bool:
-    """Whether the largest of several outputs says which class it is, so that there is an accuracy."""
-    return are_labels(outputs, targets) and outputs.shape[1] > 1
-
-
-def score(
-    module: nn.Module, samples: Samples, task: Task, device: Device | None = None, batch: int | None = None
-) -> Score:
-    """Evaluate without gradients, in evaluation mode and full precision; the module's mode is as before afterwards.
-
-    The loss is the mean over samples of what the task's loss says of each batch.
-    """
-    was_training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            return _score(module, _batches(samples, device or Device(), batch or BATCH), len(samples), task)
-    finally:
-        module.train(was_training)
-
-
-def _score(module: nn.Module, batches: Iterator[tuple[Any, Any, int]], samples: int, task: Task) -> Score:
-    loss, hits, judged = 0.0, 0, 0
-    kept: list[tuple[Any, Any]] = []
-    for inputs, targets, count in batches:
-        outputs = module(inputs)
-        loss += float(loss_of(task)(outputs, targets)) * count
-        if are_classes(outputs, targets):
-            hits += int((outputs.argmax(dim=1) == targets).sum())
-            judged += targets.numel()
-        if task.metrics:
-            kept.append((outputs.cpu(), targets.cpu()))
-    metrics = _metrics(task, kept)
-    return Score(
-        accuracy=hits / judged if judged else metrics.get(ACCURACY.name),
-        loss=loss / samples,
-        samples=samples,
-        metrics=metrics,
-        intervals=intervals_of(task, kept, hits=hits, judged=judged, samples=samples),
-    )
-
-
-def _batches(samples: Samples, device: Device, batch: int) -> Iterator[tuple[Any, Any, int]]:
-    read = device.rows(samples.rows)
-    for numbers in torch.split(torch.arange(len(samples)), batch):
-        inputs, targets = read(numbers)
-        yield inputs, targets, len(numbers)
-
-
-def intervals_of(
-    task: Task, kept: list[tuple[Any, Any]], *, hits: int, judged: int, samples: int
-) -> dict[str, Interval]:
-    """Of accuracy, where each row has one label, and of the metrics that have one; nothing is said of the loss."""
-    accuracy = wilson(hits / judged, samples) if judged == samples else None
-    found = {ACCURACY.name: accuracy}
-    told = {name: one.interval for name, one in task.metrics.items() if isinstance(one, Metric) and one.interval}
-    if kept and told:
-        outputs, targets = (torch.cat([pair[place] for pair in kept]) for place in (0, 1))
-        found |= {name: interval(outputs, targets) for name, interval in told.items()}
-    return {name: ends for name, ends in found.items() if ends is not None and all(map(math.isfinite, ends))}
-
-
-def _metrics(task: Task, kept: list[tuple[Any, Any]]) -> dict[str, float]:
-    """A metric sees the whole set at once, because not every metric is a mean over batches."""
-    if not kept:
-        return {}
-    outputs = torch.cat([pair[0] for pair in kept])
-    targets = torch.cat([pair[1] for pair in kept])
-    return {name: float(metric(outputs, targets)) for name, metric in task.metrics.items()}

@@ -34,8 +34,8 @@ class Slope:
         """The loss is that of `samples`; None: of the learner's own training data."""
         import torch  # noqa: PLC0415 - as above
 
+        from p2pfl.learn.evaluation import loss_of  # noqa: PLC0415 - as above
         from p2pfl.learn.params import FlatModule  # noqa: PLC0415 - as above
-        from p2pfl.learn.trainer import loss_of  # noqa: PLC0415 - as above
 
         self.module = deepcopy(learner.module).eval()
         self.flat = FlatModule(self.module, learner.task.name, learner.share)

@@ -21,6 +21,7 @@ from torch import Tensor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.privacy import RECORD
 from p2pfl.engine.ledger import Ledger
+from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy import Plan
 from p2pfl.learn.privacy.chance import Chance, Secret
@@ -28,7 +29,7 @@ from p2pfl.learn.privacy.gradients import Loss
 from p2pfl.learn.privacy.plan import MOST_TIMES
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.task import NodeContext, Task
-from p2pfl.learn.trainer import TorchLearner, loss_of
+from p2pfl.learn.trainer import TorchLearner
 from sim.audits.canary import bare_chain, most_alike
 from sim.audits.second import epsilon_at_least
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from p2pfl.config.model import FederationConfig
+from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.params import Place
-from p2pfl.learn.trainer import TorchLearner, loss_of
+from p2pfl.learn.trainer import TorchLearner
 from sim.audits.gradients import gradient_of
 from sim.audits.inversion import Settings, invert, labels_of
 from sim.audits.observation import Observation, RoundSeen

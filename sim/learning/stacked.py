@@ -24,11 +24,12 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from p2pfl.learn.devices import seeded
+from p2pfl.learn.evaluation import are_labels, loss_of
 from p2pfl.learn.methods import Method
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import Place
 from p2pfl.learn.task import Task
-from p2pfl.learn.trainer import TorchLearner, are_labels, loss_of
+from p2pfl.learn.trainer import TorchLearner
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets, (c, n, ...) each: n rows for each of c models."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 from audit_kit import digits_task, federation_of, learners_of, pictures, small_cnn
 
-from p2pfl.learn.trainer import loss_of
+from p2pfl.learn.evaluation import loss_of
 from sim.audits.inversion import Settings, invert, labels_of, variation
 from sim.audits.reconstruction import Rebuilder
 from sim.audits.similarity import matched, span_of

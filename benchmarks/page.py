@@ -43,8 +43,8 @@ class Network:
         self.sent: dict[tuple[int, int], int] = dict.fromkeys(federation.edges, 0)
         self.nodes = [self.make(member.index) for member in federation.members]
         for a, b in federation.edges:
-            self.nodes[a].opened(b)
-            self.nodes[b].opened(a)
+            self.nodes[a].opened(b, self.now)
+            self.nodes[b].opened(a, self.now)
 
     def make(self, index: int) -> VitalsSpread:
         return VitalsSpread(
@@ -52,7 +52,7 @@ class Network:
             identity=identity_of(index),
             realm=realm_of(self.federation),
             key_of=lambda member: self.federation.members[member].key,
-            send=lambda peer, told: self.carry(index, peer, told),
+            send=lambda peer, told, *, urgent=False: self.carry(index, peer, told),  # noqa: ARG005 - all are at once
         )
 
     def carry(self, source: int, target: int, told: VitalsTold) -> bool:

@@ -31,6 +31,7 @@ from p2pfl.config.privacy import MEMBER
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import load_task
 from p2pfl.learn.privacy.chance import Seeded
+from p2pfl.learn.privacy.gaussian import UNIT
 from p2pfl.learn.privacy.plan import plan_of
 from p2pfl.learn.privacy.protection import protection_of
 from p2pfl.learn.samples import DataSets, read_samples
@@ -178,7 +179,7 @@ def _averaging(federation: FederationConfig) -> float:
     for index in range(federation.training.rounds or 0):
         changes = [one.train(RoundStart(vector), index).vector - vector for one in learners]
         cut = [change * min(1.0, plan.clip / max(float(np.linalg.norm(change)), 1e-12)) for change in changes]
-        noise = plan.noise * plan.clip * chance.of_round(NODES, index).normal(vector.size)
+        noise = plan.noise * plan.clip / UNIT * chance.of_round(NODES, index).noise(vector.size)
         vector = (vector + (np.sum(cut, axis=0) + noise) / NODES).astype(vector.dtype)
     return _accuracy(learners[0], vector)
 

@@ -35,7 +35,8 @@ def few_rows(folder, *, classes):
     return {**CSV, "path": str(folder / "train.csv"), "test_path": str(folder / "test.csv")}
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_steps_that_are_too_long_raise_it_within_a_hundred_rounds(tmp_path, seed):
     options = few_rows(tmp_path, classes=False)
     how = {"learning_rate": 0.4, "closing_rounds": 0, "linger_s": 2.0}

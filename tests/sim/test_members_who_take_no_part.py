@@ -90,12 +90,12 @@ def test_a_slow_member_is_waited_for_as_if_nobody_could_be_missing():
 
 @pytest.mark.parametrize("batching", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_what_balanced_mixing_with_a_dead_member_drives_nobody_away(batching):
-    """With its flows the worst node fell to .72 now and then, and the loss doubled."""
-    federation = describe(nodes=8, topology="ring", rounds=200, partition="shards:2", seed=0)
+    """With its flows the worst node fell to .72 now and then in 300 rounds."""
+    federation = describe(nodes=8, topology="ring", rounds=100, partition="shards:2", seed=0)
     world = WorldSpec(
         compute=ComputeSpec(step_s=0.01), crashes=(CrashSpec(nodes=(3,), at_s=8.0),), evaluate_every_s=1.0
     )
     history = simulate(federation, world=world, batching=batching, references=False).history
-    later = [point for point in history if point.time_s > 25.0]
+    later = [point for point in history if point.time_s > 18.0]
     assert min(point.accuracy.min for point in later) > 0.93
     assert later[-1].loss.mean < 1.3 * min(point.loss.mean for point in history)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from p2pfl import Federation
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+MNIST = Path(os.environ.get("P2PFL_DATA", Path(__file__).parents[3] / "shared" / "data")) / "mnist"
 ROWS = 60
 CSV = {"partition": "iid", "target": "y", "numeric": [f"x{place}" for place in range(20)]}
 
@@ -72,3 +75,13 @@ def test_a_liar_raises_it_within_a_hundred_rounds(tmp_path, seed):
     assert done.returncode == 0, done.stderr
     honest = [row for row in json.loads(done.stdout)["nodes"] if not row["byzantine"]]
     assert all(row["alarms"].get("loss-grows") for row in honest)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MNIST.is_dir(), reason=f"MNIST is not in {MNIST}; name its parent in P2PFL_DATA")
+def test_mnist_for_long_raises_nothing():
+    options = {"path": str(MNIST), "partition": "iid"}
+    how = {"rounds": 250, "local_steps": 40, "learning_rate": 0.1, "evaluate_every": 5}
+    kinds, report = raised(Federation(task="mnist-idx", nodes=3, options=options, **how))
+    assert kinds == set()
+    assert report.accuracy.min > 0.95

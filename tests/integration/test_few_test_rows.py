@@ -61,6 +61,7 @@ def test_references_are_compared_on_the_same_rows_and_say_that_these_are_few(rep
     assert report.from_json(report.to_json()).reference.against_alone == found
 
 
+@pytest.mark.long
 def test_a_private_node_tells_neither_intervals_nor_how_many_rows_it_tests_on():
     pytest.importorskip("opacus", reason="the extra privacy")
     privacy = {"epsilon": 50, "delta": 1e-3}

@@ -126,6 +126,7 @@ async def test_what_is_on_disk_can_be_read_while_the_node_runs(ward, start):
     assert [all_resyncs(result) for result in results] == [[0, 0]] * 3
 
 
+@pytest.mark.long
 async def test_after_a_crash_another_compressor_leaves_the_old_log_as_it_was_written(ward, start, finish):
     field = ward(3, training={"rounds": 40}, task=PACED)
     nodes = start(field)

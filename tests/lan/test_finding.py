@@ -27,6 +27,7 @@ def texts(diagnosis):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_five_hosts_find_each_other_without_an_address_and_the_doctor_says_that_all_is_well(boards):
     five = boards(5)
     five.hosts["pi1"].add_bridge("docker0", "172.17.0.1")

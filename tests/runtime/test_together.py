@@ -347,6 +347,7 @@ def test_the_report_says_what_one_model_of_all_data_would_know(full):
     assert report.label_shift is None, "a row has several targets here"
 
 
+@pytest.mark.long
 def test_a_slow_callback_holds_up_no_node(untouched):
     """Drawing takes seconds, and sessions, timers and patience go on meanwhile."""
     held = threading.Event()

@@ -40,7 +40,9 @@ def undisturbed():
     return run()
 
 
-@pytest.mark.parametrize(("topology", "rule"), [("ring", "mean"), ("complete", "hampel:b=1")])
+@pytest.mark.parametrize(
+    ("topology", "rule"), [("ring", "mean"), pytest.param("complete", "hampel:b=1", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("share", [0.3, 0.95])
 def test_a_dead_member_costs_the_others_no_rounds_but_those_until_they_know(topology, rule, share, undisturbed):
     """Before, both cost more than half as much again: training went on for linger_s."""

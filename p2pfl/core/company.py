@@ -60,10 +60,21 @@ class Company:
         """Whether this neighbor has a session and has taken no part for so long."""
         return edge.is_open and self._is_away(edge, limit_s, now)
 
+    def absent(self, now: float) -> tuple[int, ...]:
+        """The neighbors that have no session, or one of which nothing has come for `AWAY_S`: none balances mixing."""
+        return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or self._is_silent(edge, now))
+
+    def _is_silent(self, edge: Edge, now: float) -> bool:
+        service = edge.service
+        return service.is_mute and now - service.unanswered_from >= self._limit_s(edge, AWAY_S)
+
     def _is_away(self, edge: Edge, limit_s: float, now: float) -> bool:
+        return now - self._idle_from(edge) >= self._limit_s(edge, limit_s)
+
+    def _limit_s(self, edge: Edge, least_s: float) -> float:
         """Long rounds and slow lines have more time."""
         usual_s = max(self.ending.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
-        return now - self._idle_from(edge) >= max(limit_s, ROUNDS_OF_SILENCE * usual_s)
+        return max(least_s, ROUNDS_OF_SILENCE * usual_s)
 
     def _idle_from(self, edge: Edge) -> float:
         """When an unfinished neighbor last showed a new version, or exchanged one if that was before.

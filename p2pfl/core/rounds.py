@@ -282,7 +282,7 @@ class Rounds:
         if self._mixes_only or now < self.refused_until:
             return effects
         self.working = True
-        away = tuple(peer for peer, edge in self.edges.items() if not edge.is_open)
+        away = self.company.absent(now)
         accompanied = len(away) < len(self.edges)
         training.begin_round(now, accompanied=accompanied)
         away = away if accompanied else ()

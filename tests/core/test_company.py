@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.company import AWAY_S
 from p2pfl.core.effects import Alarm, Send, StartRound
 from p2pfl.core.ending import Reason, bitmap
 from p2pfl.core.events import SessionClosed
@@ -65,6 +66,22 @@ def test_nobody_trains_for_a_neighbor_that_is_gone_and_the_end_waits_for_it_no_l
     look(node, 0.5 + LINGER_S)
     assert node.ending.ended_by is Reason.COMPANY
     assert node.rounds.unfinished == [3]
+
+
+def test_a_round_counts_a_neighbor_that_keeps_its_session_and_answers_nothing_as_away():
+    """It would count this node as away as well; with all neighbors like that the node is alone."""
+    node = make_node(0, 1, 3, rounds_done=1, version=1, fresh=False, members=4)
+    started(node)
+    for peer in (1, 3):
+        open_session(node, peer, now=0.5)
+    mute(node, 3, since=1.0)
+    assert node.rounds.company.absent(1.0 + AWAY_S - 0.1) == ()
+    assert node.rounds.company.absent(1.0 + AWAY_S) == (3,)
+    node.ending.claims[3].round_s = AWAY_S
+    assert node.rounds.company.absent(1.0 + AWAY_S) == (), "long rounds have more time"
+    node.ending.claims[3].round_s = 0.1
+    mute(node, 1, since=1.0)
+    assert only(look(node, 6.0), StartRound)[0].accompanied is False
 
 
 @pytest.mark.parametrize("rounds", [10, 1000])

@@ -31,6 +31,18 @@ def run(*, topology="ring", rule="mean", **world):
     return simulate(federation, world=spec, references=False)
 
 
+def mute(monkeypatch, is_lost):
+    """Sessions stay, and exchanges are lost as `is_lost(source, target, now_s)` says."""
+    send = Network.send
+
+    def lossy(self, source, target, session, message):
+        exchanges = isinstance(message, Request | Reply | Ready)
+        if not (exchanges and is_lost(source, target, self.kernel.now_ns * 1e-9)):
+            send(self, source, target, session, message)
+
+    monkeypatch.setattr(Network, "send", lossy)
+
+
 def dies(share, **changes):
     return CrashSpec(nodes=(3,), at_s=share * ROUNDS * ROUND_S, **changes)
 
@@ -59,13 +71,7 @@ def test_a_member_that_keeps_its_sessions_and_exchanges_nothing_costs_no_more_th
     monkeypatch, topology, undisturbed
 ):
     """Each neighbor may cost WAIT_BURST_S, in which those that are none of its own neighbors train on."""
-    send = Network.send
-
-    def mute(self, source, target, session, message):
-        if source != 3 or not isinstance(message, Request | Reply | Ready):
-            send(self, source, target, session, message)
-
-    monkeypatch.setattr(Network, "send", mute)
+    mute(monkeypatch, lambda source, _target, _now_s: source == 3)
     report = run(topology=topology)
     others = [*report.nodes[:3], report.nodes[4]]
     assert all(row.finished for row in others)
@@ -101,3 +107,13 @@ def test_what_balanced_mixing_with_a_dead_member_drives_nobody_away(batching):
     later = [point for point in history if point.time_s > 18.0]
     assert min(point.accuracy.min for point in later) > 0.93
     assert later[-1].loss.mean < 1.3 * min(point.loss.mean for point in history)
+
+
+@pytest.mark.long
+def test_a_board_with_a_pulled_cable_is_not_driven_away_from_what_it_learns_alone(monkeypatch):
+    """Its sessions are still there. With their flows its loss came to 15; alone, with two classes, it is 4."""
+    mute(monkeypatch, lambda source, target, now_s: 3 in {source, target} and now_s >= 8.0)
+    federation = describe(nodes=8, topology="ring", rounds=90, partition="shards:2", seed=0)
+    world = WorldSpec(compute=ComputeSpec(step_s=0.01), evaluate_every_s=1.0)
+    history = simulate(federation, world=world, references=False).history
+    assert max(point.loss.max for point in history if point.time_s < 24.0) < 6.0

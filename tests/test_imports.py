@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -47,10 +48,15 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
+def parsed(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def imported(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
     """Every module of ours that is imported anywhere in this one: at the top, in a function, or for types alone."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in parsed(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):
@@ -119,7 +125,7 @@ def test_nothing_asks_the_wall_clock():
         for package in ("p2pfl", "sim")
         for path in sorted((ROOT / package).rglob("*.py"))
         if path not in (COMPARES_CLOCKS, ENDS_INVITES)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in parsed(path)
         if (
             isinstance(node, ast.Attribute)
             and (getattr(node.value, "attr", getattr(node.value, "id", "")), node.attr) in WALL_CLOCK

@@ -247,6 +247,7 @@ def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward
         assert f"resuming after round {rounds}\n" in (ward / name / "node.log").read_text()
 
 
+@pytest.mark.long
 def test_nodes_end_when_their_launcher_is_killed(start, ward):
     set_rounds(ward, ENDLESS)
     process = start("launch", str(ward), "--quiet")

@@ -198,7 +198,8 @@ async def test_a_wiped_node_goes_on_by_the_file_beside_its_key_or_is_unsure_unti
     assert fourth.application.thread.engine.state.ledger.order == 2, "it is later than the one that was lost"
 
 
-@pytest.mark.parametrize("vitals", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.long
+@pytest.mark.parametrize("vitals", [True, False])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as above
 async def test_an_old_copy_of_a_node_trains_nothing_once_a_neighbor_tells_what_it_has_signed(private, vitals):
     """With its key, and what stands beside that."""

@@ -152,7 +152,8 @@ async def test_nodes_with_other_heads_mix(field, start, finish):
     assert len({node.setup.learner.shape_digest for node in nodes}) == 1
 
 
-@pytest.mark.parametrize("durability", ["exchange", pytest.param("snapshot", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("durability", ["exchange", "snapshot"])
 async def test_after_a_crash_the_personal_part_is_that_of_the_round_at_which_the_node_resumes(
     field, start, finish, durability
 ):

@@ -252,7 +252,8 @@ async def test_idlers_at_the_neighbors_own_address_keep_no_neighbor_out(federati
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay_s", [pytest.param(0.05, marks=pytest.mark.long), 0.1])
+@pytest.mark.long
+@pytest.mark.parametrize("delay_s", [0.05, 0.1])
 async def test_idlers_with_many_addresses_of_one_network_keep_no_neighbor_out(federation, quick, monkeypatch, delay_s):
     """200 addresses of this machine pass for those of one /64, the neighbor's for one of another."""
     addresses = [f"127.0.1.{number}" for number in range(1, 201)]

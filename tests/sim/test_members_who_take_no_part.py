@@ -66,7 +66,7 @@ def test_a_dead_member_costs_the_others_no_rounds_but_those_until_they_know(topo
     assert min(row.rounds for row in alive) >= ROUNDS
 
 
-@pytest.mark.parametrize("topology", ["ring", "complete"])
+@pytest.mark.parametrize("topology", ["ring", pytest.param("complete", marks=pytest.mark.long)])
 def test_a_member_that_keeps_its_sessions_and_exchanges_nothing_costs_no_more_than_the_waits_for_it(
     monkeypatch, topology, undisturbed
 ):
@@ -96,7 +96,8 @@ def test_a_slow_member_is_waited_for_as_if_nobody_could_be_missing():
     assert report.nodes[3].rounds >= (ROUNDS + 0.7 * waited) / 3
 
 
-@pytest.mark.parametrize("batching", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("batching", [True, False])
 def test_what_balanced_mixing_with_a_dead_member_drives_nobody_away(batching):
     """With its flows the worst node fell to .72 now and then in 300 rounds."""
     federation = describe(nodes=8, topology="ring", rounds=100, partition="shards:2", seed=0)

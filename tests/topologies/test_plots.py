@@ -24,7 +24,9 @@ def call(*arguments):
     return CliRunner().invoke(topology, ["plot", *map(str, arguments)], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("suffix", HEADS)
+@pytest.mark.parametrize(
+    "suffix", [suffix if suffix == ".svg" else pytest.param(suffix, marks=pytest.mark.long) for suffix in HEADS]
+)
 def test_a_graph_is_drawn_in_the_format_of_the_suffix_and_always_in_the_same_bytes(tmp_path, suffix):
     first, second = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
     assert call("barbell", "-n", 8, "-o", first).stderr == f"picture: {first}\n"

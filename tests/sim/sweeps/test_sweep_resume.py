@@ -81,7 +81,7 @@ def end_parent(process):
     [
         pytest.param(stop_all, -signal.SIGKILL, marks=pytest.mark.long),
         pytest.param(stop_parent, -signal.SIGKILL, marks=pytest.mark.long),
-        (interrupt_all, 130),
+        pytest.param(interrupt_all, 130, marks=pytest.mark.long),
         pytest.param(end_parent, 130, marks=pytest.mark.long),
     ],
 )

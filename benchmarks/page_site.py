@@ -18,12 +18,11 @@ from typing import Any
 
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.core.facts import Phase
-from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.net.http import StatusPage
-from p2pfl.net.spread import period_s
+from p2pfl.net.spread import VitalsTold, period_s
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign

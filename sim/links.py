@@ -9,6 +9,7 @@ here, the sizes alone are kept:
     session        dialer     m1 48 + m3 1168 + greeting 24 + 25 + 17
                    answerer   m2 1200 + greeting 24 + 25 + 17
                    lower end  its decision 25 + 17
+                   both       their offer of versions and side channels, of which a simulated node has none
     goodbye        17 from each end, where the connection still carries it
 
 A simulated session is dialed by its lower end, and dials do not cross. `messages_sent` counts messages alone.
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from nacl.bindings import (
     crypto_secretstream_xchacha20poly1305_ABYTES,
@@ -28,9 +29,9 @@ from nacl.bindings import (
 
 from p2pfl.chance import stream
 from p2pfl.config.model import GossipConfig, TrainingConfig
-from p2pfl.core.messages import CHUNK_BYTES, Message
+from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Message
 from p2pfl.crypto.handshake import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
-from p2pfl.wire import PREFIX_BYTES, decode, decode_prefix, encode
+from p2pfl.wire import PREFIX_BYTES, Offer, decode, decode_prefix, encode
 from sim.kernel import NS
 from sim.worlds.choices import draw, quantized
 from sim.worlds.model import LinkSpec, SlowNodes
@@ -46,9 +47,10 @@ _BINDING = FederationBinding(
     federation_id=bytes(32), sections=tuple((str(section), bytes(32)) for section in range(BINDING_SECTIONS))
 )
 _GREETING_BYTES: int = crypto_secretstream_xchacha20poly1305_HEADERBYTES + NOTICE_BYTES + SEAL_BYTES
-LOWER_OPENING_BYTES = M1_BYTES + m3_bytes(_BINDING) + _GREETING_BYTES + NOTICE_BYTES + SEAL_BYTES
+_OFFER_BYTES = len(encode(Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=()))[0]) + SEAL_BYTES
+LOWER_OPENING_BYTES = M1_BYTES + m3_bytes(_BINDING) + _GREETING_BYTES + NOTICE_BYTES + SEAL_BYTES + _OFFER_BYTES
 """Bytes that the lower end of a session sends before the first message."""
-UPPER_OPENING_BYTES = m2_bytes(_BINDING) + _GREETING_BYTES
+UPPER_OPENING_BYTES = m2_bytes(_BINDING) + _GREETING_BYTES + _OFFER_BYTES
 GOODBYE_BYTES = SEAL_BYTES
 
 LONGEST_TOKEN_BYTES = 256
@@ -173,4 +175,4 @@ class Framing:
         if type(body.obj) is not bytes:
             body = memoryview(bytes(body))
         prefix = decode_prefix(head[:PREFIX_BYTES], max_body_bytes=self._limit_bytes)
-        return sealed_bytes(len(head), size), decode(prefix, head[PREFIX_BYTES:], body)
+        return sealed_bytes(len(head), size), cast("Message", decode(prefix, head[PREFIX_BYTES:], body))

@@ -85,12 +85,6 @@ MESSAGE_CODES: dict[type[messages.Message], int] = {
     messages.Done: 8,
     messages.LivesTold: 9,
     messages.Resign: 10,
-    messages.CharterTold: 11,
-    messages.CharterAsked: 12,
-    messages.CharterPart: 13,
-    messages.VitalsTold: 14,
-    messages.ProposalsHeld: 15,
-    messages.ProposalPart: 16,
 }
 _MESSAGES = {code: message.__name__ for message, code in MESSAGE_CODES.items()}
 _NUMBERS: dict[type[messages.Message], Callable[[Any], int]] = dict.fromkeys(MESSAGE_CODES, attrgetter("seq")) | {
@@ -99,12 +93,6 @@ _NUMBERS: dict[type[messages.Message], Callable[[Any], int]] = dict.fromkeys(MES
     messages.Done: attrgetter("version"),
     messages.LivesTold: lambda message: len(message.lives),
     messages.Resign: attrgetter("process"),
-    messages.CharterTold: attrgetter("version"),
-    messages.CharterAsked: attrgetter("version"),
-    messages.CharterPart: attrgetter("offset"),
-    messages.VitalsTold: lambda message: len(message.rows),
-    messages.ProposalsHeld: lambda message: len(message.held),
-    messages.ProposalPart: attrgetter("offset"),
 }
 
 

@@ -18,20 +18,7 @@ from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import TELLS_PER_S, EngineTime, Patience, TokenBucket, UsualTime
 from p2pfl.core.line import Line
 from p2pfl.core.lives import Life, News, Start, news_bucket
-from p2pfl.core.messages import (
-    CharterAsked,
-    CharterPart,
-    CharterTold,
-    Done,
-    Hello,
-    LivesTold,
-    Message,
-    ProposalPart,
-    ProposalsHeld,
-    Ready,
-    Resign,
-    VitalsTold,
-)
+from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord, disagreement
 from p2pfl.core.settings import Settings
@@ -194,8 +181,6 @@ class Edge:
         if not self.line.greeting.is_open and not isinstance(message, _BEFORE_JUDGEMENT):
             return []
         match message:
-            case VitalsTold():  # for eyes only: nothing is decided by them
-                return []
             case Ready():
                 self.progress.hear_ready(message, now)
                 answer = self.announce(answer=True) if message.begun or message.through else []
@@ -210,10 +195,6 @@ class Edge:
             case Resign():  # acted upon by the node as a whole: where neighbors may lie, one alone must not end it
                 is_later = 1000 * (now - self.facts.started_at) < message.other_ms
                 self.line.copies.told_to_resign |= message.process == self.start.name and is_later
-                return []
-            case CharterTold() | CharterAsked() | CharterPart():  # the node reads them before its core would
-                return []
-            case ProposalsHeld() | ProposalPart():  # of a time before there was a model
                 return []
         return self.exchange.hear(message, now)
 

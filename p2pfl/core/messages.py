@@ -1,4 +1,4 @@
-"""What two neighbors say to each other once a session is open, and the protocol's constants that every layer shares.
+"""What the cores of two neighbors say to each other, and the protocol's constants that every layer shares.
 
 Frozen values without behavior. `body` is opaque to the core: compressed vector bytes in a node, anything that stands
 for them in a simulator. How a message becomes bytes is `p2pfl.wire`'s business; what it means is `edge`'s, and
@@ -18,17 +18,11 @@ MOST_TERMS = 16
 """Numbers of a learning method in one message."""
 MOST_LIVES_TOLD = 256
 """Lives in one message."""
-MOST_PART_BYTES = 48 * 1024
-"""Of a charter in one message."""
-MOST_HELD_BYTES = 1 << 11
-"""Of the bits that say whose proposals a node has."""
-MOST_ROWS = 16
-"""Rows of vitals in one message."""
-MOST_ROW_BYTES = 384
-"""Bytes of one row of vitals, its signature included."""
 
 PROTOCOL = "p2pfl/1"
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
+LEAST_VERSION = max(9, PROTOCOL_VERSION - 1)
+"""A federation is upgraded node by node: from version 9 on the one before is spoken too."""
 CHUNK_BYTES = 256 * 1024
 
 
@@ -165,65 +159,8 @@ class Resign(Struct, frozen=True, kw_only=True, gc=False):
     other_ms: int
 
 
-class CharterTold(Struct, frozen=True, kw_only=True, gc=False):
-    """Which charter the sender has, with the 32-byte digest of it: version 0 and no digest for none. Who has an older
-    one asks for it.
-    """
-
-    version: int
-    fingerprint: bytes
-
-
-class CharterAsked(Struct, frozen=True, kw_only=True, gc=False):
-    """The sender has the charter of that `version`, and wants the one that the receiver has told of."""
-
-    version: int
-
-
-class CharterPart(Struct, frozen=True, kw_only=True, gc=False):
-    """A piece of the charter that was asked for: of `size` bytes, those from `offset` on. Pieces come in order."""
-
-    size: int
-    offset: int
-    part: bytes
-
-
-CharterMessage = CharterTold | CharterAsked | CharterPart
-"""What is about the charter: for the node as a whole, not for its core."""
-
-
-class VitalsTold(Struct, frozen=True, kw_only=True, gc=False):
-    """What members say about themselves, for eyes only: the network takes it, and no core hears of it.
-
-    Of each row: how many seconds ago its node said it, by who passes it on, and the row with its signature.
-    """
-
-    rows: tuple[tuple[int, bytes], ...]
-
-
-class ProposalsHeld(Struct, frozen=True, kw_only=True, gc=False):
-    """Between nodes that agree on a schema of their tables before they learn: whose proposals the sender has, a bit for
-    each member, and the digest of the schema that it keeps, empty while it has none.
-    """
-
-    held: bytes
-    agreed: bytes
-
-
-class ProposalPart(Struct, frozen=True, kw_only=True, gc=False):
-    """A piece of the proposal of `member`, as that node has signed it: of `size` bytes, those from `offset` on."""
-
-    member: int
-    size: int
-    offset: int
-    part: bytes
-
-
-SchemaMessage = ProposalsHeld | ProposalPart
-"""What is said before there is a model, and ignored from then on."""
-
 Transaction = Request | Reply | Resync | Ask | Busy
-Message = Hello | Transaction | Ready | Done | LivesTold | Resign | CharterMessage | SchemaMessage | VitalsTold
+Message = Hello | Transaction | Ready | Done | LivesTold | Resign
 
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _TERMS = [struct.Struct(f"<{count}d") for count in range(MOST_TERMS + 1)]

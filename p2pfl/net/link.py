@@ -23,7 +23,7 @@ from time import monotonic
 from typing import Protocol, TypeVar
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import CHUNK_BYTES, Busy, Message, Ready, Reply, Request
+from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Message, Ready, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
 from p2pfl.net.channel import Counters, GoneError, OnAlarm
@@ -31,7 +31,8 @@ from p2pfl.net.greeting import Connection
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
 from p2pfl.net.notices import Notice
 from p2pfl.net.refusals import REASON_BYTES, clip
-from p2pfl.wire import Assembler, OtherVersionError, split
+from p2pfl.net.side import SideChannel, Sides
+from p2pfl.wire import Assembler, Offer, OtherVersionError, Sealed, Side, Unknown, split
 
 LOUD_FAULTS = 20
 """Faults of one neighbor that are logged as warnings; further ones are only counted."""
@@ -58,7 +59,7 @@ REPEAT_MULTIPLE = 4.0
 """A body is repeated after this many times its sending time: the answer is as long."""
 LEAST_REPEAT_S = 30.0
 """The earliest repeat: behind a fast line the answer waits for the peer's processor or disk, which a repeat burdens."""
-MOST_WAITING: dict[type[Message], int] = {Request: 1, Reply: 1, Ready: 4}
+MOST_WAITING: dict[type[Sealed], int] = {Request: 1, Reply: 1, Ready: 4}
 """How many messages of a kind wait at most. In a schedule the latest Ready may ask for nothing where others did."""
 
 Name = tuple[object, ...]
@@ -76,6 +77,7 @@ class Shared:
     max_body_bytes: int
     name_of: Callable[[int], str]
     on_alarm: OnAlarm
+    sides: Sides
 
     async def work(self, size: int, act: Callable[[], T]) -> T:
         """`act()`, in a worker thread if `size` bytes would hold the loop up."""
@@ -131,7 +133,7 @@ class Inbox:
         except (GoneError, PeerFault) as reason:
             await self._arrived.put(reason)
 
-    async def take(self) -> tuple[list[Message], Exception | None]:
+    async def take(self) -> tuple[list[Sealed | Unknown], Exception | None]:
         """The messages that have been completed since, and why they are the last ones if they are."""
         batch = [await self._arrived.get()]
         while not self._arrived.empty():
@@ -156,9 +158,9 @@ class Inbox:
         finally:
             self._receiving = None
 
-    def _unseal(self, batch: Iterable[bytes | Exception]) -> tuple[list[Message], Exception | None]:
+    def _unseal(self, batch: Iterable[bytes | Exception]) -> tuple[list[Sealed | Unknown], Exception | None]:
         """The messages that the batch completes, and why it is the last."""
-        messages: list[Message] = []
+        messages: list[Sealed | Unknown] = []
         try:
             for data in batch:
                 if isinstance(data, Exception):
@@ -172,12 +174,12 @@ class Inbox:
             return messages, fault
         return messages, None
 
-    def _beat(self) -> list[Message]:
+    def _beat(self) -> list[Sealed | Unknown]:
         if self._beats.take(monotonic()) > 0.0:
             raise MalformedError("more empty chunks than an honest end sends")
         return []
 
-    def _assemble(self, chunk: bytes) -> list[Message]:
+    def _assemble(self, chunk: bytes) -> list[Sealed | Unknown]:
         try:
             return self._assembler.feed(chunk)
         except OtherVersionError:
@@ -218,6 +220,8 @@ class PeerLink:
         self._outbox = Outbox(shared.limits.queue_messages)
         self._ended = asyncio.Event()
         self._opened_s = monotonic()
+        self._version: int | None = None
+        """Of the protocol, as both ends speak it; None until the other end has offered what it does."""
 
     @property
     def age_s(self) -> float:
@@ -228,12 +232,11 @@ class PeerLink:
         if not self._outbox.put(message, now, hearing=hearing):
             self.end(f"{len(self._outbox)} messages wait and the peer does not read them")
 
-    def whisper(self, message: Message, *, urgent: bool = False) -> bool:
-        """Send what may wait, if nothing else does or it is `urgent`; False where it was not sent."""
-        if self._ended.is_set() or not (urgent or self._outbox.idle.is_set()):
+    def say(self, message: Side, channel: SideChannel, *, if_free: bool = False) -> bool:
+        """Send it when no gossip waits; False where too much of its channel does. `if_free`: where nothing does."""
+        if self._ended.is_set() or (if_free and not self._outbox.idle.is_set()):
             return False
-        self.send(message)
-        return True
+        return self._outbox.put_aside(message, channel.most_waiting)
 
     async def drain(self) -> None:
         """Returns when nothing waits to be sent, or the session has ended."""
@@ -246,6 +249,7 @@ class PeerLink:
         self._ended.set()
         self._inbox.close()
         self._outbox.close()
+        self._shared.sides.ended(self)
         self._owner.ended(self, reason)
 
     async def run(self) -> None:
@@ -288,7 +292,7 @@ class PeerLink:
             self._shared.on_alarm(SILENT, self.peer, text)
             self.end(text)
 
-    async def _next_message(self) -> Message | None:
+    async def _next_message(self) -> Message | Side | None:
         """What is to be sent; an empty chunk for as long as there is nothing."""
         clock, limits = asyncio.get_running_loop().time, self._shared.limits
         while True:
@@ -302,6 +306,7 @@ class PeerLink:
         try:
             if self._opening is not None:
                 await self._say(self._opening.pack())
+            await self._say(*split(self._offer, LEAST_VERSION))
             clock = asyncio.get_running_loop().time
             while (message := await self._next_message()) is not None:
                 self._outbox.begin(message, clock())
@@ -316,8 +321,12 @@ class PeerLink:
             # The reader has found the fault and reports it; a session found dead cannot even say goodbye.
             return
 
-    async def _send(self, message: Message) -> None:
-        for batch in batches(split(message)):
+    @property
+    def _offer(self) -> Offer:
+        return Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=self._shared.sides.names)
+
+    async def _send(self, message: Message | Side) -> None:
+        for batch in batches(split(message, self._version or LEAST_VERSION)):
             if self._ended.is_set():
                 return
             await self._say(*batch)
@@ -354,12 +363,34 @@ class PeerLink:
         if reason is not None:
             raise reason
 
-    def _deliver(self, message: Message) -> None:
-        if not self._ended.is_set():
-            self._traffic.messages_received += 1
-            if isinstance(message, Busy):
-                self._outbox.allow_repeat()
-            self._owner.delivered(self, message)
+    def _deliver(self, message: Sealed | Unknown) -> None:
+        """Raises PeerFault: it is not its turn, or its channel does not take it."""
+        if self._ended.is_set():
+            return
+        if isinstance(message, Offer):
+            self._agree(message)
+            return
+        if self._version is None:
+            raise MalformedError("a message before the versions and channels were offered")
+        self._traffic.messages_received += 1
+        if isinstance(message, Side | Unknown):
+            try:
+                self._shared.sides.heard(self, message)
+            except PeerFault as fault:
+                raise MalformedError(str(fault)) from fault
+            return
+        if isinstance(message, Busy):
+            self._outbox.allow_repeat()
+        self._owner.delivered(self, message)
+
+    def _agree(self, offer: Offer) -> None:
+        if self._version is not None:
+            raise MalformedError("versions and channels offered twice")
+        version = min(offer.most, PROTOCOL_VERSION)
+        if version < max(offer.least, LEAST_VERSION):
+            raise OtherVersionError(f"the peer speaks protocol versions {offer.least} to {offer.most}")
+        self._version = version
+        self._shared.sides.offered(self, offer)
 
     def _blame(self, fault: PeerFault) -> None:
         if self._ended.is_set():
@@ -388,6 +419,8 @@ class Outbox:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[Message] = deque()
+        self._aside: deque[Side] = deque()
+        """They go when no gossip waits."""
         self._filled = asyncio.Event()
         self._closed = False
         self._latest: Name | None = None
@@ -413,17 +446,28 @@ class Outbox:
         self.idle.clear()
         return True
 
-    async def take(self, now: float) -> Message | None:
+    def put_aside(self, message: Side, most: int) -> bool:
+        """False where so many of its channel wait."""
+        if self._closed or sum(other.channel == message.channel for other in self._aside) >= most:
+            return False
+        self._aside.append(message)
+        self._filled.set()
+        self.idle.clear()
+        return True
+
+    async def take(self, now: float) -> Message | Side | None:
         """The next message, when there is one; None once it is closed. At `now` the one before had been sent."""
         if self._repeat_at == float("inf"):
             self._repeat_at = now + max(LEAST_REPEAT_S, REPEAT_MULTIPLE * (now - self._begun_s))
-        if not self._waiting and not self._closed:
+        if not (self._waiting or self._aside or self._closed):
             self.idle.set()
             self._filled.clear()
             await self._filled.wait()
-        return self._waiting.popleft() if self._waiting else None
+        if self._waiting:
+            return self._waiting.popleft()
+        return self._aside.popleft() if self._aside else None
 
-    def begin(self, message: Message, now: float) -> None:
+    def begin(self, message: Message | Side, now: float) -> None:
         """The message is being sent."""
         name = name_of(message)
         if name is not None:
@@ -437,6 +481,7 @@ class Outbox:
         """Drop what waits."""
         self._closed = True
         self._waiting.clear()
+        self._aside.clear()
         self._filled.set()
         self.idle.set()
 
@@ -456,7 +501,7 @@ class Outbox:
             del self._waiting[alike[0]]
 
 
-def name_of(message: Message) -> Name | None:
+def name_of(message: Sealed) -> Name | None:
     """What tells a message with a body from all others of its edge; it keeps no body alive."""
     match message:
         case Request(incarnation=incarnation, seq=seq, digest=digest):

@@ -26,8 +26,9 @@ from p2pfl.net.limits import ByteBudget, Limits
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import MOST_HINTS, MOST_KEPT
+from p2pfl.net.side import Sides
 from p2pfl.net.sockets import Dialer, ListeningSocket, open_browserless
-from p2pfl.net.table import Callbacks, OnVitals, Table
+from p2pfl.net.table import Callbacks, Table
 from p2pfl.net.visits import Charters
 
 SEALING_THREADS = 2
@@ -62,10 +63,11 @@ class Links:
         name_of: Callable[[int], str] = "node {}".format,
         on_alarm: OnAlarm = lambda kind, peer, text: None,  # noqa: ARG005 - whoever does not listen
         charters: Charters | None = None,
-        on_vitals: OnVitals = lambda peer, vitals: None,  # noqa: ARG005 - as above
     ) -> None:
         limits, log = limits or Limits(), log or getLogger("p2pfl.net")
         self.counters = Counters.of(index for index in members.values() if index != own_index)
+        self.sides = Sides(name_of=name_of, on_alarm=on_alarm)
+        """Features add their channels before the doors open."""
         executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
         shared = self._shared = Shared(
             limits=limits,
@@ -76,6 +78,7 @@ class Links:
             max_body_bytes=max_body_bytes,
             name_of=name_of,
             on_alarm=on_alarm,
+            sides=self.sides,
         )
         self._greeter = greeter = Greeter(
             identity=identity,
@@ -90,7 +93,7 @@ class Links:
             own=own_index,
             neighbors=neighbors,
             boot=greeter.boot,
-            callbacks=Callbacks(on_open=on_open, on_message=on_message, on_close=on_close, on_vitals=on_vitals),
+            callbacks=Callbacks(on_open=on_open, on_message=on_message, on_close=on_close),
             shared=shared,
             spawn=self._run,
         )
@@ -132,11 +135,6 @@ class Links:
         link = self._table.find(peer, session)
         if link is not None:
             link.send(message)
-
-    def whisper(self, peer: int, message: Message, *, urgent: bool = False) -> bool:
-        """Send to whoever has a session and, unless it is `urgent`, a free line; False where nobody was told."""
-        link = self._table.current(peer)
-        return link is not None and link.whisper(message, urgent=urgent)
 
     def came(self, peer: int) -> tuple[int, int] | None:
         """The number of the session with a neighbor and the bytes that came over it; None without a session."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
+from msgspec import Meta, Struct
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import MOST_ROWS, VitalsTold
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.reporting.vitals import Vitals, fitted, prove, read, sign
+from p2pfl.net.side import SideChannel
+from p2pfl.reporting.vitals import MOST_ROW_BYTES, Vitals, fitted, prove, read, sign
 
 EDGE_BYTES_PER_S = 1000.0
 BURST_BYTES = 2000.0
@@ -34,6 +35,26 @@ HEARD_ROWS_PER_S = 8.0
 """Rows that are read of one neighbor, beside HEARD_AT_ONCE: twice what an honest one sends."""
 HEARD_AT_ONCE = 64.0
 OLDEST_S = 10_000_000
+
+
+MOST_ROWS = 16
+"""Rows in one message."""
+
+# Opaque here: its signature is looked at by who reads it.
+Row = Annotated[bytes, Meta(min_length=1, max_length=MOST_ROW_BYTES)]
+Age = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class VitalsTold(Struct, frozen=True, kw_only=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
+    """What members say about themselves, for eyes only.
+
+    Of each row: how many seconds ago its node said it, by who passes it on, and the row with its signature.
+    """
+
+    rows: Annotated[tuple[tuple[Age, Row], ...], Meta(max_length=MOST_ROWS)]
+
+
+CHANNEL = SideChannel("vitals", VitalsTold, most_bytes=MOST_ROWS * (MOST_ROW_BYTES + 16), per_s=10.0, at_once=200.0)
 
 
 def period_s(members: int) -> float:

@@ -20,7 +20,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import Message, VitalsTold
+from p2pfl.core.messages import Message
 from p2pfl.errors import PeerFault
 from p2pfl.net.greeting import Connection
 from p2pfl.net.link import PeerLink, Shared
@@ -39,7 +39,6 @@ notice = logging.getLogger("p2pfl.notice")
 OnOpen = Callable[[int, int], Any]
 OnMessage = Callable[[int, int, Message], Any]
 OnClose = Callable[[int, int, str], Any]
-OnVitals = Callable[[int, VitalsTold], Any]
 
 
 class Admission(Enum):
@@ -81,7 +80,6 @@ class Callbacks:
     on_open: OnOpen
     on_message: OnMessage
     on_close: OnClose
-    on_vitals: OnVitals
 
 
 @dataclass(slots=True)
@@ -279,11 +277,7 @@ class Table:
         return True
 
     def delivered(self, link: PeerLink, message: Message) -> None:
-        """Vitals are nothing for the core."""
-        if isinstance(message, VitalsTold):
-            self.callbacks.on_vitals(link.peer, message)
-        else:
-            self.callbacks.on_message(link.peer, link.number, message)
+        self.callbacks.on_message(link.peer, link.number, message)
 
     def ended(self, link: PeerLink, reason: str) -> None:
         place = self.places[link.peer]

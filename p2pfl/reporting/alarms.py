@@ -45,6 +45,11 @@ ALARMS: Mapping[str, AlarmText] = {
         does="Takes no session from it for half a minute, then a few again.",
         advice="Read the log of that neighbor: it may be restarting all the time, or its key runs in two places.",
     ),
+    "feature-failed": AlarmText(
+        means="A feature that is for eyes only has failed on something that a neighbor said; the text says which one.",
+        does="Has closed the feature's channel with that neighbor until there is another session. It goes on learning.",
+        advice="It is a mistake of this software, or of a plug-in: report it with the text.",
+    ),
     "federation-differs": AlarmText(
         means="A neighbor has another federation file, or another model; the text names what differs.",
         does="Refuses its sessions and trains without it.",

@@ -19,11 +19,12 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.messages import MOST_ROW_BYTES
 from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
 from p2pfl.errors import PeerFault
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 
+MOST_ROW_BYTES = 384
+"""Of one row, its signature included."""
 MOST_WORDS = 6
 """Kinds of alarms in one row."""
 MOST_METRICS = 8

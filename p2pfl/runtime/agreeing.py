@@ -18,12 +18,13 @@ import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from msgspec import Meta, Struct
 from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 
 from p2pfl.config.model import HASH_BYTES, FederationConfig, NodeConfig, federation_id, keys
-from p2pfl.core.messages import MOST_PART_BYTES, Message, ProposalPart, ProposalsHeld, SchemaMessage
 from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
@@ -36,6 +37,7 @@ from p2pfl.learn.table.writing import schema_text
 from p2pfl.net.link import MALFORMED
 from p2pfl.net.links import Links
 from p2pfl.net.refusals import DIFFERS
+from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.runtime.amended import listed
 from p2pfl.runtime.lan import discovery_of
 from p2pfl.runtime.parts import learned_sections
@@ -56,8 +58,38 @@ REST_S = 30.0
 """After what no honest node sends."""
 LEARNING = str(FederationMismatch(b"", ("schema", "model")))
 """How a session with a neighbor fails that has agreed and learns."""
-Send = Callable[[int, int, Message], object]
-Close = Callable[[int, int, str, float], object]
+MOST_PART_BYTES = 48 * 1024
+"""Of a proposal in one message."""
+
+Counter = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class Said(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """About the schema."""
+
+
+class ProposalsHeld(Said, frozen=True, kw_only=True, tag=1):
+    """Whose proposals the sender has, a bit for each member, and the digest of the schema that it keeps, empty while it
+    has none.
+    """
+
+    held: Annotated[bytes, Meta(max_length=1 << 11)]
+    agreed: Annotated[bytes, Meta(max_length=32)]
+
+
+class ProposalPart(Said, frozen=True, kw_only=True, tag=2):
+    """A piece of the proposal of `member`, as that node has signed it: of `size` bytes, those from `offset` on."""
+
+    member: Counter
+    size: Counter
+    offset: Counter
+    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
+
+
+CHANNEL = SideChannel(
+    "schema", ProposalsHeld, ProposalPart, most_bytes=MOST_PART_BYTES + 64, per_s=200.0, at_once=4000.0
+)
+Send = Callable[[int, SideChannel, Said], object]
 
 
 class Agreement:
@@ -116,7 +148,7 @@ def proven(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
 class Neighbor:
     """What is known of one neighbor; of its open session, where there is one."""
 
-    session: int | None = None
+    is_there: bool = False
     holds: frozenset[int] = frozenset()
     sent: int | None = None
     """The proposal that is on its way to it."""
@@ -130,7 +162,7 @@ class SchemaTalk:
     """With all neighbors. `conclude` is called once, when every proposal is there, and returns the schema's digest."""
 
     def __init__(
-        self, agreement: Agreement, neighbors: tuple[int, ...], send: Send, close: Close, conclude: Callable[[], bytes]
+        self, agreement: Agreement, neighbors: tuple[int, ...], send: Send, conclude: Callable[[], bytes]
     ) -> None:
         self.agreement = agreement
         self.neighbors = {peer: Neighbor() for peer in neighbors}
@@ -140,7 +172,7 @@ class SchemaTalk:
         """Set when there may be something new to say."""
         self._unlike: set[int] = set()
         """Neighbors of whom was said that they have another schema."""
-        self._send, self._close, self._conclude = send, close, conclude
+        self._send, self._conclude = send, conclude
 
     @property
     def is_through(self) -> bool:
@@ -159,13 +191,12 @@ class SchemaTalk:
         """A federation of one proposal, or of a node that had all before it started again."""
         self._conclude_if_complete()
 
-    def opened(self, peer: int, session: int) -> None:
-        one = self.neighbors[peer] = Neighbor(session=session, is_through=self.neighbors[peer].is_through)
+    def opened(self, peer: int) -> None:
+        one = self.neighbors[peer] = Neighbor(is_there=True, is_through=self.neighbors[peer].is_through)
         self._tell(peer, one)
 
-    def closed(self, peer: int, session: int, _reason: str = "") -> None:
-        if self.neighbors[peer].session == session:
-            self.neighbors[peer].session = None
+    def closed(self, peer: int) -> None:
+        self.neighbors[peer].is_there = False
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
         """A neighbor that learns already has agreed, and has all that it takes."""
@@ -180,17 +211,14 @@ class SchemaTalk:
         self.neighbors[peer].is_through |= text == LEARNING
         self.changed.set()
 
-    def hear(self, peer: int, session: int, message: Message) -> None:
+    def hear(self, peer: int, message: Said) -> None:
+        """Raises PeerFault: it is what no honest node sends."""
         one = self.neighbors[peer]
-        if one.session != session or not isinstance(message, SchemaMessage):
-            return
         try:
             if isinstance(message, ProposalsHeld):
                 self._hear_held(peer, one, message)
-            else:
+            elif isinstance(message, ProposalPart):
                 self._collect(one, message)
-        except PeerFault as fault:
-            self._close(peer, session, f"{MALFORMED}{fault}", REST_S)
         except UserError as error:
             self.failure = error
             self.changed.set()
@@ -243,19 +271,19 @@ class SchemaTalk:
             self._feed(peer, one)
 
     def _tell(self, peer: int, one: Neighbor) -> None:
-        if one.session is not None:
-            self._send(peer, one.session, ProposalsHeld(held=self.agreement.held(), agreed=self.digest))
+        if one.is_there:
+            self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.held(), agreed=self.digest))
 
     def _feed(self, peer: int, one: Neighbor) -> None:
         """Send one proposal that it lacks; the next follows when it says that it has this one."""
         missing = sorted(self.agreement.known.keys() - one.holds)
-        if one.session is None or one.sent is not None or not missing:
+        if not one.is_there or one.sent is not None or not missing:
             return
         one.sent = missing[0]
         raw = self.agreement.known[one.sent]
         for offset in range(0, len(raw), MOST_PART_BYTES):
             part = raw[offset : offset + MOST_PART_BYTES]
-            self._send(peer, one.session, ProposalPart(member=one.sent, size=len(raw), offset=offset, part=part))
+            self._send(peer, CHANNEL, ProposalPart(member=one.sent, size=len(raw), offset=offset, part=part))
 
 
 def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Identity) -> bytes:
@@ -307,10 +335,10 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
             talk = SchemaTalk(
                 agreement,
                 federation.neighbors(member.index),
-                links.send,
-                links.close,
+                links.sides.say,
                 lambda: keep(federation, node, agreement.merged()),
             )
+            links.sides.add(Feeding(channel=CHANNEL, handler=talk, guards=True))
             talk.begin()
             await doors.enter_async_context(links)
             if node.discovery:
@@ -342,7 +370,12 @@ def _links(federation: FederationConfig, node: NodeConfig, identity: Identity, t
     index, members = federation.member(node.name).index, federation.members
     peers = federation.neighbors(index)
     phase = hashlib.blake2b(b"agreeing", digest_size=HASH_BYTES, person=b"p2pfl-schema").digest()
-    return Links(
+
+    def ended(peer: int, session: int, reason: str) -> None:
+        if reason.startswith(MALFORMED):
+            links.close(peer, session, "", REST_S)
+
+    links = Links(
         identity=identity,
         members=listed(federation),
         own_index=index,
@@ -353,14 +386,15 @@ def _links(federation: FederationConfig, node: NodeConfig, identity: Identity, t
         ),
         listen=node.listen,
         max_body_bytes=MOST_PART_BYTES,
-        on_open=lambda peer, session: talk().opened(peer, session),
-        on_message=lambda peer, session, message: talk().hear(peer, session, message),
-        on_close=lambda peer, session, reason: talk().closed(peer, session, reason),
+        on_open=lambda peer, session: None,  # noqa: ARG005 - there is no core yet
+        on_message=lambda peer, session, message: None,  # noqa: ARG005 - as above
+        on_close=ended,
         on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
         rng=random.Random(os.urandom(16)),  # jitter of dials
         log=logging.getLogger("p2pfl.net"),
         name_of=lambda peer: members[peer].name,
     )
+    return links
 
 
 class _Leash(asyncio.Protocol):

@@ -13,21 +13,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
-from p2pfl.core.messages import VitalsTold
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.losses import Losses
 from p2pfl.net.links import Links
+from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
 from p2pfl.runtime import budget, conclusion, parts, whereabouts, workshop
 from p2pfl.runtime.amended import listed
 from p2pfl.runtime.changing import Changing, Live
+from p2pfl.runtime.charter_talk import CHANNEL as CHARTER
 from p2pfl.runtime.charter_talk import CharterTalk
 from p2pfl.runtime.charters import FILE_NAME as CHARTER_FILE
 from p2pfl.runtime.charters import CharterKeeper
@@ -78,6 +81,8 @@ class Application:
     """
 
     driver: Driver | None = None
+    charters: CharterTalk | None = None
+    """None where the federation has no admin key."""
     store: Store
     thread: EngineThread
     links: Links
@@ -250,7 +255,7 @@ class Application:
         if setup.federation.admin:
             file = setup.node.state_dir / CHARTER_FILE
             keeper = CharterKeeper(setup.federation, file, on_charter=self.changing.chartered, on_alarm=driver.alarm)
-            driver.charters = CharterTalk(keeper, lambda: driver.links)
+            self.charters = CharterTalk(keeper, self._say, driver.loop.time)
         return driver
 
     async def _serve(self, core: Core, engine: Engine, driver: Driver) -> NodeResult | None:
@@ -286,8 +291,8 @@ class Application:
                 notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
                 self._begin(driver, links)
                 tasks = [asyncio.create_task(work) for work in (self._upkeep(), self._show())]
-                if driver.charters is not None:
-                    work = ask_when_alone(driver.charters.keeper, setup.identity, driver.charters.is_alone)
+                if self.charters is not None:
+                    work = ask_when_alone(self.charters.keeper, setup.identity, self.charters.is_alone)
                     tasks.append(asyncio.create_task(work))
                 await driver.finished.wait()
                 for task in tasks:
@@ -320,7 +325,7 @@ class Application:
             durability=setup.durability,
             bearing=bearings(setup.federation)[setup.member.index],
             kept=lambda: self.thread.engine.kept,
-            members_version=lambda: None if driver.charters is None else driver.charters.keeper.version,
+            members_version=lambda: None if self.charters is None else self.charters.keeper.version,
             refusal=lambda: self.thread.refusal,
             privacy=lambda: None if driver.budget is None else driver.budget.told,
         )
@@ -331,31 +336,21 @@ class Application:
         self.begun = True
         self.waiting.hurried.clear()
         self.cpu_began = time.process_time()
-        if driver.charters is not None:
-            driver.charters.keeper.save()
+        if self.charters is not None:
+            self.charters.keeper.save()
         driver.start(links)
         if self.setup.unscaled is not None:
             driver.alarm("unscaled-inputs", None, self.setup.unscaled)
-        self.changing.begin(Live(driver=driver, thread=self.thread, links=links, status=self.status))
+        self.changing.begin(
+            Live(driver=driver, thread=self.thread, links=links, status=self.status, charters=self.charters)
+        )
         if self.stopped:
             driver.stop()
 
     def _links(self, driver: Driver) -> Links:
         setup = self.setup
         members = setup.federation.members
-
-        def opened(peer: int, session: int) -> None:
-            driver.session_opened(peer, session)
-            self.display.opened(peer)
-
-        def closed(peer: int, session: int, reason: str) -> None:
-            self.display.closed(peer)
-            driver.session_closed(peer, session, reason)
-
-        def heard(peer: int, told: VitalsTold) -> None:
-            self.display.hear(peer, told)
-
-        return Links(
+        links = Links(
             identity=setup.identity,
             members=listed(setup.federation),
             own_index=setup.member.index,
@@ -364,16 +359,21 @@ class Application:
             binding=parts.binding(setup),
             listen=setup.node.listen,
             max_body_bytes=parts.largest_bytes(setup),
-            on_open=opened,
+            on_open=driver.session_opened,
             on_message=driver.message_received,
-            on_close=closed,
-            on_vitals=heard,
+            on_close=driver.session_closed,
             rng=random.Random(os.urandom(16)),  # jitter of dials: nothing that a seed should repeat
             log=logging.getLogger("p2pfl.net"),
             name_of=self._name_of,
             on_alarm=driver.alarm,
-            charters=None if driver.charters is None else driver.charters.keeper,
+            charters=None if self.charters is None else self.charters.keeper,
         )
+        if self.charters is not None:
+            links.sides.add(Feeding(channel=CHARTER, handler=self.charters, guards=True))
+        return links
+
+    def _say(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool:
+        return self.links.sides.say(peer, channel, message, if_free=if_free)
 
     async def _upkeep(self) -> None:
         """What is due by the clock: snapshots, the distance to the neighbors for whoever asks, who is missing."""
@@ -391,8 +391,8 @@ class Application:
             if phases.phase is Phase.WAITING:
                 self.teller.tell()
             driver.presence.look(now)
-            if driver.charters is not None:
-                driver.charters.look(now)
+            if self.charters is not None:
+                self.charters.look(now)
             if phases.phase in (Phase.CLOSING, Phase.LINGERING):
                 driver.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:

@@ -11,6 +11,7 @@ from p2pfl.net.links import Links
 from p2pfl.reporting.liars import bearings
 from p2pfl.runtime import parts
 from p2pfl.runtime.amended import amended, check_amended, in_words, listed, with_federation
+from p2pfl.runtime.charter_talk import CharterTalk
 from p2pfl.runtime.driver import Driver
 from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Look
 from p2pfl.runtime.parts import Setup
@@ -28,6 +29,7 @@ class Live:
     thread: EngineThread
     links: Links
     status: Status
+    charters: CharterTalk | None
 
 
 class Changing:
@@ -46,7 +48,7 @@ class Changing:
     def begin(self, live: Live) -> None:
         self.live = live
         self._hand_over()
-        if live.driver.charters is not None:
+        if live.charters is not None:
             self._amend_links(live)  # the doors were open already: somebody may have been removed
 
     def amend(self, federation: FederationConfig) -> None:
@@ -70,7 +72,7 @@ class Changing:
         live = self.live
         try:
             self.amend(federation)
-            charters = None if live is None else live.driver.charters
+            charters = None if live is None else live.charters
             if live is not None and charters is not None and federation is charters.keeper.federation:
                 live.driver.feed.settle("charter-in-force", None)
         finally:
@@ -114,7 +116,7 @@ class Changing:
 
     def _amend_links(self, live: Live) -> None:
         """Sessions are there for those who are neighbors, for those who will be, and for those who are about to go."""
-        setup, charters = self.setup, live.driver.charters
+        setup, charters = self.setup, live.charters
         members = setup.federation.members
         trusted = listed(setup.federation)
         if charters is not None:  # the newest may wait for a restart: whoever it does not list is cut off all the same

@@ -1,4 +1,4 @@
-"""What open sessions say about the charter: which one this end has, and the newer one in pieces to who asks for it.
+"""The side channel about the charter: which one this end has, and the newer one in pieces to who asks for it.
 
 Told at the start of each session, and again to all when a newer one was taken: so it spreads along the edges, each
 neighbor asking for what it lacks.
@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
 
 from p2pfl.config.charter import MOST_BYTES, CharterError
 from p2pfl.config.model import Edition
 from p2pfl.core.limits import TokenBucket
-from p2pfl.core.messages import (
-    MOST_PART_BYTES,
-    CharterAsked,
-    CharterMessage,
-    CharterPart,
-    CharterTold,
-    Message,
-)
-from p2pfl.net.link import MALFORMED
+from p2pfl.errors import PeerFault
+from p2pfl.net.side import SideChannel
 from p2pfl.runtime.charters import NONE, CharterKeeper
 
 PATIENCE_S = 30.0
@@ -31,15 +26,49 @@ MOST_ASKS = 3
 """How often one charter is asked for in one session."""
 BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
 """How often a neighbor is asked for a charter, and how often it is sent one: an honest one needs each once."""
-MESSAGES_PER_S, MESSAGES_AT_ONCE = 5.0, 400.0
-"""Messages about charters that a neighbor may send: the largest charter has 22 pieces."""
+MOST_PART_BYTES = 48 * 1024
+"""Of a charter in one message."""
+
+Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
-class Sessions(Protocol):
-    """What is needed of the network edge."""
+class Said(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """About the charter."""
 
-    def send(self, peer: int, session: int, message: Message) -> None: ...
-    def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None: ...
+
+class CharterTold(Said, frozen=True, kw_only=True, tag=1):
+    """Which charter the sender has, with the 32-byte digest of it: version 0 and no digest for none. Who has an older
+    one asks for it.
+    """
+
+    version: Counter
+    fingerprint: Annotated[bytes, Meta(max_length=32)]
+
+
+class CharterAsked(Said, frozen=True, kw_only=True, tag=2):
+    """The sender has the charter of that `version`, and wants the one that the receiver has told of."""
+
+    version: Counter
+
+
+class CharterPart(Said, frozen=True, kw_only=True, tag=3):
+    """A piece of the charter that was asked for: of `size` bytes, those from `offset` on. Pieces come in order."""
+
+    size: Counter
+    offset: Counter
+    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
+
+
+CHANNEL = SideChannel(
+    "charter", CharterTold, CharterAsked, CharterPart, most_bytes=MOST_PART_BYTES + 64, per_s=5.0, at_once=400.0
+)
+"""The largest charter has 22 pieces."""
+
+
+class Say(Protocol):
+    """Sends a message on a side channel to a neighbor; False where it is not sent."""
+
+    def __call__(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -48,7 +77,6 @@ class Allowance:
 
     asks: TokenBucket = field(default_factory=lambda: _bucket(BODIES_PER_S, BODIES_AT_ONCE))
     answers: TokenBucket = field(default_factory=lambda: _bucket(BODIES_PER_S, BODIES_AT_ONCE))
-    messages: TokenBucket = field(default_factory=lambda: _bucket(MESSAGES_PER_S, MESSAGES_AT_ONCE))
 
 
 def _bucket(rate_per_s: float, burst: float) -> TokenBucket:
@@ -59,7 +87,6 @@ def _bucket(rate_per_s: float, burst: float) -> TokenBucket:
 class Conversation:
     """With one neighbor, over one session."""
 
-    session: int
     allowance: Allowance
     theirs: Edition = NONE
     """What the neighbor has told that it has."""
@@ -73,22 +100,21 @@ class Conversation:
 
 
 class CharterTalk:
-    """On the event loop; times are monotonic seconds. `sessions` is the network edge, made later than this."""
+    """On the event loop; times are monotonic seconds, as `clock` gives them."""
 
-    def __init__(self, keeper: CharterKeeper, sessions: Callable[[], Sessions]) -> None:
+    def __init__(self, keeper: CharterKeeper, say: Say, clock: Callable[[], float]) -> None:
         self.keeper = keeper
         keeper.on_taken = self._spread
-        self._sessions = sessions
+        self._say, self._clock = say, clock
         self._with: dict[int, Conversation] = {}
         self._allowances: defaultdict[int, Allowance] = defaultdict(Allowance)
 
-    def opened(self, peer: int, session: int) -> None:
-        self._with[peer] = Conversation(session=session, allowance=self._allowances[peer])
+    def opened(self, peer: int) -> None:
+        self._with[peer] = Conversation(allowance=self._allowances[peer])
         self._tell(peer)
 
-    def closed(self, peer: int, session: int) -> None:
-        if peer in self._with and self._with[peer].session == session:
-            del self._with[peer]
+    def closed(self, peer: int) -> None:
+        self._with.pop(peer, None)
 
     def is_alone(self) -> bool:
         """Whether no session is open."""
@@ -109,13 +135,9 @@ class CharterTalk:
                     self._give_up(peer, talk, "and does not hand it over")
             self._ask_if_wanted(peer, talk, now)
 
-    def hear(self, peer: int, session: int, message: CharterMessage, now: float) -> None:
-        talk = self._with.get(peer)
-        if talk is None or talk.session != session:
-            return
-        if talk.allowance.messages.take(now) > 0.0:
-            self._end(peer, talk, "more messages about charters than an honest node sends")
-            return
+    def hear(self, peer: int, message: Said) -> None:
+        """Raises PeerFault: it is what no honest node sends."""
+        talk, now = self._with[peer], self._clock()
         match message:
             case CharterTold(version=version, fingerprint=digest):
                 talk.theirs, talk.asks, talk.given_up = Edition(version, digest), 0, False
@@ -127,13 +149,13 @@ class CharterTalk:
 
     def _tell(self, peer: int) -> None:
         version, digest = self.keeper.edition
-        self._sessions().send(peer, self._with[peer].session, CharterTold(version=version, fingerprint=digest))
+        self._say(peer, CHANNEL, CharterTold(version=version, fingerprint=digest))
 
     def _ask_if_wanted(self, peer: int, talk: Conversation, now: float) -> None:
         idle = talk.coming is None and not talk.given_up
         if idle and self.keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
             talk.coming, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
-            self._sessions().send(peer, talk.session, CharterAsked(version=self.keeper.version))
+            self._say(peer, CHANNEL, CharterAsked(version=self.keeper.version))
 
     def _answer(self, peer: int, talk: Conversation, now: float) -> None:
         raw = self.keeper.packed
@@ -141,17 +163,16 @@ class CharterTalk:
             return
         for offset in range(0, len(raw), MOST_PART_BYTES):
             part = raw[offset : offset + MOST_PART_BYTES]
-            self._sessions().send(peer, talk.session, CharterPart(size=len(raw), offset=offset, part=part))
+            self._say(peer, CHANNEL, CharterPart(size=len(raw), offset=offset, part=part))
 
     def _collect(self, peer: int, talk: Conversation, piece: CharterPart, now: float) -> None:
         coming = talk.coming
         if coming is None and not talk.asks:
-            self._end(peer, talk, "a piece of a charter that was not asked for")
+            raise PeerFault("a piece of a charter that was not asked for")
         if coming is None or piece.offset != len(coming):
             return  # of an answer that came too late
         if not len(coming) < len(coming) + len(piece.part) <= piece.size <= MOST_BYTES:
-            self._end(peer, talk, "a piece of a charter beyond its end")
-            return
+            raise PeerFault("a piece of a charter beyond its end")
         coming += piece.part
         talk.heard_at = now
         if len(coming) == piece.size:
@@ -173,6 +194,3 @@ class CharterTalk:
         known, theirs = self.keeper.edition.version, talk.theirs.version
         text = f"a neighbor says that it has version {theirs} of the members, {why}; here is version {known}"
         self.keeper.alarm("charter-older", peer, text)
-
-    def _end(self, peer: int, talk: Conversation, text: str) -> None:
-        self._sessions().close(peer, talk.session, f"{MALFORMED}{text}")

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
-from p2pfl.net.spread import Send, VitalsRow, VitalsSpread, period_s
+from p2pfl.net.spread import Send, VitalsRow, VitalsSpread, VitalsTold, period_s
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import NodeLine
 from p2pfl.reporting.vitals import MOST_WORDS, Vitals, bitmap, figure, in_row, realm_of, word
@@ -94,10 +93,10 @@ class Display:
             self._witness.heard(peer)
         self.spread.closed(peer)
 
-    def hear(self, peer: int, told: VitalsTold) -> None:
+    def hear(self, peer: int, message: VitalsTold) -> None:
         now = time.monotonic()
         if self._spreads:
-            self.spread.hear(peer, told, now)
+            self.spread.hear(peer, message, now)
             self._news.set()
             if self.spread.hurries:
                 self.spread.tick(now)

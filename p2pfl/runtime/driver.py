@@ -36,14 +36,13 @@ from p2pfl.core.events import (
     StopRequested,
 )
 from p2pfl.core.facts import Phase
-from p2pfl.core.messages import CharterAsked, CharterPart, CharterTold, Message
+from p2pfl.core.messages import Message
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.net.link import MALFORMED
 from p2pfl.reporting.status import ClosedRound
 from p2pfl.runtime.budget import Budget
-from p2pfl.runtime.charter_talk import CharterTalk
 from p2pfl.runtime.engine_thread import EngineThread, Look, Operate, Pay, Quit
 from p2pfl.runtime.feed import Feed
 from p2pfl.runtime.reloading import News
@@ -131,8 +130,6 @@ class Driver:
         self.budget = budget
         """What pays for each round; None: nobody asks for it."""
         self.links: NetworkEdge
-        self.charters: CharterTalk | None = None
-        """What sessions say about the charter; None where the federation has no admin key."""
         self.loop = asyncio.get_running_loop()
         self.finished = asyncio.Event()
         self.failure: BaseException | None = None
@@ -160,21 +157,13 @@ class Driver:
     def session_opened(self, peer: int, session: int) -> None:
         self.presence.opened(peer, self.loop.time())
         self.take(SessionOpened(peer=peer, session=session))
-        if self.charters is not None:
-            self.charters.opened(peer, session)
 
     def session_closed(self, peer: int, session: int, reason: str) -> None:
         self.presence.ended(peer, reason, self.loop.time())
-        if self.charters is not None:
-            self.charters.closed(peer, session)
         malformed = reason.removeprefix(MALFORMED) if reason.startswith(MALFORMED) else ""
         self.take(SessionClosed(peer=peer, session=session, malformed=malformed))
 
     def message_received(self, peer: int, session: int, message: Message) -> None:
-        if isinstance(message, CharterTold | CharterAsked | CharterPart):
-            if self.charters is not None:
-                self.charters.hear(peer, session, message, self.loop.time())
-            return
         self.take(MessageReceived(peer=peer, session=session, message=message))
 
     def stop(self) -> None:

@@ -17,6 +17,9 @@ from p2pfl.engine.engine import Engine
 from p2pfl.learn.doubts import own_classes
 from p2pfl.net.http import StatusPage
 from p2pfl.net.links import Links
+from p2pfl.net.side import Feeding
+from p2pfl.net.spread import CHANNEL as VITALS
+from p2pfl.net.spread import VitalsTold
 from p2pfl.reporting.status import ClosedRound, NodeLine
 from p2pfl.runtime import whereabouts
 from p2pfl.runtime.display import Display
@@ -131,8 +134,12 @@ def make_display(
         losses=driver.workshop.losses,
     )
     hearing = Hearing(links.came)
+
+    def send(peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
+        return links.sides.say(peer, VITALS, message, if_free=not urgent)
+
     driver.presence.silent_s = hearing.silent_s
-    return Display(
+    display = Display(
         federation=lambda: setup().federation,
         own=own.member.index,
         identity=own.identity,
@@ -140,9 +147,11 @@ def make_display(
         line=teller.line,
         watch=watch,
         hearing=hearing,
-        send=links.whisper,
+        send=send,
         witness=None if driver.budget is None else Witness(driver.budget, thread),
     )
+    links.sides.add(Feeding(channel=VITALS, handler=display))
+    return display
 
 
 def page_address(node: NodeConfig, page: StatusPage | None) -> str | None:

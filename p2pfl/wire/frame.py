@@ -5,7 +5,9 @@ A frame is an 18-byte prefix, the header, the body:
     magic 2 | version 1 | type 1 | flags 2 | header length 4 | body length 8 | header | body
 
 Lengths are judged from the prefix alone, before anything of that size is allocated. Flags are zero in this version.
-There is one way to cut one into chunks (`split`).
+There is one way to cut one into chunks (`split`). Frames of the versions from LEAST_VERSION on are understood; a
+session begins with that one and goes on with the highest that both ends offer. A type that is not known, and has no
+body, is dropped: so newer software may say more.
 """
 
 from __future__ import annotations
@@ -17,32 +19,39 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from p2pfl.core.messages import CHUNK_BYTES, PROTOCOL_VERSION, Message
+from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION
 from p2pfl.errors import PeerFault
-from p2pfl.wire.headers import BY_CODE, BY_MESSAGE, MAX_HEADER_BYTES, MessageKind, from_header, to_header
+from p2pfl.wire.headers import BY_CODE, BY_MESSAGE, MAX_HEADER_BYTES, MessageKind, Sealed, from_header, to_header
+from p2pfl.wire.side import Unknown
 
 MAGIC = b"p2"
 LAYOUT = struct.Struct("<2sBBHIQ")
 PREFIX_BYTES = LAYOUT.size
 NO_BODY = memoryview(b"")
+OWN_VERSIONS = "version " + " or ".join(str(each) for each in range(LEAST_VERSION, PROTOCOL_VERSION + 1))
 
 PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 """Private pages cost half of what shared ones do when first touched."""
 
 
 class Prefix(Struct, frozen=True, kw_only=True, gc=False):
-    """What a frame announces, found acceptable."""
+    """What a frame announces, found acceptable. `kind` is None where its type is not known."""
 
-    kind: MessageKind
+    code: int
+    kind: MessageKind | None
     header_bytes: int
     body_bytes: int
+
+    @property
+    def name(self) -> str:
+        return f"a message of unknown type {self.code}" if self.kind is None else self.kind.message.__name__
 
     @property
     def frame_bytes(self) -> int:
         return PREFIX_BYTES + self.header_bytes + self.body_bytes
 
 
-def encode(message: Message) -> tuple[bytes, memoryview]:
+def encode(message: Sealed, version: int = PROTOCOL_VERSION) -> tuple[bytes, memoryview]:
     """Prefix and header, and the body as flat bytes, not copied; it is empty where the message has none.
 
     Raises ValueError: our own message holds a value that no peer would accept.
@@ -54,7 +63,7 @@ def encode(message: Message) -> tuple[bytes, memoryview]:
         view = memoryview(message.body)  # type: ignore[union-attr] # as the kind says
         # A buffer with no elements cannot be cast.
         body = view.cast("B") if view.nbytes else NO_BODY
-    return LAYOUT.pack(MAGIC, PROTOCOL_VERSION, kind.code, 0, len(header), body.nbytes) + header, body
+    return LAYOUT.pack(MAGIC, version, kind.code, 0, len(header), body.nbytes) + header, body
 
 
 class OtherVersionError(PeerFault):
@@ -71,31 +80,34 @@ def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
     magic, version, code, flags, header_bytes, body_bytes = LAYOUT.unpack(raw)
     if magic != MAGIC:
         raise PeerFault(f"a frame begins with {magic!r} instead of {MAGIC!r}")
-    if version != PROTOCOL_VERSION:
-        raise OtherVersionError(f"the peer speaks protocol version {version}, this node version {PROTOCOL_VERSION}")
+    if not LEAST_VERSION <= version <= PROTOCOL_VERSION:
+        raise OtherVersionError(f"the peer speaks protocol version {version}, this node {OWN_VERSIONS}")
+    if flags:
+        raise PeerFault(f"a frame with unknown flags {flags:#x}")
     kind = BY_CODE.get(code)
-    if kind is None or flags:
-        raise PeerFault(f"a frame of unknown type {code} or with unknown flags {flags:#x}")
-    limit = max_body_bytes if kind.has_body else 0
+    limit = max_body_bytes if kind is not None and kind.has_body else 0
+    prefix = Prefix(code=code, kind=kind, header_bytes=header_bytes, body_bytes=body_bytes)
     if header_bytes > MAX_HEADER_BYTES or body_bytes > limit:
-        name = kind.message.__name__
         raise PeerFault(
-            f"{name} with {header_bytes} bytes of header and {body_bytes} of body; limit {MAX_HEADER_BYTES}, {limit}"
+            f"{prefix.name} with {header_bytes} bytes of header and {body_bytes} of body; "
+            f"limit {MAX_HEADER_BYTES}, {limit}"
         )
-    return Prefix(kind=kind, header_bytes=header_bytes, body_bytes=body_bytes)
+    return prefix
 
 
-def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview) -> Message:
+def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview) -> Sealed | Unknown:
     """The message; its body is a read-only view of `body`. A request's digest costs one pass over the body.
 
     Raises PeerFault: header or body is not what the prefix announced, or the header breaks the schema.
     """
     if len(header) != prefix.header_bytes or len(body) != prefix.body_bytes:
-        raise PeerFault(f"{prefix.kind.message.__name__} is not as long as its prefix says")
+        raise PeerFault(f"{prefix.name} is not as long as its prefix says")
+    if prefix.kind is None:
+        return Unknown(code=prefix.code)
     return from_header(prefix.kind, header, memoryview(body).toreadonly())
 
 
-def split(message: Message) -> Iterator[bytes | memoryview]:
+def split(message: Sealed, version: int = PROTOCOL_VERSION) -> Iterator[bytes | memoryview]:
     """The message's chunks in order; those of a long body are views of it, so it must not change before they went.
 
     There is one way to cut: a frame of at most CHUNK_BYTES is one chunk; a longer one is a chunk with prefix and
@@ -104,7 +116,7 @@ def split(message: Message) -> Iterator[bytes | memoryview]:
 
     Raises ValueError: our own message holds a value that no peer would accept.
     """
-    head, body = encode(message)
+    head, body = encode(message, version)
     if len(head) + body.nbytes <= CHUNK_BYTES:
         yield head + body
         return
@@ -141,7 +153,7 @@ class Assembler:
         pending = self._pending  # which another thread may be about to forget
         return pending.prefix.body_bytes if pending else 0
 
-    def feed(self, chunk: bytes) -> list[Message]:
+    def feed(self, chunk: bytes) -> list[Sealed | Unknown]:
         """The message that this chunk completes, if it does.
 
         A chunk that completes a long request also pays for its digest: call this in the thread that opened the chunk.
@@ -157,7 +169,7 @@ class Assembler:
         self._dead = False
         return [] if message is None else [message]
 
-    def _begin(self, chunk: bytes) -> Message | None:
+    def _begin(self, chunk: bytes) -> Sealed | Unknown | None:
         view = memoryview(chunk)
         prefix = decode_prefix(view[:PREFIX_BYTES], max_body_bytes=self._max_body_bytes)
         header, body = view[PREFIX_BYTES:][: prefix.header_bytes], view[PREFIX_BYTES + prefix.header_bytes :]
@@ -169,7 +181,7 @@ class Assembler:
         self._pending, self._filled = UnfinishedFrame(prefix, bytes(header)), 0
         return None
 
-    def _continue(self, prefix: Prefix, header: bytes, chunk: bytes) -> Message | None:
+    def _continue(self, prefix: Prefix, header: bytes, chunk: bytes) -> Sealed | Unknown | None:
         expected = min(CHUNK_BYTES, prefix.body_bytes - self._filled)
         if len(chunk) != expected:
             raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {expected}")

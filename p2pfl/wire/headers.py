@@ -15,19 +15,13 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from p2pfl.core import messages
-from p2pfl.core.messages import (
-    DIGEST_BYTES,
-    MOST_HELD_BYTES,
-    MOST_LIVES_TOLD,
-    MOST_PART_BYTES,
-    MOST_ROW_BYTES,
-    MOST_ROWS,
-    MOST_TERMS,
-    Message,
-)
+from p2pfl.core.messages import DIGEST_BYTES, MOST_LIVES_TOLD, MOST_TERMS, Message
 from p2pfl.errors import PeerFault
+from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side
 
 MAX_HEADER_BYTES = 64 * 1024
+Sealed = Message | Offer | Side
+"""Whatever a session carries."""
 MAX_RETRY_AFTER_S = 3600.0
 
 # Exact in a float64, and what the numbers of any language hold.
@@ -40,11 +34,9 @@ Terms = Annotated[tuple[Amount, ...], Meta(max_length=MOST_TERMS)]
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 # Of members: as many as anybody will ever have, and far fewer than a header can hold.
 Bitmap = Annotated[bytes, Meta(max_length=8192)]
-# Opaque here: its signature is looked at by who reads it.
-Row = Annotated[bytes, Meta(min_length=1, max_length=MOST_ROW_BYTES)]
 # Empty or whole; msgspec cannot say that, so `_check_digests` does.
-Fingerprint = Annotated[bytes, Meta(max_length=32)]
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
+ChannelName = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_BYTES, pattern=r"^[a-z0-9./-]+\Z")]
 
 
 class Header(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -136,38 +128,18 @@ class ResignHeader(Header, frozen=True):
     other_ms: Counter
 
 
-class CharterToldHeader(Header, frozen=True):
-    version: Counter
-    fingerprint: Fingerprint
+class OfferHeader(Header, frozen=True):
+    least: Annotated[int, Meta(ge=0, lt=256)]
+    most: Annotated[int, Meta(ge=0, lt=256)]
+    channels: Annotated[tuple[ChannelName, ...], Meta(max_length=MOST_OFFERS)]
 
 
-class CharterAskedHeader(Header, frozen=True):
-    version: Counter
+class SideHeader(Header, frozen=True):
+    channel: ChannelName
+    body: Annotated[bytes, Meta(max_length=MOST_SIDE_BYTES)]
 
 
-class CharterPartHeader(Header, frozen=True):
-    size: Counter
-    offset: Counter
-    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
-
-
-class ProposalsHeldHeader(Header, frozen=True):
-    held: Annotated[bytes, Meta(max_length=MOST_HELD_BYTES)]
-    agreed: Annotated[bytes, Meta(max_length=32)]
-
-
-class ProposalPartHeader(Header, frozen=True):
-    member: Counter
-    size: Counter
-    offset: Counter
-    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
-
-
-class VitalsToldHeader(Header, frozen=True):
-    rows: Annotated[tuple[tuple[Counter, Row], ...], Meta(max_length=MOST_ROWS)]
-
-
-def values_of(names: tuple[str, ...]) -> Callable[[Message], tuple[Any, ...]]:
+def values_of(names: tuple[str, ...]) -> Callable[[Sealed], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda message: tuple(getattr(message, name) for name in names)
@@ -176,11 +148,11 @@ def values_of(names: tuple[str, ...]) -> Callable[[Message], tuple[Any, ...]]:
 class MessageKind:
     """`code` is the type byte of the frame."""
 
-    def __init__(self, code: int, message: type[Message], header: type[Header]) -> None:
+    def __init__(self, code: int, message: type[Sealed], header: type[Header]) -> None:
         self.code = code
         self.message = message
         self.header = header
-        self.has_body = "body" in message.__struct_fields__
+        self.has_body = message in (messages.Request, messages.Reply)
         self.decode = msgspec.msgpack.Decoder(header).decode
         self.values = values_of(header.__struct_fields__)
         hints = get_type_hints(header, include_extras=True)
@@ -198,18 +170,14 @@ KINDS = (
     MessageKind(8, messages.Done, DoneHeader),
     MessageKind(9, messages.LivesTold, LivesToldHeader),
     MessageKind(10, messages.Resign, ResignHeader),
-    MessageKind(11, messages.CharterTold, CharterToldHeader),
-    MessageKind(12, messages.CharterAsked, CharterAskedHeader),
-    MessageKind(13, messages.CharterPart, CharterPartHeader),
-    MessageKind(14, messages.VitalsTold, VitalsToldHeader),
-    MessageKind(15, messages.ProposalsHeld, ProposalsHeldHeader),
-    MessageKind(16, messages.ProposalPart, ProposalPartHeader),
+    MessageKind(11, Offer, OfferHeader),
+    MessageKind(12, Side, SideHeader),
 )
 BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}
 
 
-def to_header(message: Message) -> bytes:
+def to_header(message: Sealed) -> bytes:
     """The header's bytes. Raises ValueError: our own message holds a value that no peer would accept."""
     kind = BY_MESSAGE[type(message)]
     try:
@@ -220,7 +188,7 @@ def to_header(message: Message) -> bytes:
     return msgspec.msgpack.encode(header)
 
 
-def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) -> Message:
+def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) -> Sealed:
     """The message of that kind, a request's digest filled in. `body` is empty where the kind has none.
 
     Raises PeerFault: the header is anything but what `to_header` could have written.
@@ -240,7 +208,7 @@ def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) ->
     return message
 
 
-def _header(kind: MessageKind, message: Message) -> Header:
+def _header(kind: MessageKind, message: Sealed) -> Header:
     """Checked by reading it back, which takes a third of the time of a conversion."""
     values = kind.values(message)
     try:

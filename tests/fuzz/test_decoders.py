@@ -6,8 +6,10 @@ Random bytes seldom come far, so most cases are valid bytes, damaged: cut, doubl
 from __future__ import annotations
 
 import contextlib
+import sys
 import typing
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -15,69 +17,19 @@ from hypothesis import strategies as st
 from nacl.public import PrivateKey
 
 from p2pfl.config.charter import CharterError, edition_of
-from p2pfl.core.messages import (
-    CHUNK_BYTES,
-    Ask,
-    Busy,
-    CharterAsked,
-    CharterPart,
-    CharterTold,
-    Done,
-    Hello,
-    LivesTold,
-    Message,
-    ProposalPart,
-    ProposalsHeld,
-    Ready,
-    Reply,
-    Request,
-    Resign,
-    Resync,
-    VitalsTold,
-)
+from p2pfl.core.messages import CHUNK_BYTES, Message, Request
 from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder, SessionKeys, opening_tag
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
 from p2pfl.reporting.vitals import read as read_vitals
-from p2pfl.wire import PREFIX_BYTES, Assembler, decode, decode_prefix, encode, split
+from p2pfl.wire import PREFIX_BYTES, Assembler, Offer, Sealed, Side, Unknown, decode, decode_prefix, encode, split
 from p2pfl.wire.headers import KINDS, from_header
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from message_kit import ASIDE, BODIES, FRAMES, SAMPLES, damaged, outcome
+
 LIMIT = CHUNK_BYTES + 1000
-D = bytes(range(16))
-ASK = Ask(incarnation=1, seq=2, request_digest=D)
-SAMPLES = [
-    Hello(
-        incarnation=1,
-        seq=300,
-        pending=301,
-        request_digest=D,
-        has_replicas=True,
-        chain=D,
-        chain_before=D,
-        version=70000,
-        closing=2,
-        level=None,
-        done=False,
-        have_yours=True,
-    ),
-    Request(incarnation=1, seq=2, version=3, echo=2, weight=0.5, staleness=1, pace_s=0.1, audit=D, body=b"body"),
-    Reply(incarnation=1, seq=2, request_digest=D, version=4, factor=0.1, pace_s=2.0, body=b"body"),
-    Ready(version=128),
-    Resync(incarnation=5),
-    ASK,
-    Busy(incarnation=1, seq=2, retry_after_s=1.5),
-    Done(version=9),
-    LivesTold(lives=((3, 1, 70001), (4, 2, 2**50))),
-    Resign(process=2**50, other_ms=7),
-    CharterTold(version=2, fingerprint=bytes(32)),
-    CharterAsked(version=1),
-    CharterPart(size=70, offset=3, part=b"part"),
-    VitalsTold(rows=((0, b"row"), (7, b"x" * 200))),
-    ProposalsHeld(held=b"\x05", agreed=b"x" * 32),
-    ProposalPart(member=3, size=900, offset=4, part=b"ab"),
-]
-FRAMES = [b"".join(encode(message)) for message in SAMPLES]
 LONG = Request(
     incarnation=1,
     seq=2,
@@ -92,27 +44,7 @@ LONG = Request(
 LONG_CHUNKS = [bytes(chunk) for chunk in split(LONG)]
 
 
-@st.composite
-def damaged(draw, originals):
-    """One of `originals` after up to three blows."""
-    raw = bytearray(draw(st.sampled_from(originals)))
-    for _ in range(draw(st.integers(0, 3))):
-        here = draw(st.integers(0, len(raw)))
-        there = draw(st.integers(here, min(len(raw), here + 40)))
-        piece = draw(st.binary(max_size=20) | st.just(bytes(raw[here:there]) * 2))
-        raw[here:there] = piece
-    return bytes(raw)
-
-
 anything = st.binary(max_size=300) | damaged(FRAMES)
-
-
-def outcome(decoder, *arguments, **options):
-    """The result, or the fault; every other exception passes and fails the test."""
-    try:
-        return decoder(*arguments, **options)
-    except PeerFault as fault:
-        return fault
 
 
 @given(anything)
@@ -120,14 +52,14 @@ def test_a_prefix(raw):
     prefix = outcome(decode_prefix, raw[:PREFIX_BYTES], max_body_bytes=LIMIT)
     if not isinstance(prefix, PeerFault):
         head, body = raw[PREFIX_BYTES:][: prefix.header_bytes], raw[PREFIX_BYTES + prefix.header_bytes :]
-        assert isinstance(outcome(decode, prefix, head, body), Message | PeerFault)
+        assert isinstance(outcome(decode, prefix, head, body), Sealed | Unknown | PeerFault)
 
 
 @given(st.sampled_from(KINDS), st.binary(max_size=200) | damaged([raw[PREFIX_BYTES:] for raw in FRAMES]))
 def test_a_header(kind, raw):
     message = outcome(from_header, kind, raw, memoryview(b"body"))
     assert isinstance(message, kind.message | PeerFault)
-    if isinstance(message, Message):
+    if isinstance(message, Sealed):
         assert isinstance(encode(message)[0], bytes), "what was accepted can be said again"
 
 
@@ -153,8 +85,32 @@ def feed_an_assembler(chunks):
             broken = True
         else:
             assert not broken
-            assert all(isinstance(message, Message) for message in result)
+            assert all(isinstance(message, Sealed | Unknown) for message in result)
             assert 0 <= assembler.pending_bytes <= LIMIT
+
+
+# --- on side channels ---------------------------------------------------------------------------------------------
+
+CHANNELS = list(dict.fromkeys(channel for channel, *_ in ASIDE))
+
+
+@pytest.mark.parametrize(("channel", "message", "wanted"), ASIDE, ids=lambda value: type(value).__name__)
+def test_the_bytes_of_every_message_of_a_side_channel_are_pinned(channel, message, wanted):
+    packed = channel.pack(message)
+    assert (packed.channel, packed.body.hex()) == (channel.name, wanted)
+    assert channel.unpack(packed.body) == message
+
+
+@given(st.sampled_from(CHANNELS), st.binary(max_size=200) | damaged(BODIES))
+def test_a_message_on_a_side_channel(channel, raw):
+    message = outcome(channel.unpack, raw)
+    if not isinstance(message, PeerFault):
+        assert channel.unpack(channel.pack(message).body) == message, "what was accepted can be said again"
+
+
+@pytest.mark.parametrize("channel", CHANNELS, ids=repr)
+def test_a_message_above_its_channel_s_bound_is_refused(channel):
+    assert isinstance(outcome(channel.unpack, bytes(channel.most_bytes + 1)), PeerFault)
 
 
 # --- before there is a session ------------------------------------------------------------------------------------
@@ -223,7 +179,7 @@ def test_sealed_chunks(data):
 def test_the_samples_are_valid_and_complete(message):
     """Else the cases above would only ever see refusals."""
     assert Assembler(LIMIT).feed(b"".join(encode(message)))[0].__class__ is type(message)
-    assert {type(sample) for sample in SAMPLES} == set(typing.get_args(Message))
+    assert {type(sample) for sample in SAMPLES} == {*typing.get_args(Message), Offer, Side}
 
 
 BAD_TOPOLOGY = b"\x99\x01\xc4\x20" + bytes(32) + b"\x01\xc4\x00\xa1\xff"

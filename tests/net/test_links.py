@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from p2pfl.core.messages import Busy, Ready, Request, Resync, VitalsTold
+from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.net import link as link_module
 from p2pfl.net.channel import GoneError
@@ -48,24 +48,6 @@ async def test_a_message_sent_as_the_session_opens_arrives_after_the_other_end_o
     async with a.links, federation.node(1, {0: a.address()}) as b:
         await b.until(b.messages)
         assert b.kinds() == ["open", "message"]
-
-
-async def test_vitals_go_only_while_nothing_else_waits_and_never_to_the_core(federation):
-    heard, told = [], VitalsTold(rows=((3, b"row"),))
-    async with (
-        federation.node(0) as a,
-        federation.node(1, {0: a.address()}, on_vitals=lambda *said: heard.append(said)) as b,
-    ):
-        assert not a.links.whisper(1, told), "there is no session yet"
-        await b.until(lambda: b.open and a.open)
-        a.send(1, request_of(bytes(3_000_000)))
-        assert not a.links.whisper(1, told), "a body is being sent"
-        await b.until(b.messages)
-        await a.until(lambda: a.links.whisper(1, told))
-        await b.until(lambda: heard)
-        assert heard == [(0, told)]
-        assert [type(message) for message in b.messages()] == [Request]
-        assert not a.links.whisper(5, told), "who is no neighbor is not told"
 
 
 async def test_a_large_message_arrives_intact_while_the_loop_stays_responsive(federation):

@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pfl.core.messages import VitalsTold
 from p2pfl.crypto.identity import Identity
-from p2pfl.net.spread import EDGE_BYTES_PER_S, HEARD_AT_ONCE, MESSAGE_BYTES, ROW_BYTES, VitalsSpread, period_s
+from p2pfl.net.spread import (
+    EDGE_BYTES_PER_S,
+    HEARD_AT_ONCE,
+    MESSAGE_BYTES,
+    ROW_BYTES,
+    VitalsSpread,
+    VitalsTold,
+    period_s,
+)
 from p2pfl.reporting.vitals import sign
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -9,11 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.core.messages import MOST_ROW_BYTES
 from p2pfl.crypto.identity import SIGNATURE_BYTES, Identity
 from p2pfl.errors import PeerFault
 from p2pfl.learn.metrics import LOSS, Measure
-from p2pfl.reporting.vitals import Vitals, bitmap, figure, fitted, members_of, prove, read, scores, sign, word
+from p2pfl.reporting.vitals import (
+    MOST_ROW_BYTES,
+    Vitals,
+    bitmap,
+    figure,
+    fitted,
+    members_of,
+    prove,
+    read,
+    scores,
+    sign,
+    word,
+)
 
 KEY, OTHER_KEY = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
 REALM, OTHER_REALM = bytes(32), bytes([1]) * 32

@@ -10,12 +10,11 @@ import pytest
 
 from p2pfl.config.load import load_config
 from p2pfl.config.writing import NewMember, federation_text
-from p2pfl.core.messages import ProposalPart, ProposalsHeld
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
 from p2pfl.learn.table.proposal import ColumnTold, Proposal, pack
 from p2pfl.net.refusals import DIFFERS
-from p2pfl.runtime.agreeing import LEARNING, Agreement, SchemaTalk, proven, signed
+from p2pfl.runtime.agreeing import LEARNING, Agreement, ProposalPart, ProposalsHeld, SchemaTalk, proven, signed
 
 NODES = 5
 KEYS = [Identity(bytes([n]) * 32) for n in range(NODES)]
@@ -49,7 +48,7 @@ class Network:
     """One talk for each node; messages arrive in order on each edge, edges in any order."""
 
     def __init__(self, federation, **told):
-        self.federation, self.queues, self.closed = federation, {}, []
+        self.federation, self.queues = federation, {}
         self.digests = {}
         self.talks = [self._talk(n, proposal(federation, n, **told)) for n in range(NODES)]
 
@@ -63,21 +62,20 @@ class Network:
         return SchemaTalk(
             agreement,
             self.federation.neighbors(n),
-            lambda peer, _, message: self.queues[n, peer].append(message),
-            lambda peer, _, reason, __: self.closed.append((n, peer, reason)),
+            lambda peer, channel, message: self.queues[n, peer].append(channel.unpack(channel.pack(message).body)),
             conclude,
         )
 
-    def connect(self, a, b, session=1):
+    def connect(self, a, b):
         self.queues[a, b], self.queues[b, a] = deque(), deque()
-        self.talks[a].opened(b, session)
-        self.talks[b].opened(a, session)
+        self.talks[a].opened(b)
+        self.talks[b].opened(a)
 
-    def run(self, seed, session=1):
+    def run(self, seed):
         rng = random.Random(seed)
         while waiting := [edge for edge, queue in self.queues.items() if queue]:
             sender, receiver = rng.choice(waiting)
-            self.talks[receiver].hear(sender, session, self.queues[sender, receiver].popleft())
+            self.talks[receiver].hear(sender, self.queues[sender, receiver].popleft())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -89,7 +87,6 @@ def test_everybody_keeps_the_same_schema_whatever_the_order_of_messages(federati
     assert len(network.digests) == NODES
     assert len(set(network.digests.values())) == 1
     assert all(talk.is_through for talk in network.talks)
-    assert network.closed == []
 
 
 def test_a_session_that_breaks_in_the_middle_is_no_harm(federation):
@@ -97,10 +94,10 @@ def test_a_session_that_breaks_in_the_middle_is_no_harm(federation):
     for a, b in federation.edges:
         network.connect(a, b)
     for a, b in federation.edges:
-        network.talks[a].closed(b, 1)
-        network.talks[b].closed(a, 1)
-        network.connect(a, b, session=2)
-    network.run(0, session=2)
+        network.talks[a].closed(b)
+        network.talks[b].closed(a)
+        network.connect(a, b)
+    network.run(0)
     assert all(talk.is_through for talk in network.talks)
 
 
@@ -152,8 +149,8 @@ def test_a_proposal_that_its_node_has_not_signed_is_refused(federation):
 def test_who_sends_what_no_honest_node_sends_is_hung_up_on(federation, wrong):
     network = Network(federation)
     network.connect(0, 1)
-    network.talks[0].hear(1, 1, wrong)
-    assert network.closed[0][:2] == (0, 1)
+    with pytest.raises(PeerFault):
+        network.talks[0].hear(1, wrong)
 
 
 def test_another_schema_at_a_neighbor_is_named_and_stops_nobody(federation, caplog):
@@ -161,6 +158,6 @@ def test_another_schema_at_a_neighbor_is_named_and_stops_nobody(federation, capl
     for a, b in federation.edges:
         network.connect(a, b)
     network.run(0)
-    network.talks[0].hear(1, 1, ProposalsHeld(held=b"\x1f", agreed=b"another" + bytes(25)))
+    network.talks[0].hear(1, ProposalsHeld(held=b"\x1f", agreed=b"another" + bytes(25)))
     assert network.talks[0].failure is None
     assert "n1 has agreed on another schema" in caplog.text

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from page_site import Made, identity_of
 
 from p2pfl.config.model import Member
-from p2pfl.core.messages import VitalsTold
 from p2pfl.learn.metrics import LOSS, Measure
+from p2pfl.net.spread import VitalsTold
 from p2pfl.reporting.curves import MOST_LINES, MOST_POINTS, Curves
 from p2pfl.reporting.overview import FederationStatus, FederationStep
 from p2pfl.reporting.vitals import Vitals

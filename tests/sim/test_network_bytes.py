@@ -17,20 +17,14 @@ from p2pfl.core.messages import (
     CHUNK_BYTES,
     Ask,
     Busy,
-    CharterAsked,
-    CharterPart,
-    CharterTold,
     Done,
     Hello,
     LivesTold,
-    ProposalPart,
-    ProposalsHeld,
     Ready,
     Reply,
     Request,
     Resign,
     Resync,
-    VitalsTold,
     request_digest,
 )
 from p2pfl.crypto.handshake import FederationBinding
@@ -83,12 +77,6 @@ def messages(body):
         Done(version=12),
         LivesTold(lives=((1, 2, 3), (4, 5, 2**50))),
         Resign(process=2**50, other_ms=7),
-        CharterTold(version=3, fingerprint=bytes(32)),
-        CharterAsked(version=2),
-        CharterPart(size=70_000, offset=300, part=b"x" * 300),
-        VitalsTold(rows=((3, b"row"), (200, b"y" * 200))),
-        ProposalsHeld(held=b"\x05", agreed=bytes(32)),
-        ProposalPart(member=3, size=900, offset=4, part=b"z" * 300),
     ]
 
 
@@ -249,9 +237,7 @@ async def test_two_real_nodes_count_the_same_bytes_and_messages(size):
     """Handshake, greetings, messages and goodbyes: from the first byte of a session to its last."""
 
     def sends(body):
-        for_the_core = [
-            message for message in messages(body) if not isinstance(message, VitalsTold | ProposalsHeld | ProposalPart)
-        ]
+        for_the_core = messages(body)
         return [
             *((0, message) for message in for_the_core),
             *((1, message) for message in for_the_core),

@@ -1,0 +1,37 @@
+"""What a session carries beside gossip: which versions and side channels its end has, and the messages of these.
+
+No core hears of either. `Offer` is the first message of a session, both ways, so that the sessions in which nodes agree
+before there is a core have it too. A body is opaque here: its channel decodes it (`p2pfl.net.side`).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+MOST_OFFERS = 64
+"""Side channels of one end."""
+MOST_NAME_BYTES = 32
+"""Of a side channel's name, its version included."""
+MOST_SIDE_BYTES = 60 * 1024
+"""Of one message on a side channel."""
+
+
+class Offer(Struct, frozen=True, kw_only=True, gc=False):
+    """The sender speaks the protocol's versions from `least` to `most`, and has these side channels, by name."""
+
+    least: int
+    most: int
+    channels: tuple[str, ...]
+
+
+class Side(Struct, frozen=True, kw_only=True, gc=False):
+    """One message on the side channel of that name."""
+
+    channel: str
+    body: bytes
+
+
+class Unknown(Struct, frozen=True, kw_only=True, gc=False):
+    """A message of a type that this version does not know; it is dropped and counted, and no fault of the sender."""
+
+    code: int

@@ -1,0 +1,160 @@
+"""Every message that nodes say to each other, on every channel, and bytes that no honest node sends."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync
+from p2pfl.errors import PeerFault
+from p2pfl.net.spread import CHANNEL as VITALS
+from p2pfl.net.spread import VitalsTold
+from p2pfl.runtime.agreeing import CHANNEL as SCHEMA
+from p2pfl.runtime.agreeing import ProposalPart, ProposalsHeld
+from p2pfl.runtime.charter_talk import CHANNEL as CHARTER
+from p2pfl.runtime.charter_talk import CharterAsked, CharterPart, CharterTold
+from p2pfl.wire import Offer, Side, encode
+
+D1, D2, D3 = (bytes([number]) * 16 for number in (1, 2, 3))
+
+HELLO = Hello(
+    incarnation=1,
+    seq=300,
+    pending=None,
+    request_digest=b"",
+    has_replicas=True,
+    chain=D1,
+    chain_before=D2,
+    version=70000,
+    closing=None,
+    level=None,
+    done=False,
+    have_yours=True,
+    generation=2,
+    life=70001,
+    process=70002,
+    trained=9,
+    bound=40,
+    begun=b"\x07",
+    through=b"\x02",
+)
+REQUEST = Request(
+    incarnation=1,
+    seq=2,
+    version=3,
+    echo=None,
+    weight=0.5,
+    staleness=1.0,
+    pace_s=0.25,
+    terms=(3.0,),
+    audit=b"",
+    body=b"\x01\x02\x03",
+)
+REPLY = Reply(
+    incarnation=1,
+    seq=2,
+    request_digest=D3,
+    version=4,
+    factor=0.125,
+    pace_s=2.0,
+    terms=(0.125,),
+    weight=0.75,
+    body=b"\xff",
+)
+
+# Every message once at least: prefix, header and body apart. Changing any of these means another protocol: raise its
+# version along with them.
+GOLDEN = [
+    (
+        HELLO,
+        "7032 09 01 0000 4b000000 0000000000000000",
+        (
+            "dc001301cd012cc0c400c3c41001010101010101010101010101010101c41002020202020202020202020202020202"
+            "ce00011170c0c0c2c302ce00011171ce000111720928c40107c40102"
+        ),
+        "",
+    ),
+    (
+        REQUEST,
+        "7032 09 02 0000 2c000000 0300000000000000",
+        "99010203c0cb3fe0000000000000cb3ff0000000000000cb3fd000000000000091cb4008000000000000c400",
+        "010203",
+    ),
+    (
+        REPLY,
+        "7032 09 03 0000 3b000000 0100000000000000",
+        (
+            "980102c4100303030303030303030303030303030304cb3fc0000000000000cb4000000000000000"
+            "91cb3fc0000000000000cb3fe8000000000000"
+        ),
+        "ff",
+    ),
+    (Ready(version=128), "7032 09 04 0000 0c000000 0000000000000000", "98cc80c0c0000000c400c400", ""),
+    (
+        Ready(version=9, closing=3, trained=8, bound=40, known=70003, begun=b"\x0f", through=b"\x01"),
+        "7032 09 04 0000 11000000 0000000000000000",
+        "980903c00828ce00011173c4010fc40101",
+        "",
+    ),
+    (Ready(version=0, level=2), "7032 09 04 0000 0b000000 0000000000000000", "9800c002000000c400c400", ""),
+    (Resync(incarnation=5), "7032 09 05 0000 02000000 0000000000000000", "9105", ""),
+    (
+        Ask(incarnation=1, seq=2, request_digest=D3),
+        "7032 09 06 0000 15000000 0000000000000000",
+        "930102c41003030303030303030303030303030303",
+        "",
+    ),
+    (
+        Busy(incarnation=1, seq=2, retry_after_s=1.5),
+        "7032 09 07 0000 0c000000 0000000000000000",
+        "930102cb3ff8000000000000",
+        "",
+    ),
+    (Done(version=9), "7032 09 08 0000 02000000 0000000000000000", "9109", ""),
+    (LivesTold(lives=((3, 1, 70001),)), "7032 09 09 0000 0a000000 0000000000000000", "9191930301ce00011171", ""),
+    (Resign(process=7, other_ms=9), "7032 09 0a 0000 03000000 0000000000000000", "920709", ""),
+    (
+        Offer(least=9, most=9, channels=("charter/1", "vitals/1")),
+        "7032 09 0b 0000 17000000 0000000000000000",
+        "93090992a9636861727465722f31a8766974616c732f31",
+        "",
+    ),
+    (
+        Side(channel="vitals/1", body=b"x"),
+        "7032 09 0c 0000 0d000000 0000000000000000",
+        "92a8766974616c732f31c40178",
+        "",
+    ),
+]
+ASIDE = [
+    (CHARTER, CharterTold(version=3, fingerprint=D1), f"930103c410{'01' * 16}"),
+    (CHARTER, CharterAsked(version=2), "920202"),
+    (CHARTER, CharterPart(size=9, offset=4, part=b"ab"), "94030904c4026162"),
+    (VITALS, VitalsTold(rows=((3, b"row"), (7, b"x"))), "9201929203c403726f779207c40178"),
+    (SCHEMA, ProposalsHeld(held=b"\x05", agreed=b""), "9301c40105c400"),
+    (SCHEMA, ProposalPart(member=2, size=9, offset=4, part=b"ab"), "9502020904c4026162"),
+]
+"""Every message of every side channel, and its bytes."""
+
+SAMPLES = [message for message, *_ in GOLDEN]
+FRAMES = [b"".join(encode(message)) for message in SAMPLES]
+BODIES = [channel.pack(message).body for channel, message, _ in ASIDE]
+
+
+@st.composite
+def damaged(draw, originals):
+    """One of `originals` after up to three blows."""
+    raw = bytearray(draw(st.sampled_from(originals)))
+    for _ in range(draw(st.integers(0, 3))):
+        here = draw(st.integers(0, len(raw)))
+        there = draw(st.integers(here, min(len(raw), here + 40)))
+        piece = draw(st.binary(max_size=20) | st.just(bytes(raw[here:there]) * 2))
+        raw[here:there] = piece
+    return bytes(raw)
+
+
+def outcome(decoder, *arguments, **options):
+    """The result, or the fault; every other exception passes and fails the test."""
+    try:
+        return decoder(*arguments, **options)
+    except PeerFault as fault:
+        return fault

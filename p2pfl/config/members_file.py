@@ -21,7 +21,8 @@ from p2pfl.config.charter import (
     realm_of,
     unpack,
 )
-from p2pfl.config.model import HASH_BYTES, MEMBER, TRAINING, Edges, FederationConfig, Kinds, Member
+from p2pfl.config.identity import HASH_BYTES
+from p2pfl.config.model import MEMBER, TRAINING, Edges, FederationConfig, Kinds, Member
 from p2pfl.config.tables import (
     Kind,
     Mistakes,

@@ -3,18 +3,11 @@
 Parsing, defaults' origin and error texts are in `load`; these classes only hold the result. Times are in seconds,
 sizes in bytes. A default here is the default of the file.
 
-What two nodes must agree on before they talk is a hash for each shared section and key, and one over all of them.
-Defaults are filled in, so that writing a default out changes nothing. Addresses and `[network]` do not count, because
-they may differ from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file
-only the name counts: models that do not match are found by their shapes. Where the file names admin keys, what a
-charter may change does not count either (`charter`): members, graph and rounds.
+What two nodes must agree on before they talk is in `identity`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -50,8 +43,6 @@ Edges = tuple[tuple[int, int], ...]
 """Sorted pairs (i, j) of member indices with i < j."""
 
 USUAL_METHOD, USUAL_ROBUST_METHOD = "variate:beta=0.1", "plain"
-
-HASH_BYTES = 32
 
 
 def usual_method(rule: str) -> str:
@@ -398,97 +389,3 @@ OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
 
 DATA: Kinds = {"reload_s": number(0, above=True)}
 """The keys of `[data]` that are not the task's."""
-
-
-_LATER_TRAINING: Mapping[str, Any] = {"schedule": "constant", "keep_optimizer": False, "stop": None}
-"""Keys that came later, and their defaults, by which older versions act: at these the hash of a federation, which
-charters and snapshots name, is what it was before.
-"""
-
-
-def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
-    """(name, 32-byte hash) of each shared section, always in the same order."""
-    head: dict[str, Any] = {"name": federation.name, "seed": federation.seed}
-    if federation.admin:
-        head["admin"] = _admin(federation)
-    contents: dict[str, Any] = {
-        "federation": head,
-        "task": federation.task.contents,
-        "training": _training(federation),
-        "gossip": dataclasses.asdict(federation.gossip),
-        **_membership(federation),
-        **({} if federation.privacy is None else {"privacy": dataclasses.asdict(federation.privacy)}),
-    }
-    return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
-
-
-def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
-    """(name, 32-byte hash) of each key that both ends must agree on, always in the same order.
-
-    `training.rounds` and its like, so that two nodes can name what differs; the members, the graph and the options of
-    a task, which have no fixed keys, count as one each.
-    """
-    contents: dict[str, Any] = {
-        "federation.name": federation.name,
-        "federation.seed": federation.seed,
-        "task.name": federation.task.name,
-        "task.options": federation.task.options,
-        **{f"training.{key}": value for key, value in _training(federation, all_keys=True).items()},
-        **_by_key("gossip", federation.gossip),
-        **({"federation.admin": _admin(federation)} if federation.admin else {}),
-        **_membership(federation),
-        **({} if federation.privacy is None else _by_key("privacy", federation.privacy)),
-    }
-    return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
-
-
-def federation_id(federation: FederationConfig) -> bytes:
-    """A 32-byte hash that differs whenever any section does."""
-    fields = [field for name, digest in sections(federation) for field in (name.encode(), digest)]
-    return _hash(b"".join(len(field).to_bytes(8, "little") + field for field in fields), "p2pfl-fed-id")
-
-
-def _training(federation: FederationConfig, *, all_keys: bool = False) -> dict[str, Any]:
-    found = dataclasses.asdict(federation.training) | {"method": federation.method}
-    left_out = {"rounds"} if federation.admin else set()
-    if not all_keys:
-        left_out |= {key for key, usual in _LATER_TRAINING.items() if found[key] == usual}
-    return {key: value for key, value in found.items() if key not in left_out}
-
-
-def _admin(federation: FederationConfig) -> list[str]:
-    return sorted(key.hex() for key in federation.admin)
-
-
-def _membership(federation: FederationConfig) -> dict[str, Any]:
-    """With admin keys the charter says who belongs to it and what the graph is, and changes while nodes run."""
-    if federation.admin:
-        usual = federation.gossip.compressor
-        return {"edges": sorted(table for table in federation.edge_tables if table[2] != usual)}
-    return {
-        "node": [{"name": member.name, "key": member.key.hex()} for member in federation.members],
-        "edges": _graph(federation),
-    }
-
-
-def _by_key(section: str, config: Any) -> dict[str, Any]:
-    return {f"{section}.{key}": value for key, value in dataclasses.asdict(config).items()}
-
-
-def _graph(federation: FederationConfig) -> Any:
-    """A static graph counts as its edges alone, a schedule with the order of its rounds; then what single edges use."""
-    usual = federation.gossip.compressor
-    own = [[*edge, spec] for edge, spec in sorted(federation.edge_compressors.items()) if spec != usual]
-    if not federation.schedule and not own:
-        return federation.edges
-    return {"union": federation.edges, "rounds": federation.schedule} | ({"compressors": own} if own else {})
-
-
-def _canonical(content: Any) -> bytes:
-    """Write TOML dates, which JSON lacks, as ISO text."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
-    return text.encode("ascii")
-
-
-def _hash(content: bytes, person: str) -> bytes:
-    return hashlib.blake2b(content, digest_size=HASH_BYTES, person=person.encode()).digest()

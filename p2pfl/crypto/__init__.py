@@ -18,7 +18,7 @@ WHOLE_SECTIONS = {
     "edges": "edges (the graph, or [[edge]] tables)",
     "schema": "the schema of the tables",
     "model": "the model's shape",
-    OTHERS: "a table that only one of the files has (such as [privacy])",
+    OTHERS: "a table or key that only one of the files has (such as [privacy])",
 }
 """What differs where no single key can be named."""
 

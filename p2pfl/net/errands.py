@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import aiohttp
 
-from p2pfl.config.model import HASH_BYTES, FederationConfig, federation_id, keys
+from p2pfl.config.identity import HASH_BYTES, federation_id, keys
+from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.handshake import FederationBinding, Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session

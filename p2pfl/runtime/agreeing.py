@@ -24,7 +24,8 @@ from msgspec import Meta, Struct
 from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 
-from p2pfl.config.model import HASH_BYTES, FederationConfig, NodeConfig, federation_id, keys
+from p2pfl.config.identity import HASH_BYTES, federation_id, keys
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from p2pfl.config.model import FederationConfig, Member, NodeConfig, federation_id
+from p2pfl.config.identity import federation_id
+from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.net.address import Address, parse_address
 from p2pfl.net.beacon import own_about, prefix_of, seal
 from p2pfl.net.discovery import Discovery

@@ -14,9 +14,10 @@ import msgspec
 
 from p2pfl.config.charter import Charter, amended, checked, signed
 from p2pfl.config.graph import read_graph
+from p2pfl.config.identity import federation_id
 from p2pfl.config.invites import MOST_SECONDS, TOKEN_BYTES, Invite, Request, in_words, invite_of
 from p2pfl.config.members_file import members_file, members_text
-from p2pfl.config.model import Edges, FederationConfig, Member, federation_id
+from p2pfl.config.model import Edges, FederationConfig, Member
 from p2pfl.config.tables import Mistakes
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
 from p2pfl.errors import UserError

@@ -17,16 +17,9 @@ import numpy as np
 from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.cores import hops, settings_of
+from p2pfl.config.identity import HASH_BYTES, federation_id, keys
 from p2pfl.config.load import find_member
-from p2pfl.config.model import (
-    HASH_BYTES,
-    FederationConfig,
-    Member,
-    NodeConfig,
-    TrainingConfig,
-    federation_id,
-    keys,
-)
+from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
 from p2pfl.core.core import Core
 from p2pfl.core.lives import Life, Start
 from p2pfl.core.settings import Settings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from p2pfl.config.identity import federation_id, keys, sections
 from p2pfl.config.load import load_config
-from p2pfl.config.model import federation_id, keys, sections
 from p2pfl.crypto.handshake import MAX_SECTIONS
 
 EDGE = '[[edge]]\nbetween = ["pi0", "pi1"]\ncompressor = "{spec}"\n\n'

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import key_of, ward
 
+from p2pfl.config.identity import federation_id
 from p2pfl.config.invites import (
     INVITE,
     REQUEST,
@@ -28,7 +29,6 @@ from p2pfl.config.invites import (
     request_line,
     require_current,
 )
-from p2pfl.config.model import federation_id
 from p2pfl.errors import UserError
 
 TOKEN = bytes(range(16))

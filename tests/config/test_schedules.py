@@ -8,8 +8,8 @@ import pytest
 
 from p2pfl.cli.main import exit_code
 from p2pfl.config.graph import DisconnectedGraph
+from p2pfl.config.identity import federation_id, sections
 from p2pfl.config.load import federation_mistakes, load_config
-from p2pfl.config.model import federation_id, sections
 from topologies.families import FAMILIES
 from topologies.family import Family, GraphKind
 from topologies.schedules.schedule import MixingMatrix, Schedule

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from p2pfl.config.identity import federation_id
 from p2pfl.config.load import load_config, load_node
-from p2pfl.config.model import GOSSIP, TRAINING, GossipConfig, TrainingConfig, federation_id
+from p2pfl.config.model import GOSSIP, TRAINING, GossipConfig, TrainingConfig
 from p2pfl.config.writing import NewMember, node_text
 
 OFF = re.compile(r"(?m)^# (?=[a-z_]+ = )")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from p2pfl.config.identity import sections
 from p2pfl.config.load import load_node
-from p2pfl.config.model import sections
 from p2pfl.core.messages import Reply, Request
 from p2pfl.errors import UserError
 from p2pfl.net.links import Links

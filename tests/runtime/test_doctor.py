@@ -9,8 +9,8 @@ from ipaddress import ip_interface
 import pytest
 
 from p2pfl.cli.main import main
+from p2pfl.config.identity import federation_id
 from p2pfl.config.load import load_config
-from p2pfl.config.model import federation_id
 from p2pfl.net.beacon import About, own_about
 from p2pfl.net.interfaces import Interface
 from p2pfl.net.overhear import Announced, Tally

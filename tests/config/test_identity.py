@@ -1,0 +1,93 @@
+"""The identity of a federation stays when a version adds a key, and no default is ever changed in place."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from p2pfl.config import identity
+from p2pfl.config.identity import FOUNDING, NAMED, counting, federation_id, keys
+from p2pfl.config.load import load_config
+from p2pfl.config.model import GossipConfig, TrainingConfig
+from p2pfl.config.privacy import PrivacyConfig
+
+SECTIONS = {"training": TrainingConfig, "gossip": GossipConfig, "privacy": PrivacyConfig}
+NONE_THERE = dataclasses.MISSING
+DEFAULTS = {
+    "training": {
+        "rounds": 40,
+        "time_s": None,
+        "local_steps": 20,
+        "local_epochs": None,
+        "batch_size": 16,
+        "optimizer": "sgd",
+        "learning_rate": 0.2,
+        "schedule": "constant",
+        "keep_optimizer": False,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "method": None,
+        "speed_correction": 1.0,
+        "closing_rounds": 10,
+        "when_through": "train",
+        "stop": None,
+        "evaluate_every": 1,
+    },
+    "gossip": {
+        "compressor": "q4",
+        "share": ("*",),
+        "rule": "mean",
+        "staleness": "hinge-polynomial:4,0.5",
+        "gamma": 1.0,
+        "start_wait_s": 60.0,
+        "linger_s": 30.0,
+        "max_wait_s": 5.0,
+        "exchanges_per_s": 200.0,
+        "audit_every": 64,
+        "vitals": True,
+    },
+    "privacy": {
+        "unit": "record",
+        "epsilon": None,
+        "noise": None,
+        "delta": NONE_THERE,
+        "clip": 1.0,
+        "rounds": None,
+        "accountant": "prv",
+        "test_set": "private",
+    },
+}
+"""Of this file a row is added for a new key; none is ever changed."""
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_default_is_what_it_was(section):
+    assert {key.name: key.default for key in dataclasses.fields(SECTIONS[section])} == DEFAULTS[section]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_keys_that_always_count_are_keys(section):
+    assert FOUNDING[section] <= NAMED[section] <= set(DEFAULTS[section])
+
+
+@pytest.mark.parametrize("section", ["training", "gossip"])
+def test_a_key_that_a_later_version_adds_counts_only_where_it_is_set(valid_text, write, section):
+    federation = load_config(write(valid_text))
+    before = getattr(federation, section)
+    later = dataclasses.make_dataclass(
+        "Later", [("newest", int, dataclasses.field(default=7))], bases=(SECTIONS[section],), frozen=True, kw_only=True
+    )
+    values = {key.name: getattr(before, key.name) for key in dataclasses.fields(before)}
+    usual, other = (dataclasses.replace(federation, **{section: later(**values, **own)}) for own in ({}, {"newest": 8}))
+    assert federation_id(usual) == federation_id(federation)
+    assert keys(usual) == keys(federation)
+    assert federation_id(other) != federation_id(federation)
+    assert set(dict(keys(other))) - set(dict(keys(federation))) == {f"{section}.newest"}
+
+
+def test_a_founding_key_counts_at_its_default_too():
+    """Else the identity of today's federations would be another one."""
+    assert counting("gossip", GossipConfig()) == DEFAULTS["gossip"]
+    assert set(counting("training", TrainingConfig())) == FOUNDING["training"]
+    assert identity.HASH_BYTES == 32

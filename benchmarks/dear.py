@@ -36,8 +36,8 @@ from p2pfl.core.events import ReplyApplied
 from p2pfl.core.records import next_chain
 from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.net.address import free_ports
-from p2pfl.runtime import parts
-from p2pfl.runtime.app import Application
+from p2pfl.node import assembly
+from p2pfl.node.application import Application
 
 TASK = """
 import time
@@ -88,7 +88,7 @@ class Attacker(Application):
     """Begins exchanges without end; the model that it shows is encoded once for each size of a body."""
 
     def _engine_of(self, recovered: Any) -> Engine:
-        engine = parts.make_engine(self.setup, recovered)
+        engine = assembly.make_engine(self.setup, recovered)
         compute, codec, size = engine.run, engine.codecs.of(1), engine.state.model.size
         push = np.random.default_rng(0).standard_normal(size).astype(np.float32) / 100
         bodies = itertools.cycle([bytes(codec.encode(push)), bytes(codec.encode(-push))])

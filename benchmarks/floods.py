@@ -61,7 +61,7 @@ def node(folder: Path, name: str, figures_fd: int) -> None:
     import asyncio  # noqa: PLC0415 - in the process of a node
 
     from p2pfl.cli.run import be_node  # noqa: PLC0415 - as above
-    from p2pfl.runtime.app import Application  # noqa: PLC0415 - as above
+    from p2pfl.node.application import Application  # noqa: PLC0415 - as above
 
     class Telling(Application):
         def _begin(self, driver: Any, links: Any) -> None:

@@ -30,7 +30,7 @@ from p2pfl.learn.samples import TensorSamples
 from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.reading import read_table
 from p2pfl.learn.table.scoring import TableModel
-from p2pfl.runtime.parts import load_learner
+from p2pfl.node.assembly import load_learner
 
 SITES = {"north": (95, 45), "south": (18, 122), "west": (20, 20)}
 """Malignant and benign rows of each; all others are for the test."""

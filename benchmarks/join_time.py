@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.cli.asking import PageAddress, ask_status
+from p2pfl.features.status import whereabouts
 from p2pfl.net.address import free_ports
-from p2pfl.runtime import whereabouts
 
 P2PFL = (sys.executable, "-m", "p2pfl.cli.main")
 DEADLINE_S = 120.0

@@ -220,15 +220,16 @@ def run_node(folder: str, name: str, *, probe: bool) -> Figures:
     import torch  # noqa: F401, PLC0415 - what is imported is no part of the measured memory
 
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - as above
-    from p2pfl.runtime.app import Application  # noqa: PLC0415 - as above
-    from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
+    from p2pfl.features import FEATURES  # noqa: PLC0415 - as above
+    from p2pfl.node.application import Application  # noqa: PLC0415 - as above
+    from p2pfl.node.assembly import read_setup  # noqa: PLC0415 - as above
 
     described = load_config(Path(folder))
     before = resident_bytes()
     setup = read_setup(described, load_node(node_file(described, name), described, name))
 
     async def run() -> tuple[Any, dict[str, Any]]:
-        node = Application(setup, on_line=lambda _line: None)
+        node = Application(setup, on_line=lambda _line: None, features=FEATURES)
         running = asyncio.create_task(node.run())
         late: dict[str, Any] = {}
         if probe:

@@ -22,8 +22,8 @@ import aiohttp
 from page_site import Made, federation_of, identity_of
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.net.http import StatusPage
-from p2pfl.net.spread import MESSAGE_BYTES, ROW_BYTES, VitalsSpread, VitalsTold, period_s
+from p2pfl.features.status.page_server import StatusPage
+from p2pfl.features.status.spread import MESSAGE_BYTES, ROW_BYTES, VitalsSpread, VitalsTold, period_s
 from p2pfl.reporting.vitals import Vitals, bitmap, realm_of
 
 PERIODS = 4

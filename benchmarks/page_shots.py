@@ -21,7 +21,7 @@ import numpy as np
 from page_site import Made
 from PIL import Image
 
-from p2pfl.net.http import StatusPage
+from p2pfl.features.status.page_server import StatusPage
 
 LONG_S = 440
 TROUBLE_S = 150

@@ -19,18 +19,18 @@ from typing import Any
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.core.facts import Phase
 from p2pfl.crypto.identity import Identity
+from p2pfl.features.status.display import Display
+from p2pfl.features.status.hearing import Hearing
+from p2pfl.features.status.lookout import Lookout
+from p2pfl.features.status.page_server import StatusPage
+from p2pfl.features.status.spread import VitalsTold, period_s
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
-from p2pfl.net.http import StatusPage
-from p2pfl.net.spread import VitalsTold, period_s
+from p2pfl.node.feed import Feed
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign
-from p2pfl.runtime.display import Display
-from p2pfl.runtime.feed import Feed
-from p2pfl.runtime.hearing import Hearing
-from p2pfl.runtime.overview import software
-from p2pfl.runtime.watch import Lookout
+from p2pfl.software import software
 from topologies import build
 
 ROUNDS = 400

@@ -77,7 +77,7 @@ def free_base_port() -> int:
 def launch(ward: Path, way: str, train_s: float, began: float) -> Figures:
     """Start the nodes, look at them, stop them."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - part of what is measured
-    from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
+    from p2pfl.fleet.fleet import Fleet  # noqa: PLC0415 - as above
 
     fleet = Fleet(load_config(ward), spawn=way == "spawned")
     figures: Figures = {}

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from p2pfl.compress.interface import Compressor
     from p2pfl.errors import UserError
     from p2pfl.federation import Federation, load_federation
+    from p2pfl.fleet.process import Node
     from p2pfl.learn.interface import Learner, LocalRound
     from p2pfl.learn.methods.method import Method
     from p2pfl.learn.task import Task
+    from p2pfl.node.round_callback import RoundState
     from p2pfl.reporting.report import Report
-    from p2pfl.runtime.each_round import RoundState
-    from p2pfl.runtime.process import Node
 
 __all__ = [
     "Compressor",
@@ -42,9 +42,9 @@ _HOME = {
     "Learner": "p2pfl.learn.interface",
     "LocalRound": "p2pfl.learn.interface",
     "Method": "p2pfl.learn.methods.method",
-    "Node": "p2pfl.runtime.process",
+    "Node": "p2pfl.fleet.process",
     "Report": "p2pfl.reporting.report",
-    "RoundState": "p2pfl.runtime.each_round",
+    "RoundState": "p2pfl.node.round_callback",
     "Rule": "p2pfl.aggregate.interface",
     "Task": "p2pfl.learn.task",
     "UserError": "p2pfl.errors",

@@ -30,9 +30,9 @@ from p2pfl.errors import UserError
 from p2pfl.learn.task import LearnerFactory, Task
 
 if TYPE_CHECKING:
+    from p2pfl.node.round_callback import RoundState
     from p2pfl.reporting.history import Point
     from p2pfl.reporting.report import Report
-    from p2pfl.runtime.each_round import RoundState
 
 WHERE = "Federation"
 """The name that errors give instead of a file."""
@@ -172,7 +172,7 @@ class Federation:
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or every round of a node ended in no finite model.
         """
-        from p2pfl.runtime.together import Wishes, run_together  # noqa: PLC0415 - who simulates needs no network
+        from p2pfl.fleet.one_process import Wishes, run_together  # noqa: PLC0415 - who simulates needs no network
 
         wishes = Wishes(
             compute=self._compute,
@@ -199,7 +199,7 @@ class Federation:
         Paths in `options` and what node files of an older folder say are not carried over.
         Raises UserError: the folder exists, or the task is an object that no file names.
         """
-        from p2pfl.runtime.folders import save  # noqa: PLC0415 - as above
+        from p2pfl.node.folders import save  # noqa: PLC0415 - as above
 
         try:
             return save(self.config, Path(folder), compute=self._compute)

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from p2pfl.core.messages import Ask, Busy, Done, Hello, LivesTold, Ready, Reply, Request, Resign, Resync
 from p2pfl.errors import PeerFault
-from p2pfl.net.spread import CHANNEL as VITALS
-from p2pfl.net.spread import VitalsTold
-from p2pfl.runtime.agreeing import CHANNEL as SCHEMA
-from p2pfl.runtime.agreeing import ProposalPart, ProposalsHeld
-from p2pfl.runtime.charter_talk import CHANNEL as CHARTER
-from p2pfl.runtime.charter_talk import CharterAsked, CharterPart, CharterTold
+from p2pfl.features.members.talk import CHANNEL as CHARTER
+from p2pfl.features.members.talk import CharterAsked, CharterPart, CharterTold
+from p2pfl.features.status.spread import CHANNEL as VITALS
+from p2pfl.features.status.spread import VitalsTold
+from p2pfl.features.tables.agreeing import CHANNEL as SCHEMA
+from p2pfl.features.tables.agreeing import ProposalPart, ProposalsHeld
 from p2pfl.wire import Offer, Side, encode
 
 D1, D2, D3 = (bytes([number]) * 16 for number in (1, 2, 3))

@@ -101,12 +101,12 @@ def test_every_module_can_be_imported_first():
     assert ran.stdout == "", ran.stdout + ran.stderr
 
 
-READS_CLOCKS = "p2pfl/net/probe.py"
+READS_CLOCKS = "p2pfl/features/lan/probe.py"
 """`p2pfl doctor` tells whose clock is off."""
 WALL_CLOCK = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
 
 
-COMPARES_CLOCKS = ROOT / "p2pfl/net/probe.py"
+COMPARES_CLOCKS = ROOT / "p2pfl/features/lan/probe.py"
 """The doctor's question is whose clock is wrong."""
 ENDS_INVITES = ROOT / "p2pfl/cli/wall_clock.py"
 """An invite ends after some days, by the clock of who made it: commands of people ask, and no node does."""

@@ -70,7 +70,7 @@ def place_of(url: str) -> PageAddress:
 def read_folder(target: str) -> LocalFederation:
     """Raises UserError: the federation or a node file in the folder is wrong."""
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.charters import newest_here  # noqa: PLC0415 - as above
+    from p2pfl.features.members.keeper import newest_here  # noqa: PLC0415 - as above
 
     federation = newest_here(load_config(Path(target)))
     members = [member for member in federation.members if not getattr(member, "retired", False)]
@@ -81,7 +81,7 @@ def read_folder(target: str) -> LocalFederation:
 
 
 def _local(name: str, state: Path) -> LocalMember:
-    from p2pfl.runtime import whereabouts  # noqa: PLC0415 - as above
+    from p2pfl.features.status import whereabouts  # noqa: PLC0415 - as above
 
     there = whereabouts.read(state)
     if there is None:
@@ -97,7 +97,7 @@ def _local(name: str, state: Path) -> LocalMember:
 
 def _result(state: Path) -> dict[str, Any] | None:
     """The `result.json` of a node that has ended, with its phase; None: there is none that could be read."""
-    from p2pfl.runtime.conclusion import RESULT_FILE  # noqa: PLC0415 - as above
+    from p2pfl.node.conclusion import RESULT_FILE  # noqa: PLC0415 - as above
 
     try:
         with (state / RESULT_FILE).open("rb") as file:

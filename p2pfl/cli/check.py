@@ -138,7 +138,7 @@ def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[s
 
 def _look_for_budgets(federation: FederationConfig, findings: Findings) -> None:
     """Warn of nodes that have never run and have no word that their budget begins: they would train nothing."""
-    from p2pfl.runtime.word import word_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.node.permission import word_file  # noqa: PLC0415 - `--help` stays instant
 
     new = [node for node in findings.here.values() if not node.state_dir.exists()]
     without = [node.name for node in new if not word_file(node.key_file).exists()]
@@ -186,7 +186,7 @@ def _load_learners(federation: FederationConfig, findings: Findings) -> None:
 def _learner(federation: FederationConfig, member: Member, node: NodeConfig | None) -> Learner:
     from p2pfl.learn.load import make_learner  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.privacy.protection import protection_of  # noqa: PLC0415 - as above
-    from p2pfl.runtime.parts import load_learner  # noqa: PLC0415 - as above
+    from p2pfl.node.assembly import load_learner  # noqa: PLC0415 - as above
 
     if node is not None:
         return load_learner(federation, node)
@@ -243,8 +243,8 @@ def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
     from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
-    from p2pfl.runtime.engine_thread import needs_of  # noqa: PLC0415 - as above
-    from p2pfl.runtime.parts import durability_of  # noqa: PLC0415 - as above
+    from p2pfl.node.assembly import durability_of  # noqa: PLC0415 - as above
+    from p2pfl.node.engine_thread import needs_of  # noqa: PLC0415 - as above
 
     for index in sorted(findings.here.keys() & findings.learners.keys()):
         node, learner = findings.here[index], findings.learners[index]

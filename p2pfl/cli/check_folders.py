@@ -32,7 +32,7 @@ def look_into_folders(federation: FederationConfig) -> FoldersFound:
 def _look_into(federation: FederationConfig, member: Member, found: FoldersFound) -> None:
     from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.net.discovery import require_zeroconf  # noqa: PLC0415 - as above
+    from p2pfl.features.lan.discovery import require_zeroconf  # noqa: PLC0415 - as above
 
     file = node_file(federation, member.name)
     if not file.parent.is_dir():

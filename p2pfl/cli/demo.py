@@ -15,7 +15,7 @@ from p2pfl.cli.output import Form, check_report, format_option, log_option, wher
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-    from p2pfl.runtime.fleet import Attackers, Lies
+    from p2pfl.fleet.fleet import Attackers, Lies
 
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
@@ -134,7 +134,7 @@ def demo(
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:
     """The attackers, if any were asked for. Raises UserError: the options contradict each other."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.fleet import find_attackers  # noqa: PLC0415 - as above
+    from p2pfl.fleet.fleet import find_attackers  # noqa: PLC0415 - as above
 
     if not byzantine and attack is None:
         return None
@@ -151,7 +151,7 @@ def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers
 
 
 def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: int, attack: str | None) -> Lies | None:
-    from p2pfl.runtime.fleet import Lies  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.fleet.fleet import Lies  # noqa: PLC0415 - `--help` stays instant
 
     if attackers is None or attack is None:
         return None
@@ -184,7 +184,7 @@ def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int,
     from p2pfl.cli.new import check_graph  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.net.address import free_ports  # noqa: PLC0415 - as above
-    from p2pfl.runtime.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - as above
+    from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - as above
 
     _check_options(partition, str(options["compressor"]), str(options["rule"]))
     options = options | {"rule": _own_rule(str(options["rule"]))}

@@ -12,8 +12,8 @@ from p2pfl.cli.output import Form, format_option, write_json, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
-    from p2pfl.net.overhear import Tally
-    from p2pfl.runtime.doctor import Diagnosis, Patient, Problem
+    from p2pfl.features.lan.doctor import Diagnosis, Patient, Problem
+    from p2pfl.features.lan.overhear import Tally
 
 WRONG = 1
 NOTICEABLE_S = 2.0
@@ -45,8 +45,8 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     Nothing is changed: it may be run beside a node or without one, by any user. Exits with 1 if something is wrong.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.charters import newest_here  # noqa: PLC0415 - as above
-    from p2pfl.runtime.doctor import examine  # noqa: PLC0415 - as above
+    from p2pfl.features.lan.doctor import examine  # noqa: PLC0415 - as above
+    from p2pfl.features.members.keeper import newest_here  # noqa: PLC0415 - as above
 
     described = newest_here(load_config(federation))
     node = _node(described, name)
@@ -75,8 +75,8 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
 def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
     """Whose list of members is older than the newest that is known, by what the node that runs here has heard."""
     from p2pfl.cli.asking import ask_federation, place_of  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.doctor import Problem  # noqa: PLC0415 - as above
-    from p2pfl.runtime.whereabouts import find  # noqa: PLC0415 - as above
+    from p2pfl.features.lan.doctor import Problem  # noqa: PLC0415 - as above
+    from p2pfl.features.status.whereabouts import find  # noqa: PLC0415 - as above
 
     here = None if node is None else find(node.state_dir)
     if federation.edition is None or here is None or here.status is None:

@@ -28,9 +28,9 @@ from p2pfl.cli.output import (
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
+    from p2pfl.fleet.fleet import Fleet, Lies
     from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
-    from p2pfl.runtime.fleet import Fleet, Lies
 
 REPORT_FILE = "report.json"
 STOPPED = 130
@@ -139,11 +139,11 @@ def run_fleet(
     log: tuple[str, ...] = (),
 ) -> int:
     """Start the nodes, show them, write report and picture; returns the exit code."""
+    from p2pfl.fleet.claim import claimed  # noqa: PLC0415 - as above
+    from p2pfl.fleet.fleet import Fleet  # noqa: PLC0415 - as above
+    from p2pfl.fleet.references import refuse_references  # noqa: PLC0415 - as above
     from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
-    from p2pfl.runtime.claim import claimed  # noqa: PLC0415 - as above
-    from p2pfl.runtime.fleet import Fleet  # noqa: PLC0415 - as above
-    from p2pfl.runtime.references import refuse_references  # noqa: PLC0415 - as above
 
     if references:
         refuse_references(federation, "--references")
@@ -175,7 +175,7 @@ def _require_budget(federation: FederationConfig) -> None:
     if federation.privacy is None:
         return
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.spending import purses  # noqa: PLC0415 - as above
+    from p2pfl.node.spending import purses  # noqa: PLC0415 - as above
 
     without = [one.name for one in purses(federation) if one.ledger is None and not one.is_waiting]
     if len(without) == len(federation.present):
@@ -187,7 +187,7 @@ def _require_budget(federation: FederationConfig) -> None:
 
 def _compare(written: Report, fleet: Fleet) -> None:
     """Add what the nodes learn without each other; not after Ctrl-C, nor where nobody has ended well."""
-    from p2pfl.runtime.references import add_references  # noqa: PLC0415 - as above
+    from p2pfl.fleet.references import add_references  # noqa: PLC0415 - as above
 
     if fleet.stopping or not any(node.finished for node in written.nodes):
         click.echo("no references: the run did not come to its end", err=True)
@@ -224,7 +224,7 @@ def _left_alone(nodes: list[NodeReport]) -> int:
 
 async def _watch(fleet: Fleet, *, quiet: bool, logs: Logs) -> Report:
     from p2pfl.cli.live import LiveView  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.report import final_report  # noqa: PLC0415 - as above
+    from p2pfl.fleet.report import final_report  # noqa: PLC0415 - as above
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -16,6 +16,8 @@ from rich.live import Live
 from rich.table import Table
 
 from p2pfl.cli.output import figure, footnote, size, spent_of
+from p2pfl.fleet.fleet import Child, Fleet
+from p2pfl.fleet.report import History
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.history import Point
@@ -23,8 +25,6 @@ from p2pfl.reporting.logs import Logs
 from p2pfl.reporting.measures import in_words, measures_of, shown, value_of
 from p2pfl.reporting.status import NodeLine
 from p2pfl.reporting.withheld import instead
-from p2pfl.runtime.fleet import Child, Fleet
-from p2pfl.runtime.report import History
 
 LINE_EVERY_S = 2.0
 BEFORE, AFTER = ("node", "state", "round"), ("staleness", "sent", "peers", "distance")

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from p2pfl.config.invites import Request
     from p2pfl.config.model import FederationConfig
     from p2pfl.crypto.identity import Identity
-    from p2pfl.runtime.handing import Handed
-    from p2pfl.runtime.nearby import Places
+    from p2pfl.features.members.handing_over import Handed
+    from p2pfl.features.members.nearby import Places
 
 LINES = {
     "list": "Show the members, those that were removed too.",
@@ -66,7 +66,7 @@ def show(*, federation: Path, form: Form) -> None:
     """Show the members, those that were removed too, and how many neighbors each has."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - as above
-    from p2pfl.runtime.charters import newest_here  # noqa: PLC0415 - as above
+    from p2pfl.features.members.keeper import newest_here  # noqa: PLC0415 - as above
 
     found = newest_here(load_config(federation))
     rows = [
@@ -187,8 +187,8 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
     code 1: no node could be reached.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.handing import hand, newest_from  # noqa: PLC0415 - as above
-    from p2pfl.runtime.membership import charter_of, keep, load_admin  # noqa: PLC0415 - as above
+    from p2pfl.features.members.changes import charter_of, keep, load_admin  # noqa: PLC0415 - as above
+    from p2pfl.features.members.handing_over import hand, newest_from  # noqa: PLC0415 - as above
 
     here = load_config(federation)
     admin = load_admin(here, key_file)
@@ -209,7 +209,7 @@ def _take_in(
     """Whether the machine that asks was taken in, by the charter that `successor` makes; the invite is used up then."""
     from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.runtime.membership import require_invited, use_up  # noqa: PLC0415 - as above
+    from p2pfl.features.members.changes import require_invited, use_up  # noqa: PLC0415 - as above
 
     asked = read_request(line)
     if not yes and not sys.stdin.isatty():
@@ -268,8 +268,8 @@ class _Opened:
 def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
     """By the newest charter here or, unless `offline`, at the nodes that can be reached."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.handing import newest_from  # noqa: PLC0415 - as above
-    from p2pfl.runtime.membership import load_admin  # noqa: PLC0415 - as above
+    from p2pfl.features.members.changes import load_admin  # noqa: PLC0415 - as above
+    from p2pfl.features.members.handing_over import newest_from  # noqa: PLC0415 - as above
 
     here = load_config(path)
     admin = load_admin(here, key_file)
@@ -289,8 +289,8 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
 
 def _listen(federation: FederationConfig) -> Places:
     """Where members are, with discovery. Raises UserError: nobody has an address, and nobody can be listened for."""
-    from p2pfl.net.discovery import require_zeroconf  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.nearby import find_nearby  # noqa: PLC0415 - as above
+    from p2pfl.features.lan.discovery import require_zeroconf  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.members.nearby import find_nearby  # noqa: PLC0415 - as above
 
     if not federation.discovery:
         return {}
@@ -302,8 +302,8 @@ def _listen(federation: FederationConfig) -> Places:
 def _sign(opened: _Opened, charter: Charter) -> None:
     from p2pfl.config.charter import amended  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.members_file import members_file  # noqa: PLC0415 - as above
-    from p2pfl.runtime.handing import hand  # noqa: PLC0415 - as above
-    from p2pfl.runtime.membership import changed_edges, publish, require_bearable  # noqa: PLC0415 - as above
+    from p2pfl.features.members.changes import changed_edges, publish, require_bearable  # noqa: PLC0415 - as above
+    from p2pfl.features.members.handing_over import hand  # noqa: PLC0415 - as above
 
     federation = opened.federation
     require_bearable(federation, charter)

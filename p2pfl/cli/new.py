@@ -112,7 +112,7 @@ def new(
     are read, to be corrected, and each node the path of its table. The tables stay where they are.
     """
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
 
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
@@ -176,7 +176,7 @@ def _look_at_tables(
 def _begin_charter(folder: Path, signer: Identity) -> None:
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.successors import successor  # noqa: PLC0415 - as above
-    from p2pfl.runtime.membership import ADMIN_FILE, publish, require_bearable  # noqa: PLC0415 - as above
+    from p2pfl.features.members.changes import ADMIN_FILE, publish, require_bearable  # noqa: PLC0415 - as above
 
     signer.save(folder / ADMIN_FILE)
     federation = load_config(folder)
@@ -211,7 +211,7 @@ def key(path: Path) -> None:
     itself is secret: it stays on its node, and an existing one is never overwritten.
     """
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.runtime.folders import KEY_FILE  # noqa: PLC0415 - as above
+    from p2pfl.node.folders import KEY_FILE  # noqa: PLC0415 - as above
 
     file = path / KEY_FILE if path.is_dir() else path
     if file.exists():

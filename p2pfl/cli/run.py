@@ -21,8 +21,8 @@ from p2pfl.cli.output import Form, cell, figure, format_option, log_option, spen
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, Member, NodeConfig
+    from p2pfl.node.application import Application
     from p2pfl.reporting.status import NodeLine
-    from p2pfl.runtime.app import Application
 
 FAILED = 1
 STOPPED = 130
@@ -91,7 +91,7 @@ def be_node(
     described = load_config(federation)
     if described.admin:
         _be_modest(load_stranger(config or node_file(described, name), name))
-        from p2pfl.runtime.arrival import arrive  # noqa: PLC0415 - as above, and after the thread limits are set
+        from p2pfl.features.members.arriving import arrive  # noqa: PLC0415 - as above, and after the thread limits are set
 
         described = arrive(described, name, config)
     member = find_member(described, name)
@@ -101,9 +101,9 @@ def be_node(
     if not described.admin:
         _be_modest(node)
     _agree_on_schema(described, node, launched=launched)
-    from p2pfl.runtime.app import Application  # noqa: PLC0415 - after the thread limits are set
-    from p2pfl.runtime.parts import read_setup  # noqa: PLC0415 - as above
-    from p2pfl.runtime.process import run_node  # noqa: PLC0415 - as above
+    from p2pfl.fleet.process import run_node  # noqa: PLC0415 - as above
+    from p2pfl.node.application import Application  # noqa: PLC0415 - after the thread limits are set
+    from p2pfl.node.assembly import read_setup  # noqa: PLC0415 - as above
 
     setup = read_setup(described, node)
     logs = open_logs(log)
@@ -145,7 +145,7 @@ def _agree_on_schema(federation: FederationConfig, node: NodeConfig, *, launched
     if not is_to_agree(federation.task) or agreed_file(node.state_dir).is_file():
         return
     from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - as above
-    from p2pfl.runtime.agreeing import agree  # noqa: PLC0415 - as above
+    from p2pfl.features.tables.agreeing import agree  # noqa: PLC0415 - as above
 
     if not asyncio.run(agree(federation, node, Identity.load(node.key_file), launched=launched)):
         _leave(STOPPED)

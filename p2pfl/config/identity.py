@@ -60,7 +60,8 @@ FOUNDING: Mapping[str, frozenset[str]] = {
 }
 """The keys that count whatever their value. No key is ever added here, and none removed."""
 
-NAMED: Mapping[str, frozenset[str]] = FOUNDING | {
+NAMED: Mapping[str, frozenset[str]] = {
+    **FOUNDING,
     "training": FOUNDING["training"] | {"schedule", "keep_optimizer", "stop"},
 }
 """Those that sessions compare whatever their value, so that both ends can name what differs. All nodes that speak

@@ -62,7 +62,6 @@ class Links:
         limits: Limits | None = None,
         name_of: Callable[[int], str] = "node {}".format,
         on_alarm: OnAlarm = lambda kind, peer, text: None,  # noqa: ARG005 - whoever does not listen
-        charters: Charters | None = None,
     ) -> None:
         limits, log = limits or Limits(), log or getLogger("p2pfl.net")
         self.counters = Counters.of(index for index in members.values() if index != own_index)
@@ -87,7 +86,6 @@ class Links:
             neighbors=neighbors,
             binding=binding,
             counters=self.counters,
-            charters=charters,
         )
         self._table = Table(
             own=own_index,
@@ -124,6 +122,10 @@ class Links:
         """By neighbor."""
         self._hours: set[asyncio.Task[None]] = set()
         self._visits: set[asyncio.Task[None]] = set()
+
+    def receive(self, charters: Charters) -> None:
+        """Take charters from visitors at the door, and hand them over; before the doors open."""
+        self._greeter.charters = charters
 
     @property
     def port(self) -> int:

@@ -5,6 +5,8 @@ Each form has all fields of the one before. Times are in seconds, sizes in bytes
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from p2pfl.learn.metrics import Measure
@@ -159,6 +161,8 @@ class NodeStatus(NodeLine, kw_only=True):
     """The version of p2pfl."""
     neighbors: list[NeighborStatus]
     members_version: int | None = None
+    features: dict[str, dict[str, Any]] = {}
+    """What each feature says beside, by its name."""
     """The version of the newest charter that the node has; null in a federation without admin keys."""
     through_by: str | None = None
     """Why the node has trained all that it had to; null: it has not."""

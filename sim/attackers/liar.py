@@ -22,10 +22,10 @@ from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import Vector
 from p2pfl.net.link import Outbox
 from p2pfl.net.links import Links
-from p2pfl.runtime import parts
-from p2pfl.runtime.app import Application
-from p2pfl.runtime.driver import Driver
-from p2pfl.runtime.parts import Setup
+from p2pfl.node import assembly
+from p2pfl.node.application import Application
+from p2pfl.node.assembly import Setup
+from p2pfl.node.driver import Driver
 from sim.attacks import Attack, Sight, boast, passable
 from sim.attacks.poison import poisoned
 from sim.attacks.sight import Climb
@@ -107,7 +107,7 @@ class Liar(Application):
         super().__init__(replace(setup, learner=learner, durability="snapshot"), **rest)
 
     def _engine_of(self, recovered: NodeState | None) -> Engine:
-        engine = parts.make_engine(self.setup, recovered)
+        engine = assembly.make_engine(self.setup, recovered)
         Deceiver(
             engine,
             attack=self.attack,

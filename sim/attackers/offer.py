@@ -1,4 +1,4 @@
-"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.runtime.fleet`. And which
+"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.fleet.fleet`. And which
 nodes lie: spread, so that the honest have as few liars among their neighbors as the graph allows.
 """
 
@@ -49,7 +49,7 @@ class Offer:
         poison = attack_of(spec).poison
         if poison is None:
             return {}
-        from p2pfl.runtime.parts import load_learner  # noqa: PLC0415 - `--help` stays instant
+        from p2pfl.node.assembly import load_learner  # noqa: PLC0415 - `--help` stays instant
         from sim.attacks.poison import success  # noqa: PLC0415 - torch
 
         return success(load_learner(federation, node), poison, models)

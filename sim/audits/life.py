@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from p2pfl.cli.run import be_node
-from p2pfl.runtime.app import Application
-from p2pfl.runtime.parts import Setup
+from p2pfl.node.application import Application
+from p2pfl.node.assembly import Setup
 
 ROUND_S = 0.05
 """Each round waits so long: a life shall end within a few."""

@@ -26,9 +26,9 @@ from p2pfl.config.privacy import RECORD
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import LearningError
 from p2pfl.learn.task import Task
-from p2pfl.runtime.budget import RESERVED_PART
-from p2pfl.runtime.parts import replay
-from p2pfl.runtime.word import give_word
+from p2pfl.node.assembly import replay
+from p2pfl.node.budget import RESERVED_PART
+from p2pfl.node.permission import give_word
 from p2pfl.storage import peek
 from sim.audits.canary import Bare, Reuse, most_alike
 

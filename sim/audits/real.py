@@ -14,13 +14,15 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core.effects import Operation
 from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
+from p2pfl.features import FEATURES
+from p2pfl.features.status.feature import Shown
+from p2pfl.fleet.fleet import STOPPED, Child
+from p2pfl.fleet.one_process import Together, _with_keys
+from p2pfl.node.application import Application, OneProcess
+from p2pfl.node.assembly import Setup
+from p2pfl.node.driver import Driver
 from p2pfl.reporting.status import NodeResult
 from p2pfl.reporting.vitals import Vitals
-from p2pfl.runtime.app import Application, OneProcess
-from p2pfl.runtime.driver import Driver
-from p2pfl.runtime.fleet import STOPPED, Child
-from p2pfl.runtime.parts import Setup
-from p2pfl.runtime.together import Together, _with_keys
 from sim.audits.observation import Eye, Observation, is_lossless
 
 
@@ -45,8 +47,9 @@ class Spied(Application):
 
     async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
         """A short run may be over before its rows have gone round, so the victim is asked for the one it would tell."""
-        if self.setup.member.index == self.eye.victim and self.display.tells:
-            self.told.append(self.display._own())
+        shown = self.attached.of(Shown)
+        if self.setup.member.index == self.eye.victim and shown.display.tells:
+            self.told.append(shown.display._own())
         return await super()._conclude(engine, driver)
 
 
@@ -59,7 +62,7 @@ class SpiedTogether(Together):
     applications: dict[int, Spied] = field(default_factory=dict)
 
     async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
-        application = Spied(setup, on_line=child.lines.append, sketched=True, shared=shared)
+        application = Spied(setup, on_line=child.lines.append, sketched=True, shared=shared, features=FEATURES)
         if self.eye is None:
             raise AssertionError("nobody watches")
         application.eye, application.told = self.eye, self.told

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 
 SMALLEST = {
+    "arrows": "",
     "bias": "--table quadratics --rounds 2",
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",

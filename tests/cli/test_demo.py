@@ -6,7 +6,7 @@ import pytest
 
 from p2pfl.cli.demo import PARAMETERS
 from p2pfl.config.load import load_config, load_node
-from p2pfl.runtime.parts import load_learner
+from p2pfl.node.assembly import load_learner
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.cli.demo import MARK, _own_rule, _warnings
 from p2pfl.config.load import load_config
-from p2pfl.runtime import fleet
+from p2pfl.fleet import fleet
 
 
 @pytest.mark.parametrize(

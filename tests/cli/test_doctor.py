@@ -1,4 +1,4 @@
-"""What the doctor says of members whose list of members is behind; the rest of it is in tests/runtime and tests/lan."""
+"""What the doctor says of members whose list of members is behind; the rest of it is in tests/node and tests/lan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from p2pfl.cli import asking, doctor
 from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.runtime import whereabouts
+from p2pfl.features.status import whereabouts
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from p2pfl.engine.durable import image
 from p2pfl.engine.ledger import Ledger, Promise
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.privacy import Spend
-from p2pfl.runtime import spending
-from p2pfl.runtime.ledger_file import LedgerFile
-from p2pfl.runtime.word import read_word, word_file
+from p2pfl.node import spending
+from p2pfl.node.ledger_file import LedgerFile
+from p2pfl.node.permission import read_word, word_file
 from p2pfl.storage import State, Store
 
 PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"

@@ -10,10 +10,10 @@ import pytest
 from p2pfl.cli.live import LiveView
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
+from p2pfl.fleet.fleet import Fleet, Lies
+from p2pfl.fleet.report import History, final_report
 from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeResult
-from p2pfl.runtime.fleet import Fleet, Lies
-from p2pfl.runtime.report import History, final_report
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 
 P2PFL = [sys.executable, "-m", "p2pfl.cli.main"]
-SERVER = "p2pfl.runtime.fork_server"
+SERVER = "p2pfl.fleet.fork_server"
 DEADLINE_S = 100
 TASK = """
 import os, sys

@@ -20,10 +20,11 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.core import limits, tick
 from p2pfl.core.joining import Gathering
 from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.features import FEATURES
+from p2pfl.fleet.outcomes import read_learned
+from p2pfl.node.application import Application
+from p2pfl.node.assembly import read_setup
 from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus
-from p2pfl.runtime.app import Application
-from p2pfl.runtime.learned import read_learned
-from p2pfl.runtime.parts import read_setup
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
@@ -151,7 +152,7 @@ class Running:
         folder = ward.folder / ward.names[index]
         self.setup = read_setup(federation, load_node(folder, federation))
         self.lines: list[NodeLine] = []
-        self.application = Application(self.setup, on_line=self.lines.append)
+        self.application = Application(self.setup, on_line=self.lines.append, features=FEATURES)
         self.task = asyncio.create_task(self.application.run())
 
     def learn_with(self, learner: Any) -> None:

@@ -97,7 +97,7 @@ async def test_who_was_removed_ends_and_the_others_neither_wait_nor_let_it_in(wa
 
 
 def start_with(federation, node):
-    from p2pfl.runtime.parts import read_setup  # noqa: PLC0415
+    from p2pfl.node.assembly import read_setup  # noqa: PLC0415
 
     return read_setup(federation, node.setup.node)
 

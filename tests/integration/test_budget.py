@@ -13,10 +13,11 @@ import pytest
 
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import UserError
+from p2pfl.features.status.feature import Shown
 from p2pfl.learn.privacy import Spend
-from p2pfl.runtime.ledger_file import ledger_path
-from p2pfl.runtime.parts import recover
-from p2pfl.runtime.word import give_word, word_file
+from p2pfl.node.assembly import recover
+from p2pfl.node.ledger_file import ledger_path
+from p2pfl.node.permission import give_word, word_file
 from p2pfl.storage import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -155,8 +156,8 @@ async def test_without_a_person_s_word_a_node_mixes_and_trains_nothing(private):
 
 def told_of(node, index):
     """The steps that a node's rows say another one has paid for."""
-    display = getattr(node.application, "display", None)
-    row = display and display.spread.rows.get(index)
+    attached = getattr(node.application, "attached", None)
+    row = attached and attached.of(Shown).display.spread.rows.get(index)
     return row.vitals.paid if row else 0
 
 
@@ -221,7 +222,9 @@ async def test_an_old_copy_of_a_node_trains_nothing_once_a_neighbor_tells_what_i
         await old.break_off()
     assert first.status.privacy.state == "open", "who has heard of it goes on"
     if not vitals:
-        assert first.application.display.spread.rows[1].vitals.rounds == 0, "nothing but the account is told"
+        assert first.application.attached.of(Shown).display.spread.rows[1].vitals.rounds == 0, (
+            "nothing but the account is told"
+        )
 
 
 async def test_a_word_that_cannot_be_taken_away_keeps_the_node_from_starting(private):

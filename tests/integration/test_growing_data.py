@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.runtime import reloading
+from p2pfl.node import reloading
 
 COUNT, MORE = 30, 45
 TASK = {"name": "csv", "target": "y", "numeric": ["x"], "classes": ["no", "yes"]}

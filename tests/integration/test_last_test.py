@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from p2pfl.learn.interface import Score
-from p2pfl.runtime import workshop
+from p2pfl.node import workshop
 
 pytestmark = pytest.mark.usefixtures("lone")
 
@@ -51,7 +51,7 @@ def hasty(monkeypatch):
     """A node that is stopped has no patience with its learner, so that no test waits for it."""
     for name in ("LAST_ROUND_S", "LAST_TEST_S"):
         monkeypatch.setattr(workshop, name, 0.05, raising=False)
-    monkeypatch.setattr("p2pfl.runtime.driver.LAST_ROUND_S", 0.05, raising=False)
+    monkeypatch.setattr("p2pfl.node.driver.LAST_ROUND_S", 0.05, raising=False)
 
 
 @pytest.fixture

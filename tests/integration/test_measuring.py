@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.runtime.driver import TRAINING_NICE, Driver
-from p2pfl.runtime.engine_thread import EngineThread
+from p2pfl.node.driver import TRAINING_NICE, Driver
+from p2pfl.node.engine_thread import EngineThread
 
 pytestmark = pytest.mark.usefixtures("lone")
 NO_CORE = SimpleNamespace(edges={})

@@ -20,11 +20,11 @@ from p2pfl.config.members_file import members_text
 from p2pfl.config.successors import with_member, with_replacement, with_settings, without_member
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
+from p2pfl.features.members import arriving as arrival
+from p2pfl.features.members.alone import ask_when_alone
+from p2pfl.features.members.handing_over import hand, newest_from
+from p2pfl.features.members.keeper import CharterKeeper, newest
 from p2pfl.net.errands import Errand
-from p2pfl.runtime import arrival
-from p2pfl.runtime.charters import CharterKeeper, newest
-from p2pfl.runtime.handing import hand, newest_from
-from p2pfl.runtime.lonely import ask_when_alone
 
 PACED = {"step_s": 0.01}
 

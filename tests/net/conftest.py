@@ -109,7 +109,10 @@ class Federation:
             "log": self.log,
             "limits": QUICK,
         }
+        charters = changes.pop("charters", None)
         node.links = Links(**(arguments | changes))
+        if charters is not None:
+            node.links.receive(charters)
         return node
 
     @asynccontextmanager

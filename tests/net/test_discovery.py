@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
+from p2pfl.features.lan.beacon import PREFIX_BYTES, SERVICE, instance_of, member_of, own_about, prefix_of, seal, unseal
+from p2pfl.features.lan.discovery import MOST_LOOKUPS, Discovery, _Mdns, require_zeroconf
+from p2pfl.features.lan.interfaces import Interface, covered
+from p2pfl.features.lan.overhear import Overhearing, _text
 from p2pfl.net.address import Address
-from p2pfl.net.beacon import PREFIX_BYTES, SERVICE, instance_of, member_of, own_about, prefix_of, seal, unseal
-from p2pfl.net.discovery import MOST_LOOKUPS, Discovery, _Mdns, require_zeroconf
-from p2pfl.net.interfaces import Interface, covered
-from p2pfl.net.overhear import Overhearing, _text
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 
@@ -120,7 +120,7 @@ class Told:
 @asynccontextmanager
 async def two(monkeypatch, **changes):
     """Two that announce themselves on loopback, under names that no other test uses."""
-    monkeypatch.setattr("p2pfl.net.discovery.LOOK_S", 0.05)
+    monkeypatch.setattr("p2pfl.features.lan.discovery.LOOK_S", 0.05)
     mine, yours = (secrets.token_hex(PREFIX_BYTES) for _ in range(2))
     a = Told({yours: 1}, prefix=mine)
     b = Told({mine: 0}, prefix=yours, **({"listen": Address("127.0.0.1", 5000)} | changes))
@@ -219,11 +219,13 @@ async def test_what_is_on_no_network_of_ours_is_no_hint(monkeypatch):
 async def test_of_two_that_want_one_name_both_are_found(monkeypatch):
     """Two processes with one key, or somebody who takes the names that he hears."""
     pytest.importorskip("zeroconf")
-    monkeypatch.setattr("p2pfl.net.discovery.LOOK_S", 0.05)
+    monkeypatch.setattr("p2pfl.features.lan.discovery.LOOK_S", 0.05)
     prefix = secrets.token_hex(PREFIX_BYTES)
     endings = iter(["00000000", "00000000", "00000001"])
     wanted = {prefix: lambda: f"{prefix}-{next(endings)}.{SERVICE}"}
-    monkeypatch.setattr("p2pfl.net.discovery.instance_of", lambda one: wanted.get(one, lambda: instance_of(one))())
+    monkeypatch.setattr(
+        "p2pfl.features.lan.discovery.instance_of", lambda one: wanted.get(one, lambda: instance_of(one))()
+    )
     first = Told({}, prefix=prefix)
     second = Told({}, prefix=prefix, listen=Address("127.0.0.1", 5000))
     third = Told({prefix: 1}, prefix=secrets.token_hex(PREFIX_BYTES))
@@ -261,7 +263,7 @@ def test_any_text_record_can_be_read(data):
 )
 async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch, caplog, found, said):
     pytest.importorskip("zeroconf")
-    monkeypatch.setattr("p2pfl.net.discovery.LOOK_S", 0.01)
+    monkeypatch.setattr("p2pfl.features.lan.discovery.LOOK_S", 0.01)
     looks = asyncio.Semaphore(0)
     loop = asyncio.get_running_loop()
 
@@ -278,6 +280,6 @@ async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch,
 
 
 def test_zeroconf_is_imported_only_where_it_is_used():
-    look = "import sys, p2pfl.runtime.process; print('zeroconf' in sys.modules, 'ifaddr' in sys.modules)"
+    look = "import sys, p2pfl.fleet.process; print('zeroconf' in sys.modules, 'ifaddr' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

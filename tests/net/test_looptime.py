@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from p2pfl.core.messages import Ready
+from p2pfl.features.status.page_server import StatusPage
 from p2pfl.net.doorway import SLICE_BYTES, Doorway, Gate
-from p2pfl.net.http import StatusPage
 from p2pfl.net.limits import Limits
 from p2pfl.net.looptime import BURST_S, SHARE_OF_ALL, SHARE_OF_ONE, LoopTime, Purse, Stopwatch, measured
 

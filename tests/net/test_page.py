@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.net.http import CONNECTIONS, FILES, WEB, StatusPage
-from p2pfl.net.live import MOST_LOCAL_PAGES, MOST_PAGES, Live
+from p2pfl.features.status.page_server import CONNECTIONS, FILES, WEB, StatusPage
+from p2pfl.features.status.page_stream import MOST_LOCAL_PAGES, MOST_PAGES, Live
 
 TOKEN = "a-token-of-a-test"
 
@@ -212,7 +212,7 @@ class Reader:
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("p2pfl.net.live.STEP_S", 0.02)
+    monkeypatch.setattr("p2pfl.features.status.page_stream.STEP_S", 0.02)
 
 
 async def test_all_pages_get_the_whole_once_and_then_the_same_steps(site, quick):
@@ -253,8 +253,8 @@ async def test_steps_are_made_only_while_somebody_looks(site, quick):
 
 async def test_who_has_the_token_finds_a_place_beside_local_pages(site, monkeypatch):
     """300 local readers take their own places."""
-    monkeypatch.setattr("p2pfl.net.live.MOST_LOCAL_PAGES", 2)
-    monkeypatch.setattr("p2pfl.net.live.MOST_PAGES", 3)
+    monkeypatch.setattr("p2pfl.features.status.page_stream.MOST_LOCAL_PAGES", 2)
+    monkeypatch.setattr("p2pfl.features.status.page_stream.MOST_PAGES", 3)
     async with page_of(site) as page, aiohttp.ClientSession() as http:
         url = f"http://127.0.0.1:{page.port}/live"
         responses = [await http.get(url) for _ in range(3)]
@@ -349,7 +349,7 @@ async def test_a_page_that_does_not_read_misses_steps_and_gets_the_whole_again(s
 
 
 async def test_a_page_that_never_reads_is_dropped(site, quick, monkeypatch):
-    monkeypatch.setattr("p2pfl.net.live.DRAIN_S", 0.05)
+    monkeypatch.setattr("p2pfl.features.status.page_stream.DRAIN_S", 0.05)
     async with asyncio.timeout(20):
         with pytest.raises(TimeoutError):
             await Live(site)._follow(Slow())

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.net.spread import (
+from p2pfl.features.status.spread import (
     EDGE_BYTES_PER_S,
     HEARD_AT_ONCE,
     MESSAGE_BYTES,

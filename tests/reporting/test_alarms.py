@@ -10,8 +10,8 @@ import pytest
 
 import p2pfl
 from p2pfl.core.effects import Alarm
+from p2pfl.node.driver import NOTICES
 from p2pfl.reporting.alarms import ALARMS, BACK, OTHER, described
-from p2pfl.runtime.driver import NOTICES
 
 PACKAGE = Path(p2pfl.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "alarms.md"
@@ -76,7 +76,7 @@ def test_what_ends_an_alarm_is_something_that_happens(kind):
     ended_by = ALARMS[kind].ended_by
     if ended_by is None:
         return
-    sources = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "runtime").glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     settled = {*re.findall(r'settle\("([a-z-]+)"', sources), *({BACK} if "settle(BACK" in sources else ())}
     assert ended_by in NOTICES | settled
 

@@ -32,7 +32,7 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links
-from p2pfl.runtime import parts
+from p2pfl.node import assembly
 from p2pfl.wire import Assembler, split
 from sim.kernel import Kernel
 from sim.links import BINDING_SECTIONS, Framing, sealed_bytes
@@ -136,7 +136,7 @@ def test_the_handshake_has_as_many_sections_as_that_of_a_real_node(tmp_path):
     file = tmp_path / "federation.toml"
     file.write_text(federation_text(name="pair", topology="ring", task="digits", members=members), encoding="utf-8")
     setup = SimpleNamespace(federation=load_config(file), learner=SimpleNamespace(shape_digest=b"any"))
-    assert len(parts.binding(setup).sections) == BINDING_SECTIONS
+    assert len(assembly.binding(setup).sections) == BINDING_SECTIONS
 
 
 # -- against two real nodes -----------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.privacy import Spend
-from p2pfl.runtime import engine_thread
-from p2pfl.runtime.engine_thread import Checkpoint, EngineThread, Operate, Pay
-from p2pfl.runtime.ledger_file import LedgerFile
+from p2pfl.node import engine_thread
+from p2pfl.node.engine_thread import Checkpoint, EngineThread, Operate, Pay
+from p2pfl.node.ledger_file import LedgerFile
 from p2pfl.storage import Store
 
 COST = Spend(noise=1.25, rate=0.5, steps=3)

@@ -5,8 +5,8 @@ from audit_kit import digits_task, federation_of, learners_of
 
 from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.learn.privacy.protection import Protected
+from p2pfl.node.workshop import Workshop
 from p2pfl.reporting.vitals import Vitals
-from p2pfl.runtime.workshop import Workshop
 from sim.audits.audit import Auditor, Effort
 from sim.audits.real import observe_real
 from sim.audits.reconstruction import Rebuilder

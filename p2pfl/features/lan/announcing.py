@@ -1,0 +1,34 @@
+"""What a node tells others on its LAN of itself, and whom it looks for, from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from p2pfl.config.identity import federation_id
+from p2pfl.config.model import FederationConfig, Member, NodeConfig
+from p2pfl.features.lan.beacon import own_about, prefix_of, seal
+from p2pfl.features.lan.discovery import Discovery
+from p2pfl.net.address import Address, parse_address
+from p2pfl.node.feature import Network
+
+
+def discovery_of(
+    member: Member, node: NodeConfig, federation: Callable[[], FederationConfig], links: Network
+) -> Discovery:
+    """`links` are bound already, for their port is announced. `federation` is asked for the members at any time."""
+    now = federation()
+
+    def others() -> dict[str, int]:
+        found = federation()
+        return {prefix_of(found.name, other.key): other.index for other in found.members if other.index != member.index}
+
+    return Discovery(
+        prefix=prefix_of(now.name, member.key),
+        about=seal(own_about(federation_id(now)), now.name, member.key),
+        listen=Address(parse_address(node.listen, "listen").host, links.port),
+        named=node.interfaces,
+        members=others,
+        on_hint=links.hint,
+        on_change=links.end_stale,
+        is_complete=lambda: links.is_complete,
+    )

@@ -1,0 +1,88 @@
+"""What a node says on the LAN, and how listed members are told from it.
+
+A name under `_p2pfl._tcp.local.` is a hash of the federation's name and the member's public key, and a random ending
+that is new whenever the node begins to announce: two that announce one key do not get in each other's way. Who does
+not know the key learns neither it nor the federation. The text record is sealed with a key made of the same two, for
+`p2pfl doctor` of who lists the member. All of it is a hint: who knows a member's public key can forge it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Container
+from functools import lru_cache
+
+import msgspec
+from nacl.exceptions import CryptoError
+from nacl.secret import SecretBox
+
+from p2pfl.core.messages import PROTOCOL
+from p2pfl.software import software
+
+SERVICE = "_p2pfl._tcp.local."
+TTL_S = 120
+"""How long others may remember a record: no machine is believed to be there much longer than it is."""
+PREFIX_BYTES = 16
+ENDING_BYTES = 4
+ABOUT = b"about"
+"""The key of the sealed text in the text record."""
+MOST_ABOUT_BYTES = 200
+
+
+class About(msgspec.Struct, frozen=True, array_like=True):
+    """What a node says of itself beside its address."""
+
+    protocol: str
+    version: str
+    """Of the software."""
+    federation: bytes
+    """The first bytes of the federation's id."""
+
+
+FEDERATION_BYTES = 8
+
+
+@lru_cache(maxsize=4096)
+def prefix_of(federation: str, key: bytes) -> str:
+    """What the instance names of that member begin with: 32 letters."""
+    return _hash(federation, key, b"p2pfl-lan-name", PREFIX_BYTES).hex()
+
+
+def instance_of(prefix: str) -> str:
+    """A new name of a member's, as it stands in records."""
+    return f"{prefix}-{secrets.token_hex(ENDING_BYTES)}.{SERVICE}"
+
+
+def member_of(instance: str, prefixes: Container[str]) -> str | None:
+    """Which of the prefixes an instance's name has."""
+    prefix = instance.partition("-")[0].lower()
+    return prefix if prefix in prefixes else None
+
+
+def seal(about: About, federation: str, key: bytes) -> bytes:
+    return bytes(_box(federation, key).encrypt(msgspec.msgpack.encode(about)))
+
+
+def unseal(sealed: bytes | None, federation: str, key: bytes) -> About | None:
+    """None: it was not sealed for that member, or says nothing that can be read."""
+    if not sealed or len(sealed) > MOST_ABOUT_BYTES:
+        return None
+    try:
+        return msgspec.msgpack.decode(_box(federation, key).decrypt(sealed), type=About)
+    except (CryptoError, ValueError, msgspec.DecodeError):
+        return None
+
+
+def own_about(federation_id: bytes) -> About:
+    """What this software says of a node of that federation."""
+    return About(protocol=PROTOCOL, version=software()[:40], federation=federation_id[:FEDERATION_BYTES])
+
+
+def _box(federation: str, key: bytes) -> SecretBox:
+    return SecretBox(_hash(federation, key, b"p2pfl-lan-text", SecretBox.KEY_SIZE))
+
+
+def _hash(federation: str, key: bytes, person: bytes, size: int) -> bytes:
+    name = federation.encode()
+    return hashlib.blake2b(len(name).to_bytes(8, "little") + name + key, digest_size=size, person=person).digest()

@@ -1,0 +1,277 @@
+"""A node makes itself known on the LAN and hears of the others, by multicast DNS (python-zeroconf, an extra).
+
+What it hears are hints: addresses of listed members to dial. Nothing else is believed, and nothing of it is waited for.
+Interfaces are looked at every few seconds; where any has come, gone or got another address, all is announced anew
+under another name, and the others are asked again. They are asked now and then, too, while a neighbor is missing:
+they may have come while nothing passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from p2pfl.errors import UserError
+from p2pfl.features.lan.beacon import ABOUT, SERVICE, TTL_S, instance_of, member_of
+from p2pfl.features.lan.interfaces import Interface, all_interfaces, covered
+from p2pfl.net.address import Address
+
+if TYPE_CHECKING:
+    from zeroconf import IPVersion, Zeroconf
+    from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+log = logging.getLogger("p2pfl.net")
+
+LOOK_S = 2.0
+ASK_AGAIN_S = 30.0
+RESOLVE_S = 3.0
+MOST_LOOKUPS = 8
+"""Names of one member that are asked for at one time."""
+GOODBYE_S = 1.0
+MOST_ADDRESSES = 4
+QUERY, POINTER, INTERNET = 0, 12, 1
+"""Of DNS: the flags of a query, the type PTR and the class IN."""
+INSTALL = "pip install '.[lan]' in a checkout of p2pfl"
+
+Find = Callable[[], list[Interface]]
+OnHint = Callable[[int, Sequence[str]], Any]
+
+
+def require_zeroconf(file: object = None) -> None:
+    """Raises UserError: python-zeroconf is not installed, although `file` wants it."""
+    from importlib.util import find_spec  # noqa: PLC0415 - for this alone
+
+    if find_spec("zeroconf") is None:
+        raise UserError("needs python-zeroconf, which is not installed", file=file, key="network.discovery", value=True,
+                        allowed=f"true after {INSTALL}; or false, and an address for each node")  # fmt: skip
+
+
+class Discovery:
+    """A context on the event loop. `listen` is the bound address; `prefix` is what this node's name begins with.
+
+    `members` gives the prefixes of the other members with their indices, as they are now. `on_hint` gets an index and
+    addresses of one machine, at most four. `on_change` gets a function that says whether an address is one of this
+    machine, whenever interfaces have changed. `is_complete` says whether there is nobody left to look for.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefix: str,
+        about: bytes,
+        listen: Address,
+        named: Sequence[str] = (),
+        members: Callable[[], Mapping[str, int]],
+        on_hint: OnHint,
+        on_change: Callable[[Callable[[str], bool]], Any],
+        is_complete: Callable[[], bool],
+        find: Find = all_interfaces,
+    ) -> None:
+        self._prefix, self._about, self._listen, self._named = prefix, about, listen, named
+        self._members, self._is_complete, self._find = members, is_complete, find
+        self._on_hint, self._on_change = on_hint, on_change
+        self._mdns: _Mdns | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._told: object = None
+
+    async def __aenter__(self) -> Self:
+        require_zeroconf()
+        logging.getLogger("zeroconf").setLevel(logging.CRITICAL)  # it logs each packet that a missing link refuses
+        self._watch = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
+        await self._close()
+
+    async def _keep(self) -> None:
+        """Never returns, whatever the network does: who cannot be found by others can still dial and be dialed."""
+        asked_at, asked_for = 0.0, set(self._members())
+        loop = asyncio.get_running_loop()
+        while True:
+            found = await self._look()
+            usable = [interface for interface in found if interface.skipped is None]
+            members = set(self._members())
+            if self._mdns is None or self._mdns.interfaces != usable:
+                if found:
+                    self._on_change(_ownership(found))
+                await self._close()
+                await self._open(usable, found)
+                asked_at = loop.time()
+            elif members - asked_for or (loop.time() - asked_at >= ASK_AGAIN_S and not self._is_complete()):
+                asked_at = loop.time()
+                self._mdns.ask()
+            asked_for = members
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> list[Interface]:
+        try:
+            return await asyncio.to_thread(lambda: covered(self._find(), self._listen.host, self._named))
+        except OSError as error:  # a service, say, that may not ask the system
+            self._tell(logging.WARNING, f"discovery: the network interfaces cannot be listed: {error}")
+            return []
+
+    async def _open(self, usable: list[Interface], found: list[Interface]) -> None:
+        if not usable and found:
+            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in found)
+            self._tell(logging.WARNING, f"discovery: no interface to announce on: {skipped}")
+        if not usable:
+            return
+        mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._heard)
+        try:
+            await mdns.open(instance_of(self._prefix), self._listen.port, self._about)
+        except Exception as error:  # noqa: BLE001 - of sockets, and of zeroconf, which has errors of many kinds
+            await self._close()
+            self._tell(logging.WARNING, f"discovery: cannot announce: {str(error) or type(error).__name__}")
+            return
+        where = ", ".join(f"{one.name} ({', '.join(str(address.ip) for address in one.announced)})" for one in usable)
+        self._tell(logging.INFO, f"discovery: announced on {where}")
+
+    async def _close(self) -> None:
+        mdns, self._mdns = self._mdns, None
+        if mdns is not None:
+            await mdns.close()
+
+    def _tell(self, level: int, text: str) -> None:
+        """Once, until it is something else."""
+        if text != self._told:
+            self._told = text
+            log.log(level, "%s", text)
+
+    def _heard(self, prefix: str, addresses: Sequence[str], port: int) -> None:
+        """Of addresses beyond a router nobody on this LAN can know, and loopback is only our own."""
+        index = self._members().get(prefix)
+        if index is None or self._mdns is None or not 0 < port < 65536:
+            return
+        near = [text for text in addresses if any(one.reaches(text) for one in self._mdns.interfaces)]
+        usable = [text for text in near if not (ip_address(text).is_multicast or ip_address(text).is_unspecified)]
+        if usable:
+            hints = [str(Address(text, port)) for text in usable[:MOST_ADDRESSES]]
+            log.debug("discovery: member %d may be at %s", index, ", ".join(hints))
+            self._on_hint(index, hints)
+
+
+def _ownership(interfaces: Sequence[Interface]) -> Callable[[str], bool]:
+    own = {str(address.ip) for one in interfaces for address in one.addresses}
+    return lambda text: text in own or ip_address(text).is_loopback or ip_address(text).is_link_local
+
+
+class _Mdns:
+    """The sockets of one set of interfaces: made, used and closed once."""
+
+    def __init__(
+        self,
+        interfaces: list[Interface],
+        wanted: Callable[[str], str | None],
+        on_found: Callable[[str, Sequence[str], int], None],
+    ) -> None:
+        self.interfaces = interfaces
+        self._wanted, self._on_found = wanted, on_found
+        self._zeroconf: AsyncZeroconf | None = None
+        self._browser: AsyncServiceBrowser | None = None
+        self._resolving: dict[str, asyncio.Task[None]] = {}
+
+    async def open(self, instance: str, port: int, about: bytes) -> None:
+        """OSError, or whatever zeroconf raises, where it does not work."""
+        from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf  # noqa: PLC0415 - an extra
+
+        texts = [text for interface in self.interfaces for text in _senders(interface)]
+        zeroconf = self._zeroconf = AsyncZeroconf(interfaces=texts, ip_version=_versions(texts))
+        self._browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._changed])
+        info = AsyncServiceInfo(
+            SERVICE,
+            instance,
+            addresses=[address.ip.packed for interface in self.interfaces for address in interface.announced],
+            port=port,
+            properties={ABOUT: about},
+            server=f"{instance.partition('.')[0]}.local.",  # not the name of this machine, which tells strangers more
+            host_ttl=TTL_S,
+            other_ttl=TTL_S,
+        )
+        await zeroconf.async_register_service(info)
+
+    def ask(self) -> None:
+        """Who is there? And look again at what was heard before, maybe of somebody who was no member yet."""
+        from zeroconf import DNSOutgoing, DNSQuestion  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
+
+        if self._zeroconf is not None:
+            zeroconf = self._zeroconf.zeroconf
+            question = DNSOutgoing(QUERY)
+            question.add_question(DNSQuestion(SERVICE, POINTER, INTERNET))
+            zeroconf.async_send(question)
+            records = list(zeroconf.cache.get_all_by_details(SERVICE, POINTER, INTERNET))
+            random.shuffle(records)
+            for record in records:
+                self._consider(zeroconf, getattr(record, "alias", ""))
+
+    async def close(self) -> None:
+        for task in [*self._resolving.values()]:
+            task.cancel()
+        if self._zeroconf is None:
+            return
+        with suppress(Exception):  # goodbyes that cannot be sent any more
+            async with asyncio.timeout(GOODBYE_S):
+                if self._browser is not None:
+                    await self._browser.async_cancel()
+                await self._zeroconf.async_unregister_all_services()
+        with suppress(Exception):
+            await self._zeroconf.async_close()
+
+    def _changed(self, *, zeroconf: Zeroconf, service_type: str, name: str, state_change: Any) -> None:
+        """Called by zeroconf with these keywords."""
+        from zeroconf import ServiceStateChange  # noqa: PLC0415 - an extra
+
+        del service_type
+        if state_change is not ServiceStateChange.Removed:
+            self._consider(zeroconf, name)
+
+    def _consider(self, zeroconf: Zeroconf, name: str) -> None:
+        """Listed members alone. What was announced whole is known at once; for the rest it asks, for few at a time of
+        each member: made-up names hold nobody up for longer than they are asked for.
+        """
+        from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415 - an extra
+
+        prefix = self._wanted(name)
+        if prefix is None:
+            return
+        info = AsyncServiceInfo(SERVICE, name)
+        if info.load_from_cache(zeroconf):
+            self._on_found(prefix, info.parsed_addresses(), info.port or 0)
+            return
+        others = [other for other in self._resolving if other.startswith(prefix)]
+        if name.lower() not in others and len(others) < MOST_LOOKUPS:
+            task = self._resolving[name.lower()] = asyncio.create_task(self._resolve(zeroconf, info, prefix))
+            task.add_done_callback(lambda _: self._resolving.pop(name.lower()))
+
+    async def _resolve(self, zeroconf: Zeroconf, info: AsyncServiceInfo, prefix: str) -> None:
+        if await info.async_request(zeroconf, 1000 * RESOLVE_S):
+            self._on_found(prefix, info.parsed_addresses(), info.port or 0)
+
+
+def _senders(interface: Interface) -> list[str]:
+    """One address of each family: that is how zeroconf is told of an interface."""
+    by_version = {address.version: str(address.ip) for address in reversed(interface.addresses)}
+    return [by_version[version] for version in sorted(by_version)]
+
+
+def _versions(addresses: Sequence[str]) -> IPVersion:
+    from zeroconf import IPVersion  # noqa: PLC0415 - an extra
+
+    match sorted({ip_address(text).version for text in addresses}):
+        case [4]:
+            return IPVersion.V4Only
+        case [6]:
+            return IPVersion.V6Only
+        case _:
+            return IPVersion.All

@@ -1,0 +1,378 @@
+"""Why nodes do not find or hear each other: what the LAN says, what each member answers, and what is to be done.
+
+Nothing is started, and no session of a running node is touched. It needs neither a key nor root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from p2pfl.config.identity import federation_id
+from p2pfl.config.model import FederationConfig, Member, NodeConfig
+from p2pfl.core.messages import PROTOCOL
+from p2pfl.crypto import WHOLE_SECTIONS
+from p2pfl.features.lan.beacon import FEDERATION_BYTES, About, member_of, prefix_of, unseal
+from p2pfl.features.lan.discovery import INSTALL
+from p2pfl.features.lan.interfaces import Interface, all_interfaces, covered, own_addresses
+from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
+from p2pfl.features.lan.probe import Answer, Found, Prober
+from p2pfl.features.status.whereabouts import find
+from p2pfl.net.address import Address, is_hidden, parse_address
+from p2pfl.net.errands import LEARNED, visitors_binding
+from p2pfl.software import software
+
+RESOLVE_S = 4.0
+CLOCK_OFF_S = 30.0
+UNKNOWN_SECTIONS = frozenset(LEARNED)
+"""Only who has loaded the task knows the model's shape."""
+MOST_PLACES = 8
+"""Addresses that are tried of one member."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """`remedy` is what to do about it."""
+
+    text: str
+    remedy: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """One address at which a member may be. `via` says who named it: "file", "state", or interfaces that heard it."""
+
+    address: str
+    via: tuple[str, ...]
+    answer: Answer
+
+
+@dataclass(slots=True, kw_only=True)
+class Patient:
+    """What was found out about one member."""
+
+    member: Member
+    here: bool
+    """Whether it is the node of this machine."""
+    listens: str | None = None
+    """Where it says itself that it listens, if it runs here."""
+    hides: bool = False
+    """Whether its node.toml, which is here, keeps others away from the address at which they look for it."""
+    heard: list[Announced] = field(default_factory=list)
+    about: About | None = None
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def answering(self) -> Place | None:
+        return next((place for place in self.places if place.answer.found is Found.MEMBER), None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Diagnosis:
+    federation: FederationConfig
+    discovery: bool
+    node: str | None
+    listened_s: float
+    tallies: list[Tally]
+    skipped: list[Interface]
+    patients: list[Patient]
+    problems: list[Problem] = field(default_factory=list)
+
+
+async def examine(federation: FederationConfig, node: NodeConfig | None, listen_s: float) -> Diagnosis:
+    """`node` is the one of this machine, where it is known: then its neighbors are looked at alone."""
+    discovery = federation.discovery if node is None else node.discovery
+    listen = "0.0.0.0" if node is None else parse_address(node.listen, "listen").host  # noqa: S104 - as nodes do
+    interfaces = _interfaces(listen, () if node is None else node.interfaces)
+    usable = [one for one in interfaces if one.skipped is None]
+    diagnosis = Diagnosis(
+        federation=federation,
+        discovery=discovery,
+        node=None if node is None else node.name,
+        listened_s=listen_s,
+        tallies=[],
+        skipped=[one for one in interfaces if one.skipped is not None],
+        patients=[
+            Patient(member=member, here=node is not None and member.name == node.name)
+            for member in _examined(federation, node)
+        ],
+    )
+    for patient in diagnosis.patients:
+        if patient.here and node is not None:
+            patient.hides = is_hidden(patient.member.address, node.listen)
+            if (running := find(node.state_dir)) is not None:
+                patient.listens = running.listen
+    if usable and discovery:
+        overhearing = Overhearing(usable, own_addresses())
+        await overhearing.run(listen_s, await _machines(diagnosis.patients))
+        diagnosis.tallies = overhearing.tallies
+        for patient in diagnosis.patients:
+            _recognize(federation, patient, overhearing)
+    await _visit(diagnosis)
+    diagnosis.problems = [*_of_the_lan(diagnosis), *_of_members(diagnosis)]
+    return diagnosis
+
+
+def _examined(federation: FederationConfig, node: NodeConfig | None) -> list[Member]:
+    if node is None:
+        return list(federation.present)
+    own = federation.member(node.name).index
+    return [member for member in federation.members if member.index in (own, *federation.neighbors(own))]
+
+
+def _interfaces(listen: str, named: Sequence[str]) -> list[Interface]:
+    """Empty where python-zeroconf is not installed."""
+    return covered(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
+
+
+async def _machines(patients: Sequence[Patient]) -> list[str]:
+    """The configured addresses as numbers."""
+    loop = asyncio.get_running_loop()
+    found: list[str] = []
+    for patient in patients:
+        if patient.member.address is not None and not patient.here:
+            host = parse_address(patient.member.address, "address").host
+            try:
+                answers = await asyncio.wait_for(loop.getaddrinfo(host, None, type=socket.SOCK_DGRAM), RESOLVE_S)
+            except (OSError, TimeoutError):
+                continue
+            found += [str(answer[4][0]) for answer in answers]
+    return list(dict.fromkeys(found))
+
+
+def _recognize(federation: FederationConfig, patient: Patient, overhearing: Overhearing) -> None:
+    prefix = prefix_of(federation.name, patient.member.key)
+    patient.heard = [one for one in overhearing.announced.values() if member_of(one.name, (prefix,))]
+    for one in patient.heard:
+        patient.about = unseal(one.about, federation.name, patient.member.key) or patient.about
+
+
+async def _visit(diagnosis: Diagnosis) -> None:
+    """Ask at every place where a member may be."""
+    federation = diagnosis.federation
+    members = [member.key for member in federation.members]
+    async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS) as prober:
+
+        async def visit(patient: Patient, text: str, via: list[str]) -> None:
+            answer = await prober.ask(parse_address(text, "address"), patient.member.index)
+            patient.places.append(Place(address=text, via=tuple(via), answer=answer))
+
+        async with asyncio.TaskGroup() as group:
+            for patient in diagnosis.patients:
+                for text, via in list(_places(patient).items())[:MOST_PLACES]:
+                    group.create_task(visit(patient, text, via))
+    for patient in diagnosis.patients:
+        patient.places.sort(key=lambda place: ("file" not in place.via, place.address))
+
+
+def _places(patient: Patient) -> dict[str, list[str]]:
+    """Each address, and who names it."""
+    found: dict[str, list[str]] = {}
+    if patient.member.address is not None:
+        found[patient.member.address] = ["file"]
+    if patient.listens is not None:
+        found.setdefault(patient.listens, []).append("state")
+    for one in patient.heard:
+        for text in sorted(one.addresses):
+            if one.port:
+                found.setdefault(str(Address(text, one.port)), []).extend(sorted(one.interfaces))
+    return found
+
+
+# -- what is wrong with the LAN ---------------------------------------------------------------------------------------
+
+
+def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
+    if not diagnosis.discovery:
+        nowhere = [patient.member.name for patient in diagnosis.patients if patient.member.address is None]
+        if nowhere:
+            yield Problem(
+                text=f"discovery is off, and no address is listed for {', '.join(nowhere)}",
+                remedy="set `discovery = true` under [network] in federation.toml, or give each an address",
+            )
+        return
+    if find_spec("zeroconf") is None:
+        yield Problem(
+            text="discovery is on, and python-zeroconf is not installed here: a node would not start", remedy=INSTALL
+        )
+        return
+    if not diagnosis.tallies:
+        skipped = ", ".join(f"{one.name} ({one.skipped})" for one in diagnosis.skipped) or "there are none"
+        yield Problem(
+            text=f"no network interface is used: {skipped}",
+            remedy="plug in the network, or name the one to use in node.toml: [network] interfaces = [...]",
+        )
+    missing = any(patient.answering is None for patient in diagnosis.patients if not patient.here)
+    if missing and diagnosis.tallies and all(tally.interface.loopback for tally in diagnosis.tallies):
+        yield Problem(
+            text=f"{diagnosis.node} listens on this machine alone: no other can reach it or hears of it",
+            remedy='set `listen = "0.0.0.0:PORT"` in its node.toml',
+        )
+    for tally in diagnosis.tallies:
+        if problem := _of_interface(diagnosis, tally):
+            yield problem
+
+
+def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
+    name = tally.interface.name
+    heard = f"sent {tally.sent} questions, heard {tally.heard_own} packets of this machine and none of others"
+    if tally.failed and not tally.heard_others:
+        return Problem(
+            text=f"{name}: multicast cannot be used: {tally.failed}",
+            remedy=f"look at `ip address show {name}` and `ip route get 224.0.0.251`",
+        )
+    if tally.heard_others or tally.interface.loopback:
+        return None
+    if not tally.heard_own:
+        return Problem(
+            text=f"{name}: multicast is blocked on this machine: {heard}",
+            remedy="let UDP port 5353 in and out in this machine's firewall (ufw allow 5353/udp)",
+        )
+    if tally.answered:
+        who = ", ".join(sorted(tally.answered))
+        answer = "answers" if len(tally.answered) == 1 else "answer"
+        return Problem(text=f"{name}: multicast is blocked on the way: {heard}; but asked directly, {who} {answer}",
+                       remedy=BLOCKED)  # fmt: skip
+    near = [
+        patient.member.name
+        for patient in diagnosis.patients
+        if not patient.here and (place := patient.answering) and _is_near(place.address, tally.interface)
+    ]
+    if near:
+        return Problem(
+            text=f"{name}: multicast seems blocked: {heard}; but {', '.join(near)} can be reached at its address",
+            remedy=f"{BLOCKED} Or discovery is off there.",
+        )
+    return Problem(
+        text=f"{name}: nobody else was heard: {heard}. Nobody is there, or multicast is blocked on the way",
+        remedy="run `p2pfl doctor` on another machine at the same time: each hears the other, if multicast passes. "
+        + BLOCKED,
+    )
+
+
+BLOCKED = (
+    "Look in switch and access point for client isolation, IGMP snooping without a querier, or guest network; "
+    "in firewalls for UDP port 5353. mDNS does not pass routers, VPNs or container networks. "
+    "What always works: an address for each node in federation.toml."
+)
+
+
+def _is_near(address: str, interface: Interface) -> bool:
+    try:
+        return interface.reaches(parse_address(address, "address").host)
+    except ValueError:  # a name
+        return False
+
+
+# -- what is wrong with members ---------------------------------------------------------------------------------------
+
+
+def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
+    for patient in diagnosis.patients:
+        place = patient.answering
+        if place is None:
+            if not patient.here:
+                yield _unreachable(diagnosis, patient)
+            continue
+        yield from _of_other_places(diagnosis.federation, patient, place)
+        yield from _of_answer(diagnosis, patient, place.answer)
+
+
+def _of_other_places(federation: FederationConfig, patient: Patient, works: Place) -> Iterator[Problem]:
+    """A listed address that does not work, beside one that does."""
+    if patient.hides:
+        port = str(patient.member.address).rpartition(":")[2]
+        yield Problem(
+            text=f"{patient.member.name} listens on this machine alone: nobody reaches it at its listed address "
+            f"{patient.member.address}",
+            remedy=f'set `listen = "0.0.0.0:{port}"` in its node.toml, and start it again',
+        )
+        return
+    for place in patient.places:
+        if "file" in place.via and place is not works:
+            yield Problem(
+                text=f"{patient.member.name} is not at its listed address {place.address} ({_why(place.answer)}), "
+                f"but at {works.address}",
+                remedy=f"{_another_address(federation, patient.member.name)}; with discovery it needs none",
+            )
+
+
+def _another_address(federation: FederationConfig, name: str) -> str:
+    """How a member is given another address: where there is a charter, that in the file counts no more."""
+    if not federation.admin:
+        return "change its address in federation.toml, everywhere"
+    return f"`p2pfl member set {federation.path.parent.name} --address {name}=HOST:PORT` where the admin key is"
+
+
+def _of_answer(diagnosis: Diagnosis, patient: Patient, answer: Answer) -> Iterator[Problem]:
+    name, about = patient.member.name, patient.about
+    if answer.differences:
+        shown = ", ".join(WHOLE_SECTIONS.get(section, section) for section in answer.differences)
+        yield Problem(
+            text=f"{name} has another federation file: it differs in {shown}",
+            remedy=f"copy {diagnosis.federation.path} to every machine and restart the nodes",
+        )
+    elif about is not None and about.federation != federation_id(diagnosis.federation)[:FEDERATION_BYTES]:
+        yield Problem(
+            text=f"{name} said on the LAN that it has another federation file",
+            remedy="run it again in two minutes: it may be what its last start has left; or compare the files",
+        )
+    if about is not None and about.version != software():
+        yield Problem(
+            text=f"{name} runs p2pfl {about.version} ({about.protocol}), this is {software()} ({PROTOCOL})",
+            remedy="install the same version everywhere",
+        )
+    if answer.clock_off_s is not None and abs(answer.clock_off_s) > CLOCK_OFF_S:
+        how = "ahead of" if answer.clock_off_s > 0 else "behind"
+        yield Problem(
+            text=f"the clock of {name} is {abs(answer.clock_off_s):.0f} s {how} this one",
+            remedy="switch on NTP on both (timedatectl set-ntp true): training does not mind, who reads logs does",
+        )
+
+
+def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
+    name = patient.member.name
+    if not patient.places:
+        return Problem(
+            text=f"{name}: nobody knows where it is: no address is listed, and it was not heard on the LAN",
+            remedy="start it there, with discovery on; or list its address. Its log (`p2pfl run -v`) says where it "
+            "announces itself",
+        )
+    place = patient.places[0]
+    where = ", ".join(f"{one.address} ({_why(one.answer, diagnosis.federation)})" for one in patient.places)
+    return Problem(text=f"{name} is not reached: {where}", remedy=_remedy(name, place, patient))
+
+
+def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
+    match answer.found:
+        case Found.OTHER_MEMBER if federation is not None:
+            return f"{federation.members[int(answer.detail)].name} answers there"
+        case Found.NO_NODE | Found.SILENT:
+            return f"{answer.found.value}: {answer.detail}"
+        case found:
+            return str(found.value)
+
+
+def _remedy(name: str, place: Place, patient: Patient) -> str:
+    heard = any(one.by_multicast or one.asked for one in patient.heard)
+    port = place.address.rpartition(":")[2]
+    match place.answer.found:
+        case Found.REFUSED if heard:
+            return (
+                f"it was heard on the LAN, maybe before it ended: is it running? Does its `listen` cover port {port}?"
+            )
+        case Found.REFUSED:
+            return f"start {name} there, or change its address; `listen` in its node.toml must cover port {port}"
+        case Found.SILENT if heard:
+            return f"it was heard on the LAN, so it is on: do its firewall and `listen` let TCP port {port} in?"
+        case Found.SILENT:
+            return f"is that machine on, at that address? Does its firewall let TCP port {port} in?"
+        case Found.OTHER_MEMBER:
+            return "two addresses in federation.toml are swapped, or a machine has another's address"
+        case Found.OTHER_NODE:
+            return "compare `p2pfl key` and `p2pfl --version` there with the federation file and the version here"
+        case _:
+            return f"another program has port {port} there: stop it, or give the node another port and address"

@@ -1,0 +1,239 @@
+"""What multicast DNS each network interface sends and hears, for whoever asks why nodes do not find each other.
+
+On each interface three kinds of question about `_p2pfl._tcp.local.` go out: by multicast from the port of mDNS, which
+is answered by multicast; by multicast from another port, which is answered to that port alone; and straight to a
+machine. Whoever answers the last but not the first is cut off from multicast. The sockets share the port with a node
+that runs here, or with avahi. They need no privilege. The packets are zeroconf's to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import cast
+
+from p2pfl.features.lan.beacon import ABOUT, SERVICE
+from p2pfl.features.lan.interfaces import Interface
+
+PORT = 5353
+GROUPS = {4: "224.0.0.251", 6: "ff02::fb"}
+QUERY, POINTER, INTERNET = 0, 12, 1
+"""Of DNS: the flags of a query, the type PTR and the class IN."""
+IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
+"""Of Linux: whether a socket hears groups that other sockets have joined."""
+MOST_BYTES = 9000
+MOST_ANNOUNCED = 1000
+"""Names that are kept, whoever makes them up."""
+ASK_EVERY_S = 1.2
+
+
+@dataclass(slots=True, kw_only=True)
+class Announced:
+    """What is said of one name."""
+
+    name: str
+    addresses: set[str] = field(default_factory=set)
+    port: int = 0
+    about: bytes | None = None
+    by_multicast: bool = False
+    """Whether it was heard by multicast from another machine."""
+    asked: bool = False
+    """Whether its machine has answered us alone."""
+    interfaces: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """Packets of one interface; `strangers` are other machines of which anything was heard by multicast."""
+
+    interface: Interface
+    sent: int = 0
+    failed: str = ""
+    """Why nothing could be sent or heard, in the system's words."""
+    heard_own: int = 0
+    heard_others: int = 0
+    strangers: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
+    """Other machines that have answered us alone."""
+
+
+class Overhearing:
+    """`run` listens for so long. `own` are the addresses of this machine."""
+
+    def __init__(self, interfaces: Sequence[Interface], own: set[str]) -> None:
+        self.tallies = [Tally(interface=interface) for interface in interfaces]
+        self.announced: dict[str, Announced] = {}
+        self._own = own
+        self._ears: list[_Ear] = []
+
+    async def run(self, listen_s: float, machines: Sequence[str] = ()) -> None:
+        """`machines` are addresses that are asked directly as well."""
+        try:
+            for tally in self.tallies:
+                for version in sorted({address.version for address in tally.interface.addresses}):
+                    for multicast in (True, False):
+                        await self._open(tally, version, multicast=multicast)
+            end = asyncio.get_running_loop().time() + listen_s
+            while (left_s := end - asyncio.get_running_loop().time()) > 0:
+                self._ask(machines)
+                await asyncio.sleep(min(ASK_EVERY_S, left_s))
+        finally:
+            for ear in self._ears:
+                ear.close()
+
+    async def _open(self, tally: Tally, version: int, *, multicast: bool) -> None:
+        try:
+            own = _socket(tally.interface, version, shared=multicast)
+        except OSError as error:
+            tally.failed = error.strerror or str(error)
+            return
+        _, ear = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: _Ear(self, tally, version, multicast=multicast), sock=own
+        )
+        self._ears.append(ear)
+
+    def _ask(self, machines: Sequence[str]) -> None:
+        for ear in self._ears:
+            ear.ask(GROUPS[ear.version])
+            if not ear.multicast:
+                for machine in machines:
+                    if (":" in machine) == (ear.version == 6) and ear.tally.interface.reaches(machine):
+                        ear.ask(machine)
+
+    def note(self, tally: Tally, data: bytes, source: str, *, multicast: bool) -> None:
+        """A packet has come."""
+        from zeroconf import DNSIncoming  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
+
+        packet = DNSIncoming(data)
+        if not packet.valid:
+            return
+        own = source in self._own
+        if multicast and own:
+            tally.heard_own += 1
+        elif multicast:
+            tally.heard_others += 1
+            tally.strangers.add(source)
+        elif not own:
+            tally.answered.add(source)
+        if packet.is_response():
+            self._note_records(packet.answers(), tally, multicast=multicast, own=own)
+
+    def _note_records(self, records: Sequence[object], tally: Tally, *, multicast: bool, own: bool) -> None:
+        from zeroconf import DNSAddress, DNSService, DNSText  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
+
+        addresses: dict[str, set[str]] = {}
+        for record in records:
+            if isinstance(record, DNSAddress):
+                family = socket.AF_INET if len(record.address) == 4 else socket.AF_INET6
+                addresses.setdefault(record.name.lower(), set()).add(socket.inet_ntop(family, record.address))
+        for record in records:
+            name = str(getattr(record, "name", "")).lower()
+            if not name.endswith(f".{SERVICE}") or not isinstance(record, DNSService | DNSText):
+                continue
+            if name not in self.announced and len(self.announced) >= MOST_ANNOUNCED:
+                continue
+            known = self.announced.setdefault(name, Announced(name=name))
+            known.by_multicast |= multicast and not own
+            known.asked |= not multicast
+            known.interfaces.add(tally.interface.name)
+            if isinstance(record, DNSService):
+                known.port = record.port
+                known.addresses |= addresses.get(record.server.lower(), set())
+            else:
+                known.about = _text(record.text).get(ABOUT, known.about)
+
+
+class _Ear(asyncio.DatagramProtocol):
+    """One socket. With `multicast` it has the port of mDNS, else one that is its own."""
+
+    def __init__(self, overhearing: Overhearing, tally: Tally, version: int, *, multicast: bool) -> None:
+        self.tally, self.version, self.multicast = tally, version, multicast
+        self._overhearing = overhearing
+        self._transport: asyncio.DatagramTransport | None = None
+        self._asked = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        with suppress(Exception):  # whatever strangers make zeroconf stumble over
+            source = addr[0].partition("%")[0]
+            self._overhearing.note(self.tally, data[:MOST_BYTES], source, multicast=self.multicast)
+
+    def error_received(self, exc: Exception) -> None:
+        self.tally.failed = str(getattr(exc, "strerror", None) or exc)
+
+    def ask(self, machine: str) -> None:
+        """Each question has a number of its own, for answers to equal ones are given once a second only."""
+        from zeroconf import DNSOutgoing, DNSQuestion  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
+
+        if self._transport is None:
+            return
+        self._asked += 1
+        out = DNSOutgoing(QUERY, multicast=self.multicast, id_=0 if self.multicast else self._asked)
+        out.add_question(DNSQuestion(SERVICE, POINTER, INTERNET))
+        scope = (0, self.tally.interface.index) if machine == GROUPS[6] else ()
+        for packet in out.packets():
+            self._transport.sendto(packet, (machine, PORT, *scope))
+        if machine in GROUPS.values():
+            self.tally.sent += 1
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _socket(interface: Interface, version: int, *, shared: bool) -> socket.socket:
+    """Bound to the port of mDNS if `shared`, and then in its group on that interface alone; else to any port."""
+    own = next(str(address.ip) for address in interface.addresses if address.version == version)
+    made = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
+    try:
+        made.setblocking(False)  # noqa: FBT003 - the socket's signature
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if version == 4:
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(own))
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
+        else:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, interface.index)
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+        if shared:  # to the group: what is sent to this machine alone is for the node that runs here
+            made.bind((GROUPS[version], PORT, *(() if version == 4 else (0, interface.index))))
+        else:
+            made.bind((own, 0))
+        if shared:
+            _join(made, interface, version, own)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _join(made: socket.socket, interface: Interface, version: int, own: str) -> None:
+    """And hear what is said on that interface alone."""
+    if version == 4:
+        made.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
+        group = socket.inet_aton(GROUPS[4]) + socket.inet_aton(own) + struct.pack("@i", interface.index)
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+        return
+    with suppress(OSError):  # older kernels
+        made.setsockopt(socket.IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0)
+    group = socket.inet_pton(socket.AF_INET6, GROUPS[6]) + struct.pack("@I", interface.index)
+    made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
+
+
+def _text(data: bytes) -> dict[bytes, bytes]:
+    """The entries of a text record."""
+    found, place = {}, 0
+    while place < len(data):
+        size = data[place]
+        key, _, value = data[place + 1 : place + 1 + size].partition(b"=")
+        found[key] = value
+        place += 1 + size
+    return found

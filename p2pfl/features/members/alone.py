@@ -1,0 +1,52 @@
+"""A node that no neighbor talks to asks the other members whether there is a newer charter.
+
+All its neighbors may have been replaced while it was off, and the new ones may not know where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from p2pfl.config.charter import CharterError
+from p2pfl.config.model import Member
+from p2pfl.crypto.identity import Identity
+from p2pfl.features.members.keeper import CharterKeeper
+from p2pfl.net.errands import Errand, UnreachableError
+
+ALONE_S = 30.0
+"""For so long neighbors are waited for."""
+PAUSE_S = 10.0
+"""Between two members that are asked."""
+
+
+async def ask_when_alone(
+    keeper: CharterKeeper, identity: Identity, is_alone: Callable[[], bool], *, alone_s: float = ALONE_S
+) -> None:
+    """Never returns. `is_alone`: whether no session is open."""
+    pause_s, quiet_s, turn = min(PAUSE_S, alone_s), 0.0, 0
+    while True:
+        await asyncio.sleep(pause_s)
+        quiet_s = quiet_s + pause_s if is_alone() else 0.0
+        others = _others(keeper, identity)
+        if quiet_s >= alone_s and others:
+            await _ask(keeper, identity, others[turn % len(others)])
+            turn += 1
+
+
+def _others(keeper: CharterKeeper, identity: Identity) -> list[Member]:
+    """Neighbors are dialed all the time, and hand over a newer charter then."""
+    federation = keeper.federation
+    own = next((member.index for member in federation.present if member.key == identity.public), None)
+    near = set() if own is None else {own, *federation.neighbors(own)}
+    return [member for member in federation.present if member.index not in near and member.address is not None]
+
+
+async def _ask(keeper: CharterKeeper, identity: Identity, member: Member) -> None:
+    errand = Errand.of(keeper.federation, identity)
+    try:
+        raw = await errand.ask(member.address or "", member.key, keeper.version)
+        if raw is not None:
+            keeper.offer(raw)
+    except (UnreachableError, CharterError):
+        return

@@ -1,0 +1,60 @@
+"""The charter of one node: kept, told to neighbors, taken at the door, looked for when nobody is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.features.members.alone import ask_when_alone
+from p2pfl.features.members.keeper import FILE_NAME, CharterKeeper
+from p2pfl.features.members.talk import CHANNEL, CharterTalk
+from p2pfl.net.side import Feeding
+from p2pfl.node.feature import Attached, Feature, NodeView
+
+
+class MembersFeature(Feature):
+    name = "members"
+    guards = True
+
+    def attach(self, node: NodeView) -> Attached | None:
+        return Members(node) if node.setup().federation.admin else None
+
+
+class Members(Attached):
+    def __init__(self, node: NodeView) -> None:
+        setup = node.setup()
+        self._node = node
+        file = setup.node.state_dir / FILE_NAME
+        self.keeper = CharterKeeper(setup.federation, file, on_charter=self._go_by, on_alarm=node.alarm)
+        self.talk = CharterTalk(self.keeper, node.say, node.clock)
+        self.door = self.keeper
+
+    def feedings(self) -> tuple[Feeding, ...]:
+        return (Feeding(channel=CHANNEL, handler=self.talk, guards=True),)
+
+    def trusts(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
+        """The newest charter may wait for a restart: whoever it does not list is cut off all the same."""
+        keys = self.keeper.keys
+        return {key: index for key, index in members.items() if key in keys}
+
+    def status(self) -> Mapping[str, Any]:
+        return {"members_version": self.keeper.version}
+
+    def begin(self) -> None:
+        self.keeper.save()
+
+    def look(self) -> None:
+        self.talk.look(self._node.clock())
+
+    async def run(self) -> None:
+        await ask_when_alone(self.keeper, self._node.setup().identity, self.talk.is_alone)
+
+    def _go_by(self, federation: FederationConfig) -> None:
+        """A newer charter was taken, and is on disk; the neighbors have been told. Raises UserError as `amend` does."""
+        try:
+            self._node.amend(federation)
+            if federation is self.keeper.federation:
+                self._node.feed.settle("charter-in-force", None)
+        finally:
+            self._node.trust_anew()

@@ -1,0 +1,215 @@
+"""The charter of a running node: the newest one that it knows, on disk and in memory, and how neighbors get it.
+
+`CharterKeeper` decides what is taken: whatever way a charter comes, only a newer one that an admin has signed. It is on
+disk before anybody else hears of it, beside the node's state, so that an older one is refused also after a restart.
+What open sessions say about it is in `charter_talk`, what strangers may in `p2pfl.net.visits`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+
+from p2pfl.config.charter import (
+    MOST_BYTES,
+    Charter,
+    CharterError,
+    amended,
+    checked,
+    edition_of,
+    extends,
+    require_signed,
+)
+from p2pfl.config.load import load_stranger
+from p2pfl.config.model import Edition, FederationConfig
+from p2pfl.errors import PeerFault, StorageError, UserError
+from p2pfl.node.amendment import without
+from p2pfl.node.folders import KEY_FILE
+from p2pfl.storage.disk import replace_file
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+FILE_NAME = "charter"
+CONFLICT = "charter-conflict"
+WAITS = "charter-waits"
+"""Kinds of alarms: one version was signed twice; the newest one does not take effect in this process."""
+NONE = Edition(0, b"")
+
+
+class Verdict(Enum):
+    """What became of a charter that was offered."""
+
+    TAKEN = auto()
+    KNOWN = auto()
+    OLDER = auto()
+
+
+OnCharter = Callable[[FederationConfig], object]
+OnAlarm = Callable[[str, int | None, str], object]
+
+
+class CharterKeeper:
+    """`federation` is what the node runs with, `file` where the charter is kept.
+
+    `on_charter` is called when a newer charter was taken, with the federation to go by from now on: the amended one, or
+    that of before without the members that were removed, where the node cannot go by all of it while it runs. It may
+    raise UserError: the node cannot go by that one either. `on_alarm` gets a kind, the peer that the charter came from
+    and a text.
+    """
+
+    def __init__(self, federation: FederationConfig, file: Path, *, on_charter: OnCharter, on_alarm: OnAlarm) -> None:
+        self.federation = federation
+        self._file = file
+        self._on_charter = on_charter
+        self.alarm = on_alarm
+        self.on_taken: Callable[[], object] = lambda: None
+        """Called when a newer charter was taken and is on disk, before it takes effect."""
+        self._running = federation
+        self._conflicts: set[bytes] = set()
+        self._left_at: dict[int | None, int] = {}
+        """The newest version of which each member has said that it does not list this node."""
+        self._unsaved = bool(federation.charter)
+
+    @property
+    def edition(self) -> Edition:
+        return self.federation.edition or NONE
+
+    @property
+    def packed(self) -> bytes:
+        """The charter as it travels; empty where there is none yet."""
+        return self.federation.charter
+
+    @property
+    def version(self) -> int:
+        return self.edition.version
+
+    def bring(self, raw: bytes) -> None:
+        """Somebody at the door, who need not be a member, hands over a charter. Raises PeerFault: it is none."""
+        try:
+            self.offer(raw)
+        except CharterError as error:
+            raise PeerFault(f"a charter that cannot be taken: {error}") from None
+
+    def left_behind(self, version: int, peer: int | None) -> None:
+        """A member says that it has a newer charter, which does not list this node: an alarm once for each version.
+
+        One that lies about its version must not cover up what another one says. Of those who say the same the first,
+        the fourth, the sixteenth raise it, and so on.
+        """
+        if version > max(self._left_at.get(peer, 0), self.version):
+            self._left_at[peer] = version
+            alike = list(self._left_at.values()).count(version)
+            if alike.bit_count() != 1 or alike.bit_length() % 2 == 0:
+                return
+            many = f" ({alike} members say so by now)" if alike > 1 else ""
+            text = f"it says that version {version} of the members does not list this node{many}; here is version"
+            why = "It was removed, or its own key is not the one in the list, or that member lies"
+            self.alarm("charter-older", peer, f"{text} {self.version}. {why}")
+
+    def may_ask(self, public: bytes) -> bool:
+        """Whether an admin asks, or a member by the newest charter, which may not have taken effect yet."""
+        return public in self.federation.admin or public in self.keys
+
+    def wants(self, theirs: Edition) -> bool:
+        """Whether a charter is worth asking for. One of the own version too, even if it is not the one that wins: for
+        then somebody has signed twice.
+        """
+        own = self.edition
+        return theirs > own or (theirs.version == own.version and theirs.digest not in {own.digest, *self._conflicts})
+
+    def save(self) -> None:
+        """Make the newest durable, if it is not. A disk that refuses is an alarm; the next call tries again."""
+        if not self._unsaved:
+            return
+        try:
+            replace_file(self._file, [self.packed])
+        except StorageError as error:
+            self.alarm("storage", None, f"the charter is not on disk: {error}")
+        else:
+            self._unsaved = False
+
+    def offer(self, raw: bytes, peer: int | None = None) -> Verdict:
+        """Take a charter if it is newer and an admin's. Raises CharterError: it is none that may be taken."""
+        require_signed(raw, self.federation.admin)  # before anything of it is read, which may take a tenth of a second
+        offered, known = edition_of(raw), self.edition
+        if offered == known:
+            return Verdict.KNOWN
+        if offered.version < known.version or offered.digest in self._conflicts:
+            return Verdict.OLDER
+        charter = checked(raw, self.federation)
+        if offered.version == known.version:
+            self._conflicts |= {offered.digest, known.digest}
+            text = f"version {known.version} of the members was signed twice: all nodes keep the same one of the two"
+            self.alarm(CONFLICT, peer, f"{text}; sign another version, with what shall be")
+        if offered < known:
+            return Verdict.OLDER
+        self._take(charter)
+        return Verdict.TAKEN
+
+    def _take(self, charter: Charter) -> None:
+        self.federation = amended(self.federation, charter)
+        self._unsaved = True
+        self.save()
+        notice.info("version %d of the members: %d of them", charter.version, len(charter.present))
+        self.on_taken()
+        if (obstacle := self._go_by(self.federation)) is not None:
+            gone = {member.key for member in charter.members if member.retired}
+            self._go_by(without(self._running, gone))
+            own = (self._running.edition or NONE).version
+            until = f"Until then it goes by version {own}, without those who are not listed any more"
+            text = f"version {charter.version} takes effect when this node is started again: {obstacle}. {until}"
+            self.alarm(WAITS, None, text)
+
+    def _go_by(self, federation: FederationConfig) -> str | None:
+        """Why the node cannot while it runs; None where it does."""
+        if not extends(federation.members, self._running.members):
+            return "it gives an index to another member than this node has run with"
+        try:
+            self._on_charter(federation)
+        except UserError as error:
+            return str(error)
+        self._running = federation
+        return None
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """Of all members by the newest charter, which may have to wait for a restart."""
+        return frozenset(member.key for member in self.federation.present)
+
+
+def stored(folder: Path, federation: FederationConfig) -> Charter | None:
+    """The charter that was kept in a state folder; None where there is none that can be used, which the log then says.
+
+    A damaged one is not trusted, and no reason not to start: neighbors have it.
+    """
+    file = folder / FILE_NAME
+    try:
+        with file.open("rb") as content:
+            raw = content.read(MOST_BYTES + 1)
+        return checked(raw, federation)
+    except FileNotFoundError:
+        return None
+    except (OSError, CharterError) as error:
+        log.warning("%s: the charter that was kept is of no use: %s", file, error)
+        return None
+
+
+def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
+    """The federation by the newer one of two charters: beside the federation file, or kept in the state `folder`."""
+    charter = stored(folder, federation) if federation.admin else None
+    if charter is None or charter.edition <= (federation.edition or NONE):
+        return federation
+    return amended(federation, charter)
+
+
+def newest_here(federation: FederationConfig) -> FederationConfig:
+    """The federation by the newest charter on this machine: beside the federation file, or kept by a node that has its
+    folder there. A node that was taken in later stands in its own alone. Raises UserError: a node file is wrong.
+    """
+    keys = sorted(federation.path.parent.glob(f"*/{KEY_FILE}")) if federation.admin else []
+    for folder in [key.parent for key in keys]:
+        federation = newest(federation, load_stranger(folder, folder.name).state_dir)
+    return federation

@@ -1,0 +1,196 @@
+"""The side channel about the charter: which one this end has, and the newer one in pieces to who asks for it.
+
+Told at the start of each session, and again to all when a newer one was taken: so it spreads along the edges, each
+neighbor asking for what it lacks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
+
+from p2pfl.config.charter import MOST_BYTES, CharterError
+from p2pfl.config.model import Edition
+from p2pfl.core.limits import TokenBucket
+from p2pfl.errors import PeerFault
+from p2pfl.features.members.keeper import NONE, CharterKeeper
+from p2pfl.net.side import SideChannel
+
+PATIENCE_S = 30.0
+"""For the next piece of a charter that was asked for; then it is asked for again."""
+MOST_ASKS = 3
+"""How often one charter is asked for in one session."""
+BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
+"""How often a neighbor is asked for a charter, and how often it is sent one: an honest one needs each once."""
+MOST_PART_BYTES = 48 * 1024
+"""Of a charter in one message."""
+
+Counter = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class Said(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """About the charter."""
+
+
+class CharterTold(Said, frozen=True, kw_only=True, tag=1):
+    """Which charter the sender has, with the 32-byte digest of it: version 0 and no digest for none. Who has an older
+    one asks for it.
+    """
+
+    version: Counter
+    fingerprint: Annotated[bytes, Meta(max_length=32)]
+
+
+class CharterAsked(Said, frozen=True, kw_only=True, tag=2):
+    """The sender has the charter of that `version`, and wants the one that the receiver has told of."""
+
+    version: Counter
+
+
+class CharterPart(Said, frozen=True, kw_only=True, tag=3):
+    """A piece of the charter that was asked for: of `size` bytes, those from `offset` on. Pieces come in order."""
+
+    size: Counter
+    offset: Counter
+    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
+
+
+CHANNEL = SideChannel(
+    "charter", CharterTold, CharterAsked, CharterPart, most_bytes=MOST_PART_BYTES + 64, per_s=5.0, at_once=400.0
+)
+"""The largest charter has 22 pieces."""
+
+
+class Say(Protocol):
+    """Sends a message on a side channel to a neighbor; False where it is not sent."""
+
+    def __call__(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool: ...
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What one neighbor may cost, over all its sessions."""
+
+    asks: TokenBucket = field(default_factory=lambda: _bucket(BODIES_PER_S, BODIES_AT_ONCE))
+    answers: TokenBucket = field(default_factory=lambda: _bucket(BODIES_PER_S, BODIES_AT_ONCE))
+
+
+def _bucket(rate_per_s: float, burst: float) -> TokenBucket:
+    return TokenBucket(rate_per_s, tokens=burst, burst=burst)
+
+
+@dataclass(slots=True, kw_only=True)
+class Conversation:
+    """With one neighbor, over one session."""
+
+    allowance: Allowance
+    theirs: Edition = NONE
+    """What the neighbor has told that it has."""
+    coming: bytearray | None = None
+    """What has come of the charter that was asked for; None: nothing is on its way."""
+    heard_at: float = 0.0
+    """When it was asked for, or the latest piece came."""
+    asks: int = 0
+    """How often the charter that the neighbor has was asked for."""
+    given_up: bool = False
+
+
+class CharterTalk:
+    """On the event loop; times are monotonic seconds, as `clock` gives them."""
+
+    def __init__(self, keeper: CharterKeeper, say: Say, clock: Callable[[], float]) -> None:
+        self.keeper = keeper
+        keeper.on_taken = self._spread
+        self._say, self._clock = say, clock
+        self._with: dict[int, Conversation] = {}
+        self._allowances: defaultdict[int, Allowance] = defaultdict(Allowance)
+
+    def opened(self, peer: int) -> None:
+        self._with[peer] = Conversation(allowance=self._allowances[peer])
+        self._tell(peer)
+
+    def closed(self, peer: int) -> None:
+        self._with.pop(peer, None)
+
+    def is_alone(self) -> bool:
+        """Whether no session is open."""
+        return not self._with
+
+    def _spread(self) -> None:
+        """A newer charter was taken: all neighbors hear of it, those too that it removes."""
+        for peer in sorted(self._with):
+            self._tell(peer)
+
+    def look(self, now: float) -> None:
+        """Once in a while: ask again for what does not come, and say so where it never does."""
+        self.keeper.save()
+        for peer, talk in sorted(self._with.items()):
+            if talk.coming is not None and now - talk.heard_at >= PATIENCE_S:
+                talk.coming = None
+                if talk.asks >= MOST_ASKS:
+                    self._give_up(peer, talk, "and does not hand it over")
+            self._ask_if_wanted(peer, talk, now)
+
+    def hear(self, peer: int, message: Said) -> None:
+        """Raises PeerFault: it is what no honest node sends."""
+        talk, now = self._with[peer], self._clock()
+        match message:
+            case CharterTold(version=version, fingerprint=digest):
+                talk.theirs, talk.asks, talk.given_up = Edition(version, digest), 0, False
+                self._ask_if_wanted(peer, talk, now)
+            case CharterAsked():
+                self._answer(peer, talk, now)
+            case CharterPart():
+                self._collect(peer, talk, message, now)
+
+    def _tell(self, peer: int) -> None:
+        version, digest = self.keeper.edition
+        self._say(peer, CHANNEL, CharterTold(version=version, fingerprint=digest))
+
+    def _ask_if_wanted(self, peer: int, talk: Conversation, now: float) -> None:
+        idle = talk.coming is None and not talk.given_up
+        if idle and self.keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
+            talk.coming, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
+            self._say(peer, CHANNEL, CharterAsked(version=self.keeper.version))
+
+    def _answer(self, peer: int, talk: Conversation, now: float) -> None:
+        raw = self.keeper.packed
+        if not raw or talk.allowance.answers.take(now) > 0.0:
+            return
+        for offset in range(0, len(raw), MOST_PART_BYTES):
+            part = raw[offset : offset + MOST_PART_BYTES]
+            self._say(peer, CHANNEL, CharterPart(size=len(raw), offset=offset, part=part))
+
+    def _collect(self, peer: int, talk: Conversation, piece: CharterPart, now: float) -> None:
+        coming = talk.coming
+        if coming is None and not talk.asks:
+            raise PeerFault("a piece of a charter that was not asked for")
+        if coming is None or piece.offset != len(coming):
+            return  # of an answer that came too late
+        if not len(coming) < len(coming) + len(piece.part) <= piece.size <= MOST_BYTES:
+            raise PeerFault("a piece of a charter beyond its end")
+        coming += piece.part
+        talk.heard_at = now
+        if len(coming) == piece.size:
+            talk.coming = None
+            self._offer(peer, talk, bytes(coming), now)
+
+    def _offer(self, peer: int, talk: Conversation, raw: bytes, now: float) -> None:
+        try:
+            self.keeper.offer(raw, peer)
+        except CharterError as error:
+            self._give_up(peer, talk, f"and hands over what is none: {error}")
+            return
+        if talk.asks >= MOST_ASKS and self.keeper.wants(talk.theirs):
+            self._give_up(peer, talk, "and hands over another one")
+        self._ask_if_wanted(peer, talk, now)
+
+    def _give_up(self, peer: int, talk: Conversation, why: str) -> None:
+        talk.given_up = True
+        known, theirs = self.keeper.edition.version, talk.theirs.version
+        text = f"a neighbor says that it has version {theirs} of the members, {why}; here is version {known}"
+        self.keeper.alarm("charter-older", peer, text)

@@ -1,0 +1,135 @@
+"""One node shows itself: vitals to the other members, the page to people, its address to commands on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from p2pfl.config.model import NodeConfig
+from p2pfl.features.status import whereabouts
+from p2pfl.features.status.display import Display
+from p2pfl.features.status.hearing import Hearing
+from p2pfl.features.status.lookout import Lookout
+from p2pfl.features.status.page_server import StatusPage
+from p2pfl.features.status.spread import CHANNEL, VitalsTold
+from p2pfl.features.status.witness import Witness
+from p2pfl.net.side import Feeding
+from p2pfl.node.engine_thread import needs_of
+from p2pfl.node.feature import Attached, Feature, NodeView
+from p2pfl.reporting.status import NodeResult
+from p2pfl.reporting.vitals import word
+from p2pfl.software import software
+from p2pfl.storage.disk import free_bytes
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+LAST_WORDS_S, LAST_WORD_S, MOST_LAST_WORDS_S = 1.0, 0.5, 10.0
+"""How long a node that has finished waits, at most, for the others' last words: so long and so long for each member.
+Each shows how all of them ended. On an edge three rows pass in a second, and all end at once.
+"""
+PAGE_LINGERS_S = 2.0
+"""How long an open page may take to read how it ended."""
+
+
+class StatusFeature(Feature):
+    name = "status"
+
+    def attach(self, node: NodeView) -> Attached:
+        return Shown(node)
+
+
+class Shown(Attached):
+    def __init__(self, node: NodeView) -> None:
+        self._node = node
+        self._page: StatusPage | None = None
+        self._until_over: AsyncExitStack
+        setup, engine = node.setup(), node.thread.engine
+        needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
+        watch = Lookout(
+            core=node.core,
+            feed=node.feed,
+            raise_alarm=node.alarm,
+            room_bytes=partial(free_bytes, setup.node.state_dir),
+            snapshot_bytes=needs.snapshot_bytes,
+            software=word(software()),
+            began_at=time.monotonic(),
+            measures=lambda: node.workshop.measures,
+            losses=node.workshop.losses,
+        )
+        hearing = Hearing(node.network.came)
+        node.presence.silent_s = hearing.silent_s
+        self.display = Display(
+            federation=lambda: node.setup().federation,
+            own=setup.member.index,
+            identity=setup.identity,
+            status=node.status,
+            line=node.line,
+            watch=watch,
+            hearing=hearing,
+            send=self._send,
+            witness=None if node.budget is None else Witness(node.budget, node.thread),
+        )
+
+    def _send(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
+        return self._node.say(peer, CHANNEL, message, if_free=not urgent)
+
+    def feedings(self) -> tuple[Feeding, ...]:
+        return (Feeding(channel=CHANNEL, handler=self.display),)
+
+    async def opening(self, until_over: AsyncExitStack) -> None:
+        """The page is there before the first snapshot, and after the doors: the disk may have to be waited for. The
+        link for others than this machine has a token, which the log tells.
+        """
+        self._until_over = until_over
+        node, status = self._node.setup().node, self._node.status
+        if node.status_listen is None:
+            return
+
+        def full() -> dict[str, Any]:
+            found: dict[str, Any] = msgspec.to_builtins(status.full())
+            return found | {"software": software(), "standing_alarms": self._node.feed.kinds}
+
+        token = whereabouts.page_token(node.state_dir)
+        page = StatusPage(node.status_listen, full, site=self.display.overview, names=node.status_names, token=token)
+        self._page = await until_over.enter_async_context(page)
+        address = page_address(node, page)
+        log.info("page: http://%s/", address)
+        log.info("status: http://%s/status", address)
+        for host in page.others_hosts():
+            notice.info("page for others: http://%s:%d/#%s", host, page.port, token)
+
+    async def opened(self, _until_closed: AsyncExitStack) -> None:
+        setup = self._node.setup()
+        there = whereabouts.noted(
+            setup.node, setup.federation.name, self._node.network.port, page_address(setup.node, self._page)
+        )
+        self._until_over.enter_context(there)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self.display.tick()
+
+    async def farewell(self, *, hasty: bool) -> None:
+        members = len(self._node.setup().federation.present)
+        last_words_s = min(MOST_LAST_WORDS_S, LAST_WORDS_S + LAST_WORD_S * members)
+        await self.display.farewell(wait_s=0.0 if hasty else last_words_s)
+
+    async def over(self, result: NodeResult) -> None:
+        if self._page is not None:
+            self.display.see_end()
+            await self._page.conclude("finished" if result.finished else "stopped", PAGE_LINGERS_S)
+
+
+def page_address(node: NodeConfig, page: StatusPage | None) -> str | None:
+    """Where this machine finds the page, as host:port."""
+    if page is None or node.status_listen is None:
+        return None
+    return whereabouts.address_at(node.status_listen, page.port)

@@ -1,0 +1,190 @@
+"""Looks once a second at what no single part of a node sees: rounds without anybody, a disk that fills, and members
+that nobody hears of, that come, that finish, or that run other software.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from p2pfl.core.core import Core
+from p2pfl.core.facts import Phase
+from p2pfl.core.limits import TokenBucket
+from p2pfl.errors import StorageError
+from p2pfl.features.status.spread import VitalsRow
+from p2pfl.learn.losses import DRIVEN, NOISY, Growth, Losses
+from p2pfl.learn.metrics import Measure
+from p2pfl.node.feed import Feed
+from p2pfl.reporting.vitals import Vitals, scores
+
+ROUNDS_ALONE = 10
+ALONE_S = 60.0
+"""So many rounds in a row without a neighbor, in so much time at least, are an alarm."""
+DISK_EVERY_S = 30.0
+STARTING_S = 60.0
+"""Who is heard of before this has been there all the time, as far as this node can know; longer where rows are rare."""
+LINES = 12.0
+"""So many events of members that are no neighbors are told at once; then one in five minutes."""
+LINES_PER_S = 1 / 300
+OVER = ("finished", "stopped")
+"""Phases after which nothing is to be heard from a member."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Lookout:
+    """`raise_alarm` takes kind, member and text. `room_bytes` is what the disk would take yet, of `snapshot_bytes`."""
+
+    core: Core
+    feed: Feed
+    raise_alarm: Callable[[str, int | None, str], None]
+    room_bytes: Callable[[], float]
+    snapshot_bytes: int
+    software: str
+    began_at: float
+    measures: Callable[[], Sequence[Measure]] = tuple
+    """What the task is measured by, the main measure first; empty while that is not known."""
+    losses: Losses = field(default_factory=Losses)
+    """Where those of the own rounds and of the tests are going."""
+    missing: Callable[[], int] = int
+    """How many members are not heard of now."""
+    away: int = 0
+    """The most members that were away since the loss grows."""
+    explained: bool = False
+    """Whether it was told why the loss grows, where that is no alarm."""
+    rounds: int = 0
+    alone: int = 0
+    in_a_row: int = 0
+    """Rounds trained without a neighbor, since the last one with."""
+    alone_since: float | None = None
+    disk_at: float = float("-inf")
+    quiet: set[int] = field(default_factory=set)
+    """Members that should have said something."""
+    left_out: int = 0
+    lines: TokenBucket = field(default_factory=lambda: TokenBucket(LINES_PER_S, tokens=LINES, burst=LINES))
+
+    def look(self, now: float) -> None:
+        self.feed.expire()
+        self._look_for_company(now)
+        self._look_at_loss()
+        if now >= self.disk_at + DISK_EVERY_S:
+            self.disk_at = now
+            self._look_for_room()
+
+    def _look_for_company(self, now: float) -> None:
+        facts = self.core.facts
+        rounds, alone = facts.rounds - self.rounds, facts.alone - self.alone
+        self.rounds, self.alone = facts.rounds, facts.alone
+        if rounds > alone or (self.core.rounds.phase is not Phase.WAITING and self._is_accompanied()):
+            self.in_a_row, self.alone_since = 0, None
+            self.feed.settle("not-alone", None)
+            return
+        self.in_a_row += alone
+        if self.in_a_row and self.alone_since is None:
+            self.alone_since = now
+        alone_s = 0.0 if self.alone_since is None else now - self.alone_since
+        if self.in_a_row >= ROUNDS_ALONE and alone_s >= ALONE_S:
+            text = f"{self.in_a_row} rounds were trained without a neighbor, of {len(self.core.edges)} that are listed"
+            self._raise_alarm("training-alone", text)
+
+    def _is_accompanied(self) -> bool:
+        return any(edge.is_open for edge in self.core.edges.values())
+
+    def _look_at_loss(self) -> None:
+        """One word for as long as the loss is up: who is away meanwhile explains it, also once they are back."""
+        growth = self.losses.growth
+        if growth is None:
+            self.feed.settle("loss-back", None)
+            self.away, self.explained = 0, False
+            return
+        edges = self.core.edges.values()
+        self.away = max(self.away, self.missing(), sum(not edge.is_open for edge in edges))
+        if growth.reason == NOISY:
+            self._raise_alarm("noise-prevails", growth.text)
+        elif self._is_driven(growth):
+            self._raise_alarm("loss-grows", growth.text)
+        elif not self.explained:
+            self.explained = True
+            self._explain(growth.text)
+
+    def _is_driven(self, growth: Growth) -> bool:
+        return self.feed.stands("loss-grows", None) or growth.is_lost or (growth.reason == DRIVEN and not self.away)
+
+    def _explain(self, text: str) -> None:
+        """The own rounds fit ever better, or whoever has the data is away: nothing is wrong with the training."""
+        if self.away:
+            who = "a member is" if self.away == 1 else f"{self.away} members are"
+            self.feed.tell("forgets", None, f"{text}: {who} away, whose data nobody brings")
+        else:
+            self.feed.tell("overfits", None, f"{text}, while the own rows are fitted ever better")
+
+    def _raise_alarm(self, kind: str, text: str) -> None:
+        """An alarm that stands says what is so now."""
+        if not self.feed.reword(kind, None, text):
+            self.raise_alarm(kind, None, text)
+
+    def _look_for_room(self) -> None:
+        try:
+            room = self.room_bytes()
+        except StorageError:
+            return  # the store itself says so where it matters
+        if room >= self.snapshot_bytes:
+            if self.feed.settle("disk-roomy", None):
+                self.feed.tell("disk-roomy", None, "there is room for another snapshot again")
+        else:
+            text = f"{room:,.0f} bytes are left on the volume of the state, a snapshot takes {self.snapshot_bytes:,}"
+            self._raise_alarm("disk-low", text)
+
+    # -- of all members, by what they say -----------------------------------------------------------------------------
+
+    def hear(self, row: VitalsRow, before: VitalsRow | None, now: float, *, starting_s: float = STARTING_S) -> None:
+        """A member has said something new. Until `starting_s` after the start nobody counts as having joined."""
+        member, vitals = row.vitals.member, row.vitals
+        if row.source is None:
+            return
+        if member in self.quiet:
+            self.quiet.discard(member)
+            self._mention("back", member, f"heard of again, in round {vitals.rounds}", now)
+        if before is None:
+            if now - self.began_at > starting_s and vitals.phase not in OVER:
+                self._mention("joined", member, f"heard of for the first time, in round {vitals.rounds}", now)
+        elif before.vitals.life != vitals.life:
+            self._mention("new-life", member, "has begun anew, without what it had learned", now)
+        if vitals.phase in OVER and (before is None or before.vitals.phase != vitals.phase) and now > self.began_at:
+            kind = "finished" if vitals.phase == "finished" else "left"
+            self._mention(kind, member, f"after round {vitals.rounds}{self._score(vitals)}", now)
+        self._compare(member, vitals.software)
+
+    def _score(self, vitals: Vitals) -> str:
+        measures = self.measures()
+        name, value = next(iter(scores(vitals, measures).items()))
+        label = measures[0].label if measures else name
+        return "" if value is None else f", {label} {value:.3f}"
+
+    def _compare(self, member: int, software: str) -> None:
+        text = f"it runs p2pfl {software}, this node {self.software}"
+        if software == self.software:
+            self.feed.settle("software-agrees", member)
+        elif not self.feed.stands("software-differs", member):
+            self.raise_alarm("software-differs", member, text)
+
+    def forget(self, member: int) -> None:
+        """One that is no member any more."""
+        self.quiet.discard(member)
+        self.feed.forget(member)
+
+    def miss(self, member: int, age_s: float, now: float) -> None:
+        """Nothing was heard of a member for longer than there should be."""
+        if member not in self.quiet:
+            self.quiet.add(member)
+            self._mention("not-heard", member, f"its last word is {age_s:.0f} s old", now)
+
+    def _mention(self, kind: str, member: int, text: str, now: float) -> None:
+        """Neighbors come and go in lines of their own. Of hundreds that finish together a few lines tell enough."""
+        if member in self.core.edges and kind in ("back", "joined", "not-heard"):
+            return
+        if self.lines.take(now) > 0.0:
+            self.left_out += 1
+            return
+        more = f" (and {self.left_out} events of other members before it)" if self.left_out else ""
+        self.left_out = 0
+        self.feed.tell(kind, member, text + more)

@@ -1,0 +1,41 @@
+"""Between a node's ledger and its neighbors: the account in its own rows, and what they still have of that."""
+
+from __future__ import annotations
+
+import time
+
+from p2pfl.engine.ledger import Signed
+from p2pfl.node.budget import Budget
+from p2pfl.node.engine_thread import Correct, EngineThread
+from p2pfl.node.evidence import Seen
+from p2pfl.reporting.vitals import Vitals
+
+NOTHING = Signed(0, 0, 0)
+
+
+class Witness:
+    """Belongs to the event loop."""
+
+    def __init__(self, budget: Budget, thread: EngineThread) -> None:
+        self.budget, self.thread = budget, thread
+
+    def account(self) -> Signed:
+        """What this node signs now. All of it is on disk, beside the key, before it is paid for here."""
+        return self.budget.evidence.account(self.thread.engine.state.ledger) or NOTHING
+
+    def opened(self, peer: int) -> None:
+        self.budget.evidence.opened(peer, time.monotonic())
+
+    def heard(self, peer: int) -> None:
+        self.budget.evidence.heard(peer)
+
+    def hear_own(self, vitals: Vitals) -> None:
+        """A neighbor tells a row that this node has signed, in an earlier process."""
+        if not vitals.budget:
+            return
+        evidence, before = self.budget.evidence, self.thread.engine.state.ledger
+        seen = Seen(Signed(vitals.begun, vitals.budget, vitals.paid), vitals.epsilon)
+        after = evidence.hear(before, seen)
+        if after is None or (after is not before and not after.is_whole):
+            self.budget.doubt()
+        self.thread.jobs.put(Correct(lambda ledger: evidence.hear(ledger, seen)))

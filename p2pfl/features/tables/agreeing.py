@@ -1,0 +1,406 @@
+"""Nodes whose `[task]` says `schema = "agreed"` find the schema of their tables together, before there is a model.
+
+Each signs a proposal (`learn.table.proposal`): the statistics that leave it, and nothing else. Proposals spread from
+neighbor to neighbor until everybody has everybody's; then each node computes the same schema of them, and keeps it
+beside its state. A node goes on when all its neighbors keep one too. `Agreement` decides what is taken, `SchemaTalk` is
+what sessions say; these sessions have a binding of their own, so that nobody mistakes them for those of learning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
+
+from p2pfl.config.identity import HASH_BYTES, federation_id, keys
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.crypto import FederationMismatch
+from p2pfl.crypto.handshake import FederationBinding
+from p2pfl.crypto.identity import Identity
+from p2pfl.errors import PeerFault, UserError
+from p2pfl.features.lan.announcing import discovery_of
+from p2pfl.learn.table.agreed import agreed_file, declared_by
+from p2pfl.learn.table.merging import Merged, merge
+from p2pfl.learn.table.proposal import MOST_BYTES, Proposal, text_of, unpack
+from p2pfl.learn.table.proposing import own_proposal
+from p2pfl.learn.table.writing import schema_text
+from p2pfl.net.link import MALFORMED
+from p2pfl.net.links import Links
+from p2pfl.net.refusals import DIFFERS
+from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.node.amendment import listed
+from p2pfl.node.assembly import learned_sections
+from p2pfl.storage.disk import replace_file
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+SIGNATURE_BYTES = 64
+DOMAIN = b"p2pfl proposal of a schema\0"
+"""Stands before what is signed, so that no other signature fits."""
+FILE_NAME = "proposal"
+TEXT_NAME = "proposal.json"
+SAY_AGAIN_S = 30.0
+FAREWELL_S = 1.0
+"""For the last word to arrive; it is no harm if it does not."""
+REST_S = 30.0
+"""After what no honest node sends."""
+LEARNING = str(FederationMismatch(b"", ("schema", "model")))
+"""How a session with a neighbor fails that has agreed and learns."""
+MOST_PART_BYTES = 48 * 1024
+"""Of a proposal in one message."""
+
+Counter = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class Said(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """About the schema."""
+
+
+class ProposalsHeld(Said, frozen=True, kw_only=True, tag=1):
+    """Whose proposals the sender has, a bit for each member, and the digest of the schema that it keeps, empty while it
+    has none.
+    """
+
+    held: Annotated[bytes, Meta(max_length=1 << 11)]
+    agreed: Annotated[bytes, Meta(max_length=32)]
+
+
+class ProposalPart(Said, frozen=True, kw_only=True, tag=2):
+    """A piece of the proposal of `member`, as that node has signed it: of `size` bytes, those from `offset` on."""
+
+    member: Counter
+    size: Counter
+    offset: Counter
+    part: Annotated[bytes, Meta(min_length=1, max_length=MOST_PART_BYTES)]
+
+
+CHANNEL = SideChannel(
+    "schema", ProposalsHeld, ProposalPart, most_bytes=MOST_PART_BYTES + 64, per_s=200.0, at_once=4000.0
+)
+Send = Callable[[int, SideChannel, Said], object]
+
+
+class Agreement:
+    """The proposals that a node has, by member. `own` is its index."""
+
+    def __init__(self, federation: FederationConfig, own: int, raw: bytes) -> None:
+        self.federation = federation
+        self.own = own
+        self.wanted = frozenset(member.index for member in federation.present)
+        self.known: dict[int, bytes] = {own: raw}
+        self._proposals: dict[int, Proposal] = {own: unpack(raw[:-SIGNATURE_BYTES])}
+
+    @property
+    def lacking(self) -> frozenset[int]:
+        return self.wanted - self.known.keys()
+
+    def offer(self, member: int, raw: bytes) -> None:
+        """Take a proposal that is lacking. Raises PeerFault: its member has not made it so."""
+        if member not in self.lacking:
+            return
+        found = proven(self.federation, member, raw)
+        self._proposals[member], self.known[member] = found, raw
+
+    def held(self) -> bytes:
+        """A bit for each member."""
+        bits = bytearray((max(self.wanted) >> 3) + 1)
+        for member in self.known:
+            bits[member >> 3] |= 1 << (member & 7)
+        return bytes(bits)
+
+    def merged(self) -> Merged:
+        """Raises UserError: no schema can be made of what the nodes propose."""
+        return merge(self._proposals.values(), declared_by(self.federation.task))
+
+
+def signed(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
+    """A proposal as it travels."""
+    return packed + identity.sign(DOMAIN + federation_id(federation) + packed)
+
+
+def proven(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
+    """Raises PeerFault: that member has not signed it, or it is no proposal of it."""
+    packed, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
+    by = federation.members[member]
+    try:
+        VerifyKey(by.key).verify(DOMAIN + federation_id(federation) + packed, signature)
+        found = unpack(packed)
+    except (BadSignatureError, ValueError) as error:
+        raise PeerFault(f"a proposal that {by.name} has not made: {error}") from None
+    if (found.node, found.federation) != (by.name, federation.name):
+        raise PeerFault(f"a proposal of {found.node[:40]!r} that {by.name} has signed")
+    return found
+
+
+@dataclass(slots=True)
+class Neighbor:
+    """What is known of one neighbor; of its open session, where there is one."""
+
+    is_there: bool = False
+    holds: frozenset[int] = frozenset()
+    sent: int | None = None
+    """The proposal that is on its way to it."""
+    coming: bytearray = field(default_factory=bytearray)
+    coming_of: int | None = None
+    is_through: bool = False
+    """Whether it keeps a schema."""
+
+
+class SchemaTalk:
+    """With all neighbors. `conclude` is called once, when every proposal is there, and returns the schema's digest."""
+
+    def __init__(
+        self, agreement: Agreement, neighbors: tuple[int, ...], send: Send, conclude: Callable[[], bytes]
+    ) -> None:
+        self.agreement = agreement
+        self.neighbors = {peer: Neighbor() for peer in neighbors}
+        self.digest = b""
+        self.failure: Exception | None = None
+        self.changed = asyncio.Event()
+        """Set when there may be something new to say."""
+        self._unlike: set[int] = set()
+        """Neighbors of whom was said that they have another schema."""
+        self._send, self._conclude = send, conclude
+
+    @property
+    def is_through(self) -> bool:
+        return bool(self.digest) and all(one.is_through for one in self.neighbors.values())
+
+    def waits_for(self) -> str:
+        """In words."""
+        name_of = {member.index: member.name for member in self.agreement.federation.members}
+        if lacking := sorted(self.agreement.lacking):
+            names = ", ".join(name_of[index] for index in lacking[:8])
+            return f"the proposals of {names}" + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
+        late = ", ".join(name_of[peer] for peer, one in self.neighbors.items() if not one.is_through)
+        return f"{late} to have them all"
+
+    def begin(self) -> None:
+        """A federation of one proposal, or of a node that had all before it started again."""
+        self._conclude_if_complete()
+
+    def opened(self, peer: int) -> None:
+        one = self.neighbors[peer] = Neighbor(is_there=True, is_through=self.neighbors[peer].is_through)
+        self._tell(peer, one)
+
+    def closed(self, peer: int) -> None:
+        self.neighbors[peer].is_there = False
+
+    def alarm(self, kind: str, peer: int | None, text: str) -> None:
+        """A neighbor that learns already has agreed, and has all that it takes."""
+        if kind != DIFFERS or peer not in self.neighbors:
+            return
+        if text != LEARNING:
+            log.warning("%s: %s", self.agreement.federation.members[peer].name, text)
+        elif not self.digest and self.agreement.lacking:
+            name = self.agreement.federation.members[peer].name
+            advice = "copy state/schema.toml of its folder to that of this node"
+            notice.warning("%s has agreed on a schema with the others already: %s", name, advice)
+        self.neighbors[peer].is_through |= text == LEARNING
+        self.changed.set()
+
+    def hear(self, peer: int, message: Said) -> None:
+        """Raises PeerFault: it is what no honest node sends."""
+        one = self.neighbors[peer]
+        try:
+            if isinstance(message, ProposalsHeld):
+                self._hear_held(peer, one, message)
+            elif isinstance(message, ProposalPart):
+                self._collect(one, message)
+        except UserError as error:
+            self.failure = error
+            self.changed.set()
+
+    def _hear_held(self, peer: int, one: Neighbor, message: ProposalsHeld) -> None:
+        bits = int.from_bytes(message.held, "little")
+        one.holds = frozenset(member for member in self.agreement.wanted if bits >> member & 1)
+        if message.agreed:
+            one.is_through = True
+            self._compare(peer, message.agreed)
+        if one.sent in one.holds:
+            one.sent = None
+        self._feed(peer, one)
+        self.changed.set()
+
+    def _compare(self, peer: int, theirs: bytes) -> None:
+        """A neighbor with another one, or that says so, is refused when it comes to learning: it stops nobody here."""
+        if self.digest and theirs != self.digest and peer not in self._unlike:
+            self._unlike.add(peer)
+            text = "%s has agreed on another schema: remove state/schema.toml and state/proposal at one of both"
+            log.warning(text, self.agreement.federation.members[peer].name)
+
+    def _collect(self, one: Neighbor, piece: ProposalPart) -> None:
+        """Pieces come in order, one proposal after the other. Raises PeerFault."""
+        if piece.member not in self.agreement.wanted or piece.size > MOST_BYTES + SIGNATURE_BYTES:
+            raise PeerFault(f"a proposal of {piece.size} bytes of member {piece.member}")
+        if piece.offset == 0:
+            one.coming_of, one.coming = piece.member, bytearray()
+        if piece.member != one.coming_of or piece.offset != len(one.coming):
+            raise PeerFault("a piece of a proposal without those before it")
+        one.coming += piece.part
+        if len(one.coming) > piece.size:
+            raise PeerFault("a piece of a proposal beyond its end")
+        if len(one.coming) == piece.size:
+            raw, one.coming, one.coming_of = bytes(one.coming), bytearray(), None
+            before = len(self.agreement.known)
+            self.agreement.offer(piece.member, raw)
+            if len(self.agreement.known) > before:
+                self._conclude_if_complete()
+            self._tell_all()
+
+    def _conclude_if_complete(self) -> None:
+        if not self.agreement.lacking and not self.digest:
+            self.digest = self._conclude()
+            self.changed.set()
+
+    def _tell_all(self) -> None:
+        for peer, one in self.neighbors.items():
+            self._tell(peer, one)
+            self._feed(peer, one)
+
+    def _tell(self, peer: int, one: Neighbor) -> None:
+        if one.is_there:
+            self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.held(), agreed=self.digest))
+
+    def _feed(self, peer: int, one: Neighbor) -> None:
+        """Send one proposal that it lacks; the next follows when it says that it has this one."""
+        missing = sorted(self.agreement.known.keys() - one.holds)
+        if not one.is_there or one.sent is not None or not missing:
+            return
+        one.sent = missing[0]
+        raw = self.agreement.known[one.sent]
+        for offset in range(0, len(raw), MOST_PART_BYTES):
+            part = raw[offset : offset + MOST_PART_BYTES]
+            self._send(peer, CHANNEL, ProposalPart(member=one.sent, size=len(raw), offset=offset, part=part))
+
+
+def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Identity) -> bytes:
+    """What this node tells, as it was first told: kept beside its state, and beside it as a text to read.
+
+    Raises UserError: its table cannot be read; StorageError: the disk refuses.
+    """
+    file, index = node.state_dir / FILE_NAME, federation.member(node.name).index
+    try:
+        raw = file.read_bytes()
+        proven(federation, index, raw)
+    except (OSError, PeerFault):
+        proposal, packed = own_proposal(federation, node)
+        raw = signed(federation, packed, identity)
+        node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(node.state_dir / TEXT_NAME, [text_of(proposal).encode()])
+        replace_file(file, [raw])
+    notice.info("these statistics leave this node, and nothing else of its table: %s", node.state_dir / TEXT_NAME)
+    return raw
+
+
+def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> bytes:
+    """Write the schema beside the node's state; returns its digest."""
+    origin = f"Agreed on by {len(federation.present)} nodes of {federation.name}."
+    replace_file(agreed_file(node.state_dir), [schema_text(merged, origin=origin).encode()])
+    for warning in merged.warnings:
+        notice.warning("schema: %s", warning)
+    notice.info("the nodes have agreed on a schema: %s", agreed_file(node.state_dir))
+    return merged.schema.digest()
+
+
+async def agree(federation: FederationConfig, node: NodeConfig, identity: Identity, *, launched: bool = False) -> bool:
+    """Returns when this node and all its neighbors keep the schema; False where it was stopped before.
+
+    Raises UserError: its table is wrong, or no schema can be made of all.
+    """
+    member = federation.member(node.name)
+    agreement = Agreement(federation, member.index, signed_proposal(federation, node, identity))
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with AsyncExitStack() as doors:
+            if launched:
+                leash = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+                transport, _ = await loop.connect_read_pipe(lambda: _Leash(stop.set), leash)
+                doors.callback(transport.close)
+            links = _links(federation, node, identity, lambda: talk)
+            talk = SchemaTalk(
+                agreement,
+                federation.neighbors(member.index),
+                links.sides.say,
+                lambda: keep(federation, node, agreement.merged()),
+            )
+            links.sides.add(Feeding(channel=CHANNEL, handler=talk, guards=True))
+            talk.begin()
+            await doors.enter_async_context(links)
+            if node.discovery:
+                await doors.enter_async_context(discovery_of(member, node, lambda: federation, links))
+            return await _until_through(talk, stop)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _until_through(talk: SchemaTalk, stop: asyncio.Event) -> bool:
+    while not talk.is_through:
+        talk.changed.clear()
+        waits = [asyncio.create_task(event.wait()) for event in (talk.changed, stop)]
+        done, others = await asyncio.wait(waits, timeout=SAY_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+        if talk.failure is not None:
+            raise talk.failure
+        if stop.is_set():
+            return False
+        if not done:
+            notice.info("agreeing on a schema: waits for %s", talk.waits_for())
+    await asyncio.sleep(FAREWELL_S)
+    return True
+
+
+def _links(federation: FederationConfig, node: NodeConfig, identity: Identity, talk: Callable[[], SchemaTalk]) -> Links:
+    index, members = federation.member(node.name).index, federation.members
+    peers = federation.neighbors(index)
+    phase = hashlib.blake2b(b"agreeing", digest_size=HASH_BYTES, person=b"p2pfl-schema").digest()
+
+    def ended(peer: int, session: int, reason: str) -> None:
+        if reason.startswith(MALFORMED):
+            links.close(peer, session, "", REST_S)
+
+    links = Links(
+        identity=identity,
+        members=listed(federation),
+        own_index=index,
+        dial={peer: members[peer].address for peer in peers},
+        neighbors=frozenset(peers),
+        binding=FederationBinding(
+            federation_id=federation_id(federation), sections=(*keys(federation), *learned_sections(phase, phase))
+        ),
+        listen=node.listen,
+        max_body_bytes=MOST_PART_BYTES,
+        on_open=lambda peer, session: None,  # noqa: ARG005 - there is no core yet
+        on_message=lambda peer, session, message: None,  # noqa: ARG005 - as above
+        on_close=ended,
+        on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
+        rng=random.Random(os.urandom(16)),  # jitter of dials
+        log=logging.getLogger("p2pfl.net"),
+        name_of=lambda peer: members[peer].name,
+    )
+    return links
+
+
+class _Leash(asyncio.Protocol):
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self.let_go = let_go
+
+    def eof_received(self) -> None:
+        self.let_go()

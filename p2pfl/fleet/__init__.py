@@ -1,0 +1,1 @@
+"""Nodes as processes and together: one node with all its features, many on one machine, and what came of a run."""

@@ -1,0 +1,248 @@
+"""All nodes of a federation in this process: real sockets on loopback, and one thread in which they learn in turn.
+
+For a script or a notebook, whose own event loop may be busy: the nodes have a loop in a thread of its own. Nothing is
+pickled, no signal is taken, and nothing is left behind: states stand in a folder that is removed at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from p2pfl.config.load import load_node, node_file
+from p2pfl.config.model import Compute, FederationConfig, NodeConfig
+from p2pfl.crypto.identity import Identity
+from p2pfl.engine.ledger import Promise
+from p2pfl.errors import LearningError
+from p2pfl.features import FEATURES
+from p2pfl.fleet.fleet import STOPPED, Child, Lies
+from p2pfl.fleet.references import add_references, refuse_references
+from p2pfl.fleet.report import History, final_report
+from p2pfl.net.address import free_ports
+from p2pfl.node.application import Application, OneProcess
+from p2pfl.node.assembly import Setup, setup_of
+from p2pfl.node.driver import compute_thread
+from p2pfl.node.feature import Feature
+from p2pfl.node.folders import KEY_FILE
+from p2pfl.node.permission import give_word
+from p2pfl.node.round_callback import OnRound
+from p2pfl.reporting.history import Point
+from p2pfl.reporting.report import Report
+
+log = logging.getLogger("p2pfl")
+
+LOOK_EVERY_S = 0.2
+LISTEN_EVERY_S = 0.1
+"""Ctrl-C is heard within this time."""
+
+OnProgress = Callable[[Point], None]
+
+
+def run_together(
+    federation: FederationConfig,
+    on_progress: OnProgress | None = None,
+    *,
+    wishes: Wishes | None = None,
+) -> Report:
+    """Run all nodes to their end. Ctrl-C cancels, once the local round under way is over.
+
+    Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
+    """
+    if wishes is not None and wishes.references:
+        refuse_references(federation, "references")
+    with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
+        together = Together(*_with_keys(federation), Path(folder), on_progress, wishes or Wishes())
+        setups = together.prepare()
+        outcome = _Outcome()
+        thread = threading.Thread(target=outcome.find, args=(together, setups), name="p2pfl")
+        try:
+            thread.start()
+            while not outcome.is_there.wait(LISTEN_EVERY_S):
+                pass
+        finally:
+            together.cancel()
+            if thread in threading.enumerate():  # Ctrl-C may come while it starts
+                outcome.is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
+                thread.join()
+        report = outcome.report()
+        if together.wishes.references:
+            add_references(report, together.federation, together.children)
+    return report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a program wants of each node beside what its federation says."""
+
+    compute: Mapping[str, Compute] = field(default_factory=dict)
+    """Where it trains, by node, where its node file does not say it."""
+    on_round: OnRound | None = None
+    checkpoints: Path | None = None
+    """The folder in which each node has one for files with its model, every `checkpoint_every` rounds."""
+    checkpoint_every: int = 0
+    checkpoints_kept: int = 1
+    references: bool = False
+
+    def of(self, node: NodeConfig) -> dict[str, Any]:
+        """What follows for one node's configuration."""
+        compute = self.compute.get(node.name, node.compute)
+        found: dict[str, Any] = {"device": compute.device, "precision": compute.precision}
+        if self.checkpoints is None:
+            return found
+        every, kept = self.checkpoint_every, self.checkpoints_kept
+        folder = self.checkpoints.absolute() / node.name
+        return found | {"checkpoint_dir": folder, "checkpoint_every": every, "checkpoints_kept": kept}
+
+
+class _Outcome:
+    """What comes of the nodes, on its way from their thread to the caller's."""
+
+    def __init__(self) -> None:
+        self.is_there = threading.Event()
+        self._report: Report | None = None
+        self._error: BaseException | None = None
+
+    def find(self, together: Together, setups: Sequence[Setup]) -> None:
+        try:
+            self._report = asyncio.run(together.run(setups))
+        except BaseExceptionGroup as errors:
+            self._error = _first(errors)
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
+            self._error = error
+        finally:
+            self.is_there.set()
+
+    def report(self) -> Report:
+        if self._report is None:
+            raise self._error or AssertionError("the nodes ended without a report")
+        return self._report
+
+
+def _first(errors: BaseExceptionGroup) -> BaseException:
+    """The nodes that are stopped because of it have no error of their own."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Identity]]:
+    """The same federation on this machine, with keys and addresses made for this run."""
+    identities = [Identity.generate() for _ in federation.members]
+    members = tuple(
+        replace(member, key=identity.public, address=f"127.0.0.1:{port}")
+        for member, identity, port in zip(federation.members, identities, free_ports(len(identities)), strict=True)
+    )
+    return replace(federation, members=members), identities
+
+
+@dataclass(slots=True)
+class Together:
+    """The nodes and what they have said. `run` belongs to one event loop, `cancel` to any thread."""
+
+    federation: FederationConfig
+    identities: Sequence[Identity]
+    folder: Path
+    on_progress: OnProgress | None = None
+    wishes: Wishes = field(default_factory=Wishes)
+    features: Sequence[Feature] = FEATURES
+    children: list[Child] = field(default_factory=list)
+    lies: Lies | None = None
+    stopping: bool = False
+    started_at: float = field(default_factory=time.monotonic)
+    _cancel: Callable[[], object] | None = None
+
+    @property
+    def honest(self) -> list[Child]:
+        return self.children
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started_at
+
+    def cancel(self) -> None:
+        self.stopping = True
+        if self._cancel is not None:
+            self._cancel()
+
+    def prepare(self) -> list[Setup]:
+        """Models and data of all nodes, in the caller's thread: every mistake in them is found before a node starts."""
+        pairs = zip((member.name for member in self.federation.members), self.identities, strict=True)
+        return [setup_of(self.federation, self._node(name), identity, passing=True) for name, identity in pairs]
+
+    async def run(self, setups: Sequence[Setup]) -> Report:
+        self.children = [Child(name=setup.member.name, node=setup.node) for setup in setups]
+        history, compute = History(), compute_thread()
+        shared = OneProcess(compute=compute, all_ready=asyncio.Barrier(len(setups)).wait)
+        try:
+            async with asyncio.TaskGroup() as group:
+                watch = group.create_task(self._watch(history))
+                runs = [
+                    group.create_task(self._run_one(child, setup, shared))
+                    for child, setup in zip(self.children, setups, strict=True)
+                ]
+                loop = asyncio.get_running_loop()
+                self._cancel = lambda: [loop.call_soon_threadsafe(task.cancel) for task in (*runs, watch)]
+                if self.stopping:  # Ctrl-C came before there was anything to cancel
+                    self._cancel()
+                await asyncio.wait(runs)
+                watch.cancel()
+        finally:
+            self._cancel = None
+            await asyncio.to_thread(compute.shutdown, cancel_futures=True)
+        history.look(self)
+        report = final_report(self, history.points)
+        for text in report.warnings:
+            log.warning("%s", text)
+        _refuse_failure(report)
+        return report
+
+    def _node(self, name: str) -> NodeConfig:
+        """As a node file says it, where the federation is a file; but its state and address are of this run."""
+        is_file = self.federation.path.is_file()
+        place = node_file(self.federation, name) if is_file else self.folder / name
+        node = load_node(place, self.federation, name)
+        own = self.folder / name
+        privacy = self.federation.privacy
+        if privacy is not None:  # whoever calls `run` says so: each run has a budget of its own
+            own.mkdir(exist_ok=True)
+            give_word(own / KEY_FILE, Promise.in_file(privacy))
+        return replace(
+            node,
+            **self.wishes.of(node),
+            key_file=own / KEY_FILE,
+            state_dir=own / "state",
+            listen=self.federation.member(name).address or "127.0.0.1:0",
+            status_listen=None,
+            durability="snapshot" if privacy is None else "exchange",
+            discovery=False,
+        )
+
+    async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
+        on_round = self.wishes.on_round
+        application = Application(
+            setup, on_line=child.lines.append, sketched=True, shared=shared, on_round=on_round, features=self.features
+        )
+        result = await application.run()
+        child.exit_code = 0 if result is not None and result.finished else STOPPED
+        child.ended_s = self.elapsed_s
+
+    async def _watch(self, history: History) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            point = history.look(self)
+            if point is not None and self.on_progress is not None:
+                await asyncio.to_thread(self.on_progress, point)
+
+
+def _refuse_failure(report: Report) -> None:
+    """A node that has dropped all of its rounds has learned nothing, and its first model is no result."""
+    failed = [node.name for node in report.nodes if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
+    if failed:
+        text = "every round ended in no finite model, or raised (learning_rate too high?)"
+        raise LearningError(f"{', '.join(failed)}: {text}")

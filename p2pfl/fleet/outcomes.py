@@ -1,0 +1,225 @@
+"""What a node has learned, read from its folder or from an exported file. A node may be running in that folder:
+nothing in it is locked or changed, and its key is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from p2pfl.config.load import (
+    DEFAULTS,
+    FILE_NAME,
+    federation_file,
+    find_member,
+    load_config,
+    load_node,
+    node_file,
+)
+from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
+from p2pfl.config.model import Compute, FederationConfig
+from p2pfl.errors import UserError
+from p2pfl.features.members.keeper import newest
+from p2pfl.fleet.exported import PREPROCESSING
+from p2pfl.learn.interface import Learner, Vector
+from p2pfl.learn.sharing import WHOLE
+from p2pfl.learn.tensors_file import from_safetensors, metadata_of, of_torch, to_safetensors
+from p2pfl.node.assembly import ORIGIN, digest_of, load_learner, replay
+from p2pfl.storage import Loaded, peek
+
+if TYPE_CHECKING:
+    pass
+
+ALLOWED = "the folder of a node that has run, its state folder, or a file from `p2pfl export`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """`vector` (d,) is the model after `rounds` own rounds, None where a file does not say; `learner` has the rest."""
+
+    federation: str
+    node: str
+    rounds: int | None
+    version: int | None
+    vector: Vector
+    learner: Learner
+    warnings: list[str]
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        """How raw data become inputs, where the task says so."""
+        learner = of_torch(self.learner)
+        return {} if learner is None else learner.task.preprocessing
+
+    def finetuned(self, epochs: int) -> Learned:
+        """The same after `epochs` passes over the node's own data; nothing in its folder changes.
+
+        Where the node trains a part of the model for itself, that part alone is trained. Raises UserError: the task has
+        no torch model; LearningError: training failed.
+        """
+        learner = of_torch(self.learner)
+        if learner is None:
+            raise UserError(
+                "only a torch model can be fine-tuned", key="--finetune", value=epochs, allowed="without it"
+            )
+        return replace(self, vector=learner.finetune(self.vector, epochs))
+
+    def exported(self, software: str) -> bytes:
+        """A safetensors file that says where it comes from."""
+        return to_safetensors(self.learner, self.vector, self.metadata(software))
+
+    def metadata(self, software: str) -> dict[str, str]:
+        """Where the model comes from, and how raw data become its inputs."""
+        said = {
+            "federation": self.federation,
+            "node": self.node,
+            "rounds": self.rounds,
+            "version": self.version,
+            "software": software,
+        }
+        told = {PREPROCESSING: json.dumps(self.preprocessing, ensure_ascii=False)} if self.preprocessing else {}
+        return {key: str(value) for key, value in said.items() if value is not None} | told
+
+
+def read_learned(path: Path, *, federation: Path | None = None, node: str | None = None) -> Learned:
+    """`federation` and `node` are needed where `path` and what stands in it do not tell.
+
+    Raises UserError: no state there, of another federation or model, or no federation to be found; StorageError: the
+    state there cannot be used.
+    """
+    if not path.exists():
+        raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)
+    path = path.absolute()
+    is_nodes = any((path / name).exists() for name in (NODE_FILE, DEFAULTS["state_dir"]))
+    if (path / FILE_NAME).is_file() and not is_nodes:
+        path = _folder_of(path, node)
+    return _from_folder(path, federation, node) if path.is_dir() else _from_file(path, federation, node)
+
+
+def _folder_of(federation: Path, node: str | None) -> Path:
+    """The node's folder in that of a federation."""
+    if node is not None and (federation / node).is_dir():
+        return federation / node
+    here = sorted(file.parent.name for file in federation.glob(f"*/{NODE_FILE}"))
+    allowed = ", ".join(f"{federation.name}/{name}" for name in here) or ALLOWED
+    raise UserError("the folder of a federation, not of a node", key="SNAPSHOT", value=str(federation), allowed=allowed)
+
+
+def _from_folder(path: Path, federation_path: Path | None, name: str | None) -> Learned:
+    """A state folder, or else a node's folder, whose node file says where the state is."""
+    federation = _federation(path, federation_path)
+    folder, loaded = path.parent, peek(path)
+    if loaded is None:
+        node = load_node(_node_file(federation, path, name), federation, name)
+        folder, name = path, node.name
+        loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
+    if loaded is None:
+        raise UserError("no state here", file=path, allowed=ALLOWED)
+    return _restored(loaded, federation, folder, path, name)
+
+
+def _restored(loaded: Loaded, federation: FederationConfig, folder: Path, path: Path, name: str | None) -> Learned:
+    header = loaded.state.header
+    _check(path, "federation", header.get("federation"), federation.name)
+    _check(path, "node", header.get("node"), name)
+    learner = _learner(federation, folder, header["node"])
+    if header.get("schema", "") != digest_of(learner).hex():
+        raise _other(path, "schema", header.get("schema"), digest_of(learner).hex(), ORIGIN["schema"])
+    if header.get("shape") != learner.shape_digest.hex():
+        share, wanted = header.get("share", list(WHOLE)), list(federation.gossip.share)
+        if share != wanted:
+            raise _other(path, "share", share, str(wanted), ORIGIN["share"])
+        raise _other(path, "model", header.get("shape"), learner.shape_digest.hex())
+    state = replay(federation, loaded)
+    learner.load_local_state(state.local)
+    return Learned(
+        federation=federation.name,
+        node=header["node"],
+        rounds=state.rounds,
+        version=state.version,
+        vector=state.model,
+        learner=learner,
+        warnings=loaded.warnings,
+    )
+
+
+def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Learned:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror or error}", file=path) from None
+    said = metadata_of(content)
+    federation = _federation(path, federation_path)
+    _check(path, "federation", said.get("federation"), federation.name if "federation" in said else None)
+    name = name or said.get("node")
+    if name is None:
+        names = ", ".join(member.name for member in federation.members)
+        raise UserError("the file does not say whose it is", file=path, key="--node", allowed=names)
+    learner = _learner(federation, path.parent, name)
+    try:
+        vector = from_safetensors(learner, content)
+    except UserError as error:
+        error.file = str(path)
+        raise
+    return Learned(
+        federation=federation.name,
+        node=name,
+        rounds=_count(said, "rounds"),
+        version=_count(said, "version"),
+        vector=vector,
+        learner=learner,
+        warnings=[],
+    )
+
+
+def _federation(path: Path, told: Path | None) -> FederationConfig:
+    """The one that was told, else the nearest in the folders above."""
+    if told is not None:
+        return _for_readers(load_config(federation_file(told)), path)
+    for folder in (path, *path.parents):
+        if (folder / FILE_NAME).is_file():
+            return _for_readers(load_config(folder / FILE_NAME), path)
+    raise UserError(
+        f"there is no {FILE_NAME} in this folder or above", file=path, key="--federation", allowed="a federation file"
+    )
+
+
+def _for_readers(federation: FederationConfig, path: Path) -> FederationConfig:
+    """By the newest charter, which may be kept beside the state alone; and removed members can be read too."""
+    for folder in (path, path.parent, path / DEFAULTS["state_dir"]):
+        federation = newest(federation, folder)
+    names = {member.name for member in federation.present}
+    gone = {member.name: member.index for member in federation.members if member.name not in names}
+    back = set(gone.values())
+    members = tuple(replace(one, retired=one.retired and one.index not in back) for one in federation.members)
+    return replace(federation, members=members)
+
+
+def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
+    find_member(federation, name)
+    node = load_node(_node_file(federation, folder, name), federation, name)
+    usual = Compute()
+    on_host = replace(node, device=usual.device, precision=usual.precision)  # it may be another machine
+    return load_learner(federation, on_host)
+
+
+def _node_file(federation: FederationConfig, folder: Path, name: str | None) -> Path:
+    """The node file in the folder that was named, else the one beside the federation file."""
+    here = folder / NODE_FILE
+    return here if name is None or here.is_file() else node_file(federation, name)
+
+
+def _check(path: Path, key: str, found: Any, wanted: str | None) -> None:
+    if wanted is not None and found != wanted:
+        raise _other(path, key, found, wanted)
+
+
+def _other(path: Path, key: str, found: Any, wanted: str, what: str | None = None) -> UserError:
+    return UserError(f"this is the state of another {what or key}", file=path, key=key, value=found, allowed=wanted)
+
+
+def _count(said: dict[str, str], key: str) -> int | None:
+    return int(said[key]) if said.get(key, "").isdecimal() else None

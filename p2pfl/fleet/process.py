@@ -1,0 +1,85 @@
+"""One node as a process, or as an object of a program."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.features import FEATURES
+from p2pfl.features.members.arriving import arrive
+from p2pfl.node.application import Application
+from p2pfl.node.assembly import Setup, read_setup
+from p2pfl.node.round_callback import OnRound
+from p2pfl.reporting.status import NodeLine, NodeResult
+
+
+class _Leash(asyncio.Protocol):
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self.let_go = let_go
+
+    def eof_received(self) -> None:
+        self.let_go()
+
+
+async def run_node(
+    setup: Setup,
+    *,
+    on_line: Callable[[NodeLine], None],
+    launched: bool = False,
+    make: Callable[..., Application] = Application,
+) -> NodeResult | None:
+    """Run one node to its end, or until SIGINT or SIGTERM; returns its result, None where it was stopped at its start.
+
+    `launched`: lines carry a sketch of the model, and the node stops when its stdin ends, as it does when the launcher
+    dies. `make` takes what `Application` takes.
+    """
+    application = make(setup, on_line=on_line, sketched=launched, features=FEATURES)
+    loop = asyncio.get_running_loop()
+    if launched:
+        await loop.connect_read_pipe(lambda: _Leash(application.stop), sys.stdin)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, application.stop)
+    try:
+        return await application.run()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+class Node:
+    """One node of a federation, as `p2pfl run` starts it; signals are the caller's business.
+
+    `federation` is the file or its folder; `on_progress` gets its figures at most ten times a second, `on_round` its
+    state after each local round, in the thread that trains.
+
+    Raises UserError: something in the files is wrong.
+    """
+
+    def __init__(
+        self,
+        federation: Path | str,
+        name: str,
+        *,
+        on_progress: Callable[[NodeLine], None] = lambda _: None,
+        on_round: OnRound | None = None,
+    ) -> None:
+        described = arrive(load_config(federation), name)
+        config = load_node(node_file(described, name), described, name)
+        self._application = Application(
+            read_setup(described, config), on_line=on_progress, on_round=on_round, features=FEATURES
+        )
+
+    async def run(self) -> NodeResult | None:
+        """Run until the rounds are done or `stop` is called; the result also stands in `<state_dir>/result.json`.
+
+        None where it was stopped before it could begin, because its disk was full.
+        """
+        return await self._application.run()
+
+    def stop(self) -> None:
+        """End cleanly, keeping a snapshot. From the event loop that runs the node."""
+        self._application.stop()

@@ -1,0 +1,217 @@
+"""One report of a run of real processes, in the shape that a simulated run has too.
+
+Honest about the dead: a node that did not reach its end is listed with how it ended, and no figure of it enters a
+mean. Nor does one of a liar: the result is what it made of the honest; nor one of an older model than the node's last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from p2pfl.config.charter import compacted
+from p2pfl.config.model import FederationConfig
+from p2pfl.config.privacy import PUBLIC
+from p2pfl.errors import StorageError
+from p2pfl.fleet.fleet import Child, Lies
+from p2pfl.learn.doubts import about_lone_classes
+from p2pfl.learn.interface import Vector
+from p2pfl.node.assembly import replay
+from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
+from p2pfl.reporting.history import Point
+from p2pfl.reporting.liars import held_against
+from p2pfl.reporting.measures import mean_intervals, measures_of, spreads
+from p2pfl.reporting.report import PRIVATE_FIGURES, SCORES, NodeReport, Report, Withheld
+from p2pfl.reporting.sketch import consensus_distance
+from p2pfl.reporting.withheld import instead
+from p2pfl.storage import peek
+from topologies import Topology, describe
+
+
+class Nodes(Protocol):
+    """All nodes of one federation, as processes or in this one."""
+
+    federation: FederationConfig
+    children: list[Child]
+    lies: Lies | None
+    stopping: bool
+
+    @property
+    def honest(self) -> list[Child]: ...
+    @property
+    def elapsed_s(self) -> float: ...
+
+
+class History:
+    """The figures of a run as it goes on."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+
+    def look(self, nodes: Nodes) -> Point | None:
+        """The current figures, None before the first line of a node. Kept if more than the time has changed."""
+        point = _point(nodes)
+        last = self.points[-1] if self.points else None
+        if point is not None and (last is None or point != msgspec.structs.replace(last, time_s=point.time_s)):
+            self.points.append(point)
+        return point
+
+
+def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
+    """Called after every node has ended: the consensus distance is computed from the models on disk."""
+    federation = compacted(fleet.federation)
+    nodes = [_node(child) for child in fleet.children]
+    ended = [node for node in nodes if node.finished and not node.byzantine]
+    tested = [node for node in ended if not node.test_is_stale]
+    graph = describe(Topology(federation.topology, len(nodes), federation.edges, federation.seed), "sample-weighted")
+    by_name = {
+        node.name: _model(fleet, child) for child, node in zip(fleet.children, nodes, strict=True) if node in ended
+    }
+    models = list(by_name.values())
+    succeeded = _attack_success(fleet, by_name)
+    for node in nodes:
+        node.attack_success = succeeded.get(node.name)
+    return Report(
+        nodes=nodes,
+        topology=federation.topology,
+        algebraic_connectivity=graph["algebraic_connectivity"],
+        rounds={node.name: node.rounds for node in nodes},
+        accuracy=spread(node.accuracy for node in tested),
+        local_accuracy=spread(node.local_accuracy for node in ended),
+        loss=spread(node.test_loss for node in tested),
+        measures=list(measures_of(child.last for child in fleet.children if child.last is not None)),
+        metrics=spreads(node.metrics for node in tested),
+        intervals=mean_intervals(tested),
+        local_metrics=spreads((node.local_metrics for node in ended), defined=True),
+        attack=None if fleet.lies is None else fleet.lies.spec,
+        attack_success=spread(succeeded.values()),
+        consensus_distance=consensus_distance(np.stack(models)) if models else None,
+        bytes_sent=sum(node.bytes_sent or 0 for node in nodes),
+        messages_sent=sum(node.messages_sent or 0 for node in nodes),
+        compressors=by_compressor(federation, _sent(fleet, nodes)),
+        wall_time_s=round(fleet.elapsed_s, 3),
+        staleness=overall_staleness(node.staleness for node in ended),
+        contraction=contraction(
+            federation,
+            [node.samples for node in nodes],
+            [{one.closing_rounds: one for line in child.lines if (one := line.closed)} for child in fleet.honest],
+            ends=_honest_ends(fleet),
+            size=models[0].size if models else None,
+        ),
+        rule=federation.gossip.rule,
+        held_against=held_against(node for node in nodes if not node.byzantine),
+        died=[node.name for node in nodes if node.died],
+        byzantine=[node.name for node in nodes if node.byzantine],
+        stopped=fleet.stopping,
+        warnings=_warnings(fleet),
+        history=list(history),
+        config=configuration(federation),
+        privacy=_withheld(federation, nodes),
+        seed=federation.seed,
+        simulated=False,
+    )
+
+
+def _warnings(fleet: Nodes) -> list[str]:
+    """What follows from the data of all honest nodes, of which only who launched them knows."""
+    told = {child.name: line.classes for child in fleet.honest for line in child.lines if line.classes is not None}
+    text = about_lone_classes(fleet.federation.gossip.rule, told) if len(told) == len(fleet.honest) else None
+    return [] if text is None else [text]
+
+
+def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> Withheld | None:
+    """What is promised, as far as the nodes have told, and what the report lacks for that."""
+    told = [node.privacy for node in nodes if node.privacy is not None]
+    if federation.privacy is None or not told:
+        return None
+    spent = [one.epsilon for one in told]
+    known = [epsilon for epsilon in spent if epsilon is not None]
+    return Withheld(
+        unit=told[0].unit,
+        epsilon=max(known) if len(known) == len(nodes) else None,
+        budget=max(one.budget for one in told),
+        delta=told[0].delta,
+        figures=list(PRIVATE_FIGURES if federation.privacy.test_set == PUBLIC else (*PRIVATE_FIGURES, SCORES)),
+        instead=instead(federation.task.name),
+    )
+
+
+def _sent(fleet: Nodes, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], int]:
+    """Bytes by (sender, receiver), as far as nodes have left a result."""
+    index = {member.name: member.index for member in compacted(fleet.federation).members}
+    return {
+        (sender, index[neighbor.name]): neighbor.bytes_sent or 0
+        for sender, node in enumerate(nodes)
+        for neighbor in node.neighbors or []
+        if neighbor.name in index
+    }
+
+
+def _attack_success(fleet: Nodes, models: Mapping[str, Vector]) -> dict[str, float]:
+    if fleet.lies is None or not models:
+        return {}
+    return fleet.lies.attackers.success(fleet.lies.spec, fleet.federation, fleet.honest[0].node, models)
+
+
+def _model(fleet: Nodes, child: Child) -> Vector:
+    loaded = peek(child.node.state_dir)
+    if loaded is None:
+        raise StorageError(f"{child.name} finished, and its state is gone from {child.node.state_dir}")
+    return replay(fleet.federation, loaded).model
+
+
+def _point(fleet: Nodes) -> Point | None:
+    """From the latest line of every honest node; None before the first."""
+    lines = [child.last for child in fleet.honest if child.last is not None and not child.died]
+    if not lines:
+        return None
+    sketches = [line.sketch for line in lines if line.sketch]
+    return Point(
+        time_s=round(fleet.elapsed_s, 3),
+        rounds=spread(line.rounds for line in lines),
+        accuracy=spread(line.accuracy for line in lines),
+        loss=spread(line.test_loss for line in lines),
+        metrics=spreads(line.metrics for line in lines),
+        train_loss=spread(line.loss for line in lines),
+        consensus_distance=consensus_distance(np.array(sketches)) if len(sketches) > 1 else None,
+        neighbor_distance=spread(line.neighbor_distance for line in lines),
+        staleness=overall_staleness(line.staleness for line in lines),
+        bytes_sent=sum(line.bytes_sent for line in lines) + sum(child.bytes_before for child in fleet.honest),
+        messages_sent=sum(line.messages_sent for line in lines) + sum(child.messages_before for child in fleet.honest),
+        running=sum(child.exit_code is None for child in fleet.children),
+    )
+
+
+def _node(child: Child) -> NodeReport:
+    result, line = child.result(), child.last
+    node = NodeReport(
+        name=child.name,
+        state=child.state,
+        finished=result is not None and result.finished,
+        died=child.died,
+        byzantine=child.byzantine,
+        stranded=child.stranded,
+        log=None if child.process is None else str(child.log_path),
+    )
+    node.restarted = child.died and node.finished  # killed under us, then started by hand and brought to its end
+    latest = result or line
+    for key in node.__struct_fields__:
+        if hasattr(latest, key):
+            setattr(node, key, getattr(latest, key))
+    if child.ended_lives:  # figures of the last process alone say too little
+        node.starts = child.starts
+        node.bytes_sent = (node.bytes_sent or 0) + child.bytes_before
+        node.messages_sent = (node.messages_sent or 0) + child.messages_before
+    if result is None and line is not None:  # it was killed: what it tested last is final by chance alone
+        node.test_is_stale = line.accuracy is not None and line.tested_version != line.version
+    return node
+
+
+def _honest_ends(fleet: Nodes) -> float:
+    """How many ends of edges one round uses at honest nodes."""
+    federation = fleet.federation
+    honest = sum(len(federation.neighbors(federation.member(child.name).index)) for child in fleet.honest)
+    return federation.edges_at_once * honest / max(1, len(federation.edges))

@@ -1,0 +1,433 @@
+"""One node: build its parts, open the doors, run until the core is through."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.core import Core
+from p2pfl.core.facts import Phase
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import StorageError, UserError
+from p2pfl.learn.losses import Losses
+from p2pfl.net.links import Links
+from p2pfl.node import assembly, budget, conclusion, workshop
+from p2pfl.node.amending import Changing, Live
+from p2pfl.node.amendment import listed
+from p2pfl.node.assembly import Setup
+from p2pfl.node.attachments import Attachments
+from p2pfl.node.driver import Driver
+from p2pfl.node.engine_thread import Checkpoint, EngineThread, needs_of
+from p2pfl.node.feature import Feature, NodeView
+from p2pfl.node.model_files import ModelFiles
+from p2pfl.node.progress_lines import Teller
+from p2pfl.node.reloading import reloading_of
+from p2pfl.node.round_callback import EachRound, OnRound
+from p2pfl.node.status import Status
+from p2pfl.node.workshop import Waiting, Workshop
+from p2pfl.reporting.liars import bearings
+from p2pfl.reporting.sketch import Sketch
+from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
+from p2pfl.storage import Store
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+"""Logs what is worth a line although nothing is wrong."""
+
+QUIET_WAIT_S = 3.0
+OWN_ADDRESSES = ("listen", "status_listen")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneProcess:
+    """What the nodes of one process share. A task that fails ends all of them.
+
+    `compute` is the thread in which they learn in turn; `all_ready` is awaited by each before it opens its doors.
+    """
+
+    compute: ThreadPoolExecutor
+    all_ready: Callable[[], Awaitable[object]]
+
+
+class Application:
+    """`on_line` is called with a line of progress at most ten times a second, `on_round` after each local round.
+
+    `features` are attached in their order; a node learns without any. `sketched` lines have a sketch of the model, and
+    each closing round adds one. `run` returns the node's result,
+    which is also in `<state_dir>/result.json`; None where it was stopped before it began.
+    """
+
+    driver: Driver | None = None
+    store: Store
+    thread: EngineThread
+    links: Links
+    status: Status
+    teller: Teller
+    attached: Attachments
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        on_line: Callable[[NodeLine], None],
+        sketched: bool = False,
+        shared: OneProcess | None = None,
+        on_round: OnRound | None = None,
+        features: Iterable[Feature] = (),
+    ) -> None:
+        self.features = tuple(features)
+        self.changing = Changing(setup)
+        self.shared = shared
+        self.on_round = on_round
+        self.on_line = on_line
+        self.sketched = sketched
+        self.stopped = False
+        self.begun = self.testing = False
+        self.asked_again = False
+        """Whether somebody has asked the node to stop after its core was through."""
+        self.waiting = Waiting(self._waits)
+        self.cpu_began = 0.0
+
+    @property
+    def setup(self) -> Setup:
+        """With the federation that was heard of last."""
+        return self.changing.setup
+
+    def amend(self, federation: FederationConfig) -> None:
+        """As `Changing.amend`."""
+        self.changing.amend(federation)
+
+    async def run(self) -> NodeResult | None:
+        for feature in self.features:
+            feature.check(self.setup)
+        folder = self.setup.node.state_dir
+        was_there = folder.exists()
+        if not await self._is_written(self._open_store):
+            return None
+        store = self.store
+        try:
+            recovered = assembly.recover(self.setup, store)
+            engine = self._engine_of(recovered)
+            opening = budget.opening(self.setup, engine.state)
+            if opening is not None and not await self._is_written(lambda: opening.keep(engine.state, store)):
+                return None
+            self._look_for_room(engine)
+            core = assembly.make_core(self.setup, engine.state, fresh=recovered is None)
+            self.changing.built()
+            if recovered is not None:
+                notice.info("resuming after round %d", core.facts.rounds)
+                if core.facts.done:
+                    text = "finished, only answers late neighbors for a while: to continue, raise rounds%s"
+                    private = self.setup.federation.privacy is not None  # its ledger is in that folder
+                    notice.info(text, ", as far as its privacy budget lasts" if private else f" or remove {folder}")
+            driver = self._assemble(core, engine, store, opening)
+            began = "for the first time" if recovered is None else f"again, after round {core.facts.rounds}"
+            driver.feed.keep("started", None, f"this node has started {began}")
+            if opening is not None and opening.news:
+                driver.alarm("budget-begun", None, opening.news)
+            return await self._serve(core, engine, driver)
+        except UserError as error:
+            if error.file is None and error.key in OWN_ADDRESSES:
+                error.file, error.key = str(self.setup.node.path), f"node.{error.key}"
+            raise
+        finally:
+            store.close()
+            if not (was_there or self.begun):
+                shutil.rmtree(folder)
+
+    def stop(self) -> None:
+        """End cleanly, keeping a snapshot. Before the node has begun it is only remembered.
+
+        Once its core is through, do not wait for the last test; asked twice, nor for a disk that refuses.
+        """
+        if self.driver is not None and self.driver.finished.is_set():
+            self._hurry()
+            return
+        self.stopped = True
+        if self.driver is not None and self.begun:
+            self.driver.stop()
+        else:
+            self.waiting.hurried.set()
+
+    def _hurry(self) -> None:
+        """Only who has been told that the disk is waited for can give up what it does not have yet."""
+        if self.testing or (self.waiting.for_disk and (self.stopped or self.asked_again)):
+            self.waiting.hurried.set()
+        elif self.waiting.for_disk:
+            log.warning("the last rounds are not on disk yet: stop again to discard them")
+        self.asked_again = True
+
+    async def _is_written(self, write: Callable[[], None]) -> bool:
+        """Whether the disk has taken it in the end, and nobody has given up."""
+        return await self.waiting.until_written(write, self.setup.node.state_dir) is None
+
+    def _open_store(self) -> None:
+        self.store = Store.open(self.setup.node.state_dir, durability=self.setup.durability)
+
+    def _look_for_room(self, engine: Engine) -> None:
+        """Say what the state needs, before anything is written. Raises UserError: the volume is too small for it."""
+        needs = needs_of(engine.state, self.setup.durability, engine.codecs, engine.method)
+        if shortage := needs.shortage(self.setup.node):
+            log.warning("%s", shortage)
+        least, usual, room = needs.least_bytes, needs.usual_bytes, self.store.room_bytes
+        log.info(
+            "the state needs %s bytes, up to %s where there is room; there are %s",
+            f"{least:,}",
+            f"{usual:,}",
+            f"{room:,.0f}",
+        )
+
+    def _waits(self, what: str) -> None:
+        """Shown in place of the phase."""
+        if self.driver is None or not hasattr(self, "status"):
+            return
+        if what == workshop.WAITING_FOR_DISK != self.status.waits_for:
+            self.driver.alarms["storage"] += 1
+            self.driver.feed.stand("storage", None, "the disk does not take the state: the node waits for it")
+        self.status.waits_for = what
+        if not what:
+            self.driver.feed.settle("storage-restored", None)
+        self.teller.tell()
+
+    def _engine_of(self, recovered: NodeState | None) -> Engine:
+        return assembly.make_engine(self.setup, recovered)
+
+    def _assemble(self, core: Core, engine: Engine, store: Store, opening: budget.Opening | None) -> Driver:
+        setup, training = self.setup, self.setup.federation.training
+        paid_by = budget.Budget.of(setup)
+        if paid_by is not None:
+            paid_by.look(engine.state.ledger, setup.learner.samples)
+        sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
+        each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
+        workshop = Workshop(
+            setup.learner,
+            training.evaluate_every,
+            sketch,
+            strict=self.shared is not None,
+            files=ModelFiles.of(setup),
+            after_round=each,
+            reloading=reloading_of(setup.learner, setup.node.reload_s),
+            gauge=setup.gauge,
+            withheld=budget.withheld(setup),
+            losses=Losses(private=setup.federation.privacy is not None),
+        )
+        header = assembly.snapshot_header(setup)
+        self.thread = EngineThread(
+            engine,
+            store,
+            durability=setup.durability,
+            extra=header,
+            ledger_file=None if opening is None else opening.file,
+        )
+        driver = self.driver = Driver(
+            core,
+            self.thread,
+            workshop,
+            name_of=self._name_of,
+            on_measure=self._measured,
+            on_closed=self._closed,
+            on_amended=self.changing.took_effect,
+            compute=None if self.shared is None else self.shared.compute,
+            budget=paid_by,
+        )
+        self.thread.listener = driver
+        return driver
+
+    async def _serve(self, core: Core, engine: Engine, driver: Driver) -> NodeResult | None:
+        """Once there is a snapshot doors open, then the core starts; on the way out neighbors hear goodbye before the
+        threads end. The status page is there for longer: the disk may have to be waited for.
+        """
+        links = self.links = self._links(driver)
+        self.status = self._status(core, driver, links)
+        self.teller = Teller(
+            self.on_line, self.status, self.thread, was_stopped=lambda: self.stopped, sketched=self.sketched
+        )
+        self.attached = Attachments(self.features, self._view(core, driver, links), links)
+        async with AsyncExitStack() as until_over:
+            await self.attached.opening(until_over)
+            if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
+                return None
+            if self.shared is not None:
+                await self.shared.all_ready()
+            async with AsyncExitStack() as doors:
+                doors.push_async_callback(driver.close)
+                driver.links = links
+                await doors.enter_async_context(links)
+                log.info("listening on port %d", links.port)
+                await self.attached.opened(doors)
+                bearing = self.status.bearing
+                notice.log(logging.INFO if bearing.mixes else logging.WARNING, "%s", bearing)
+                self._begin(driver, links)
+                tasks = [asyncio.create_task(self._upkeep()), *self.attached.works()]
+                for task in tasks:
+                    task.add_done_callback(self._look_how_it_ended)
+                await driver.finished.wait()
+                for task in tasks:
+                    task.cancel()
+                await self.attached.farewell(hasty=self.stopped)
+            if driver.failure is not None:
+                raise driver.failure
+            result = await self._conclude(engine, driver)
+            await self.attached.over(result)
+            return result
+
+    def _fields_of_features(self) -> dict[str, Any]:
+        return self.attached.status()
+
+    def _view(self, core: Core, driver: Driver, links: Links) -> NodeView:
+        return NodeView(
+            setup=lambda: self.setup,
+            core=core,
+            status=self.status,
+            presence=driver.presence,
+            workshop=driver.workshop,
+            thread=self.thread,
+            budget=driver.budget,
+            line=self.teller.line,
+            feed=driver.feed,
+            network=links,
+            say=links.sides.say,
+            clock=driver.loop.time,
+            alarm=driver.alarm,
+            amend=self.changing.amend,
+            trust_anew=self.changing.trust_anew,
+        )
+
+    def _status(self, core: Core, driver: Driver, links: Links) -> Status:
+        setup = self.setup
+        return Status(
+            name=setup.member.name,
+            federation=setup.federation.name,
+            rounds=setup.federation.training.rounds,
+            core=core,
+            workshop=driver.workshop,
+            counters=links.counters,
+            name_of=self._name_of,
+            compressor_of=lambda peer: self.setup.federation.compressor_of(setup.member.index, peer),
+            alarms=driver.alarms,
+            durability=setup.durability,
+            bearing=bearings(setup.federation)[setup.member.index],
+            kept=lambda: self.thread.engine.kept,
+            features=self._fields_of_features,
+            refusal=lambda: self.thread.refusal,
+            privacy=lambda: None if driver.budget is None else driver.budget.told,
+        )
+
+    def _begin(self, driver: Driver, links: Links) -> None:
+        """From here on the node has a state, and keeps it when it ends."""
+        self.thread.start()
+        self.begun = True
+        self.waiting.hurried.clear()
+        self.cpu_began = time.process_time()
+        self.attached.begin()
+        driver.start(links)
+        if self.setup.unscaled is not None:
+            driver.alarm("unscaled-inputs", None, self.setup.unscaled)
+        self.changing.begin(
+            Live(driver=driver, thread=self.thread, links=links, status=self.status, trusted=self.attached.trusted)
+        )
+        if self.stopped:
+            driver.stop()
+
+    def _links(self, driver: Driver) -> Links:
+        setup = self.setup
+        members = setup.federation.members
+        return Links(
+            identity=setup.identity,
+            members=listed(setup.federation),
+            own_index=setup.member.index,
+            dial={peer: members[peer].address for peer in setup.peers},
+            neighbors=frozenset(setup.peers),
+            binding=assembly.binding(setup),
+            listen=setup.node.listen,
+            max_body_bytes=assembly.largest_bytes(setup),
+            on_open=driver.session_opened,
+            on_message=driver.message_received,
+            on_close=driver.session_closed,
+            rng=random.Random(os.urandom(16)),  # jitter of dials: nothing that a seed should repeat
+            log=logging.getLogger("p2pfl.net"),
+            name_of=self._name_of,
+            on_alarm=driver.alarm,
+        )
+
+    def _look_how_it_ended(self, task: asyncio.Task[None]) -> None:
+        """Work in the background that fails ends the node: nobody else would notice."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self.driver is not None:
+            self.driver.fail(error)
+
+    async def _upkeep(self) -> None:
+        """What is due by the clock: snapshots, the distance to the neighbors for whoever asks, who is missing."""
+        driver, phases = self.driver, self.status.core.rounds
+        assert driver is not None  # noqa: S101 - it has begun
+        began = saved_at = time.monotonic()
+        told = False
+        while True:
+            await asyncio.sleep(1.0)
+            now = time.monotonic()
+            if not told and now - began >= QUIET_WAIT_S:
+                told = True
+                self.teller.say_who_is_missing(self.setup.federation.gossip.start_wait_s)
+            self.teller.look()
+            if phases.phase is Phase.WAITING:
+                self.teller.tell()
+            driver.presence.look(now)
+            self.attached.look()
+            if phases.phase in (Phase.CLOSING, Phase.LINGERING):
+                driver.measure()  # neighbors that are not through still move the model
+            if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:
+                saved_at = now
+                self.thread.jobs.put(Checkpoint())
+
+    def _measured(self) -> None:
+        if self.driver is not None and not self.driver.finished.is_set():
+            self.teller.measured()
+
+    def _closed(self, seen: ClosedRound) -> None:
+        self.teller.closed(seen)
+
+    async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
+        """The threads have ended: write the last snapshot, test what was learned, leave a result."""
+        running_s = time.process_time() - self.cpu_began
+        status, core, state = self.status, self.status.core, engine.state
+        status.over = True
+        had_ended = state.ended is not None
+        if core.facts.done:
+            state.ended = assembly.bound_of(core.settings)
+        if not await self._is_written(lambda: self.thread.checkpoint(state)):
+            raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
+        if self.thread.ledger_file is not None:
+            self.thread.ledger_file.settle(state.ledger)
+        status.neighbor_distance = await asyncio.to_thread(engine.neighbor_distance, status.heard)
+        self.testing = True
+        local = await conclusion.last_test(
+            self.setup.learner,
+            state,
+            driver,
+            self.waiting,
+            hasty=self.stopped or self.asked_again,
+            compute=None if self.shared is None else self.shared.compute,
+        )
+        self.teller.tell()
+        conclusion.say_how_it_went(status, never_exchanged=not (status.exchanges or self.stopped or had_ended))
+        finished = conclusion.has_finished(core) and not self.stopped
+        if finished:
+            driver.feed.keep("finished", None, f"after round {core.facts.rounds}")
+        cpu_time = None if self.shared else conclusion.CpuTime(total_s=time.process_time(), running_s=running_s)
+        result = conclusion.result_of(status, finished=finished, local=local, cpu_time=cpu_time)
+        conclusion.write_result(self.setup.node.state_dir, result)
+        return result
+
+    def _name_of(self, index: int) -> str:
+        return self.setup.federation.members[index].name

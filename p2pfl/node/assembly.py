@@ -1,0 +1,417 @@
+"""A node's parts, made from its federation and node files: learner, state from disk, engine, core.
+
+Everything that can be wrong with a user's files is found here, before a socket is opened or a thread started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from p2pfl.aggregate import rule_of
+from p2pfl.compress import make_compressor
+from p2pfl.config.cores import hops, settings_of
+from p2pfl.config.identity import HASH_BYTES, federation_id, keys
+from p2pfl.config.load import find_member
+from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
+from p2pfl.core.core import Core
+from p2pfl.core.lives import Life, Start
+from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import turns_of
+from p2pfl.crypto.handshake import FederationBinding
+from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.engine.changes import redo
+from p2pfl.engine.codecs import Codecs, codecs_of, gammas_of
+from p2pfl.engine.durable import change, restore
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import UserError
+from p2pfl.learn.doubts import unscaled
+from p2pfl.learn.interface import Learner, device_of, plan_by
+from p2pfl.learn.load import make_learner
+from p2pfl.learn.methods import Method, method_of
+from p2pfl.learn.methods.plain import Plain
+from p2pfl.learn.privacy.protection import protection_of
+from p2pfl.learn.sharing import WHOLE
+from p2pfl.learn.stopping import Gauge, gauge_of
+from p2pfl.learn.table.agreed import with_agreed
+from p2pfl.reporting.traffic import compressor_mistakes
+from p2pfl.storage import Durability, Loaded, Store
+
+log = logging.getLogger("p2pfl")
+
+SMALL_MODEL_BYTES = 1_000_000
+WITH_TERMS = 3
+"""The format of a state from which on messages have the terms of a learning method."""
+ORIGIN = {
+    "federation": "federation",
+    "node": "node",
+    "share": "model, of which other tensors are shared",
+    "shape": "model",
+    "schema": "schema of the tables",
+}
+"""Entries of a snapshot's header that must be as they are now, and their names in errors. Other patterns may share the
+same tensors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the files say about one node, checked."""
+
+    federation: FederationConfig
+    member: Member
+    node: NodeConfig
+    identity: Identity
+    learner: Learner
+    method: Method
+    durability: Durability
+    unscaled: str | None = None
+    """Which of its inputs spread much more than others; None: none does, or nothing can be said."""
+    gauge: Gauge | None = None
+    """Reads what must improve for training to go on; None: nothing must."""
+
+    @property
+    def exchanged_size(self) -> int:
+        """How many values neighbors exchange: those of the model, times the channels of the method."""
+        return self.learner.size * len(self.method.channels)
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return self.federation.neighbors(self.member.index)
+
+
+def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
+    """Load key, task and data; see whether the compressors fit the model.
+
+    Raises UserError: something in the user's files is wrong.
+    """
+    member = find_member(federation, node.name)
+    identity = Identity.load(node.key_file)
+    if identity.public != member.key:
+        raise UserError(
+            f"not the key that {federation.path.name} lists for {member.name}",
+            file=node.key_file,
+            key="public key",
+            value=public_text(identity.public),
+            allowed=public_text(member.key),
+        )
+    return setup_of(federation, node, identity)
+
+
+def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity, *, passing: bool = False) -> Setup:
+    """Likewise, with a key at hand; with a `passing` one, made for this run alone, see `load_learner`."""
+    learner, method = load_learner(federation, node, identity, passing=passing), method_of(federation)
+    if federation.privacy is not None and plan_by(learner) is None:
+        text, allowed = "the learner of this task cannot keep what [privacy] promises", "a torch task, or no [privacy]"
+        raise UserError(text, file=federation.path, key="task.name", value=federation.task.name, allowed=allowed)
+    log.info("training on %s", device_of(learner))
+    for notice in federation.notices:
+        log.warning("%s", notice)
+    _keep_small_numbers()
+    for mistake in compressor_mistakes(federation, learner.size * len(method.channels)):
+        raise mistake
+    return Setup(
+        federation=federation,
+        member=federation.member(node.name),
+        node=node,
+        identity=identity,
+        learner=learner,
+        method=method,
+        durability=durability_of(node, learner, private=federation.privacy is not None),
+        unscaled=unscaled(learner) if federation.privacy is None else None,
+        gauge=_gauge(federation, learner),
+    )
+
+
+def _gauge(federation: FederationConfig, learner: Learner) -> Gauge | None:
+    try:
+        return gauge_of(federation.training, learner)
+    except UserError as error:
+        error.file = error.file or str(federation.path)
+        raise
+
+
+def durability_of(node: NodeConfig, learner: Learner, *, private: bool = False) -> Durability:
+    """What "auto" means depends on the model; a `private` node pays for each round in its log.
+
+    Raises UserError: it is to have none.
+    """
+    if private:
+        if node.durability == "snapshot":
+            text, allowed = "with [privacy] each round must be on disk before it is trained", "exchange, auto"
+            raise UserError(text, file=node.path, key="node.durability", value=node.durability, allowed=allowed)
+        return "exchange"
+    if node.durability != "auto":
+        return "exchange" if node.durability == "exchange" else "snapshot"
+    kept_bytes = 4 * learner.size + sum(array.nbytes for array in learner.local_state().values())
+    return "exchange" if kept_bytes < SMALL_MODEL_BYTES else "snapshot"
+
+
+def _keep_small_numbers() -> None:
+    """Undo `set_flush_denormal` of a task in this thread and its children: both ends must compute the same bits."""
+    if np.finfo(np.float32).smallest_normal * np.float32(0.5) == 0:
+        import torch  # noqa: PLC0415 - slow, and not every task needs it
+
+        torch.set_flush_denormal(False)
+
+
+def load_learner(
+    federation: FederationConfig, node: NodeConfig, identity: Identity | None = None, *, passing: bool = False
+) -> Learner:
+    """The node's model and data. Without the `identity` it is read from the key file, if the task asks for a secret.
+
+    Where the key is a `passing` one, made for this run alone, and nothing is private, the task draws from the seed.
+
+    Raises UserError: the task, its options or the node's data are wrong.
+    """
+
+    def secret(purpose: str) -> bytes:
+        return (identity or Identity.load(node.key_file)).secret_for(f"{federation.name} {purpose}")
+
+    return make_learner(
+        with_agreed(federation.task, node.state_dir),
+        federation.training,
+        seed=federation.seed,
+        node_index=federation.member(node.name).index,
+        node_count=len(federation.members),
+        node_name=node.name,
+        base_dir=federation.path.parent,
+        local=node.data,
+        local_dir=node.path.parent,
+        share=federation.gossip.share,
+        file=federation.path,
+        compute=node.compute,
+        reload_s=node.reload_s,
+        protection=protection_of(federation),
+        secret=None if passing and federation.privacy is None else secret,
+    )
+
+
+def binding(setup: Setup) -> FederationBinding:
+    """What both ends of a session must have in common; what the learner adds are two more sections."""
+    return FederationBinding(
+        federation_id=federation_id(setup.federation),
+        sections=(*keys(setup.federation), *learned_sections(setup.learner.shape_digest, digest_of(setup.learner))),
+    )
+
+
+def digest_of(learner: Learner) -> bytes:
+    """What a learner must have in common with others beside its model's shape; empty: nothing."""
+    digest: bytes = getattr(learner, "digest", b"")
+    return digest
+
+
+def learned_sections(shape: bytes, schema: bytes) -> tuple[tuple[str, bytes], ...]:
+    """The last sections of a binding."""
+    model = hashlib.blake2b(shape, digest_size=HASH_BYTES, person=b"p2pfl-model").digest()
+    return ("schema", schema or bytes(HASH_BYTES)), ("model", model)
+
+
+def snapshot_header(setup: Setup) -> dict[str, Any]:
+    """What a snapshot says of where it belongs and how its log is to be read, beside the state itself."""
+    digest = digest_of(setup.learner)
+    return ({"schema": digest.hex()} if digest else {}) | {
+        "federation": setup.federation.name,
+        "node": setup.member.name,
+        "index": setup.member.index,
+        "members": [member.key.hex() for member in setup.federation.members],
+        "shape": setup.learner.shape_digest.hex(),
+        "share": list(setup.federation.gossip.share),
+        "compressor": setup.federation.gossip.compressor,
+        "compressors": {str(peer): setup.federation.compressor_of(setup.member.index, peer) for peer in _ever(setup)},
+        "method": setup.method.code,
+    }
+
+
+def _ever(setup: Setup) -> list[int]:
+    """The neighbors, and those with a compressor of their own that it may get before there is another snapshot."""
+    index = setup.member.index
+    own = {a + b - index for a, b in setup.federation.edge_compressors if index in (a, b)}
+    return sorted(own.union(setup.peers))
+
+
+def recover(setup: Setup, store: Store) -> NodeState | None:
+    """The state that the disk remembers, None if it remembers nothing.
+
+    Raises UserError: the folder holds the state of another federation, node or model; StorageError: nothing in it can
+    be used.
+    """
+    loaded = store.load()
+    if loaded is None:
+        return None
+    for warning in loaded.warnings:
+        log.warning("storage: %s", warning)
+    _check_origin(setup, loaded.state.header)
+    state = replay(setup.federation, loaded, setup.method)
+    if state.ledger is not None:
+        private = plan_by(setup.learner) is not None
+        state.ledger = state.ledger.recovered(private=private, complete=loaded.complete)
+        if state.ledger is None:
+            store.end_log("rounds that are not private follow, which its ledger has not")
+    if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
+        store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
+    _begin_edges_anew(setup, loaded, state)
+    state.fit_edges(setup.peers)
+    try:
+        setup.learner.load_local_state(state.local)
+    except UserError as error:
+        error.file = error.file or str(setup.node.state_dir)
+        raise
+    return state
+
+
+def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
+    wanted, found = {"schema": ""} | snapshot_header(setup), {"share": list(WHOLE), "schema": ""} | header
+    same_model = found.get("shape") == wanted["shape"]
+    same_key = setup.member.key.hex() in found.get("members", [])[setup.member.index : setup.member.index + 1]
+    for key, what in ORIGIN.items():
+        fits = (key == "share" and same_model) or (key == "node" and same_key)
+        if found.get(key) != wanted[key] and not fits:
+            raise UserError(
+                f"the state in this folder is of another {what}; remove it to begin anew",
+                file=setup.node.state_dir,
+                key=key,
+                value=found.get(key),
+                allowed=f"{wanted[key]}, or a folder of its own (node.toml: node.state_dir)",
+            )
+
+
+def replay(federation: FederationConfig, loaded: Loaded, method: Method | None = None) -> NodeState:
+    """The newest snapshot and what the log says happened since, by the settings that were in force then.
+
+    What another learning method than `method` keeps of edges is left out: they will begin anew. None: it is not asked.
+    """
+    header = loaded.state.header
+    state = restore(header, loaded.state.arrays, loaded.state.blobs)
+    by_peer = {int(peer): make_compressor(spec) for peer, spec in header.get("compressors", {}).items()}
+    codecs = Codecs(make_compressor(header.get("compressor", federation.gossip.compressor)), by_peer)
+    known = method is not None and is_whole(header) and method_then(header) == method.code
+    by = method if method is not None and known else Plain()
+    for record in loaded.records:
+        step = change(record.kind, record.header, record.blobs, np.dtype(state.model.dtype))
+        redo(state, step, codecs=codecs, method=by)
+    return state
+
+
+def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
+    """Without trustworthy replicas and flows this node begins a new life, and all its edges anew.
+
+    An edge begins anew too on which a request is on its way that was encoded, or has a header, as the two ends do not
+    any more; what the method keeps of it stays until both ends adopt the new incarnation.
+    """
+    header, wanted = loaded.state.header, snapshot_header(setup)
+    then, now = header["members"], wanted["members"]
+    same_members = then[: len(now)] == now[: len(then)]  # rows are only ever added
+    if not same_members:
+        state.lives.clear()
+    same_method = method_then(header) == setup.method.code
+    same_terms = header["format"] >= WITH_TERMS
+    if len(state.terms) != len(setup.method.no_terms):
+        state.terms = setup.method.no_terms
+    if not same_method:
+        _keep_nothing(setup, state)
+    if not (loaded.complete and setup.durability == "exchange" and same_members and same_method and is_whole(header)):
+        state.begin_life(random_name())
+    before = header.get("compressors", {})
+    for peer, edge in state.edges.items():
+        then = before.get(str(peer), header.get("compressor"))
+        same = same_terms and then == setup.federation.compressor_of(setup.member.index, peer)
+        if not same and edge.record.pending is not None:
+            kept = edge.kept
+            edge.begin_anew(edge.record.without_replicas())
+            edge.kept = kept
+
+
+def method_then(header: Mapping[str, Any]) -> str:
+    """The learning method that wrote a snapshot. The first ones say what its control variate was."""
+    return str(header.get("method", "variate" if header.get("control_variate") else "plain"))
+
+
+def _keep_nothing(setup: Setup, state: NodeState) -> None:
+    """Of what another learning method has left, the model alone is of use."""
+    peers = tuple(state.edges)
+    fresh = NodeState.new(state.model, state.samples, peers, method=setup.method)
+    state.channels, state.size, state.terms, state.kept = fresh.channels, fresh.size, fresh.terms, {}
+    for peer in peers:
+        record = state.edges[peer].record.without_replicas()
+        state.edges[peer] = replace(fresh.edges[peer], record=record)
+
+
+def is_whole(header: Mapping[str, Any]) -> bool:
+    """Whether a snapshot has the replicas and flows of all edges."""
+    return bool(header.get("whole", False))
+
+
+def random_name() -> int:
+    """For a life or a process: 53 bits, for no two shall ever be equal by chance."""
+    return int.from_bytes(os.urandom(7), "little") >> 3
+
+
+def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
+    learner = setup.learner
+    state = recovered
+    if state is None:
+        state = NodeState.new(
+            learner.initial(), learner.samples, setup.peers, learner.local_state(), method=setup.method
+        )
+        state.life = Life(0, random_name())
+    return Engine(
+        index=setup.member.index,
+        state=state,
+        codecs=codecs_of(setup.federation, setup.member.index),
+        method=setup.method,
+        rule=rule_of(setup.federation),
+    )
+
+
+def bound_of(training: TrainingConfig | Settings) -> str:
+    """What bounds training: rounds, or seconds, and what may end it before."""
+    bound = f"{training.time_s} s" if training.rounds is None else f"{training.rounds} rounds"
+    return bound if training.stop is None else f"{bound}; {training.stop}"
+
+
+def settings_for(setup: Setup) -> Settings:
+    """What the node's core goes by."""
+    rule, index = rule_of(setup.federation), setup.member.index
+    return settings_of(
+        setup.federation,
+        hops=hops(setup.federation, index),
+        gammas=gammas_of(setup.federation, index, setup.exchanged_size),
+        least=rule.least if rule else 0,
+    )
+
+
+def largest_bytes(setup: Setup) -> int:
+    """No body is longer, on any edge that this node may get while it runs."""
+    federation = setup.federation
+    named = [spec for _, _, spec in federation.edge_tables]
+    specs = {federation.gossip.compressor, *federation.edge_compressors.values(), *named}
+    return max(make_compressor(spec).size_bytes(setup.exchanged_size) for spec in specs)
+
+
+def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
+    """The core gets records of its own: it and the engine move them in different threads."""
+    return Core(
+        index=setup.member.index,
+        neighbors=setup.peers,
+        turns=turns_of(setup.member.index, setup.federation.schedule),
+        settings=settings_for(setup),
+        samples=state.samples,
+        fresh=fresh,
+        version=state.version,
+        rounds=state.rounds,
+        elapsed_s=state.elapsed_s,
+        alone=state.alone,
+        best=state.best,
+        durable=setup.durability == "exchange",
+        ended=state.ended is not None and state.ended == bound_of(setup.federation.training),
+        start=Start(state.life, random_name()),
+        lives=state.lives,
+        records={peer: replace(edge.record) for peer, edge in state.edges.items()},
+    )

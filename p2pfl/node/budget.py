@@ -1,0 +1,213 @@
+"""The privacy budget of one node: how it begins, what speaks against one more round, and what is told of it.
+
+What was spent is the state's (`engine.ledger`). Whatever is not known counts as spent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.config.privacy import PUBLIC
+from p2pfl.core.events import RoundRefused
+from p2pfl.engine.ledger import Ledger, Promise, reconciled
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import plan_by
+from p2pfl.learn.privacy import Plan, Spend
+from p2pfl.node.assembly import Setup
+from p2pfl.node.evidence import Evidence
+from p2pfl.node.ledger_file import LedgerFile
+from p2pfl.node.permission import RAISES, Word, discard_word, read_word, word_file
+from p2pfl.reporting.status import PrivacyStatus
+from p2pfl.storage import Store
+
+OPEN, SPENT, MISSING, UNSURE, UNPERMITTED = "open", "spent", "missing", "unsure", "unpermitted"
+"""What a budget is: rounds may be trained; none is left; there is no ledger, or one of another unit; the ledger is
+known to lack something; the federation file promises less than a person has permitted.
+"""
+
+RESERVED_PART = 100
+"""At most this part of the planned rounds is reserved at once beside the key, and wasted by a crash."""
+
+
+def withheld(setup: Setup) -> frozenset[str]:
+    """The parts of the data of which a node tells no figure: scores and losses have no noise."""
+    if plan_by(setup.learner) is None:
+        return frozenset()
+    privacy = setup.federation.privacy
+    public = privacy is not None and privacy.test_set == PUBLIC
+    return frozenset({"local"} if public else {"local", "test"})
+
+
+def promise_of(federation: FederationConfig, plan: Plan) -> Promise:
+    """What the file promises to a node with that plan."""
+    noise = None if federation.privacy is None else federation.privacy.noise
+    return Promise(plan.unit, plan.epsilon, plan.delta, noise)
+
+
+@dataclass(slots=True, eq=False)
+class Budget:
+    """`advice` is the command by which a person permits something. `look` and `wrong` may take an accountant's time,
+    for the thread that trains; the same question again takes none.
+    """
+
+    plan: Plan
+    promise: Promise
+    advice: str
+    evidence: Evidence = field(default_factory=Evidence)
+    told: PrivacyStatus | None = None
+    """The latest, for any thread: replaced, never written to."""
+
+    @classmethod
+    def of(cls, setup: Setup) -> Budget | None:
+        """None: the federation promises nothing."""
+        plan = plan_by(setup.learner)
+        where = f"{setup.federation.path.parent} --node {setup.member.name}"
+        return None if plan is None else cls(plan, promise_of(setup.federation, plan), f"p2pfl privacy begin {where}")
+
+    def wrong(self, ledger: Ledger | None, spend: Spend) -> RoundRefused | None:
+        """What speaks against a round at that cost."""
+        state = self.state(ledger, spend)
+        if state == OPEN:
+            return None
+        if state == SPENT and ledger is not None:
+            epsilon = self.plan.spent(ledger.spent)
+            why = f"its privacy budget is spent: epsilon {epsilon:.3g} of {self.plan.epsilon:g}"
+            return RoundRefused(why=why, for_good=True, planned=True)
+        if state == UNPERMITTED and ledger is not None:
+            less = None if ledger.promise is None else self.promise.weaker_than(ledger.promise)
+            text = f"the federation file promises less than a person has permitted: {less}"
+            if ledger.promise is None:
+                text = "its privacy budget was begun by an earlier version, which did not write down what is permitted"
+            why = f"{text}; a person permits it, and the ledger goes on, by {self.advice} --raise"
+            return RoundRefused(why=why, for_good=True)
+        return RoundRefused(why=self._why_unknown(ledger, state), for_good=True)
+
+    def _why_unknown(self, ledger: Ledger | None, state: str) -> str:
+        what = "is not known" if ledger is None else f"counts {ledger.unit}s, and a {self.plan.unit} is protected"
+        seen = self.evidence.seen
+        if seen is not None:
+            epsilon = "" if seen.epsilon is None else f" (epsilon {seen.epsilon:g})"
+            known = 0 if ledger is None else ledger.steps
+            what = f"is more than its records have: it has signed for {seen.account.steps:,} steps{epsilon}"
+            what += f", and they know of {known:,}. They are lost, or an old copy"
+        elif state == UNSURE:
+            what = "lacks what was on disk before"
+        return f"what was spent of its privacy budget {what}. It counts as all; a person begins anew with {self.advice}"
+
+    def state(self, ledger: Ledger | None, spend: Spend) -> str:
+        if ledger is None and self.evidence.seen is not None:
+            return UNSURE
+        if ledger is None or ledger.unit != self.plan.unit:
+            return MISSING
+        if not ledger.is_whole:
+            return UNSURE
+        if ledger.promise is None or self.promise.weaker_than(ledger.promise):
+            return UNPERMITTED
+        return OPEN if self.plan.allows(ledger.spent, spend) else SPENT
+
+    def reserved_rounds(self, ledger: Ledger, samples: int) -> int:
+        """How many rounds the file beside the key gets at once."""
+        left = self.plan.rounds_left(ledger.spent, samples)
+        return max(1, min(left, self.plan.rounds // RESERVED_PART))
+
+    def look(self, ledger: Ledger | None, samples: int) -> None:
+        """Work out what is told of it, at so many rows."""
+        plan, state = self.plan, self.state(ledger, self.plan.spend(samples))
+        known = ledger is not None and state != MISSING
+        self.told = PrivacyStatus(
+            unit=plan.unit,
+            epsilon=round(plan.spent(ledger.spent), 4) if ledger is not None and known else None,
+            budget=plan.epsilon,
+            delta=plan.delta,
+            rounds_left=plan.rounds_left(ledger.spent, samples) if ledger is not None and state == OPEN else 0,
+            state=state,
+        )
+
+    def doubt(self) -> None:
+        """Tell at once that evidence has come; what is known stays."""
+        if self.told is not None:
+            self.told = msgspec.structs.replace(self.told, rounds_left=0, state=UNSURE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """A node's ledger at its start: by the state, the file beside the key, and a person's word. `keep` makes it durable
+    and takes the word away.
+    """
+
+    file: LedgerFile
+    ledger: Ledger | None
+    key_file: Path | None = None
+    """Beside it lies a word that has been read; None: there is none."""
+    news: str = ""
+    """What is to be told of the word."""
+
+    def keep(self, state: NodeState, store: Store) -> None:
+        """Raises StorageError: the disk is full; UserError: it refuses for another reason, or the word stays.
+
+        The word goes last: a crash in between wastes nothing, for the file names the word.
+        """
+        before, state.ledger = state.ledger, self.ledger
+        if self.ledger is not None:
+            self.file.begin(self.ledger)
+            if before is None or before.word != self.ledger.word:
+                store.end_log("a privacy budget has begun that it knows nothing of")
+        if self.news:
+            state.ended = None  # there may be something to train again
+        if self.key_file is not None:
+            discard_word(self.key_file)
+
+
+def opening(setup: Setup, state: NodeState) -> Opening | None:
+    """Find out what was spent, and what a word permits; None: nothing is promised.
+
+    Raises UserError: the file beside the key, or the word there, cannot be used.
+    """
+    plan, key_file = plan_by(setup.learner), setup.node.key_file
+    file = LedgerFile(key_file, setup.federation.name)
+    if plan is None:
+        file.void()
+        return None
+    ledger, word = reconciled(state.ledger, file.read()), read_word(key_file)
+    if word is None:
+        return Opening(file=file, ledger=ledger)
+    if ledger is None or ledger.word != word.name:
+        promise = promise_of(setup.federation, plan)
+        _refuse_less(promise, word, setup)
+        permitted = word.promise._replace(epsilon=word.promise.epsilon or plan.epsilon)
+        found, news = _raised(ledger, permitted, key_file) if word.raises else _begun(ledger, word, permitted, plan)
+        return Opening(file=file, ledger=found, key_file=key_file, news=news)
+    return Opening(file=file, ledger=ledger, key_file=key_file)
+
+
+def _refuse_less(promise: Promise, word: Word, setup: Setup) -> None:
+    less = promise.weaker_than(word.promise)
+    if less:
+        where = f"{setup.federation.path.parent} --node {setup.member.name}"
+        allowed = f"the file as it was; or another permission, by `p2pfl privacy begin {where}`"
+        if word.raises:
+            allowed = allowed.replace("begin", "begin --raise")
+        text = f"{setup.federation.path.name} promises less than this permits: {less}"
+        raise UserError(text, file=word_file(setup.node.key_file), key="epsilon", allowed=allowed)
+
+
+def _begun(before: Ledger | None, word: Word, permitted: Promise, plan: Plan) -> tuple[Ledger, str]:
+    order = 1 if before is None else before.account.order + 1
+    text = f"by a person's word the privacy budget begins: epsilon {plan.epsilon:g} at delta {plan.delta:g}"
+    if before is not None and before.spent:
+        text += f". What was spent before adds to it: epsilon {plan.spent(before.spent):.3g}"
+    return Ledger(unit=plan.unit, word=word.name, order=order, promise=permitted), text
+
+
+def _raised(before: Ledger | None, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
+    """Raises UserError: there is no ledger that could go on."""
+    if before is None or before.unit != permitted.unit:
+        text, allowed = "no budget has begun here that could go on", "`p2pfl privacy begin`, without --raise"
+        raise UserError(text, file=word_file(key_file), key="budget", value=RAISES, allowed=allowed)
+    text = f"by a person's word the privacy budget goes on: epsilon {permitted.epsilon:g} at delta {permitted.delta:g}"
+    return replace(before, promise=permitted), text

@@ -1,0 +1,106 @@
+"""The end of a node: the last test of its model, what its log says of the whole run, and its result."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from p2pfl.core.core import Core
+from p2pfl.core.facts import Phase
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import StorageError
+from p2pfl.learn.interface import Learner, Score
+from p2pfl.node import workshop
+from p2pfl.node.driver import Driver
+from p2pfl.node.status import Status
+from p2pfl.node.workshop import Moment, Waiting, start_errand
+from p2pfl.reporting.status import NodeResult
+from p2pfl.storage.disk import replace_file
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+RESULT_FILE = "result.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTime:
+    """Seconds of the process's CPU time, in all and while the node ran."""
+
+    total_s: float
+    running_s: float
+
+
+async def last_test(
+    learner: Learner, state: NodeState, driver: Driver, waiting: Waiting, *, hasty: bool, compute: Executor | None
+) -> Score | None:
+    """Test the last model, however long that takes unless somebody wants the node to end; the score on own data."""
+    shop = driver.workshop
+    local: list[Score | None] = []
+
+    def test() -> None:
+        shop.measure(state.model, Moment(state.rounds, state.version, final=True))
+        local.append(shop.score(state.model, "local"))
+
+    under_way = driver.under_way
+    if await waiting.until(driver.learner_is_free, limit_s=workshop.LAST_ROUND_S if hasty else None):
+        learner.load_local_state(state.local)  # a round that ended too late does not count
+        errand = start_errand(test, compute)
+        under_way = "test"
+        if await waiting.until(errand.done, limit_s=workshop.LAST_TEST_S if hasty else None):
+            errand.result()
+            return local[0]
+    if shop.tested is None or not shop.tested.of.final:
+        log.warning("%s", workshop.why_untested(under_way, shop.tested))
+    return None
+
+
+def say_how_it_went(status: Status, *, never_exchanged: bool) -> None:
+    core = status.core
+    if never_exchanged:
+        log.warning("no exchange with any neighbor: check addresses, listen and the firewall")
+    if alone := core.facts.alone:
+        notice.info("%d of %d rounds were trained without a neighbor", alone, core.facts.rounds)
+    if core.ending.ended_by is not None:
+        names = ", ".join(status.name_of(member) for member in core.rounds.unfinished)
+        without = f"; not through: {names}" if names else ""
+        notice.info("training ended after round %d: %s%s", core.facts.rounds, core.ending.ended_by, without)
+
+
+def has_finished(core: Core) -> bool:
+    """Whether it has done its rounds, for one that nobody has asked to stop."""
+    return core.rounds.phase is Phase.FINISHED and not (core.resigned or core.retired)
+
+
+def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: CpuTime | None) -> NodeResult:
+    """`local` is the score on the node's own data; no `cpu_time` where nodes share a process."""
+    core, shop = status.core, status.workshop
+    return NodeResult(
+        **msgspec.structs.asdict(status.full()),
+        finished=finished,
+        resigned=core.resigned,
+        removed=core.retired,
+        pid=os.getpid(),
+        local_accuracy=None if local is None else local.accuracy,
+        local_loss=None if local is None else local.loss,
+        local_metrics={} if local is None else dict(local.metrics),
+        steps=shop.steps,
+        wall_time_s=round(time.monotonic() - status.started_at, 3),
+        cpu_time_s=None if cpu_time is None else round(cpu_time.total_s, 3),
+        cpu_time_running_s=None if cpu_time is None else round(cpu_time.running_s, 3),
+        cpu_time_training_s=round(shop.cpu_s, 3),
+    )
+
+
+def write_result(state_dir: Path, result: NodeResult) -> None:
+    """A disk that refuses costs the file, and nothing else."""
+    try:
+        replace_file(state_dir / RESULT_FILE, [msgspec.json.format(result.to_bytes(), indent=2)])
+    except StorageError as error:
+        log.warning("%s", error)

@@ -1,0 +1,347 @@
+"""The engine's thread: operations in, events out, in order, with what they changed on disk first.
+
+All operations that wait are run before one flush, so that several exchanges share one write to the disk. If the disk
+refuses, the node learns it before any answer that depended on it, and a full snapshot is tried again later.
+`Needs` is the room that a state takes on a disk, and what there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec.structs import force_setattr
+
+from p2pfl.config.model import NodeConfig
+from p2pfl.core.effects import Operation
+from p2pfl.core.events import EngineResult, Event, RoundRefused, StorageFailed, StorageRestored
+from p2pfl.engine.changes import Change
+from p2pfl.engine.codecs import Codecs
+from p2pfl.engine.durable import entry, image
+from p2pfl.engine.engine import Engine
+from p2pfl.engine.ledger import Ledger
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import StorageError, UserError
+from p2pfl.learn.methods import Method
+from p2pfl.learn.privacy import Spend
+from p2pfl.node.ledger_file import LedgerFile
+from p2pfl.storage import Durability, State, Store, disk
+from p2pfl.storage.disk import LEAST_LOG_BYTES
+from p2pfl.storage.snapshot import size_bytes
+
+log = logging.getLogger("p2pfl")
+
+RETRY_S = 5.0
+LOOK_S = 1.0
+"""How often the limit of a growing log is adapted to the free space."""
+
+USUAL_LOG_BYTES = 4 << 20
+LOG_MULTIPLE = 4
+"""The log's usual length in snapshots: a longer one would take too long to replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operate:
+    """Run `operation`."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Call `use` with the engine between two operations; it must copy what it keeps."""
+
+    use: Callable[[Engine], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pay:
+    """Call `use` once the cost of a round is on disk; else the event RoundRefused says why that was not to be.
+
+    `wrong` is asked with the ledger as it is, and says what speaks against one more round. The file beside the key gets
+    so many rounds at once that are `reserved`.
+    """
+
+    spend: Spend
+    wrong: Callable[[Ledger | None], RoundRefused | None]
+    use: Callable[[Engine], None]
+    reserved: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """Replace the ledger by what `correct` makes of it, and have that durable at once."""
+
+    correct: Callable[[Ledger | None], Ledger | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Write a full snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    pass
+
+
+Job = Operate | Look | Pay | Correct | Checkpoint | Quit
+
+
+class Listener(Protocol):
+    """Who hears from the thread; both are called in it."""
+
+    def deliver(self, events: list[Event]) -> None:
+        """The events of one batch, in order."""
+
+    def fail(self, error: BaseException) -> None:
+        """Our own bug ended the thread."""
+
+
+class EngineThread(threading.Thread):
+    """`extra` joins the header of every snapshot. `ledger_file` has what is paid for before the log does."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        *,
+        durability: Durability,
+        extra: dict[str, object],
+        ledger_file: LedgerFile | None = None,
+    ) -> None:
+        super().__init__(name="engine", daemon=True)
+        self.engine = engine
+        self.store = store
+        self.durability = durability
+        self.extra = extra
+        self.ledger_file = ledger_file
+        self.listener: Listener
+        """Set before `start`."""
+        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.broken_since: float | None = None
+        self.refusal: str | None = None
+        """Why the disk does not take the state; None while it does."""
+        self.kept_rounds: int | None = None
+        """The own rounds of the state on disk; None while nothing is."""
+        self._look_at = float("-inf")
+        self._log_limit = 0
+
+    def run(self) -> None:
+        try:
+            while self._batch():
+                pass
+        except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
+            self.listener.fail(error)
+
+    def checkpoint(self, state: NodeState) -> None:
+        """Write `state` as a new generation. Raises StorageError: the disk refuses."""
+        picture = image(state, with_replicas=self.durability == "exchange", copied=False)
+        try:
+            self.store.checkpoint(State(header=picture.header | self.extra, arrays=picture.arrays, blobs=picture.blobs))
+        except StorageError as error:
+            self.refusal = str(error)
+            raise
+        self.refusal, self.kept_rounds = None, state.rounds
+
+    @property
+    def unkept(self) -> str:
+        """What the disk does not have, in words."""
+        return "in this run" if self.kept_rounds is None else f"after round {self.kept_rounds}"
+
+    def _flush(self) -> None:
+        self.store.flush()
+        if self.durability == "exchange":
+            self.kept_rounds = self.engine.state.rounds
+
+    def _batch(self) -> bool:
+        jobs = self._wait()
+        events: list[Event] = []
+        urgent = False
+        quitting = False
+        for job in jobs:
+            match job:
+                case Operate():
+                    urgent |= self._operate(job, events)
+                case Look(use=use):
+                    use(self.engine)
+                case Pay():
+                    self._pay(job, events)
+                case Correct():
+                    self._correct(job, events)
+                case Checkpoint():
+                    self._guard(events, lambda: self.checkpoint(self.engine.state))
+                case Quit():
+                    quitting = True
+        if urgent and self.broken_since is None:
+            self._guard(events, self._flush)
+        self._upkeep(events)
+        if events:
+            self.listener.deliver(events)
+        return not quitting
+
+    def _wait(self) -> list[Job]:
+        """Everything that is waiting; at least one job, unless a broken disk is to be tried again first."""
+        jobs: list[Job] = []
+        try:
+            jobs.append(self.jobs.get(timeout=None if self.broken_since is None else RETRY_S))
+            while True:
+                jobs.append(self.jobs.get_nowait())
+        except queue.Empty:
+            return jobs
+
+    def _operate(self, job: Operate, events: list[Event]) -> bool:
+        begun_s = time.thread_time()
+        outcome = self.engine.run(job.operation)
+        change = outcome.change
+        if change is not None and self.broken_since is None:
+            self._guard(events, lambda: self.store.append(*entry(change)))
+        if outcome.event is not None:
+            if isinstance(outcome.event, EngineResult):
+                # Nobody else has seen it yet.
+                force_setattr(outcome.event, "cost_s", time.thread_time() - begun_s)
+            events.append(outcome.event)
+        return outcome.urgent
+
+    def _pay(self, job: Pay, events: list[Event]) -> None:
+        """At once, without the batch's flush: nothing of the round may be computed before it is paid for.
+
+        What was paid and cannot be written is lost: a later snapshot has it, although nothing came of it.
+        """
+        if self.durability != "exchange":
+            raise ValueError("a budget needs a log")
+        ledger = self.engine.state.ledger
+        refused = job.wrong(ledger)
+        if refused is None and ledger is not None and self.broken_since is None:
+            self._guard(events, lambda: self._cover(ledger, job))
+        if refused is None and self.broken_since is None:
+            change = self.engine.pay(job.spend)
+            self._guard(events, lambda: self._write_now(change))
+        if refused is None and self.broken_since is not None:
+            refused = RoundRefused(why=f"the disk refuses: {self.refusal}", for_good=False)
+        if refused is None:
+            job.use(self.engine)
+        else:
+            events.append(refused)
+
+    def _cover(self, ledger: Ledger, job: Pay) -> None:
+        if self.ledger_file is not None:
+            most = job.spend._replace(steps=job.reserved * job.spend.steps)
+            self.ledger_file.cover(ledger.plus(job.spend), ledger.plus(most))
+
+    def _correct(self, job: Correct, events: list[Event]) -> None:
+        state = self.engine.state
+        before, state.ledger = state.ledger, job.correct(state.ledger)
+        if state.ledger is not None and state.ledger != before:
+            corrected = state.ledger
+            if self.ledger_file is not None:
+                file = self.ledger_file
+                self._guard(events, lambda: file.write(corrected))
+            self._guard(events, lambda: self.checkpoint(state))
+
+    def _write_now(self, change: Change) -> None:
+        self.store.append(*entry(change))
+        self._flush()
+
+    def _guard(self, events: list[Event], write: Callable[[], object]) -> None:
+        """Write; if the disk refuses, say so before every event of this batch."""
+        try:
+            write()
+        except StorageError as error:
+            self.refusal = str(error)
+            if self.broken_since is None:
+                log.warning("%s; a full snapshot is tried every %g s", error, RETRY_S)
+                events.insert(0, StorageFailed())
+            self.broken_since = time.monotonic()
+
+    def _upkeep(self, events: list[Event]) -> None:
+        """A broken disk is tried again, a long log becomes a snapshot."""
+        if self.broken_since is not None:
+            if time.monotonic() - self.broken_since < RETRY_S:
+                return
+            try:
+                if self.ledger_file is not None:
+                    self.ledger_file.retry()
+                self.checkpoint(self.engine.state)
+            except StorageError as error:
+                self.refusal = str(error)
+                self.broken_since = time.monotonic()
+            else:
+                self.broken_since = None
+                events.append(StorageRestored())
+        elif self.store.wal_bytes > LEAST_LOG_BYTES and self.store.wal_bytes > self.log_limit():
+            self._guard(events, lambda: self.checkpoint(self.engine.state))
+
+    def log_limit(self) -> int:
+        """How long the log may become, as much as the disk has room for."""
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_S
+            needs = needs_of(self.engine.state, self.durability, self.engine.codecs, self.engine.method)
+            with suppress(StorageError):  # then it stays as it was
+                self._log_limit = needs.log_limit(self.store.room_bytes)
+        return self._log_limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """`snapshot_bytes` is the size of one at most; `logging`: a log goes with it."""
+
+    snapshot_bytes: int
+    logging: bool
+
+    @property
+    def least_bytes(self) -> int:
+        """With less there is no second snapshot."""
+        return disk.least_bytes(self.snapshot_bytes, logging=self.logging)
+
+    @property
+    def usual_bytes(self) -> int:
+        """Where nothing is in short supply."""
+        return 3 * self.snapshot_bytes + 2 * self.logging * self._usual_log_bytes + disk.SLACK_BYTES
+
+    @property
+    def _usual_log_bytes(self) -> int:
+        return max(USUAL_LOG_BYTES, LOG_MULTIPLE * self.snapshot_bytes)
+
+    def log_limit(self, room_bytes: float) -> int:
+        """Where state and free space are `room_bytes` together."""
+        return disk.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, wanted=self._usual_log_bytes)
+
+    def shortage(self, node: NodeConfig) -> str | None:
+        """What is to be said where state and free space together are less than the least.
+
+        Raises UserError: not even the whole volume is that large.
+        """
+        folder = node.state_dir
+        volume, room = disk.volume_bytes(folder), disk.free_bytes(folder) + disk.used_bytes(folder)
+        if volume < self.least_bytes:
+            raise UserError(
+                "the volume is too small for two snapshots of the state",
+                file=node.path,
+                key="node.state_dir",
+                value=f"{folder}, on a volume of {volume:,.0f} bytes",
+                allowed=f"one of at least {self.least_bytes:,} bytes",
+            )
+        if room >= self.least_bytes:
+            return None
+        there = f"there are {room:,.0f}, what it holds included"
+        return f"{folder} needs {self.least_bytes:,} bytes for the state, and {there}"
+
+
+def needs_of(state: NodeState, durability: Durability, codecs: Codecs, method: Method) -> Needs:
+    """Room for unanswered messages is included, two for each edge, and for what the learning method will keep."""
+    logging = durability == "exchange"
+    picture = image(state, with_replicas=logging, copied=False)
+    kept = size_bytes(State(header=picture.header, arrays=picture.arrays, blobs=picture.blobs))
+    bodies = 2 * len(state.edges) * codecs.largest_bytes(state.channels.size) if logging else 0
+    there = sum(len(blob) for blob in picture.blobs.values())
+    to_come = state.model.nbytes * (len(method.kept) - len(state.kept))
+    for edge in state.edges.values() if logging else ():
+        to_come += state.channels.nbytes * (len(method.kept_edges) - len(edge.kept))
+    return Needs(snapshot_bytes=kept + to_come + max(0, bodies - there), logging=logging)

@@ -1,0 +1,124 @@
+"""The seam: what a feature brings to a node, and all that it gets of one.
+
+A feature is a room under `p2pfl/features`; `p2pfl.features.FEATURES` lists them, and the node calls them in that order.
+The node names none of them, and learns without any. What a feature leaves out is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.core import Core
+from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.net.visits import Charters
+from p2pfl.node.assembly import Setup
+from p2pfl.node.budget import Budget
+from p2pfl.node.engine_thread import EngineThread
+from p2pfl.node.feed import Feed
+from p2pfl.node.status import Presence, Status
+from p2pfl.node.workshop import Workshop
+from p2pfl.reporting.status import NodeLine, NodeResult
+
+
+class Say(Protocol):
+    """Sends a message on a side channel to a neighbor; False where it is not sent. `if_free`: only on a free line."""
+
+    def __call__(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool: ...
+
+
+class Network(Protocol):
+    """What a feature may know of the network edge."""
+
+    @property
+    def port(self) -> int: ...
+    @property
+    def is_complete(self) -> bool: ...
+    def came(self, peer: int) -> tuple[int, int] | None: ...
+    def hint(self, index: int, addresses: Sequence[str]) -> None: ...
+    def end_stale(self, is_own: Callable[[str], bool]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """All that a feature gets of its node. `core`, `status`, `presence` and `workshop` are there to look at."""
+
+    setup: Callable[[], Setup]
+    """What the files say, with the federation of now."""
+    core: Core
+    status: Status
+    presence: Presence
+    workshop: Workshop
+    thread: EngineThread
+    budget: Budget | None
+    line: Callable[[], NodeLine]
+    feed: Feed
+    network: Network
+    say: Say
+    clock: Callable[[], float]
+    """Monotonic seconds: those of the event loop."""
+    alarm: Callable[[str, int | None, str], None]
+    amend: Callable[[FederationConfig], None]
+    """Go by a changed federation from the end of the round on. Raises UserError: not while the node runs."""
+    trust_anew: Callable[[], None]
+    """Whom `Attached.trusts` lets in may have changed."""
+
+
+class Attached:
+    """One node's share of a feature, from before its doors open until it is over. Hooks in the order of a life."""
+
+    door: Charters | None = None
+    """What visitors may hand over, or ask for."""
+
+    def feedings(self) -> tuple[Feeding, ...]:
+        """Its side channels."""
+        return ()
+
+    def trusts(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
+        """Those of the listed members, by key, with whom there may be sessions."""
+        return members
+
+    def status(self) -> Mapping[str, Any]:
+        """What `GET /status` says of it: fields of `NodeStatus` that it knows, and rows of its own (`features`)."""
+        return {}
+
+    async def opening(self, until_over: AsyncExitStack) -> None:
+        """There is no state on disk yet, and no door open."""
+
+    async def opened(self, until_closed: AsyncExitStack) -> None:
+        """The doors are open."""
+
+    def begin(self) -> None:
+        """The core starts now."""
+
+    def look(self) -> None:
+        """About once a second."""
+
+    async def run(self) -> None:
+        """Work in the background, cancelled when the core is through."""
+
+    async def farewell(self, *, hasty: bool) -> None:
+        """The core is through; the doors close next. `hasty`: somebody has asked the node to stop."""
+
+    async def over(self, result: NodeResult) -> None:
+        """The doors are closed, and the result is written."""
+
+
+class Feature:
+    """One room. `name` is that of the room."""
+
+    name = ""
+    guards = False
+    """Whether a failure stops the node. Else it ends the feature alone, with an alarm."""
+
+    def check(self, setup: Setup) -> None:
+        """Before anything is written. Raises UserError: the files ask for what cannot be."""
+
+    def attach(self, node: NodeView) -> Attached | None:
+        """At a node's start; nothing global. None: this node has no use for it."""
+        raise NotImplementedError

@@ -1,0 +1,97 @@
+"""How a node is doing, in lines of progress for a launcher or a program."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from p2pfl.core.facts import Phase
+from p2pfl.engine.engine import Engine
+from p2pfl.learn.doubts import own_classes
+from p2pfl.node.engine_thread import EngineThread, Look
+from p2pfl.node.status import Status
+from p2pfl.reporting.status import ClosedRound, NodeLine
+
+log = logging.getLogger("p2pfl")
+notice = logging.getLogger("p2pfl.notice")
+
+LEAST_LINE_S = 0.1
+LOOKING_SHARE = 0.01
+"""The share of one processor for measuring the distance to neighbors: of a large model not every second."""
+
+
+class Teller:
+    """Calls `on_line`, at most ten times a second while rounds go on, and measures the distance to the neighbors now
+    and then. `was_stopped` says whether the node was asked to end. `sketched`: each line has a sketch of the model.
+    """
+
+    def __init__(
+        self,
+        on_line: Callable[[NodeLine], None],
+        status: Status,
+        thread: EngineThread,
+        was_stopped: Callable[[], bool],
+        *,
+        sketched: bool,
+    ) -> None:
+        self.on_line = on_line
+        self.status = status
+        self.thread = thread
+        self.was_stopped = was_stopped
+        self.sketched = sketched
+        shop = status.workshop
+        self.untold = own_classes(shop.learner) if sketched and "local" not in shop.withheld else None
+        """The classes in this node's data, for a launcher on this machine, which compares them."""
+        self.last_line_at = self.look_again_at = float("-inf")
+
+    def line(self) -> NodeLine:
+        line = self.status.line()
+        if self.was_stopped() and line.phase == Phase.FINISHED.value:
+            line.phase = "stopped"
+        if self.sketched:
+            line.sketch = self.status.workshop.sketched
+            line.classes, self.untold = self.untold, None
+        return line
+
+    def tell(self) -> None:
+        self.on_line(self.line())
+
+    def measured(self) -> None:
+        """The node has tested its model."""
+        now = time.monotonic()
+        if now - self.last_line_at >= LEAST_LINE_S:
+            self.last_line_at = now
+            self.look()
+            self.tell()
+
+    def closed(self, seen: ClosedRound) -> None:
+        """Closing rounds are few and show a launcher how fast the nodes come together: each has a line of its own."""
+        if self.sketched:
+            # It may come when the node has gone on, but never after its last line.
+            line = self.line()
+            line.phase, line.sketch, line.closed = Phase.CLOSING.value, seen.sketch, seen
+            self.on_line(line)
+
+    def look(self) -> None:
+        """A float is written in one step: no lock is needed between the threads."""
+        if time.monotonic() >= self.look_again_at:
+            self.thread.jobs.put(Look(partial(self._see, self.status.heard)))
+
+    def _see(self, heard: list[int], engine: Engine) -> None:
+        began = time.thread_time()
+        self.status.neighbor_distance = engine.neighbor_distance(heard)
+        self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
+
+    def say_who_is_missing(self, start_wait_s: float) -> None:
+        """In the log, if the node waits for neighbors at its start, at most `start_wait_s` once one is there."""
+        core = self.status.core
+        missing = [self.status.name_of(peer) for peer, edge in core.edges.items() if not edge.is_open]
+        if not missing or core.rounds.phase is not Phase.WAITING:
+            return
+        if len(missing) == len(core.edges):
+            log.warning("no neighbor is there yet (%s): nothing is trained until one is", ", ".join(missing))
+        else:
+            text = "no session yet with %s; starts without them after at most %g s"
+            log.warning(text, ", ".join(missing), start_wait_s)

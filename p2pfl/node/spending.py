@@ -1,0 +1,106 @@
+"""What nodes have spent of their privacy budgets, read from their folders as from outside: nothing there is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from p2pfl.config.load import find_member, load_node, node_file
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.engine.ledger import Ledger, reconciled
+from p2pfl.errors import UserError
+from p2pfl.learn.privacy import plan_of
+from p2pfl.learn.privacy.accounting import epsilon_of
+from p2pfl.node.assembly import replay
+from p2pfl.node.budget import MISSING, Budget, promise_of
+from p2pfl.node.ledger_file import LedgerFile
+from p2pfl.node.permission import word_file
+from p2pfl.reporting.status import PrivacyStatus
+from p2pfl.storage import peek
+
+WIPED = "wiped"
+"""A budget without a state: the node goes on by the file beside its key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purse:
+    """The budget of one node here. `samples` is None where it has no state; the file beside its key may have a `ledger`
+    all the same. `unpaid` are the rounds of a state that no ledger knows of.
+    """
+
+    federation: FederationConfig
+    node: NodeConfig
+    ledger: Ledger | None = None
+    samples: int | None = None
+    unpaid: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @cached_property
+    def told(self) -> PrivacyStatus | None:
+        """Takes an accountant's time. Raises UserError as `plan_of`."""
+        if self.samples is None:
+            return None
+        plan = plan_of(self.federation, self.samples)
+        if plan is None:
+            raise AssertionError("a federation with [privacy] has no plan")
+        budget = Budget(plan, promise_of(self.federation, plan), "")
+        budget.look(self.ledger, self.samples)
+        return budget.told
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a person's word lies there, for the next start."""
+        return word_file(self.node.key_file).exists()
+
+    @property
+    def epsilon(self) -> float | None:
+        """What is known to be spent; None: it is not known."""
+        if self.told is not None or self.ledger is None or self.ledger.promise is None:
+            return None if self.told is None else self.told.epsilon
+        return round(epsilon_of(self.ledger.spent, self.ledger.promise.delta), 4)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        told = self.told
+        return {
+            "node": self.name,
+            "epsilon": self.epsilon,
+            "budget": told and told.budget,
+            "delta": told and told.delta,
+            "unit": told and told.unit,
+            "rounds_left": told and told.rounds_left,
+            "state": told.state if told is not None else MISSING if self.ledger is None else WIPED,
+            "waiting": self.is_waiting,
+        }
+
+
+def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[Purse]:
+    """Of these nodes; without names, of all that have a folder here.
+
+    Raises UserError: there is no such node, or none of them is here; StorageError: what is there cannot be read.
+    """
+    wanted = [find_member(federation, name).name for name in names] or [one.name for one in federation.present]
+    files = {name: node_file(federation, name) for name in wanted}
+    here = [name for name, file in files.items() if file.parent.is_dir()]
+    if not here or (names and len(here) < len(wanted)):
+        missing = ", ".join(name for name in wanted if name not in here)
+        text, allowed = f"no folder here for {missing}", "run it where these nodes have their folders"
+        raise UserError(text, file=federation.path.parent, key="node", allowed=allowed)
+    return [_purse(federation, load_node(files[name], federation, name)) for name in here]
+
+
+def _purse(federation: FederationConfig, node: NodeConfig) -> Purse:
+    beside = LedgerFile(node.key_file, federation.name).read()
+    loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
+    if loaded is None:
+        return Purse(federation=federation, node=node, ledger=beside)
+    state = replay(federation, loaded)
+    kept = None if state.ledger is None else state.ledger.recovered(private=True, complete=loaded.complete)
+    ledger = reconciled(kept, beside)
+    unpaid = state.rounds if ledger is None else 0
+    return Purse(federation=federation, node=node, ledger=ledger, samples=int(state.samples), unpaid=unpaid)

@@ -1,0 +1,295 @@
+"""What a node says about itself, in its status, live view and result; and of its neighbors, in the log.
+
+A session may end and another begin at once, as when it is renewed: who is back within seconds was never lost. Nor is a
+neighbor that has finished, or one that is in quarantine, or all of them while the own disk refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from p2pfl.core.core import Core
+from p2pfl.core.edge import Edge
+from p2pfl.core.effects import Alarm
+from p2pfl.core.limits import pace_setter
+from p2pfl.core.standing import View
+from p2pfl.learn.interface import device_of
+from p2pfl.net.channel import Counters
+from p2pfl.net.refusals import REASON_BYTES, clip
+from p2pfl.node.feed import Feed
+from p2pfl.node.workshop import Moment, Workshop
+from p2pfl.reporting.alarms import BACK
+from p2pfl.reporting.liars import Bearing
+from p2pfl.reporting.measures import rounded
+from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeStatus, PrivacyStatus
+
+
+@dataclass(slots=True, kw_only=True)
+class Status:
+    """Reads the running parts, owns nothing. `kept`: by neighbor, the share of its pull that the rule let through."""
+
+    name: str
+    federation: str
+    rounds: int | None
+    core: Core
+    workshop: Workshop
+    counters: Counters
+    name_of: Callable[[int], str]
+    compressor_of: Callable[[int], str]
+    alarms: dict[str, int]
+    durability: str
+    bearing: Bearing
+    kept: Callable[[], Mapping[int, float]]
+    features: Callable[[], Mapping[str, Any]] = dict
+    """Fields that features know."""
+    neighbor_distance: float | None = None
+    waits_for: str = ""
+    """What the node waits for at its start or end, shown as its phase: a disk that refuses, the last test."""
+    refusal: Callable[[], str | None] = lambda: None
+    """Why the disk does not take the state; None while it does."""
+    privacy: Callable[[], PrivacyStatus | None] = lambda: None
+    over: bool = False
+    """Whether the model is final."""
+    started_at: float = field(default_factory=time.monotonic)
+
+    def full(self) -> NodeStatus:
+        """Everything, for `GET /status`."""
+        bearing, mixing, now = self.bearing, self.core.rounds.mixing, time.monotonic()
+        held, kept = self.core.standings(now), self.kept()
+        is_robust = bearing.liars > 0  # with the mean nothing is counted
+        return NodeStatus(
+            **msgspec.structs.asdict(self.line()),
+            federation=self.federation,
+            rounds_to_do=self.rounds,
+            durability=self.durability,
+            samples=self.core.facts.samples,
+            alarms=dict(self.alarms),
+            failed_rounds=self.core.rounds.training.failed_rounds,
+            through=self.core.ending.is_through,
+            ended_by=self.core.ending.ended_by,
+            unfinished=[self.name_of(member) for member in self.core.rounds.unfinished],
+            pace_set_by=self._pace_set_by(now),
+            rule=bearing.rule,
+            liars=bearing.liars,
+            liars_borne=bearing.borne,
+            neighbors_needed=bearing.needed,
+            rounds_mixed=mixing.mixed if is_robust else None,
+            rounds_alone=mixing.alone if is_robust else None,
+            too_few_neighbors=mixing.too_few if is_robust else None,
+            neighbors=[
+                self._neighbor(edge, held[edge.peer], kept.get(edge.peer), now) for edge in self.core.edges.values()
+            ],
+            device=device_of(self.workshop.learner),
+            through_by=self.core.rounds.training.enough(now) if self.core.ending.is_through else None,
+            **self.features(),
+        )
+
+    def _pace_set_by(self, now: float) -> str | None:
+        """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
+        peer = pace_setter({peer: edge.service.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
+        return None if peer is None else self.name_of(peer)
+
+    def line(self) -> NodeLine:
+        """The short form: one line of a live view, one point of a history."""
+        tested, traffic = self.workshop.tested, self.counters.total
+        away = sum(held.quarantined_s > 0 for held in self.core.standings(time.monotonic()).values())
+        return NodeLine(
+            node=self.name,
+            uptime_s=round(time.monotonic() - self.started_at, 3),
+            phase=self.waits_for or self.core.rounds.phase.value,
+            rounds=self.core.facts.rounds,
+            rounds_without_neighbor=self.core.facts.alone,
+            version=self.core.facts.version,
+            accuracy=None if tested is None else tested.score.accuracy,
+            test_loss=None if tested is None else tested.score.loss,
+            metrics={} if tested is None else dict(tested.score.metrics),
+            test_samples=None if tested is None else tested.score.samples,
+            intervals={} if tested is None else rounded(tested.score.intervals),
+            measures=self.workshop.measures,
+            tested_round=None if tested is None else tested.of.rounds,
+            tested_version=None if tested is None else tested.of.version,
+            test_is_stale=tested is not None and self._is_stale(tested.of),
+            loss=self.workshop.loss,
+            staleness=self.staleness(),
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            messages_sent=traffic.messages_sent,
+            messages_received=traffic.messages_received,
+            peers=sum(edge.is_open for edge in self.core.edges.values()),
+            quarantined=away,
+            exchanges=self.exchanges,
+            closing_rounds=self.core.facts.closed,
+            neighbor_distance=self.neighbor_distance,
+            disk_refuses=self.refusal(),
+            privacy=self.privacy(),
+        )
+
+    def _is_stale(self, tested: Moment) -> bool:
+        """Of another model than the last one; while the node runs, of one that should have been tested since."""
+        if self.over:
+            return not tested.final
+        return self.core.facts.version - tested.version > max(1, self.workshop.evaluate_every)
+
+    @property
+    def heard(self) -> list[int]:
+        """The neighbors whose models are known as they are now: who is gone is not measured by an old copy."""
+        return [peer for peer, edge in self.core.edges.items() if edge.is_heard]
+
+    @property
+    def exchanges(self) -> int:
+        return sum(edge.service.exchanges for edge in self.core.edges.values())
+
+    def staleness(self) -> MeanAndMax:
+        """Over all exchanges that were weighed."""
+        edges = self.core.edges.values()
+        weighed = sum(edge.exchange.weighing.weighed for edge in edges)
+        return MeanAndMax(
+            mean=sum(edge.exchange.weighing.staleness_sum for edge in edges) / weighed if weighed else 0.0,
+            max=max((edge.exchange.weighing.staleness_max for edge in edges), default=0),
+        )
+
+    def _neighbor(self, edge: Edge, held: View, kept: float | None, now: float) -> NeighborStatus:
+        traffic = self.counters.peers[edge.peer]
+        return NeighborStatus(
+            name=self.name_of(edge.peer),
+            compressor=self.compressor_of(edge.peer),
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            messages_sent=traffic.messages_sent,
+            messages_received=traffic.messages_received,
+            live=edge.is_open,
+            done=edge.progress.done,
+            version=edge.progress.version,
+            exchanges=edge.service.exchanges,
+            staleness=edge.exchange.weighing.staleness,
+            exchange_s=edge.service.patience.exchange_s,
+            waited_s=round(edge.service.patience.waited.total_s(now), 3),
+            resyncs=edge.exchange.record.resyncs,
+            kept=kept,
+            standing=held.score,
+            faults=held.faults,
+            latest_fault=held.latest or None,
+            quarantined_s=held.quarantined_s,
+            probation=held.probation,
+            quarantines=held.quarantines,
+        )
+
+
+log = logging.getLogger("p2pfl")
+
+SESSION_LINE_S = 60.0
+"""The least time between two lines of a kind about one neighbor's sessions."""
+LOST_S = 3.0
+ALARM_S = 15.0
+"""How long a neighbor is away before that is an alarm."""
+FIRST_ALARM_S = 60.0
+"""The same for one that has not been there since the start."""
+FIRST_LINES = 10
+LATER_LINES = 100
+"""Of a neighbor that comes and goes, the first FIRST_LINES lines are logged, then one in LATER_LINES."""
+
+
+@dataclass(slots=True)
+class Absence:
+    """What is known of one neighbor without a session; `since` by the loop's clock."""
+
+    since: float
+    reason: str = ""
+    told: bool = False
+    alarmed: bool = False
+
+
+@dataclass(slots=True)
+class SessionLines:
+    """Lines of one kind about one neighbor's sessions: one a minute, and how many were left out before it."""
+
+    next_at: float = float("-inf")
+    left_out: int = 0
+
+    def tell(self, line: str, now: float) -> None:
+        if now < self.next_at:
+            self.left_out += 1
+            return
+        more = f" ({self.left_out} more since the last such line)" if self.left_out else ""
+        self.next_at, self.left_out = now + SESSION_LINE_S, 0
+        log.info("%s%s", line, more)
+
+
+class Presence:
+    """Told of sessions as they open and end; `look` is called about once a second."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        name_of: Callable[[int], str],
+        on_alarm: Callable[[Alarm], None],
+        now: float,
+        feed: Feed | None = None,
+    ) -> None:
+        self.core = core
+        self.name_of = name_of
+        self.on_alarm = on_alarm
+        self.feed = feed or Feed(name_of)
+        self.silent_s: Callable[[int], float] = lambda peer: 0.0  # noqa: ARG005 - until somebody counts
+        """For how long nothing has come over the session with a neighbor."""
+        self.away = {peer: Absence(now) for peer in core.edges}
+        self.known: set[int] = set()
+        """Neighbors that have had a session since the start."""
+        self._lines: defaultdict[int, int] = defaultdict(int)
+        self._opened: defaultdict[int, SessionLines] = defaultdict(SessionLines)
+        self._ended: defaultdict[int, SessionLines] = defaultdict(SessionLines)
+
+    def opened(self, peer: int, now: float) -> None:
+        self._opened[peer].tell(f"session with {self.name_of(peer)} is open", now)
+        absence = self.away.pop(peer, None)
+        if absence is not None and (absence.told or absence.alarmed):
+            what = "back" if peer in self.known else "there"
+            self._tell(peer, BACK, f"{what} after {now - absence.since:.0f} s")
+        self.feed.settle(BACK, peer)
+        self.known.add(peer)
+
+    def ended(self, peer: int, reason: str, now: float) -> None:
+        reason = clip(reason, REASON_BYTES)
+        self._ended[peer].tell(f"session with {self.name_of(peer)} ended: {reason}", now)
+        if peer in self.core.edges:
+            self.away.setdefault(peer, Absence(now - self.silent_s(peer), reason))
+
+    def follow(self, now: float) -> None:
+        """The neighbors have changed: those who are gone are not missed, those who are new may be."""
+        edges = self.core.edges
+        self.away = {peer: absence for peer, absence in self.away.items() if peer in edges}
+        for peer, edge in edges.items():
+            if edge.line.greeting.number is None:
+                self.away.setdefault(peer, Absence(now))
+
+    def look(self, now: float) -> None:
+        for peer, absence in sorted(self.away.items()):
+            if self._may_be_away(peer):
+                continue
+            away_s = now - absence.since
+            if peer in self.known and away_s >= LOST_S and not absence.told:
+                absence.told = True
+                self._tell(peer, "neighbor-away", absence.reason)
+            if away_s >= (ALARM_S if peer in self.known else FIRST_ALARM_S) and not absence.alarmed:
+                absence.alarmed = True
+                since = f"since {absence.reason}" if peer in self.known else "since this node started"
+                text = f"no session for {away_s:.0f} s, {since}"
+                self.on_alarm(Alarm(kind="neighbor-lost", peer=peer, text=text))
+
+    def _may_be_away(self, peer: int) -> bool:
+        edge = self.core.edges[peer]
+        line = edge.line
+        return edge.progress.done or line.standing.is_out or line.barred or self.core.facts.halted
+
+    def _tell(self, peer: int, kind: str, text: str) -> None:
+        self._lines[peer] += 1
+        if self._lines[peer] <= FIRST_LINES or self._lines[peer] % LATER_LINES == 0:
+            self.feed.tell(kind, peer, text)

@@ -1,0 +1,236 @@
+"""Where learning happens: local rounds and evaluations, one at a time, in the trainer's thread; and how a node waits
+where it must not go on: for a disk that refuses, and for the last test of its model.
+
+What was learned stays in memory for as long as the process lives, so a full disk is waited for; only a person gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from p2pfl.errors import LearningError, StorageError
+from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
+from p2pfl.learn.losses import Losses
+from p2pfl.learn.metrics import Measure
+from p2pfl.learn.stopping import Gauge
+from p2pfl.node.model_files import ModelFiles
+from p2pfl.node.reloading import News, Reloading
+from p2pfl.node.round_callback import EachRound
+from p2pfl.reporting.measures import measures_in
+from p2pfl.reporting.sketch import Sketch
+
+log = logging.getLogger("p2pfl")
+
+LAST_ROUND_S = 3.0
+"""How long a stopped node waits for the local round or test under way."""
+LAST_TEST_S = 8.0
+"""How long a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
+RETRY_S = 3.0
+POLL_S = 0.02
+SAID_AFTER_S = 0.5
+"""A wait that takes longer than this is shown."""
+SAID_AGAIN_S = 300.0
+"""How often a wait for the disk is logged."""
+WAITING_FOR_DISK = "waiting for disk"
+TESTING = "testing"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where a model stands: the node's own rounds and versions up to it; `final`: nothing moves it any more."""
+
+    rounds: int
+    version: int
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A score on the common test set, and of which model it is."""
+
+    score: Score
+    of: Moment
+
+
+@dataclass(slots=True)
+class Workshop:
+    """`tested` is the latest score on the common test set, `loss` that of the latest local round.
+
+    `sketch` is set where a launcher on this machine wants to know how far the nodes are apart.
+    """
+
+    learner: Learner
+    evaluate_every: int
+    sketch: Sketch | None = None
+    strict: bool = False
+    """Whether a test that fails is an error; else it is logged, and the node goes on."""
+    files: ModelFiles | None = None
+    """Where the model is written to now and then; None: nowhere."""
+    after_round: EachRound | None = None
+    reloading: Reloading | None = None
+    """Reads the data again when they have grown; None: they are those of the start."""
+    gauge: Gauge | None = None
+    """Reads what must improve for training to go on; None: nothing must."""
+    withheld: frozenset[str] = frozenset()
+    """The parts of the data of which no figure may be told, not even to the node's own log: "local", "test"."""
+    losses: Losses = field(default_factory=Losses)
+    """Where those of its rounds and of its tests are going."""
+    figure: float | None = None
+    """What it has read after the latest local round."""
+    tested: Tested | None = None
+    loss: float | None = None
+    sketched: list[float] = field(default_factory=list)
+    steps: int = 0
+    cpu_s: float = 0.0
+    """The CPU-seconds of training alone, in its thread."""
+
+    @property
+    def measures(self) -> list[Measure]:
+        """What the task is measured by, the main measure first; empty while that is not known."""
+        return measures_in(self.learner, None if self.tested is None else self.tested.score)
+
+    def train(self, start: RoundStart, index: int) -> LocalRound:
+        if self.files is not None and self.files.is_due(index):
+            self.files.save(start.model, index)
+        began = time.thread_time()
+        local = self.learner.train(start, index)
+        self.cpu_s += time.thread_time() - began
+        self.steps += local.steps
+        if "local" in self.withheld:
+            local = replace(local, loss=math.nan)
+        else:
+            self.loss = local.loss
+            self.losses.trained(local.loss)
+        tested = self.tested
+        score = None if tested is None else tested.score
+        if self.gauge is not None:
+            self.figure = self.gauge.read(local.loss, score)
+        if self.after_round is not None:
+            self.after_round(local, index + 1, score, None if tested is None else tested.of.rounds)
+        return replace(local, local=self.learner.local_state())
+
+    def score(self, vector: Vector, part: str) -> Score | None:
+        """As `Learner.evaluate`; None also of what is withheld."""
+        return None if part in self.withheld else self.learner.evaluate(vector, part)
+
+    def renew_data(self) -> News | None:
+        """Between two rounds, see whether the data have grown; what is to be told, if anything is."""
+        news = None if self.reloading is None else self.reloading.look()
+        if news is not None and not news.refused:
+            self.losses.forget()
+        return news
+
+    def is_due(self, tick: int) -> bool:
+        return self.evaluate_every > 0 and tick % self.evaluate_every == 0
+
+    def sketch_of(self, vector: Vector) -> list[float]:
+        """Of `vector` (d,); empty where nobody wants to know. Any thread may ask."""
+        return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
+
+    def measure(self, vector: Vector, of: Moment) -> None:
+        """Score `vector` (d,) on the common test set. Raises LearningError: the task failed, and this is `strict`."""
+        self.sketched = self.sketch_of(vector)
+        if of.final and self.files is not None:
+            self.files.save(vector, of.rounds)
+        try:
+            score = self.score(vector, "test")
+        except LearningError as error:
+            if self.strict:
+                raise
+            log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
+        else:
+            if score is not None:
+                self.losses.tested(score.loss)
+            self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile
+
+
+class Waiting:
+    """`show` gets what the node waits for, then an empty text. Set `hurried` to end the wait early."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.show = show
+        self.hurried = asyncio.Event()
+        self.for_disk = False
+        """Whether it is waiting for a disk now."""
+
+    async def until_written(self, write: Callable[[], None], folder: Path) -> str | None:
+        """Call `write` in a thread until the disk takes it; None, or the reason of the last refusal if hurried."""
+        said_at = float("-inf")
+        while True:
+            try:
+                await asyncio.to_thread(write)
+            except StorageError as error:
+                reason = str(error)
+            else:
+                break
+            now = time.monotonic()
+            if now - said_at >= SAID_AGAIN_S:
+                said_at = now
+                log.warning("%s: waiting for the disk, tried again every %g s: %s", folder, RETRY_S, reason)
+            self.for_disk = True
+            self.show(WAITING_FOR_DISK)
+            if await self._hurried_within(RETRY_S):
+                return reason
+        if self.for_disk:
+            self.for_disk = False
+            log.warning("%s: the disk takes the state again", folder)
+            self.show("")
+        return None
+
+    async def until(self, done: Callable[[], bool], *, limit_s: float | None) -> bool:
+        """Whether it is `done` within `limit_s` (None: ever), and before somebody hurries."""
+        began, shown = time.monotonic(), False
+        while not done():
+            waited_s = time.monotonic() - began
+            if limit_s is not None and waited_s >= limit_s:
+                break
+            if waited_s >= SAID_AFTER_S and not shown:
+                shown = True
+                self.show(TESTING)
+            if await self._hurried_within(POLL_S):
+                break
+        if shown:
+            self.show("")
+        return done()
+
+    async def _hurried_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.hurried.wait(), seconds)
+        return self.hurried.is_set()
+
+
+def why_untested(under_way: str, tested: Tested | None) -> str:
+    """What a node was stopped in (a "round" or a "test"), what that costs, and of which model its accuracy is."""
+    if under_way == "round":
+        what = "stopped in a long local round, whose work is discarded"
+    else:
+        what = "stopped in a long test; nothing that was learned is lost"
+    of = "is not known" if tested is None else f"is that after round {tested.of.rounds}"
+    return f"{what}: the last model is not tested, its accuracy {of}"
+
+
+def start_errand(work: Callable[[], None], compute: Executor | None = None) -> Future[None]:
+    """Work that the process need not wait for when it ends: in a thread of its own, or by `compute`."""
+    if compute is not None:
+        return compute.submit(work)
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=run, name="errand", daemon=True).start()
+    return outcome

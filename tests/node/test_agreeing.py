@@ -1,0 +1,163 @@
+"""Nodes agree on a schema over a network in memory: whatever the graph and the order of messages, all get the same."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from p2pfl.config.load import load_config
+from p2pfl.config.writing import NewMember, federation_text
+from p2pfl.crypto.identity import Identity, public_text
+from p2pfl.errors import PeerFault
+from p2pfl.features.tables.agreeing import LEARNING, Agreement, ProposalPart, ProposalsHeld, SchemaTalk, proven, signed
+from p2pfl.learn.table.proposal import ColumnTold, Proposal, pack
+from p2pfl.net.refusals import DIFFERS
+
+NODES = 5
+KEYS = [Identity(bytes([n]) * 32) for n in range(NODES)]
+
+
+@pytest.fixture
+def federation(tmp_path):
+    members = [
+        NewMember(name=f"n{n}", key=public_text(key.public), address=f"127.0.0.1:{9000 + n}")
+        for n, key in enumerate(KEYS)
+    ]
+    keys = 'schema = "agreed"\ntarget = "y"\n'
+    text = federation_text(name="f", topology="path", task="csv", members=members, task_keys=keys)
+    (tmp_path / "federation.toml").write_text(text, encoding="utf-8")
+    return load_config(tmp_path)
+
+
+def proposal(federation, node, *, of=None, total=10.0, values=0):
+    many = {f"v{n:05}": 1 for n in range(values)}
+    columns = {
+        "x": ColumnTold(kind="number", count=10, total=total + node, squares=100.0 + 20 * node),
+        "y": ColumnTold(kind="number", count=10, total=5.0, squares=5.0, values={"0": 5, "1": 5}),
+        "z": ColumnTold(kind="category" if many else "empty", count=values, values=many),
+    }
+    rows = max(10, values)
+    made = Proposal(node=of or f"n{node}", federation="f", rows=rows, least_count=1, columns=columns)
+    return signed(federation, pack(made), KEYS[node])
+
+
+class Network:
+    """One talk for each node; messages arrive in order on each edge, edges in any order."""
+
+    def __init__(self, federation, **told):
+        self.federation, self.queues = federation, {}
+        self.digests = {}
+        self.talks = [self._talk(n, proposal(federation, n, **told)) for n in range(NODES)]
+
+    def _talk(self, n, raw):
+        agreement = Agreement(self.federation, n, raw)
+
+        def conclude():
+            self.digests[n] = agreement.merged().schema.digest()
+            return self.digests[n]
+
+        return SchemaTalk(
+            agreement,
+            self.federation.neighbors(n),
+            lambda peer, channel, message: self.queues[n, peer].append(channel.unpack(channel.pack(message).body)),
+            conclude,
+        )
+
+    def connect(self, a, b):
+        self.queues[a, b], self.queues[b, a] = deque(), deque()
+        self.talks[a].opened(b)
+        self.talks[b].opened(a)
+
+    def run(self, seed):
+        rng = random.Random(seed)
+        while waiting := [edge for edge, queue in self.queues.items() if queue]:
+            sender, receiver = rng.choice(waiting)
+            self.talks[receiver].hear(sender, self.queues[sender, receiver].popleft())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_everybody_keeps_the_same_schema_whatever_the_order_of_messages(federation, seed):
+    network = Network(federation, values=9000 if seed == 0 else 0)
+    for a, b in federation.edges:
+        network.connect(a, b)
+    network.run(seed)
+    assert len(network.digests) == NODES
+    assert len(set(network.digests.values())) == 1
+    assert all(talk.is_through for talk in network.talks)
+
+
+def test_a_session_that_breaks_in_the_middle_is_no_harm(federation):
+    network = Network(federation)
+    for a, b in federation.edges:
+        network.connect(a, b)
+    for a, b in federation.edges:
+        network.talks[a].closed(b)
+        network.talks[b].closed(a)
+        network.connect(a, b)
+    network.run(0)
+    assert all(talk.is_through for talk in network.talks)
+
+
+def test_nobody_is_through_before_its_neighbors_are(federation):
+    network = Network(federation)
+    for a, b in federation.edges[:-1]:
+        network.connect(a, b)
+    network.run(0)
+    assert network.digests == {}
+    assert "n4" in network.talks[0].waits_for()
+
+
+def test_a_neighbor_that_learns_has_what_it_needs(federation):
+    network = Network(federation)
+    for a, b in federation.edges:
+        network.connect(a, b)
+    network.run(0)
+    talk = network.talks[0]
+    talk.neighbors[1].is_through = False
+    talk.alarm(DIFFERS, 1, "its federation file differs from ours in: task.options")
+    assert not talk.is_through
+    talk.alarm(DIFFERS, 1, LEARNING)
+    assert talk.is_through
+
+
+def test_a_proposal_that_its_node_has_not_signed_is_refused(federation):
+    raw = proposal(federation, 1)
+    assert proven(federation, 1, raw).node == "n1"
+    changed = raw.replace(b'"total":11', b'"total":99')
+    other = replace(federation, name="g")
+    for given, member in ((federation, 2), (other, 1)):
+        with pytest.raises(PeerFault):
+            proven(given, member, raw)
+    for wrong in (changed, raw[:-1], b"", proposal(federation, 1, of="n2")):
+        with pytest.raises(PeerFault):
+            proven(federation, 1, wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ProposalPart(member=1, size=10, offset=5, part=b"later"),
+        ProposalPart(member=1, size=3, offset=0, part=b"more than three"),
+        ProposalPart(member=1, size=2**40, offset=0, part=b"a"),
+        ProposalPart(member=99, size=3, offset=0, part=b"abc"),
+        ProposalPart(member=1, size=3, offset=0, part=b"abc"),
+    ],
+)
+def test_who_sends_what_no_honest_node_sends_is_hung_up_on(federation, wrong):
+    network = Network(federation)
+    network.connect(0, 1)
+    with pytest.raises(PeerFault):
+        network.talks[0].hear(1, wrong)
+
+
+def test_another_schema_at_a_neighbor_is_named_and_stops_nobody(federation, caplog):
+    network = Network(federation)
+    for a, b in federation.edges:
+        network.connect(a, b)
+    network.run(0)
+    network.talks[0].hear(1, ProposalsHeld(held=b"\x1f", agreed=b"another" + bytes(25)))
+    assert network.talks[0].failure is None
+    assert "n1 has agreed on another schema" in caplog.text

@@ -1,0 +1,363 @@
+"""What speaks against a round, in words; and a person's word, which is taken once and for all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from p2pfl.engine.durable import image
+from p2pfl.engine.ledger import Ledger, Promise, Signed, reconciled
+from p2pfl.engine.state import NodeState
+from p2pfl.errors import UserError
+from p2pfl.learn.privacy import Spend
+from p2pfl.node import budget
+from p2pfl.node.assembly import durability_of
+from p2pfl.node.budget import Budget
+from p2pfl.node.evidence import WAIT_S, Evidence, Seen
+from p2pfl.node.ledger_file import LedgerFile, ledger_path
+from p2pfl.node.permission import discard_word, give_word, read_word, word_file
+
+COST = Spend(1.0, 0.1, 2)
+
+
+class TwoRounds:
+    """Two rounds of two steps, of which each is an epsilon of 1."""
+
+    unit, epsilon, delta = "record", 4.0, 1e-5
+
+    def spend(self, samples):
+        return COST
+
+    def rounds_left(self, spent, samples):
+        return 2 - sum(one.steps for one in spent) // 2
+
+    def allows(self, spent, cost):
+        return self.rounds_left(spent, 10) > 0
+
+    def spent(self, spent):
+        return float(sum(one.steps for one in spent))
+
+
+PERMITTED = Promise("record", 4.0, 1e-5)
+
+
+def ledger(rounds=0, **changes):
+    spent = (COST._replace(steps=2 * rounds),) if rounds else ()
+    return Ledger(**({"unit": "record", "word": "w", "spent": spent, "promise": PERMITTED} | changes))
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "epsilon", "left", "planned"),
+    [
+        (ledger(), "open", 0.0, 2, None),
+        (ledger(1), "open", 2.0, 1, None),
+        (ledger(2), "spent", 4.0, 0, True),
+        (ledger(1, is_whole=False), "unsure", 2.0, 0, False),
+        (ledger(1, unit="member"), "missing", None, 0, False),
+        (None, "missing", None, 0, False),
+        (ledger(1, promise=None), "unpermitted", 2.0, 0, False),
+        (ledger(1, promise=Promise("record", 3.9, 1e-5)), "unpermitted", 2.0, 0, False),
+        (ledger(1, promise=Promise("record", 4.0, 1e-6)), "unpermitted", 2.0, 0, False),
+        (ledger(1, promise=Promise("record", 9.0, 1e-3)), "open", 2.0, 1, None),
+    ],
+)
+def test_only_a_whole_ledger_of_the_same_unit_with_room_pays_for_a_round(found, state, epsilon, left, planned):
+    purse = Budget(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
+    purse.look(found, 10)
+    assert (purse.told.state, purse.told.epsilon, purse.told.rounds_left) == (state, epsilon, left)
+    refused = purse.wrong(found, COST)
+    assert (None if refused is None else refused.planned) == planned
+    if refused is not None:
+        assert refused.for_good
+        assert ("p2pfl privacy begin ward --node pi1" in refused.why) != planned
+        assert ("--raise" in refused.why) == (state == "unpermitted")
+
+
+def test_steps_of_one_kind_in_a_row_are_one_entry_and_their_order_is_kept():
+    other = Spend(2.0, 0.1, 5)
+    found = ledger()
+    for spend in (COST, COST, other, COST):
+        found = found.plus(spend)
+    assert found.spent == (COST._replace(steps=4), other, COST)
+    assert Ledger.of(found.plain()) == found
+
+
+def test_after_rounds_without_a_plan_a_ledger_is_worth_nothing():
+    assert ledger(1).recovered(private=False, complete=True) is None
+    assert ledger(1).recovered(private=True, complete=True) == ledger(1)
+    assert not ledger(1).recovered(private=True, complete=False).is_whole
+
+
+def test_a_state_without_a_budget_is_written_as_before_there_was_any():
+    state = NodeState.new(np.zeros(2, np.float32), 1, ())
+    assert "ledger" not in image(state, with_replicas=True).header
+    state.ledger = ledger(1)
+    assert image(state, with_replicas=True).header["ledger"] == ledger(1).plain()
+
+
+@pytest.mark.parametrize("durability", ["snapshot", "exchange", "auto"])
+def test_a_private_node_has_a_log_however_large_its_model_is(durability):
+    node = SimpleNamespace(durability=durability, path=Path("node.toml"))
+    learner = SimpleNamespace(size=10**9, local_state=dict)
+    if durability == "snapshot":
+        with pytest.raises(UserError, match=r"node\.durability: .*exchange, auto"):
+            durability_of(node, learner, private=True)
+    else:
+        assert durability_of(node, learner, private=True) == "exchange"
+    assert durability_of(node, learner) == ("exchange" if durability == "exchange" else "snapshot")
+
+
+@pytest.mark.parametrize(
+    ("file", "permitted", "less"),
+    [
+        (Promise("record", 8.0, 1e-5), Promise("record", 8.0, 1e-5), ""),
+        (Promise("record", 4.0, 1e-6), Promise("record", 8.0, 1e-5), ""),
+        (Promise("member", 8.0, 1e-5), Promise("record", 8.0, 1e-5), ""),
+        (Promise("record", 8.1, 1e-5), Promise("record", 8.0, 1e-5), "epsilon 8.1 in place of 8"),
+        (Promise("record", 8.0, 1e-4), Promise("record", 8.0, 1e-5), "delta 0.0001 in place of 1e-05"),
+        (Promise("record", 8.0, 1e-5), Promise("member", 8.0, 1e-5), "a record is protected, where it is a member"),
+        (Promise("record", 8.0, 1e-5, 1.0), Promise("record", None, 1e-5, 1.1), "noise 1 in place of 1.1"),
+        (Promise("record", 7.0, 1e-5, 1.2), Promise("record", None, 1e-5, 1.1), ""),
+    ],
+)
+def test_a_file_promises_less_by_more_epsilon_or_delta_less_noise_or_a_weaker_unit(file, permitted, less):
+    assert file.weaker_than(permitted) == less
+
+
+def test_of_two_ledgers_that_counts_which_has_more_and_a_contradiction_is_known_to_lack_something():
+    other = Spend(2.0, 0.1, 2)
+    few, more, later = ledger(1), ledger(2), ledger(order=2, word="x")
+    for state, beside in ((few, more), (more, few), (None, more), (more, more)):
+        assert reconciled(state, beside) == more
+    for state, beside in ((more, later), (later, more)):
+        assert reconciled(state, beside) == later
+    unsure = [
+        (more, None),
+        (more, ledger(1).plus(other)),
+        (ledger(1).plus(other), more),
+        (more, ledger(1, word="x")),
+        (ledger(1, is_whole=False), more),
+        (few, ledger(2, is_whole=False)),
+        (more, ledger(1, is_whole=False)),
+    ]
+    for state, beside in unsure:
+        assert not reconciled(state, beside).is_whole
+    assert reconciled(None, None) is None
+    earlier_version = ledger(1, promise=None)
+    assert reconciled(earlier_version, None) == earlier_version
+
+
+NAME = ledger().account.name
+
+
+@pytest.mark.parametrize(
+    ("found", "told", "becomes"),
+    [
+        (ledger(2), Signed(1, NAME, 5), ledger(2, is_whole=False, signed=Signed(1, NAME, 5))),
+        (ledger(2), Signed(2, 7, 1), ledger(2, is_whole=False, signed=Signed(2, 7, 1))),
+        (ledger(), Signed(1, NAME, 1), ledger(is_whole=False, signed=Signed(1, NAME, 1))),
+        (ledger(), Signed(1, 7, 90), ledger(order=2)),
+        (ledger(), Signed(3, 7, 90), ledger(order=4)),
+        (ledger(2), Signed(1, NAME, 4), None),
+        (ledger(2), Signed(1, NAME, 3), None),
+        (ledger(2), Signed(1, 7, 90), None),
+        (ledger(2, order=3), Signed(2, 7, 90), None),
+        (ledger(order=3), Signed(2, 7, 90), None),
+    ],
+)
+def test_only_what_a_node_has_signed_and_does_not_have_is_evidence(found, told, becomes):
+    """More steps of this budget, or a later one. An earlier one is none, whoever tells it and when."""
+    evidence = Evidence()
+    after = evidence.hear(found, Seen(told, 2.5))
+    assert after == (found if becomes is None else becomes)
+    assert (evidence.seen is not None) == (not after.is_whole)
+    assert after.account >= told or after.is_whole, "it is signed again, so that the neighbors keep it"
+
+
+def test_a_node_without_a_ledger_says_what_it_has_signed():
+    purse = Budget(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
+    assert purse.evidence.hear(None, Seen(Signed(1, 7, 90), 2.5)) is None
+    purse.look(None, 10)
+    assert purse.told.state == "unsure"
+    assert "signed for 90 steps (epsilon 2.5)" in purse.wrong(None, COST).why
+    assert purse.evidence.account(None) == Signed(1, 7, 90)
+
+
+def test_the_first_round_waits_for_neighbors_that_have_said_nothing_yet_and_not_for_ever():
+    evidence = Evidence()
+    assert not evidence.is_due(0.0)
+    evidence.opened(1, 10.0)
+    evidence.opened(2, 11.0)
+    assert evidence.is_due(10.0 + WAIT_S)
+    assert not evidence.is_due(11.0 + WAIT_S)
+    evidence.heard(2)
+    assert not evidence.is_due(10.0 + WAIT_S)
+
+
+def setup_at(folder, promise=PERMITTED):
+    node = SimpleNamespace(key_file=folder / "node.key")
+    plan = TwoRounds()
+    plan.unit, plan.epsilon, plan.delta, noise = promise
+    federation = SimpleNamespace(name="ward", path=folder / "federation.toml", privacy=SimpleNamespace(noise=noise))
+    return SimpleNamespace(
+        learner=SimpleNamespace(plan=plan), node=node, federation=federation, member=SimpleNamespace(name="pi1")
+    )
+
+
+def state_with(found=None):
+    state = NodeState(channels=None, samples=1, ended="40 rounds")
+    state.ledger = found
+    return state
+
+
+def opened(setup, state):
+    """What is told of a word, once everything is durable."""
+    found = budget.opening(setup, state)
+    found.keep(state, SimpleNamespace(end_log=print))
+    return found.news
+
+
+def test_a_word_begins_one_ledger_and_never_another(tmp_path):
+    setup = setup_at(tmp_path)
+    give_word(setup.node.key_file, PERMITTED)
+    assert word_file(setup.node.key_file).stat().st_mode & 0o777 == 0o600
+    copy = word_file(setup.node.key_file).read_bytes()
+    state = state_with()
+    assert "epsilon 4" in opened(setup, state)
+    assert state.ledger == Ledger(unit="record", word=state.ledger.word, promise=PERMITTED)
+    assert state.ended is None, "there may be something to train again"
+    assert not opened(setup, state)
+    used = state.ledger.plus(COST)
+    word_file(setup.node.key_file).write_bytes(copy)  # from a backup
+    state = state_with(used)
+    assert not opened(setup, state)
+    assert state.ledger == used
+    assert not word_file(setup.node.key_file).exists()
+    give_word(setup.node.key_file, PERMITTED)
+    assert "adds to it: epsilon 2" in opened(setup, state)
+    assert (state.ledger.spent, state.ledger.order) == ((), 2)
+    assert not opened(setup, state_with()), "a wiped state goes on by the file beside the key"
+
+
+def test_a_crash_before_the_word_is_gone_neither_wastes_a_budget_nor_begins_two(tmp_path, monkeypatch):
+    setup, state = setup_at(tmp_path), state_with()
+    give_word(setup.node.key_file, PERMITTED)
+    with monkeypatch.context() as patch:
+        patch.setattr(budget, "discard_word", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            opened(setup, state)
+    again = state_with()
+    assert not opened(setup, again)
+    assert again.ledger == state.ledger
+    assert not word_file(setup.node.key_file).exists()
+
+
+def test_by_another_word_a_ledger_goes_on_with_the_figures_of_the_file(tmp_path):
+    raised = Promise("record", 8.0, 1e-5)
+    for before in (ledger(2), ledger(2, promise=None)):  # one of an earlier version
+        LedgerFile(tmp_path / "node.key", "ward").write(before)
+        setup, state = setup_at(tmp_path, raised), state_with(before)
+        assert not opened(setup, state)
+        assert Budget.of(setup).state(state.ledger, COST) == "unpermitted"
+        give_word(setup.node.key_file, raised, raises=True)
+        assert "goes on: epsilon 8" in opened(setup, state)
+        assert state.ledger == ledger(2, promise=raised)
+        assert Budget.of(setup).state(state.ledger, COST) != "unpermitted"
+
+
+def test_a_file_that_promises_less_than_a_word_is_refused_and_the_word_stays(tmp_path):
+    for raises in (False, True):
+        setup = setup_at(tmp_path, Promise("record", 8.0, 1e-5))
+        give_word(setup.node.key_file, PERMITTED, raises=raises)
+        with pytest.raises(UserError, match=r"epsilon 8 in place of 4.*privacy begin") as refused:
+            budget.opening(setup, state_with(ledger(1)))
+        assert ("--raise" in str(refused.value)) == raises
+        assert word_file(setup.node.key_file).exists()
+
+
+def test_a_word_of_an_earlier_version_names_no_figures_and_is_asked_for_again(tmp_path):
+    word_file(tmp_path / "node.key").write_text(f'# as it was\nword = "{"ab" * 16}"\n')
+    with pytest.raises(UserError, match=r"names no figures.*privacy begin"):
+        read_word(tmp_path / "node.key")
+    assert word_file(tmp_path / "node.key").exists()
+
+
+def test_a_ledger_cannot_go_on_where_there_is_none(tmp_path):
+    setup = setup_at(tmp_path)
+    give_word(setup.node.key_file, PERMITTED, raises=True)
+    with pytest.raises(UserError, match="no budget has begun here"):
+        budget.opening(setup, state_with())
+
+
+def test_rounds_without_privacy_make_what_stands_beside_the_key_unsure(tmp_path):
+    setup = setup_at(tmp_path)
+    LedgerFile(setup.node.key_file, "ward").write(ledger(1))
+    setup.learner = SimpleNamespace()
+    assert budget.opening(setup, state_with()) is None
+    setup = setup_at(tmp_path)
+    assert not budget.opening(setup, state_with()).ledger.is_whole
+
+
+def test_the_file_beside_the_key_is_refused_if_damaged_another_federation_s_or_out_of_reach(tmp_path, monkeypatch):
+    setup, path = setup_at(tmp_path), ledger_path(tmp_path / "node.key")
+    LedgerFile(setup.node.key_file, "ward").write(ledger(1))
+    whole = path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
+    for broken in (b"", whole[:-9], whole.replace(b"4", b"5", 1), b"[]", b"\xff"):
+        path.write_bytes(broken)
+        assert not budget.opening(setup, state_with(ledger(1))).ledger.is_whole
+    path.write_bytes(whole)
+    setup.federation.name = "elsewhere"
+    with pytest.raises(UserError, match="another federation"):
+        budget.opening(setup, state_with())
+    setup.federation.name = "ward"
+
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    found = budget.opening(setup, state_with(ledger(1)))
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(UserError, match="Read-only file system"):
+        found.keep(state_with(ledger(1)), None)
+
+
+def test_a_word_that_root_gives_is_the_node_s_to_take(tmp_path, monkeypatch):
+    (tmp_path / "node.key").touch()
+    owners = []
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.chown", lambda path, user, group, **_: owners.append((path, user, group)))
+    give_word(tmp_path / "node.key", PERMITTED)
+    key = (tmp_path / "node.key").stat()
+    assert owners == [(word_file(tmp_path / "node.key"), key.st_uid, key.st_gid)]
+
+
+def test_without_privacy_a_word_is_left_where_it_is(tmp_path):
+    setup = setup_at(tmp_path)
+    give_word(setup.node.key_file, PERMITTED)
+    setup.learner = SimpleNamespace()
+    assert budget.opening(setup, state_with()) is None
+    assert word_file(setup.node.key_file).exists()
+
+
+def test_a_word_that_stays_is_no_word(tmp_path, monkeypatch):
+    give_word(tmp_path / "node.key", PERMITTED)
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(UserError, match="would count again"):
+        discard_word(tmp_path / "node.key")
+
+
+def test_a_word_is_gone_from_the_disk_before_it_counts(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("p2pfl.node.permission.sync_folder", lambda folder: synced.append(list(folder.iterdir())))
+    give_word(tmp_path / "node.key", PERMITTED)
+    synced.clear()
+    assert read_word(tmp_path / "node.key").promise == PERMITTED
+    discard_word(tmp_path / "node.key")
+    assert synced == [[]]

@@ -1,0 +1,306 @@
+"""A node shows its whole federation: whole, in steps, and its past, for as many members as there are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from page_site import Made, identity_of
+
+from p2pfl.config.model import Member
+from p2pfl.features.status import display as module
+from p2pfl.features.status.curves import MOST_LINES, MOST_POINTS, Curves
+from p2pfl.features.status.spread import VitalsTold
+from p2pfl.learn.metrics import LOSS, Measure
+from p2pfl.reporting.overview import FederationStatus, FederationStep
+from p2pfl.reporting.vitals import Vitals
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A monotonic clock that a test moves."""
+
+    class Clock:
+        now = 1000.0
+
+        def __call__(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(module.time, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def made(clock):
+    return Made(5)
+
+
+def run(made, clock, seconds):
+    for _ in range(seconds):
+        clock.now += 1.0
+        made.pass_time(1.0)
+
+
+def whole(made):
+    made.display.overview.step()
+    return msgspec.json.decode(made.display.overview.whole(), type=FederationStatus)
+
+
+def test_every_member_has_a_row_with_its_age_and_who_told_it(made, clock):
+    assert [row.phase for row in whole(made).members] == [None] * 5
+    run(made, clock, 5)
+    found = whole(made)
+    assert [row.phase for row in found.members] == ["training"] * 5
+    assert [row.source for row in found.members] == [None, None, "pi2", "pi2", "pi2"]
+    assert all(0 <= found.now - row.at <= 3 for row in found.members)
+    assert found.members[2].live == [1, 3]
+    assert (found.node, found.federation, found.rounds_to_do) == ("pi1", "ward-7", 400)
+
+
+def test_a_step_has_what_has_changed_and_no_more(made, clock):
+    run(made, clock, 5)
+    made.display.overview.step()
+    number, raw = made.display.overview.step()
+    step = msgspec.json.decode(raw, type=FederationStep)
+    assert (step.number, step.members, step.events, step.alarms, step.point) == (number, [], [], None, None)
+    made.silent |= {1, 2, 3}
+    made.alarm("neighbor-lost", 4, "gone")
+    run(made, clock, 2)
+    step = msgspec.json.decode(made.display.overview.step()[1], type=FederationStep)
+    assert {row.index for row in step.members} == {0, 4}
+    assert [event.kind for event in step.events] == ["neighbor-lost"]
+    assert [alarm.kind for alarm in step.alarms] == ["neighbor-lost"]
+    assert len(step.point["accuracy"]) == 5
+
+
+def test_steps_on_top_of_a_whole_are_the_next_whole(made, clock):
+    run(made, clock, 5)
+    rows = {row.index: row for row in whole(made).members}
+    for _ in range(10):
+        run(made, clock, 1)
+        for row in msgspec.json.decode(made.display.overview.step()[1], type=FederationStep).members:
+            rows[row.index] = row
+    now = msgspec.json.decode(made.display.overview.whole(), type=FederationStatus)
+    assert now.members == list(rows.values())
+
+
+def test_who_is_not_heard_of_becomes_quiet_by_itself(made, clock):
+    run(made, clock, 5)
+    made.silent.add(3)
+    run(made, clock, 40)
+    assert [row.quiet for row in whole(made).members] == [False, False, False, True, False]
+    assert [event.kind for event in made.feed.events] == ["not-heard"]
+    made.silent.clear()
+    run(made, clock, 5)
+    assert not any(row.quiet for row in whole(made).members)
+    assert made.feed.events[-1].kind == "back"
+
+
+def test_a_member_whom_no_neighbor_hears_is_lost_as_soon_as_they_say_so(made, clock):
+    run(made, clock, 5)
+    made.silent.add(3)
+    run(made, clock, 3)
+    assert [row.lost for row in whole(made).members] == [False, False, False, True, False]
+    assert not whole(made).members[3].quiet
+    made.silent.clear()
+    run(made, clock, 3)
+    assert not any(row.lost for row in whole(made).members)
+
+
+def test_a_neighbor_without_a_session_is_lost_after_two_looks_and_one_without_a_byte_after_twelve(made, clock):
+    run(made, clock, 5)
+    made.pulled.add(1)
+    run(made, clock, 11)
+    assert not any(row.lost or row.unheard for row in whole(made).members if row.index != 2)
+    run(made, clock, 2)
+    found = whole(made).members
+    assert (found[0].live, found[0].unheard, found[1].lost) == ([1, 4], [1], True)
+    made.lose(4)
+    made.silent.add(4)
+    run(made, clock, 3)
+    assert [row.index for row in whole(made).members if row.lost] == [1, 4]
+
+
+def test_who_hears_nobody_counts_as_no_witness_and_the_own_node_is_never_lost(made, clock):
+    run(made, clock, 5)
+    made.pulled |= {1, 2, 3, 4}
+    run(made, clock, 60)
+    found = whole(made).members
+    assert not found[0].lost
+    assert [row.quiet for row in found] == [False, True, True, True, True]
+
+
+def test_members_that_come_and_go_are_told_whole(made, clock):
+    run(made, clock, 5)
+    made.display.overview.step()
+    newcomer = Member(index=5, name="pi6", key=identity_of(5).public, address=None)
+    made.federation = replace(made.federation, members=(*made.federation.members, newcomer), edges=((0, 5),))
+    assert made.display.overview.step()[1] is None
+    (
+        made.speed.append(1.0),
+        made.counters.append(0),
+        made.due.append(0.0),
+        made.rounds.append(0.0),
+        made.sent.append(0.0),
+    )
+    run(made, clock, 5)
+    assert whole(made).members[5].phase == "training"
+    made.federation = replace(made.federation, members=made.federation.members[:4])
+    assert made.display.overview.step()[1] is None
+    made.display.tick()
+    assert set(made.display.spread.rows) == {0, 1, 2, 3}
+    assert len(whole(made).members) == 4
+
+
+def test_without_vitals_nothing_is_told_nor_heard_and_the_own_row_stays(clock):
+    made = Made(5)
+    made.federation = replace(made.federation, gossip=replace(made.federation.gossip, vitals=False))
+    told = []
+    made.display.spread._send = lambda *message: told.append(message) or True
+    made.display.closed(1), made.display.closed(4)
+    made.display.opened(1)
+    run(made, clock, 10)
+    asyncio.run(made.display.farewell())
+    assert told == []
+    assert [row.phase for row in whole(made).members] == ["training", None, None, None, None]
+    assert whole(made).vitals is False
+
+
+def test_the_last_word_is_said_before_the_doors_close(made, clock):
+    told = []
+    run(made, clock, 3)
+    made.display.spread._send = lambda peer, message: told.append((peer, message)) or True
+    made.rounds[0] = 10_000.0
+    for listener in made.display.spread._listeners.values():
+        listener.tokens = 0.0
+    asyncio.run(made.display.farewell())
+    assert {peer for peer, _ in told} == {1, 4}
+    assert all(made.display.spread.rows[0].raw in [raw for _, raw in message.rows] for _, message in told)
+    assert made.display.spread.rows[0].vitals.phase == "finished"
+
+
+def test_something_notable_is_said_soon_and_nothing_twice_a_second(clock):
+    made = Made(200)
+    run(made, clock, 10)
+    before = made.display.spread.counter
+    run(made, clock, 10)
+    assert made.display.spread.counter == before, "80 s are a period"
+    made.alarm("storage", None, "full")
+    run(made, clock, 3)
+    assert made.display.spread.counter == before + 1
+    assert made.display.spread.rows[0].vitals.standing == ("storage",)
+
+
+def test_the_own_row_is_fresh_however_seldom_it_is_said_to_the_others(clock):
+    made = Made(200)
+    run(made, clock, 30)
+    found = whole(made)
+    assert made.display.spread.rows[0].said_at < found.now - 20, "80 s are a period"
+    own = found.members[0]
+    assert found.now - own.at <= 2
+    assert own.rounds >= int(made.rounds[0]) - 3 > made.display.spread.rows[0].vitals.rounds
+    assert own.bytes_per_s is not None
+
+
+def test_where_rows_are_rare_who_was_there_all_along_has_not_joined(clock):
+    """With 200 members each says something every 80 s, so that many are heard of after the first minute."""
+    made = Made(200)
+    run(made, clock, 170)
+    assert not [event for event in made.feed.events if event.kind == "joined"]
+
+
+def test_nonsense_from_a_neighbor_stops_nothing(made, clock):
+    made.display.hear(1, VitalsTold(rows=((0, b"x"), (2**53 - 1, made.row(2)), (0, b"x" * 384))))
+    made.display.hear(99, VitalsTold(rows=((0, b"x"),)))
+    made.display.tick()
+    assert whole(made).members[2].quiet, "it is said to be ages old"
+
+
+def test_history_is_the_same_for_a_page_that_has_been_open_and_one_that_comes_now(made, clock):
+    points = []
+    for _ in range(30):
+        run(made, clock, 1)
+        _, raw = made.display.overview.step()
+        if raw is not None and (point := msgspec.json.decode(raw, type=FederationStep).point):
+            points.append(point)
+    history = json.loads(made.display.overview.history(None))
+    assert history["times"][-len(points) :] == [point["time"][0] for point in points]
+    assert history["figures"]["accuracy"][-len(points) :] == [point["accuracy"] for point in points]
+
+
+# --- the curves -------------------------------------------------------------------------------------------------------
+
+
+def test_curves_stay_within_their_memory_and_span_all_the_time():
+    curves, now = Curves(), 0.0
+    for _ in range(20_000):
+        now += 1.0
+        if curves.is_due(now):
+            curves.add(now, [{"accuracy": now}] * 3)
+    assert len(curves.times) <= MOST_POINTS
+    assert curves.times[0] < 10
+    assert curves.times[-1] > 19_000
+    assert curves.values.nbytes <= MOST_POINTS * 4 * 3 * 4
+
+
+def test_many_members_are_three_lines():
+    curves = Curves()
+    point = curves.add(0.0, [{"accuracy": value / 100} for value in range(101)] + [{}])
+    assert point["accuracy"] == [0.0, 0.5, 1.0]
+    assert point["distance"] == [None, None, None]
+    assert not curves.told()["members"]
+    assert curves.of(7)["figures"]["accuracy"] == [[0.07]]
+    assert curves.of(500) == {"times": [], "figures": {key: [] for key in point if key != "time"}}
+
+
+def test_a_member_that_comes_later_has_no_past():
+    curves = Curves()
+    curves.add(0.0, [{"accuracy": 0.5}])
+    curves.add(2.0, [{"accuracy": 0.6}, {"accuracy": 0.1}])
+    curves.add(4.0, [{"accuracy": 0.7}])
+    assert curves.told()["figures"]["accuracy"] == [[0.5, None], [0.6, 0.1], [0.7, None]]
+    assert MOST_LINES >= 8
+
+
+def test_members_are_shown_by_what_their_task_is_measured_by(clock):
+    rmse = Measure("rmse", "RMSE", higher_is_better=False)
+    made = Made(5, measures=(rmse, LOSS))
+    run(made, clock, 5)
+    found = whole(made)
+    assert found.measures == [rmse, LOSS]
+    assert all(row.main == row.scores["rmse"] > 0 < row.scores["loss"] for row in found.members)
+    assert all(value is not None for value in made.display.overview.curves.told()["figures"]["main"][-1])
+
+
+def test_without_a_word_of_the_task_accuracy_is_the_main_score(made, clock):
+    run(made, clock, 5)
+    assert all(row.main == row.accuracy for row in whole(made).members)
+
+
+def test_only_the_own_row_has_intervals_which_no_other_member_is_told(made, clock):
+    """Of private rows even their number stays: what members tell each other has neither."""
+    run(made, clock, 5)
+    found = whole(made)
+    own = next(row for row in found.members if row.name == found.node)
+    low, high = own.intervals["accuracy"]
+    assert low <= own.accuracy <= high
+    assert all(row.intervals == {} for row in found.members if row is not own)
+    assert not {"intervals", "test_samples"} & set(Vitals.__struct_fields__)
+    (step,) = [
+        row for row in msgspec.json.decode(_next_step(made, clock)).get("members", []) if row["index"] == own.index
+    ]
+    assert step["intervals"].keys() == {"accuracy"}
+
+
+def _next_step(made, clock):
+    made.display.overview.step()
+    run(made, clock, 3)
+    return made.display.overview.step()[1]

@@ -1,0 +1,226 @@
+"""What the doctor concludes from what was sent, heard and answered; and the command, from the outside."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from ipaddress import ip_interface
+
+import pytest
+
+from p2pfl.cli.main import main
+from p2pfl.config.identity import federation_id
+from p2pfl.config.load import load_config
+from p2pfl.features.lan import doctor
+from p2pfl.features.lan.beacon import About, own_about
+from p2pfl.features.lan.doctor import Diagnosis, Patient, Place, _of_members, _of_the_lan
+from p2pfl.features.lan.interfaces import Interface
+from p2pfl.features.lan.overhear import Announced, Tally
+from p2pfl.features.lan.probe import Answer, Found
+
+ETH0 = Interface(name="eth0", index=2, addresses=(ip_interface("192.168.1.10/24"),))
+ANSWERS = Answer(found=Found.MEMBER, clock_off_s=0.4)
+
+
+@pytest.fixture
+def ward(tmp_path):
+    folder = tmp_path / "ward"
+    with pytest.raises(SystemExit) as made:
+        main(["new", str(folder), "--nodes", "3"])
+    assert made.value.code == 0
+    file = folder / "federation.toml"
+    file.write_text(
+        file.read_text().replace("# discovery = false", "discovery = true").replace("127.0.0.1", "192.168.1.9")
+    )
+    return load_config(folder)
+
+
+def diagnosis(ward, *, discovery=True, answer=ANSWERS, about=None, heard=(), skipped=(), **tally):
+    """Node 0 is here; node 1 has that answer at its listed address; node 2 is well."""
+    first, second, third = ward.members
+    patients = [
+        Patient(member=first, here=True),
+        Patient(member=second, here=False, heard=list(heard), about=about),
+        Patient(member=third, here=False),
+    ]
+    for patient, found in zip(patients[1:], (answer, ANSWERS), strict=True):
+        patient.places.append(Place(address=patient.member.address, via=("file",), answer=found))
+    tallies = [] if skipped else [Tally(**({"interface": ETH0} | tally))]
+    return Diagnosis(
+        federation=ward,
+        discovery=discovery,
+        node="node0",
+        listened_s=4.0,
+        tallies=tallies,
+        skipped=list(skipped),
+        patients=patients,
+    )
+
+
+def of_the_lan(*arguments, **more):
+    return [problem.text for problem in _of_the_lan(diagnosis(*arguments, **more))]
+
+
+def of_members(*arguments, **more):
+    return [problem.text for problem in _of_members(diagnosis(*arguments, **more))]
+
+
+def test_where_others_are_heard_nothing_is_wrong_with_the_lan(ward):
+    assert of_the_lan(ward, sent=8, heard_own=8, heard_others=3) == []
+
+
+def test_who_answers_alone_but_not_by_multicast_is_behind_something_that_blocks_it(ward):
+    (text,) = of_the_lan(ward, sent=8, heard_own=8, answered={"192.168.1.11"})
+    assert text.startswith("eth0: multicast is blocked on the way: sent 8 questions, heard 8 packets of this machine")
+    assert text.endswith("but asked directly, 192.168.1.11 answers")
+
+
+def test_who_is_reached_at_an_address_and_not_heard_speaks_for_the_same(ward):
+    (text,) = of_the_lan(ward, sent=8, heard_own=8)
+    assert "multicast seems blocked" in text
+    assert "node1, node2 can be reached" in text
+
+
+def test_who_does_not_hear_even_itself_has_a_firewall(ward):
+    (text,) = of_the_lan(ward, sent=8)
+    assert "blocked on this machine" in text
+
+
+def test_who_is_alone_cannot_tell_and_says_so(ward):
+    found = diagnosis(ward, sent=8, heard_own=8)
+    for patient in found.patients:
+        patient.places.clear()
+    (problem,) = _of_the_lan(found)
+    assert "Nobody is there, or multicast is blocked" in problem.text
+    assert "on another machine at the same time" in problem.remedy
+
+
+def test_a_machine_without_a_usable_interface_is_told_which_there_are(ward):
+    skipped = [Interface(name="docker0", index=3, addresses=(), skipped="a bridge")]
+    assert of_the_lan(ward, skipped=skipped) == ["no network interface is used: docker0 (a bridge)"]
+
+
+def test_a_node_that_listens_on_loopback_is_told_why_it_is_alone(ward):
+    alone = Interface(name="lo", index=1, addresses=(ip_interface("127.0.0.1/8"),), loopback=True)
+    assert of_the_lan(ward, interface=alone) == []
+    (text,) = of_the_lan(ward, interface=alone, answer=Answer(found=Found.REFUSED))
+    assert text.startswith("node0 listens on this machine alone")
+
+
+def test_without_discovery_every_member_needs_an_address(ward):
+    assert of_the_lan(ward, discovery=False) == []
+    found = diagnosis(ward, discovery=False)
+    found.patients[1].member = doctor.Member(index=1, name="node1", key=bytes(32), address=None)
+    (problem,) = _of_the_lan(found)
+    assert problem.text == "discovery is off, and no address is listed for node1"
+
+
+def test_without_zeroconf_what_to_install_is_said(ward, monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    (problem,) = _of_the_lan(diagnosis(ward))
+    assert "python-zeroconf is not installed" in problem.text
+    assert "pip install '.[lan]'" in problem.remedy
+
+
+def test_a_member_that_answers_is_well(ward):
+    assert of_members(ward) == []
+    about = own_about(federation_id(ward))
+    assert of_members(ward, about=about) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer(found=Found.REFUSED), "nobody listens at that port"),
+        (Answer(found=Found.SILENT, detail="No route to host"), "No route to host"),
+        (Answer(found=Found.NO_NODE, detail="503"), "something else than p2pfl answers: 503"),
+        (Answer(found=Found.OTHER_NODE), "none of the members"),
+        (Answer(found=Found.OTHER_MEMBER, detail="2"), "node2 answers there"),
+    ],
+)
+def test_why_a_member_is_not_reached_is_said(ward, answer, said):
+    (text,) = of_members(ward, answer=answer)
+    assert text.startswith("node1 is not reached: 192.168.1.9:")
+    assert said in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            Answer(found=Found.MEMBER, differences=("training.rounds", "node")),
+            "differs in training.rounds, the names or",
+        ),
+        (Answer(found=Found.MEMBER, clock_off_s=-3600.0), "3600 s behind"),
+        (Answer(found=Found.MEMBER, clock_off_s=3600.0), "3600 s ahead of"),
+    ],
+)
+def test_a_member_that_answers_may_differ(ward, answer, said):
+    (text,) = of_members(ward, answer=answer)
+    assert said in text
+
+
+def test_another_version_of_the_software_is_named(ward):
+    other = About(protocol="p2pfl/99", version="9.9", federation=own_about(federation_id(ward)).federation)
+    (text,) = of_members(ward, about=other)
+    assert text.startswith("node1 runs p2pfl 9.9 (p2pfl/99), this is ")
+
+
+def test_a_member_that_has_moved_is_said_to_be_elsewhere(ward):
+    found = diagnosis(ward, answer=Answer(found=Found.SILENT, detail="No route to host"))
+    found.patients[1].places.append(Place(address="192.168.1.77:8470", via=("eth0",), answer=ANSWERS))
+    (problem,) = _of_members(found)
+    assert "node1 is not at its listed address" in problem.text
+    assert "but at 192.168.1.77:8470" in problem.text
+
+
+def test_with_a_charter_another_address_is_a_matter_of_the_admin_key(ward):
+    ward = replace(ward, admin=(bytes(32),))
+    found = diagnosis(ward, answer=Answer(found=Found.REFUSED))
+    found.patients[1].places.append(Place(address="192.168.1.77:8470", via=("eth0",), answer=ANSWERS))
+    (problem,) = _of_members(found)
+    assert "p2pfl member set ward --address node1=HOST:PORT" in problem.remedy
+
+
+def test_a_node_that_hides_behind_its_own_listen_is_not_told_to_change_its_address(ward):
+    found = diagnosis(ward)
+    own = found.patients[0]
+    own.places = [
+        Place(address=own.member.address, via=("file",), answer=Answer(found=Found.REFUSED)),
+        Place(address="127.0.0.1:8470", via=("state",), answer=ANSWERS),
+    ]
+    own.hides = True
+    (problem,) = _of_members(found)
+    assert "node0 listens on this machine alone" in problem.text
+    assert 'listen = "0.0.0.0:' in problem.remedy
+
+
+def test_a_member_of_which_nobody_knows_where_it_is(ward):
+    found = diagnosis(ward)
+    found.patients[1].places.clear()
+    (problem,) = _of_members(found)
+    assert "nobody knows where it is" in problem.text
+
+
+@pytest.mark.parametrize(("found", "said"), [(Found.REFUSED, "is it running?"), (Found.SILENT, "so it is on")])
+def test_who_was_heard_and_does_not_answer_may_have_ended_or_has_a_firewall(ward, found, said):
+    heard = [Announced(name="x", by_multicast=True, addresses={"192.168.1.9"}, port=1)]
+    (problem,) = _of_members(diagnosis(ward, answer=Answer(found=found), heard=heard))
+    assert said in problem.remedy
+
+
+def test_the_command_says_the_same_as_json_and_ends_with_1_where_something_is_wrong(ward, capsys):
+    file = ward.path
+    file.write_text(file.read_text().replace("discovery = true", "").replace("192.168.1.9", "127.0.0.1"))
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", str(file), "--node", "node0", "--format", "json"])
+    said = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 1
+    assert [row["member"] for row in said["members"]] == ["node0", "node1", "node2"]
+    assert [row["here"] for row in said["members"]] == [True, False, False]
+    assert {place["found"] for row in said["members"] for place in row["places"]} == {"refused"}
+    assert [problem["text"].split()[0] for problem in said["problems"]] == ["node1", "node2"]
+    with pytest.raises(SystemExit):
+        main(["doctor", str(file)])
+    table = capsys.readouterr().out
+    assert "what to do: start node1 there" in table

@@ -1,0 +1,175 @@
+"""The seam: a node learns without any feature, and one that fails costs what it should: itself, or the node."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pfl import Federation
+from p2pfl.fleet.one_process import Together, _with_keys
+from p2pfl.node.feature import Attached, Feature
+from p2pfl.node.feed import Feed
+
+ROOT = Path(__file__).parents[2]
+HOOKS = ["attach", "feedings", "status", "opening", "opened", "begin", "look", "run", "farewell", "over"]
+
+
+def run(tmp_path, federation, features):
+    together = Together(*_with_keys(federation.config), tmp_path, features=features)
+    outcome = {}
+
+    async def work():
+        outcome["report"] = await together.run(together.prepare())
+
+    asyncio.run(work())
+    return outcome["report"]
+
+
+def test_a_ring_of_eight_learns_the_digits_without_any_feature(tmp_path):
+    federation = Federation(nodes=8, topology="ring", rounds=10, seed=3, linger_s=5.0)
+    report = run(tmp_path, federation, ())
+    assert [node.finished for node in report.nodes] == [True] * 8
+    assert min(node.accuracy for node in report.nodes) > 0.8
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The alarms of all nodes."""
+    found = []
+    tell = Feed.tell
+
+    def listen(self, kind, peer, text, **options):
+        found.append((kind, peer, text))
+        tell(self, kind, peer, text, **options)
+
+    monkeypatch.setattr(Feed, "tell", listen)
+    return found
+
+
+class Failing(Feature):
+    """Each hook works, but for one."""
+
+    name = "failing"
+
+    def __init__(self, hook, *, guards=False):
+        self.hook, self.guards = hook, guards
+
+    def attach(self, node):
+        self.fail("attach")
+        return Fails(self)
+
+    def fail(self, hook):
+        if hook == self.hook:
+            raise ZeroDivisionError(f"at {hook}")
+
+
+class Fails(Attached):
+    def __init__(self, feature):
+        self.fail = feature.fail
+
+    def feedings(self):
+        self.fail("feedings")
+        return ()
+
+    def status(self):
+        self.fail("status")
+        return {"rows": 1}
+
+    async def opening(self, until_over):
+        self.fail("opening")
+
+    async def opened(self, until_closed):
+        self.fail("opened")
+
+    def begin(self):
+        self.fail("begin")
+
+    def look(self):
+        self.fail("look")
+
+    async def run(self):
+        self.fail("run")
+
+    async def farewell(self, *, hasty):
+        self.fail("farewell")
+
+    async def over(self, result):
+        self.fail("over")
+
+
+SMALL = {"nodes": 2, "topology": "path", "seed": 1, "linger_s": 5.0, "closing_rounds": 2}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_feature_for_eyes_only_that_fails_goes_off_with_an_alarm_and_the_node_learns_on(tmp_path, told, hook):
+    rounds = 60 if hook == "look" else 8  # once a second
+    report = run(tmp_path, Federation(rounds=rounds, **SMALL), (Failing(hook),))
+    assert [node.finished for node in report.nodes] == [True] * 2
+    texts = {text for kind, _, text in told if kind == "feature-failed"}
+    assert texts == {f"failing is off, and the node goes on: it failed (ZeroDivisionError: at {hook})"}
+
+
+@pytest.mark.parametrize("hook", ["attach", "begin", "run", "opened"])
+def test_one_that_guards_ends_the_node(tmp_path, hook):
+    with pytest.raises(BaseException) as failure:
+        run(tmp_path, Federation(rounds=10_000, **SMALL), (Failing(hook, guards=True),))
+    error = failure.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, ZeroDivisionError)
+
+
+@pytest.fixture
+def example(tmp_path, monkeypatch):
+    """The feature of CONTRIBUTING.md, as a module."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    (tmp_path / "restarts_feature.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield vars(importlib.import_module("restarts_feature"))
+    del sys.modules["restarts_feature"]
+
+
+def test_the_feature_of_the_guide_talks_to_its_like_and_shows_what_it_heard(tmp_path, told, example):
+    made = []
+
+    class Listed(example["RestartsFeature"]):
+        def attach(self, node):
+            (node.setup().node.state_dir / "restarts").write_text(str(3 * node.setup().member.index))
+            made.append(super().attach(node))
+            return made[-1]
+
+    run(tmp_path, Federation(rounds=8, **SMALL), (Listed(),))
+    shown = {one.own: one.node.status.full().features for one in made}
+    assert shown == {0: {"restarts": {"own": 0, "heard": {1: 3}}}, 3: {"restarts": {"own": 3, "heard": {0: 0}}}}
+    assert [(kind, text) for kind, _, text in told if kind == "many-restarts"] == [
+        ("many-restarts", "it has started 4 times")
+    ]
+
+
+def test_two_features_with_one_channel_name_are_refused(tmp_path, example):
+    with pytest.raises(BaseException) as failure:
+        run(tmp_path, Federation(rounds=3, **SMALL), (example["RestartsFeature"](), example["RestartsFeature"]()))
+    assert "two features have a side channel named restarts/1" in repr(failure.value)
+
+
+def test_the_node_names_no_feature():
+    """Nor does anything below it; `lint-imports` holds the imports."""
+    names = re.compile(r"CharterTalk|CharterKeeper|Display|Lookout|Discovery|StatusPage|VitalsSpread")
+    found = [
+        file.name
+        for file in sorted((ROOT / "p2pfl/node").glob("*.py"))
+        if names.search(file.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_without_features_a_node_imports_none():
+    code = "import sys, p2pfl.node.application; print([m for m in sys.modules if m.startswith('p2pfl.features')])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

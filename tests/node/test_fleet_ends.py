@@ -1,0 +1,83 @@
+"""How a launcher ends its nodes: whoever holds what is nowhere else is let be, until somebody asks twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from p2pfl.fleet import fleet
+from p2pfl.fleet.fleet import Child, Fleet
+
+
+class Process:
+    """Notes what it is sent; its stdin is the leash."""
+
+    def __init__(self):
+        self.heard, self.stdin = [], SimpleNamespace(close=lambda: self.heard.append("let go"))
+
+    def send_signal(self, number):
+        self.heard.append(signal.Signals(number).name)
+
+
+def line(phase):
+    return SimpleNamespace(phase=phase)
+
+
+def child(phase, **more):
+    made = Child(name=phase, node=None, lines=[line(phase)], **more)
+    made.process = Process()
+    return made
+
+
+@pytest.fixture
+def stopping(monkeypatch):
+    monkeypatch.setattr(fleet, "PATIENCE_S", 0.01)
+    launcher = Fleet.__new__(Fleet)
+    launcher.stopping, launcher.server = False, None
+    launcher.children = [child("training"), child("waiting for disk"), child("waiting for disk", byzantine=True)]
+    return launcher
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - nothing tells when that is
+            await asyncio.sleep(0.005)
+
+
+async def test_a_node_that_waits_for_its_disk_is_not_killed_and_the_others_are(stopping):
+    stuck, waiting, liar = stopping.children
+    stopping.stop()
+    await until(lambda: "SIGKILL" in stuck.process.heard)
+    assert (waiting.process.heard, liar.process.heard[:2]) == (["let go"], ["let go", "SIGKILL"])
+    stuck.exit_code = liar.exit_code = -9
+    waiting.lines.append(line("training"))
+    await until(lambda: "SIGKILL" in waiting.process.heard)
+    waiting.exit_code = -9
+
+
+async def test_asked_again_it_has_those_give_up_that_wait(stopping):
+    stuck, waiting, liar = stopping.children
+    stopping.stop()
+    stopping.stop()
+    assert waiting.process.heard == ["let go", "SIGTERM"]
+    assert "SIGTERM" not in stuck.process.heard + liar.process.heard
+    for one in stopping.children:
+        one.exit_code = 0
+
+
+def test_a_node_that_waits_is_shown_so_and_one_that_has_said_nothing_as_starting():
+    assert child("waiting for disk").state == "waiting for disk"
+    silent = Child(name="silent", node=None)
+    assert (silent.last, silent.state, silent.waits_alone, silent.waits_for_disk) == (None, "starting", False, False)
+
+
+def test_a_node_that_has_died_before_is_shown_so():
+    again = child("training", ended_lives=[None])
+    assert (again.starts, again.state) == (2, "training, start 2")
+    again.between_lives = "died (SIGKILL), start 3 follows"
+    assert again.state == "died (SIGKILL), start 3 follows"
+    again.exit_code = 0
+    assert again.state == "finished"

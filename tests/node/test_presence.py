@@ -1,0 +1,149 @@
+"""A neighbor that is lost or comes back is one line, and an alarm when it stays away."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pfl.core.records import EdgeRecord
+from p2pfl.core.staleness import ALWAYS
+from p2pfl.node.status import ALARM_S, FIRST_ALARM_S, FIRST_LINES, LOST_S, Presence
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
+from core_kit import make_node
+
+
+class Told:
+    """A presence at time 0 with one neighbor, what it alarms, and the lines it has written."""
+
+    def __init__(self, caplog):
+        self.core = make_node(0, 1)
+        self.alarms = []
+        self.presence = Presence(self.core, name_of="board{}".format, on_alarm=self.alarms.append, now=0.0)
+        self.caplog = caplog
+
+    @property
+    def lines(self):
+        return [record.getMessage() for record in self.caplog.records if record.name == "p2pfl.notice"]
+
+
+@pytest.fixture
+def told(caplog):
+    caplog.set_level(logging.INFO, "p2pfl.notice")
+    return Told(caplog)
+
+
+def test_one_line_when_it_is_lost_and_one_when_it_is_back(told):
+    told.presence.opened(1, 1.0)
+    told.presence.ended(1, "connection lost: reset", 10.0)
+    for now in (11.0, 10.0 + LOST_S, 20.0, 24.0):
+        told.presence.look(now)
+    told.presence.opened(1, 31.0)
+    assert told.lines == [
+        "neighbor-away (board1): connection lost: reset",
+        "neighbor-back (board1): back after 21 s",
+    ]
+    assert told.alarms == []
+
+
+def test_who_was_silent_before_its_session_ended_was_away_since_then(told):
+    """A cable was pulled: the session ends 40 s later."""
+    told.presence.opened(1, 1.0)
+    told.presence.silent_s = lambda _: 40.0
+    told.presence.ended(1, "nothing sealed has come for 40 s", 50.0)
+    told.presence.look(50.0)
+    told.presence.opened(1, 64.0)
+    assert told.lines == [
+        "neighbor-away (board1): nothing sealed has come for 40 s",
+        "neighbor-back (board1): back after 54 s",
+    ]
+
+
+def test_a_session_that_is_renewed_is_no_line(told):
+    told.presence.opened(1, 1.0)
+    told.presence.ended(1, "renewed after 3600 s", 10.0)
+    told.presence.look(10.0 + LOST_S / 2)
+    told.presence.opened(1, 12.0)
+    told.presence.look(100.0)
+    assert told.lines == []
+
+
+def test_one_alarm_for_each_time_it_stays_away(told):
+    for began in (0.0, 1000.0):
+        told.presence.opened(1, began)
+        told.presence.ended(1, "closed by the peer", began + 10.0)
+        told.presence.look(began + 9.9 + ALARM_S)
+        assert len(told.alarms) == bool(began)
+        for later in (10.0, 20.0, 300.0):
+            told.presence.look(began + ALARM_S + later)
+    assert [(alarm.kind, alarm.peer) for alarm in told.alarms] == [("neighbor-lost", 1)] * 2
+    assert told.alarms[0].text == "no session for 15 s, since closed by the peer"
+
+
+def test_one_that_is_listed_and_never_comes_is_an_alarm_and_a_line_when_it_does(told):
+    told.presence.look(FIRST_ALARM_S - 1.0)
+    assert (told.alarms, told.lines) == ([], [])
+    told.presence.look(FIRST_ALARM_S)
+    assert [alarm.kind for alarm in told.alarms] == ["neighbor-lost"]
+    told.presence.opened(1, 90.0)
+    assert told.lines == ["neighbor-back (board1): there after 90 s"]
+
+
+def test_one_that_has_finished_or_whom_the_own_disk_keeps_away_is_not_lost(told):
+    told.presence.opened(1, 0.0)
+    told.presence.ended(1, "closed by the peer", 1.0)
+    told.core.edges[1].progress.done = True
+    told.presence.look(500.0)
+    told.core.edges[1].progress.done, told.core.facts.halted = False, True
+    told.presence.look(500.0)
+    assert (told.alarms, told.lines) == ([], [])
+
+
+def test_one_that_comes_and_goes_for_ever_does_not_fill_the_disk(told):
+    for now in range(0, 10_000, 10):
+        told.presence.opened(1, now)
+        told.presence.ended(1, "connection lost", now + 1.0)
+        told.presence.look(now + 5.0)
+    assert FIRST_LINES <= len(told.lines) <= 40
+
+
+def test_a_session_is_a_line_at_most_once_a_minute_and_the_next_tells_how_many_were_left_out(told, caplog):
+    """Of a neighbor that opens a hundred a second."""
+    caplog.set_level(logging.INFO, "p2pfl")
+    for tick in range(12_001):
+        told.presence.opened(1, tick / 100)
+        told.presence.ended(1, "protocol fault: " + "x" * 1000, tick / 100)
+    lines = [record.getMessage() for record in caplog.records if record.name == "p2pfl"]
+    assert [line for line in lines if "is open" in line] == [
+        "session with board1 is open",
+        "session with board1 is open (5999 more since the last such line)",
+        "session with board1 is open (5999 more since the last such line)",
+    ]
+    assert len([line for line in lines if "ended" in line]) == 3
+    assert max(map(len, lines)) < 300
+
+
+def test_each_neighbor_has_session_lines_of_its_own(caplog):
+    caplog.set_level(logging.INFO, "p2pfl")
+    presence = Presence(make_node(0, 1, 2), name_of="board{}".format, on_alarm=lambda _: None, now=0.0)
+    for _ in range(50):
+        presence.opened(1, 1.0)
+    presence.opened(2, 1.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "session with board1 is open",
+        "session with board2 is open",
+    ]
+
+
+def test_who_is_no_neighbor_any_more_is_not_missed_and_a_new_one_may_be(told):
+    told.presence.opened(1, 1.0)
+    told.core.neighbors.add(2, EdgeRecord(), ALWAYS)
+    told.core.neighbors.remove(1)
+    told.presence.follow(10.0)
+    told.presence.ended(1, "no neighbor any more", 10.0)
+    told.presence.look(10.0 + FIRST_ALARM_S)
+    assert [(alarm.kind, alarm.peer) for alarm in told.alarms] == [("neighbor-lost", 2)]
+    assert told.lines == []

@@ -1,0 +1,102 @@
+"""What a node with a privacy budget keeps to itself, whatever its learner would tell."""
+
+from __future__ import annotations
+
+import logging
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from p2pfl.config.privacy import PrivacyConfig
+from p2pfl.learn.interface import LocalRound, RoundStart, Score
+from p2pfl.node.budget import withheld
+from p2pfl.node.driver import Driver
+from p2pfl.node.progress_lines import Teller
+from p2pfl.node.reloading import News
+from p2pfl.node.workshop import Moment, Workshop
+
+
+class Talkative:
+    """Tells everything. Its loss grows, and it has two classes."""
+
+    train_set = SimpleNamespace(
+        targets=SimpleNamespace(ndim=1, is_floating_point=lambda: False, unique=lambda: np.array([3, 7]))
+    )
+
+    def __init__(self):
+        self.loss = 1.0
+
+    def train(self, start, index):
+        self.loss *= 2.0
+        return LocalRound(vector=start.model, steps=1, learning_rate=0.1, samples=2, loss=self.loss)
+
+    def evaluate(self, vector, part):
+        return Score(accuracy=0.5, loss=self.loss, samples=2)
+
+    def local_state(self):
+        return {}
+
+
+def trained(**options):
+    seen = []
+    shop = Workshop(Talkative(), 1, after_round=lambda local, *_: seen.append(local.loss), **options)
+    for index in range(40):
+        shop.train(RoundStart(np.zeros(2, np.float32)), index)
+        shop.measure(np.zeros(2, np.float32), Moment(index, index))
+    return shop, seen
+
+
+def test_no_loss_no_score_and_no_trend_of_what_is_withheld():
+    shop, seen = trained(withheld=frozenset({"local", "test"}))
+    assert (shop.loss, shop.tested) == (None, None)
+    assert all(map(math.isnan, seen))
+    assert shop.score(np.zeros(2, np.float32), "local") is None
+    assert shop.losses.growth is None
+    assert not shop.losses.own.latest
+    assert not shop.losses.tests.latest
+    shop, seen = trained()
+    assert None not in (shop.loss, shop.tested, shop.losses.growth)
+    assert not any(map(math.isnan, seen))
+
+
+def test_scores_on_a_public_test_set_are_told():
+    shop, _ = trained(withheld=frozenset({"local"}))
+    assert shop.tested is not None
+    assert shop.loss is None
+
+
+@pytest.mark.parametrize(
+    ("plan", "test_set", "parts"),
+    [(None, "private", ()), ("a", "private", ("local", "test")), ("a", "public", ("local",))],
+)
+def test_the_federation_says_whether_its_test_set_is_nobody_s_data(plan, test_set, parts):
+    privacy = PrivacyConfig(epsilon=8.0, delta=1e-5, test_set=test_set)
+    setup = SimpleNamespace(learner=SimpleNamespace(plan=plan), federation=SimpleNamespace(privacy=privacy))
+    assert withheld(setup) == set(parts)
+
+
+@pytest.mark.parametrize(("parts", "classes"), [(("local",), None), ((), [3, 7])])
+def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
+    status = SimpleNamespace(workshop=Workshop(Talkative(), 1, withheld=frozenset(parts)))
+    assert Teller(print, status, None, lambda: False, sketched=True).untold == classes
+
+
+@pytest.mark.parametrize(("budget", "raised"), [(None, ["data-refused"]), (object(), [])])
+def test_what_is_wrong_with_a_row_stands_in_the_own_log_alone(budget, raised, caplog):
+    told = []
+    node = SimpleNamespace(budget=budget, alarm=lambda kind, *_: told.append(kind))
+    with caplog.at_level(logging.WARNING, "p2pfl"):
+        Driver._tell_of_data(node, News("row 7 has no 'age'", refused=True))
+        Driver._tell_of_data(node, News("5 to 6 samples", counts="5 to 6 samples"))
+    assert told == [*raised, "data-reloaded"]
+    assert ("row 7" in caplog.text) == (budget is not None)
+
+
+def test_of_rows_that_are_others_now_a_budget_lets_their_number_alone_be_told():
+    told = []
+    node = SimpleNamespace(budget=object(), alarm=lambda *alarm: told.append(alarm))
+    Driver._tell_of_data(node, News("6 to 6 samples"))
+    Driver._tell_of_data(node, News("6 to 7 samples; rows of the test set are others", counts="6 to 7 samples"))
+    assert told == [("data-reloaded", None, "6 to 7 samples")]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -24,7 +24,7 @@ import numpy as np
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import federation_from, load_config
 from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, FederationConfig
-from p2pfl.config.tables import Mistakes, unknown_keys, whole
+from p2pfl.config.tables import Mistakes, choice, unknown_keys, whole
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.learn.task import LearnerFactory, Task
@@ -160,8 +160,11 @@ class Federation:
         checkpoint_every: int = 10,
         checkpoints_kept: int = 3,
         references: bool = False,
+        transport: str = "sockets",
     ) -> Report:
-        """Run all nodes in this process, with real sockets, and return the report; works in a notebook too.
+        """Run all nodes in this process, and return the report; works in a notebook too.
+
+        They talk over sockets of this machine, or with `transport="memory"` without any; what they say is the same.
 
         All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
         second, from another thread; `on_round` with a node's state after each local round, in the thread that trains.
@@ -172,7 +175,7 @@ class Federation:
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
         LearningError: the task failed, or every round of a node ended in no finite model.
         """
-        from p2pfl.fleet.one_process import Wishes, run_together  # noqa: PLC0415 - who simulates needs no network
+        from p2pfl.fleet.one_process import TRANSPORTS, Wishes, run_together  # noqa: PLC0415 - who simulates needs no network
 
         wishes = Wishes(
             compute=self._compute,
@@ -181,6 +184,7 @@ class Federation:
             checkpoint_every=_read("checkpoint_every", checkpoint_every, least=1),
             checkpoints_kept=_read("checkpoints_kept", checkpoints_kept, least=1),
             references=references,
+            transport=_one_of("transport", transport, TRANSPORTS),
         )
         if len(self.config.members) > MOST_NODES:
             text = "too many nodes for one process: simulate them (sim.simulate)"
@@ -252,6 +256,14 @@ def _read(key: str, value: Any, *, least: int) -> int:
     kind = whole(least)
     try:
         return int(kind.read(_plain(value)))
+    except ValueError:
+        raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=kind.allowed) from None
+
+
+def _one_of(key: str, value: Any, allowed: Iterable[str]) -> str:
+    kind = choice(*allowed)
+    try:
+        return str(kind.read(_plain(value)))
     except ValueError:
         raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=kind.allowed) from None
 

@@ -26,6 +26,9 @@ from p2pfl.fleet.fleet import STOPPED, Child, Lies
 from p2pfl.fleet.references import add_references, refuse_references
 from p2pfl.fleet.report import History, final_report
 from p2pfl.net.address import free_ports
+from p2pfl.net.memory import MemoryNetwork
+from p2pfl.net.transport import MakeTransport
+from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node.application import Application, OneProcess
 from p2pfl.node.assembly import Setup, setup_of
 from p2pfl.node.driver import compute_thread
@@ -77,6 +80,13 @@ def run_together(
     return report
 
 
+TRANSPORTS: Mapping[str, Callable[[], MakeTransport]] = {
+    "sockets": lambda: WebSocketTransport,
+    "memory": lambda: MemoryNetwork().transport,
+}
+"""What carries the sessions between the nodes of one process, by name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """What a program wants of each node beside what its federation says."""
@@ -89,6 +99,8 @@ class Wishes:
     checkpoint_every: int = 0
     checkpoints_kept: int = 1
     references: bool = False
+    transport: str = "sockets"
+    """One of TRANSPORTS."""
 
     def of(self, node: NodeConfig) -> dict[str, Any]:
         """What follows for one node's configuration."""
@@ -178,7 +190,11 @@ class Together:
     async def run(self, setups: Sequence[Setup]) -> Report:
         self.children = [Child(name=setup.member.name, node=setup.node) for setup in setups]
         history, compute = History(), compute_thread()
-        shared = OneProcess(compute=compute, all_ready=asyncio.Barrier(len(setups)).wait)
+        shared = OneProcess(
+            compute=compute,
+            all_ready=asyncio.Barrier(len(setups)).wait,
+            transport=TRANSPORTS[self.wishes.transport](),
+        )
         try:
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._watch(history))

@@ -12,14 +12,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import IntEnum
 from functools import lru_cache
+from typing import Any, TypeVar
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
-from p2pfl.net.looptime import LoopTime, Stopwatch
+from p2pfl.net.looptime import LoopTime, Stopwatch, measured
 
 GREETING_BYTES = 2**14
 """What a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""
@@ -36,6 +37,9 @@ VISITS_PER_S, VISIT_BURST = 0.5, 16.0
 just taken in, or has an older graph, dials its neighbors once in a few seconds."""
 NEIGHBOR_HANDSHAKES = 2.0
 """Handshakes for each neighbor that may come at once: all may sit behind one address, and start together."""
+
+
+T = TypeVar("T")
 
 
 class Stage(IntEnum):
@@ -155,6 +159,10 @@ class Gate(Tap):
     def watch(self) -> Stopwatch:
         """For what is done about this connection."""
         return Stopwatch(self.pay)
+
+    def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """`work`, paid for by this connection."""
+        return measured(work, self.watch())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import aiohttp
-
 from p2pfl.config.identity import HASH_BYTES, federation_id, keys
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.handshake import FederationBinding, Initiator
@@ -20,10 +18,10 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import P2PFLError, PeerFault
 from p2pfl.net.address import parse_address
-from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError, reason_of
 from p2pfl.net.limits import Limits
-from p2pfl.net.sockets import TappedSocket, open_browserless
+from p2pfl.net.line import GoneError, Line
 from p2pfl.net.visits import ask, bring
+from p2pfl.net.websocket import dial_websocket, open_browserless, reason_of
 
 PATIENCE = Limits(connect_s=3.0)
 LEARNED = ("schema", "model")
@@ -58,42 +56,34 @@ class Errand:
 
         Raises UnreachableError.
         """
-        return await self._go(address, key, lambda channel, session: bring(channel, session, raw))
+        return await self._go(address, key, lambda line, session: bring(line, session, raw))
 
     async def ask(self, address: str, key: bytes, version: int) -> bytes | None:
         """The node's charter if it is newer than `version`. Raises UnreachableError: also where it does not tell us."""
 
-        async def act(channel: Channel, session: Session) -> bytes | None:
+        async def act(line: Line, session: Session) -> bytes | None:
             try:
-                _, raw = await ask(channel, session, version)
+                _, raw = await ask(line, session, version)
             except GoneError:  # it has proven who it is by now
                 raise GoneError("it answers, and does not list this key") from None
             return raw
 
         return await self._go(address, key, act)
 
-    async def _go(self, address: str, key: bytes, act: Callable[[Channel, Session], Awaitable[Result]]) -> Result:
+    async def _go(self, address: str, key: bytes, act: Callable[[Line, Session], Awaitable[Result]]) -> Result:
         try:
             async with asyncio.timeout(self.limits.connect_s + self.limits.handshake_s), open_browserless() as http:
-                channel = await self._connect(http, address)
+                async with asyncio.timeout(self.limits.connect_s):
+                    line = await dial_websocket(http, parse_address(address, "address"))
                 try:
-                    return await act(channel, await self._shake_hands(channel, key))
+                    return await act(line, await self._shake_hands(line, key))
                 finally:
-                    await channel.close(self.limits.close_s)
-        except (GoneError, TimeoutError, aiohttp.ClientError, OSError, PeerFault) as error:
+                    await line.close(self.limits.close_s)
+        except (GoneError, TimeoutError, OSError, PeerFault) as error:
             raise UnreachableError(reason_of(error)) from None
 
-    async def _connect(self, http: aiohttp.ClientSession, address: str) -> Channel:
-        there = parse_address(address, "address")
-        async with asyncio.timeout(self.limits.connect_s):
-            socket = await http.ws_connect(
-                f"ws://{there}{PATH}", autoping=False, max_msg_size=MESSAGE_BYTES, compress=0
-            )
-        assert isinstance(socket, TappedSocket)  # noqa: S101
-        return Channel(socket, socket.tap)
-
-    async def _shake_hands(self, channel: Channel, key: bytes) -> Session:
+    async def _shake_hands(self, line: Line, key: bytes) -> Session:
         initiator = Initiator(self.identity, key, self.binding, visiting=True)
-        await channel.send(initiator.first())
-        await channel.send(initiator.second(await channel.receive()))
+        await line.send(initiator.first())
+        await line.send(initiator.second(await line.receive()))
         return Session(initiator.keys)

@@ -1,4 +1,4 @@
-"""From a bare channel to an authenticated connection: the handshake, then one sealed greeting each way.
+"""From a bare line to an authenticated connection: the handshake, then one sealed greeting each way.
 
 Three messages authenticate the two ends; the greetings prove that both hold the keys and exchange the random name of
 each running process (`boot`). The node that answers refuses one that is no neighbor in words that only that node can
@@ -21,8 +21,8 @@ from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import Channel, Counters, GoneError
 from p2pfl.net.doorway import Stage, visit_bucket
+from p2pfl.net.line import Counters, GoneError, Line
 from p2pfl.net.notices import BOOT_BYTES, NoEdgeFault, Notice, SealedFault, Word, hear
 from p2pfl.net.visits import Charters, receive, settle
 
@@ -35,14 +35,14 @@ class Connection:
     dialer: int
     boot: bytes
     ticket: int
-    channel: Channel
+    line: Line
     session: Session
 
     async def say(self, notice: Notice) -> None:
-        await self.channel.send(self.session.seal(notice.pack()))
+        await self.line.send(self.session.seal(notice.pack()))
 
     async def hear(self) -> Notice:
-        return await hear(self.channel, self.session)
+        return await hear(self.line, self.session)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -64,109 +64,109 @@ class Greeter:
         self._visits: dict[int, TokenBucket] = {}
         """Of members, each by itself: strangers at a member's address cannot use up what it may."""
 
-    async def dial(self, channel: Channel, peer: int) -> Connection:
+    async def dial(self, line: Line, peer: int) -> Connection:
         """As the one who connected to `peer`. PeerFault where either end refuses the other."""
-        channel.book(peer, self.counters.peers[peer])
+        line.book(peer, self.counters.peers[peer])
         key = next((key for key, index in self.members.items() if index == peer), None)
         if key is None:
             raise PeerFault("no member any more")
         initiator = Initiator(self.identity, key, self.binding)
-        await channel.send(initiator.first())
+        await line.send(initiator.first())
         try:
-            third = initiator.second(await channel.receive())
+            third = initiator.second(await line.receive())
         except FederationMismatch as fault:
-            await channel.send(fault.farewell)
+            await line.send(fault.farewell)
             raise
-        await channel.send(third)
+        await line.send(third)
         session = Session(initiator.keys)
-        await channel.send(session.seal(self._notice(Word.GREETING).pack()))
-        answer = await hear(channel, session)
+        await line.send(session.seal(self._notice(Word.GREETING).pack()))
+        answer = await hear(line, session)
         if self.charters is not None and answer.word in (Word.NO_EDGE, Word.STRANGER):
-            await settle(channel, session, self.charters, answer)
-        return self._candidate(channel, session, self.own_index, answer)
+            await settle(line, session, self.charters, answer)
+        return self._candidate(line, session, self.own_index, answer)
 
-    async def answer(self, channel: Channel, advance: Callable[[Stage], None]) -> Connection:
-        """As the one who was connected to. `channel.peer` is set as soon as it is proven, whatever follows.
+    async def answer(self, line: Line, advance: Callable[[Stage], None]) -> Connection:
+        """As the one who was connected to. `line.peer` is set as soon as it is proven, whatever follows.
 
         `advance` is told of each stage before the work of the next begins, and may raise PeerFault.
         """
         receives = self.charters is not None
         responder = Responder(self.identity, self.members.__contains__, self.binding, receives=receives)
-        responder.check_opening(first := await channel.receive())
+        responder.check_opening(first := await line.receive())
         advance(Stage.ADDRESSED)
-        await channel.send(responder.first(first))
-        third = await channel.receive()
+        await line.send(responder.first(first))
+        third = await line.receive()
         try:
             session = Session(responder.third(third))
         except FederationMismatch as fault:
-            self._recognize(channel, fault.peer_public)
+            self._recognize(line, fault.peer_public)
             raise
         if session.peer_public in self.members:
-            self._recognize(channel, session.peer_public)
+            self._recognize(line, session.peer_public)
         advance(Stage.PROVEN if responder.refusal is None else Stage.VISITING)
         if self.charters is None:
-            greeting = await hear(channel, session)
+            greeting = await hear(line, session)
         else:
-            greeting = await self._greeting_or_visit(channel, session, self.charters, responder.refusal)
-        if channel.peer not in self.neighbors:
-            await channel.send(session.seal(self._notice(Word.NO_EDGE).pack()))
+            greeting = await self._greeting_or_visit(line, session, self.charters, responder.refusal)
+        if line.peer not in self.neighbors:
+            await line.send(session.seal(self._notice(Word.NO_EDGE).pack()))
             no_edge = SealedFault("listed, but not a neighbor in this topology")
-            if self.charters is not None and self._may_visit(channel):
-                await receive(channel, session, self.charters, no_edge, listed=True)
+            if self.charters is not None and self._may_visit(line):
+                await receive(line, session, self.charters, no_edge, listed=True)
             raise no_edge
-        await channel.send(session.seal(self._notice(Word.GREETING).pack()))
-        return self._candidate(channel, session, channel.peer, greeting)
+        await line.send(session.seal(self._notice(Word.GREETING).pack()))
+        return self._candidate(line, session, line.peer, greeting)
 
     async def _greeting_or_visit(
-        self, channel: Channel, session: Session, charters: Charters, refusal: HandshakeFault | None
+        self, line: Line, session: Session, charters: Charters, refusal: HandshakeFault | None
     ) -> Notice:
         """The greeting of somebody who may have a session. Who may not, or does not want one, may visit."""
         listed = session.peer_public in self.members
         try:
-            first = await hear(channel, session)
+            first = await hear(line, session)
         except GoneError:
             if refusal is not None:
                 raise refusal from None
             raise
         if first.word is not Word.GREETING:
-            if refusal is None and not self._may_visit(channel):
+            if refusal is None and not self._may_visit(line):
                 raise SealedFault("more visits of one member than the charter can have news for")
-            await receive(channel, session, charters, refusal, listed=listed, first=first)
+            await receive(line, session, charters, refusal, listed=listed, first=first)
         if refusal is None:
             return first
         if isinstance(refusal, UnlistedKey):
-            await channel.send(session.seal(Notice(Word.STRANGER, self.boot).pack()))
-            await receive(channel, session, charters, refusal, listed=False)
+            await line.send(session.seal(Notice(Word.STRANGER, self.boot).pack()))
+            await receive(line, session, charters, refusal, listed=False)
         raise refusal
 
-    def _may_visit(self, channel: Channel) -> bool:
+    def _may_visit(self, line: Line) -> bool:
         """Whether this member has spoken of the charter outside of a session seldom enough."""
-        if channel.peer is None:
+        if line.peer is None:
             return False
-        bucket = self._visits.setdefault(channel.peer, visit_bucket())
+        bucket = self._visits.setdefault(line.peer, visit_bucket())
         return bucket.take(asyncio.get_running_loop().time()) == 0.0
 
     def _notice(self, word: Word) -> Notice:
         return Notice(word, self.boot, 0 if self.charters is None else self.charters.version)
 
-    def _recognize(self, channel: Channel, public: bytes) -> None:
+    def _recognize(self, line: Line, public: bytes) -> None:
         peer = self.members.get(public)
         if peer is None:
             raise PeerFault("removed while it shook hands")
-        channel.book(peer, self.counters.peers[peer])
+        line.book(peer, self.counters.peers[peer])
 
-    def _candidate(self, channel: Channel, session: Session, dialer: int, greeting: Notice) -> Connection:
+    def _candidate(self, line: Line, session: Session, dialer: int, greeting: Notice) -> Connection:
         if greeting.word is Word.STRANGER:
             raise PeerFault("that node does not list this one")
         if greeting.word is Word.NO_EDGE:
             raise NoEdgeFault("to that node we are not a neighbor in this topology")
-        if greeting.word is not Word.GREETING or channel.peer is None:
+        if greeting.word is not Word.GREETING or line.peer is None:
             raise SealedFault(f"{greeting.word.name} in place of a greeting")
         return Connection(
-            peer=channel.peer,
+            peer=line.peer,
             dialer=dialer,
             boot=greeting.boot,
             ticket=next(self._tickets),
-            channel=channel,
+            line=line,
             session=session,
         )

@@ -26,9 +26,9 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Busy, Message, Ready, Reply, Request
 from p2pfl.crypto.session import SESSION_MAX_S
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import Counters, GoneError, OnAlarm
 from p2pfl.net.greeting import Connection
 from p2pfl.net.limits import ByteBudget, Limits, MessagePace
+from p2pfl.net.line import Counters, GoneError, OnAlarm
 from p2pfl.net.notices import Notice
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.net.side import SideChannel, Sides
@@ -154,7 +154,7 @@ class Inbox:
     async def _next(self) -> bytes:
         try:
             async with asyncio.timeout_at(self._pace.deadline) as self._receiving:
-                return await self._connection.channel.receive()
+                return await self._connection.line.receive()
         finally:
             self._receiving = None
 
@@ -265,7 +265,7 @@ class PeerLink:
                 writer.cancel()
         finally:
             self.end("the node stopped")
-            await self.connection.channel.close(self._shared.limits.close_s)
+            await self.connection.line.close(self._shared.limits.close_s)
             self.finished.set()
 
     async def _wait_for_end(self) -> None:
@@ -337,7 +337,7 @@ class PeerLink:
         size = sum(len(chunk) for chunk in chunks)
         for sealed in await self._shared.work(size, partial(self._seal, chunks, final=final)):
             async with asyncio.timeout(self._shared.limits.drain_s):
-                await self.connection.channel.send(sealed)
+                await self.connection.line.send(sealed)
             # A socket that takes it all does not give way: four large chunks would hold the loop up for milliseconds.
             await asyncio.sleep(0)
 

@@ -13,23 +13,23 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from aiohttp import ClientSession
-
 from p2pfl.core.messages import Message
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
 from p2pfl.net.address import Address, parse_address
-from p2pfl.net.channel import Counters, OnAlarm
+from p2pfl.net.dialing import Dialer, Reception
 from p2pfl.net.greeting import Greeter
 from p2pfl.net.limits import ByteBudget, Limits
+from p2pfl.net.line import Counters, OnAlarm
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import MOST_HINTS, MOST_KEPT
 from p2pfl.net.side import Sides
-from p2pfl.net.sockets import Dialer, ListeningSocket, open_browserless
 from p2pfl.net.table import Callbacks, Table
+from p2pfl.net.transport import MakeTransport
 from p2pfl.net.visits import Charters
+from p2pfl.net.websocket import WebSocketTransport
 
 SEALING_THREADS = 2
 HEAP_BYTES = 8 << 20
@@ -62,6 +62,7 @@ class Links:
         limits: Limits | None = None,
         name_of: Callable[[int], str] = "node {}".format,
         on_alarm: OnAlarm = lambda kind, peer, text: None,  # noqa: ARG005 - whoever does not listen
+        transport: MakeTransport = WebSocketTransport,
     ) -> None:
         limits, log = limits or Limits(), log or getLogger("p2pfl.net")
         self.counters = Counters.of(index for index in members.values() if index != own_index)
@@ -96,13 +97,11 @@ class Links:
             spawn=self._run,
         )
         self._refusals = refusals = Refusals(self.counters, log, on_alarm, name_of)
-        self._listener = ListeningSocket(
-            address=parse_address(listen, "listen"),
-            greeter=greeter,
-            table=self._table,
-            refusals=refusals,
-            shared=shared,
-            spawn=self._visit,
+        self._transport = transport(limits, refusals, log)
+        self._transport.expect(len(neighbors))
+        self._listen = parse_address(listen, "listen")
+        self._reception = Reception(
+            greeter=greeter, table=self._table, refusals=refusals, shared=shared, spawn=self._visit
         )
         self._dialer = Dialer(
             greeter=greeter,
@@ -110,11 +109,11 @@ class Links:
             refusals=refusals,
             shared=shared,
             rng=rng,
-            know=self._listener.doorway.know,
+            transport=self._transport,
         )
         self._dialer.configure(self._parsed(dial))
         self._allow_memory()
-        self._http: ClientSession | None = None
+        self._is_open = False
         self._group = asyncio.TaskGroup()
         self._closing = False
         self._sessions: set[asyncio.Task[None]] = set()
@@ -130,7 +129,7 @@ class Links:
     @property
     def port(self) -> int:
         """The bound port."""
-        return self._listener.port
+        return self._transport.port
 
     def send(self, peer: int, session: int, message: Message) -> None:
         """Queue a message. Dropped without a word if that session is no longer the open one."""
@@ -141,12 +140,12 @@ class Links:
     def came(self, peer: int) -> tuple[int, int] | None:
         """The number of the session with a neighbor and the bytes that came over it; None without a session."""
         link = self._table.current(peer)
-        return None if link is None else (link.number, link.connection.channel.bytes_came)
+        return None if link is None else (link.number, link.connection.line.bytes_came)
 
     def end_stale(self, is_own: Callable[[str], bool]) -> None:
         """Sessions of an address that this machine has no more are dead, though nothing else says so."""
         for place in self._table.places.values():
-            address = None if place.link is None else place.link.connection.channel.own_address
+            address = None if place.link is None else place.link.connection.line.own_address
             if place.link is not None and address is not None and not is_own(address):
                 place.link.end(f"{address} is not an address of this machine any more")
 
@@ -181,7 +180,7 @@ class Links:
         self.counters.include(index for index in members.values() if index != greeter.own_index)
         greeter.members, greeter.neighbors, greeter.binding = members, neighbors, binding or greeter.binding
         self._table.amend(neighbors)
-        self._listener.doorway.expect(len(neighbors))
+        self._transport.expect(len(neighbors))
         self._allow_memory()
         self._dialer.configure(addresses)
         self._keep_dialing()
@@ -209,21 +208,20 @@ class Links:
 
     def _keep_dialing(self) -> None:
         """Every neighbor that there is an address of, and nobody else."""
-        http = self._http
-        if http is None or self._closing:
+        if not self._is_open or self._closing:
             return
         known = {peer for peer, route in self._dialer.routes.items() if route.addresses()}
         wanted = [peer for peer in self._table.places if peer in known]
         for peer in [peer for peer in self._dials if peer not in wanted]:
             self._dials.pop(peer).cancel()
         for peer in wanted:
-            if peer not in self._dials and (task := self._spawn(self._dialer.keep(http, peer))) is not None:
+            if peer not in self._dials and (task := self._spawn(self._dialer.keep(peer))) is not None:
                 self._dials[peer] = task
 
     async def __aenter__(self) -> Self:
         keep_heap()
-        await self._listener.start()
-        self._http = open_browserless()
+        await self._transport.open(self._listen, self._reception.meet)
+        self._is_open = True
         await self._group.__aenter__()
         self._track(self._refusals.keep_hours(), self._hours)
         self._keep_dialing()
@@ -240,7 +238,7 @@ class Links:
             await self._group.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
 
     async def _wind_down(self) -> None:
-        self._listener.stop_accepting()
+        self._transport.stop_accepting()
         self._closing = True
         for task in (*self._dials.values(), *self._hours):
             task.cancel()
@@ -253,11 +251,7 @@ class Links:
             for task in self._sessions | self._visits:
                 task.cancel()
             self._shared.executor.shutdown(wait=False, cancel_futures=True)
-            try:
-                await self._listener.stop()
-            finally:
-                if self._http is not None:
-                    await self._http.close()
+            await self._transport.close()
 
     def _run(self, link: PeerLink) -> None:
         self._track(link.run(), self._sessions)

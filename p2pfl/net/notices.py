@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import Channel
+from p2pfl.net.line import Line
 
 BOOT_BYTES = 16
 LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")
@@ -64,8 +64,8 @@ def unpack_notice(data: bytes) -> Notice:
         raise SealedFault(f"unknown notice {word}") from None
 
 
-async def hear(channel: Channel, session: Session) -> Notice:
-    data, final = session.open(await channel.receive())
+async def hear(line: Line, session: Session) -> Notice:
+    data, final = session.open(await line.receive())
     if final:
         raise SealedFault("goodbye in place of a notice")
     return unpack_notice(bytes(data))

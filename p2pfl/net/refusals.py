@@ -20,7 +20,7 @@ from logging import DEBUG, INFO, WARNING, Logger
 
 from p2pfl.crypto import FederationMismatch
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import Counters, OnAlarm
+from p2pfl.net.line import Counters, OnAlarm
 from p2pfl.net.notices import LeftBehindFault, SealedFault
 
 DIFFERS = "federation-differs"

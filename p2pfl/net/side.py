@@ -21,7 +21,7 @@ import msgspec
 
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import OnAlarm
+from p2pfl.net.line import OnAlarm
 from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side, Unknown
 
 FAILED = "feature-failed"

@@ -259,7 +259,7 @@ class Table:
         return link
 
     def _look_where(self, connection: Connection, place: NeighborPlace) -> None:
-        before, place.address = place.address, connection.channel.peer_address
+        before, place.address = place.address, connection.line.peer_address
         if before not in (None, place.address) and place.moves.take(asyncio.get_running_loop().time()) == 0.0:
             name = self.shared.name_of(connection.peer)
             notice.info("%s has another address: %s, before %s", name, place.address, before)

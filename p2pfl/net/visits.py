@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 from p2pfl.config.charter import MOST_BYTES, VERSIONS
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import Channel, GoneError
+from p2pfl.net.line import GoneError, Line
 from p2pfl.net.notices import BOOT_BYTES, LeftBehindFault, Notice, Word, hear
 
 PIECE_BYTES = 64 * 1024
@@ -45,7 +45,7 @@ class Charters(Protocol):
 
 
 async def receive(
-    channel: Channel,
+    line: Line,
     session: Session,
     charters: Charters,
     refusal: PeerFault | None,
@@ -59,24 +59,24 @@ async def receive(
     """
     otherwise = refusal or PeerFault("neither a greeting nor a word about the charter")
     try:
-        notice = first or await hear(channel, session)
+        notice = first or await hear(line, session)
     except GoneError:
         raise otherwise from None
     if notice.word is Word.CHARTER:
-        charters.bring(await receive_charter(channel, session, notice))
-        await say(channel, session, Word.HELD, charters.version)
+        charters.bring(await receive_charter(line, session, notice))
+        await say(line, session, Word.HELD, charters.version)
         raise GoneError("it came to hand over a charter")
     if notice.word is not Word.ASK or not (listed or charters.may_ask(session.peer_public)):
         raise otherwise
     if charters.version > notice.number:
-        await hand_over(channel, session, charters.packed)
-        await hear(channel, session)
+        await hand_over(line, session, charters.packed)
+        await hear(line, session)
     else:
-        await say(channel, session, Word.HELD, charters.version)
+        await say(line, session, Word.HELD, charters.version)
     raise GoneError("it came to ask for the charter")
 
 
-async def settle(channel: Channel, session: Session, charters: Charters, answer: Notice) -> None:
+async def settle(line: Line, session: Session, charters: Charters, answer: Notice) -> None:
     """A dialed node has refused a session: bring the older one of the two charters up to date.
 
     Raises GoneError: it is, so dial again in a moment; PeerFault: the other end knows a newer one and does not list
@@ -84,62 +84,62 @@ async def settle(channel: Channel, session: Session, charters: Charters, answer:
     """
     own = charters.version
     if own > answer.number:
-        held = await bring(channel, session, charters.packed)
+        held = await bring(line, session, charters.packed)
         if held > own:
-            charters.left_behind(held, channel.peer)
+            charters.left_behind(held, line.peer)
             text = f"it has version {held} of the members, which does not list this node; here is {own}"
             raise LeftBehindFault(text)
         raise GoneError(f"it does not go by version {own} of the members yet, and was handed it")
     if answer.word is Word.NO_EDGE and answer.number > own:
-        _, raw = await ask(channel, session, own)
+        _, raw = await ask(line, session, own)
         if raw is not None:
             charters.bring(raw)
             raise GoneError(f"it had a newer version of the members, and handed over version {charters.version}")
 
 
-async def bring(channel: Channel, session: Session, raw: bytes) -> int:
+async def bring(line: Line, session: Session, raw: bytes) -> int:
     """Hand over a charter; returns the version that the other end has then."""
-    await hand_over(channel, session, raw)
-    held = await hear(channel, session)
+    await hand_over(line, session, raw)
+    held = await hear(line, session)
     if held.word is not Word.HELD:
         raise PeerFault(f"{held.word.name} in answer to a charter")
     return _version_in(held)
 
 
-async def ask(channel: Channel, session: Session, version: int) -> tuple[int, bytes | None]:
+async def ask(line: Line, session: Session, version: int) -> tuple[int, bytes | None]:
     """The version that the other end has, and its charter if that is newer than `version`."""
-    await say(channel, session, Word.ASK, version)
-    answer = await hear(channel, session)
+    await say(line, session, Word.ASK, version)
+    answer = await hear(line, session)
     if answer.word is Word.HELD:
         return _version_in(answer), None
     if answer.word is not Word.CHARTER:
         raise PeerFault(f"{answer.word.name} in answer to who asks for the charter")
-    raw = await receive_charter(channel, session, answer)
-    await say(channel, session, Word.HELD, version)
+    raw = await receive_charter(line, session, answer)
+    await say(line, session, Word.HELD, version)
     return version, raw
 
 
-async def hand_over(channel: Channel, session: Session, raw: bytes) -> None:
-    await say(channel, session, Word.CHARTER, len(raw))
+async def hand_over(line: Line, session: Session, raw: bytes) -> None:
+    await say(line, session, Word.CHARTER, len(raw))
     for piece in _pieces(raw):
-        await channel.send(session.seal(piece))
+        await line.send(session.seal(piece))
 
 
-async def receive_charter(channel: Channel, session: Session, announced: Notice) -> bytes:
+async def receive_charter(line: Line, session: Session, announced: Notice) -> bytes:
     """As many bytes as were announced; the caller sets the deadline. Raises PeerFault: too many, or cut otherwise."""
     if not 0 < announced.number <= MOST_BYTES:
         raise PeerFault(f"a charter of {announced.number} bytes: at most {MOST_BYTES}")
     raw = bytearray()
     while len(raw) < announced.number:
-        piece, final = session.open(await channel.receive())
+        piece, final = session.open(await line.receive())
         if final or len(piece) != min(PIECE_BYTES, announced.number - len(raw)):
             raise PeerFault("a charter that is cut in another way than an honest node cuts it")
         raw += piece
     return bytes(raw)
 
 
-async def say(channel: Channel, session: Session, word: Word, number: int) -> None:
-    await channel.send(session.seal(Notice(word, NOBODY, number).pack()))
+async def say(line: Line, session: Session, word: Word, number: int) -> None:
+    await line.send(session.seal(Notice(word, NOBODY, number).pack()))
 
 
 def _version_in(notice: Notice) -> int:

@@ -22,6 +22,8 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.losses import Losses
 from p2pfl.net.links import Links
+from p2pfl.net.transport import MakeTransport
+from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node import assembly, budget, conclusion, workshop
 from p2pfl.node.amending import Changing, Live
 from p2pfl.node.amendment import listed
@@ -58,6 +60,7 @@ class OneProcess:
 
     compute: ThreadPoolExecutor
     all_ready: Callable[[], Awaitable[object]]
+    transport: MakeTransport = WebSocketTransport
 
 
 class Application:
@@ -359,6 +362,7 @@ class Application:
             log=logging.getLogger("p2pfl.net"),
             name_of=self._name_of,
             on_alarm=driver.alarm,
+            transport=WebSocketTransport if self.shared is None else self.shared.transport,
         )
 
     def _look_how_it_ended(self, task: asyncio.Task[None]) -> None:

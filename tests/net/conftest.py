@@ -77,7 +77,7 @@ class Node:
     def sockets(self) -> list[Any]:
         """The transports of its sessions."""
         links = [place.link for place in self.links._table.places.values() if place.link]
-        return [link.connection.channel._socket._writer.transport for link in links]
+        return [link.connection.line._socket._writer.transport for link in links]
 
     def address(self) -> str:
         return f"127.0.0.1:{self.links.port}"

@@ -8,8 +8,7 @@ import aiohttp
 import pytest
 
 from p2pfl.net.address import cannot_listen, is_hidden, parse_address
-from p2pfl.net.channel import reason_of
-from p2pfl.net.sockets import open_browserless
+from p2pfl.net.websocket import open_browserless, reason_of
 
 
 @pytest.mark.parametrize(

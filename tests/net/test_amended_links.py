@@ -102,7 +102,7 @@ async def test_a_new_address_is_tried_as_often_as_the_first_one_was(federation, 
     """Though the neighbor had refused this node for good at the old one."""
     dialed = asyncio.Queue()
 
-    async def attempt(_http, _peer, _place, address):
+    async def attempt(_peer, _place, address):
         dialed.put_nowait(address.port)
         return address.port == 1
 

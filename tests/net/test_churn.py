@@ -16,11 +16,11 @@ from aiohttp.web import WebSocketResponse
 from p2pfl.core.messages import Ready
 from p2pfl.crypto.handshake import Initiator, Responder
 from p2pfl.crypto.session import Session
-from p2pfl.net.channel import PATH
+from p2pfl.net.dialing import Backoff
 from p2pfl.net.limits import Limits
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.net.refusals import most_bytes_an_hour
-from p2pfl.net.sockets import Backoff
+from p2pfl.net.websocket import PATH
 
 PER_S = 100
 
@@ -49,7 +49,7 @@ class Churner:
             await asyncio.wait([*self._under_way, asyncio.create_task(asyncio.sleep(0))])
 
     async def _churn(self, http):
-        binding = self.node.links._listener.greeter.binding
+        binding = self.node.links._greeter.binding
         initiator = Initiator(self.federation.identities[1], self.federation.identities[0].public, binding)
         with suppress(aiohttp.ClientError, ConnectionError, TypeError):
             async with http.ws_connect(f"ws://{self.node.address()}{PATH}", timeout=WAIT) as web_socket:

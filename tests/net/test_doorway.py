@@ -174,7 +174,7 @@ class Crowd:
             while True:
                 while self.came < (loop.time() - began) * self.per_s:
                     await self._come()
-                self.most_waiting = max(self.most_waiting, self.node.links._listener.doorway.waiting)
+                self.most_waiting = max(self.most_waiting, self.node.links._transport.doorway.waiting)
                 self.most_open = max(self.most_open, descriptors())
                 await asyncio.sleep(0.005)
         finally:
@@ -205,7 +205,7 @@ async def besieged(crowd):
     """Once the places at the door are taken."""
     task = asyncio.create_task(crowd.run())
     try:
-        await crowd.node.until(lambda: task.done() or crowd.node.links._listener.doorway.turned_away > PER_S // 4)
+        await crowd.node.until(lambda: task.done() or crowd.node.links._transport.doorway.turned_away > PER_S // 4)
         yield
         assert not task.done(), "the siege went on"
     finally:
@@ -248,7 +248,7 @@ async def test_idlers_at_the_neighbors_own_address_keep_no_neighbor_out(federati
         assert crowd.most_waiting <= stages * quick.pending_per_address + ABREAST
         # Both ends of each connection are of this process, and those just dropped.
         assert crowd.most_open < 2 * crowd.most_waiting + 2 * PER_S
-        await a.until(lambda: a.links._listener.doorway.waiting == 0)
+        await a.until(lambda: a.links._transport.doorway.waiting == 0)
 
 
 @pytest.mark.slow
@@ -279,7 +279,7 @@ async def test_whoever_has_not_shown_that_it_knows_the_key_may_say_little(federa
             async with asyncio.timeout(5):
                 await reader.read()
         writer.close()
-        await a.until(lambda: a.links._listener.doorway.waiting == 0)
+        await a.until(lambda: a.links._transport.doorway.waiting == 0)
 
 
 def test_a_gate_hears_no_more_than_a_greeting_at_first():
@@ -294,7 +294,7 @@ async def test_the_opening_tag_is_checked_before_the_curve(federation, monkeypat
     """Nothing but hashes for whoever does not know the key."""
     agreed = []
     monkeypatch.setattr("p2pfl.crypto.handshake.agree", lambda *_: agreed.append(1))
-    binding = federation.new(0).links._listener.greeter.binding
+    binding = federation.new(0).links._greeter.binding
     stages = []
 
     class Wire:
@@ -303,5 +303,5 @@ async def test_the_opening_tag_is_checked_before_the_curve(federation, monkeypat
             return Initiator(Identity.generate(), other, binding).first()
 
     with pytest.raises(PeerFault, match="opening tag"):
-        await federation.new(0).links._listener.greeter.answer(Wire(), stages.append)
+        await federation.new(0).links._greeter.answer(Wire(), stages.append)
     assert agreed == stages == []

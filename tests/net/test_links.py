@@ -15,8 +15,8 @@ from msgspec import structs
 from p2pfl.core.messages import Busy, Ready, Request, Resync
 from p2pfl.errors import PeerFault, UserError
 from p2pfl.net import link as link_module
-from p2pfl.net.channel import GoneError
 from p2pfl.net.limits import IDLE_BYTES
+from p2pfl.net.line import GoneError
 from p2pfl.net.link import BATCH_CHUNKS, Inbox, PeerLink
 from p2pfl.wire import split
 

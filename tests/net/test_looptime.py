@@ -171,7 +171,7 @@ async def test_what_strangers_say_beyond_their_time_is_not_parsed_and_a_member_g
     """Node 1 is known by its address, which is configured."""
     async with federation.node(0, {1: "127.0.0.1:9"}) as a:
         await flood(a.links.port, said, sources, count)
-        doorway = a.links._listener.doorway
+        doorway = a.links._transport.doorway
         assert doorway.turned_away > 0
         most_s = 2 * BURST_S + 0.02 * len(federation.members)
         assert len(parsed) <= most_s / DEAR_S + 1
@@ -187,7 +187,7 @@ async def test_what_strangers_say_beyond_their_time_is_not_parsed_and_a_member_g
 @pytest.mark.usefixtures("dear")
 async def test_a_session_gets_back_what_its_connection_has_paid(federation):
     async with federation.node(0) as a:
-        purse = a.links._listener.doorway.time._strangers.all
+        purse = a.links._transport.doorway.time._strangers.all
         full = purse.left_s
         async with federation.node(1, {0: a.address()}) as b:
             await b.until(lambda: b.open and a.open)
@@ -213,7 +213,7 @@ async def test_while_nobody_is_accepted_open_sessions_go_on(federation, monkeypa
         strangers = [await asyncio.open_connection("127.0.0.1", a.links.port) for _ in range(20)]
         b.send(0, Ready(version=1))
         await a.until(a.messages)
-        doorway = a.links._listener.doorway
+        doorway = a.links._transport.doorway
         assert doorway.waiting == doorway.turned_away == 0
         for _, writer in strangers:
             writer.transport.abort()
@@ -226,7 +226,7 @@ async def test_accepting_is_taken_up_again(federation, monkeypatch):
         strangers = []
         for number in range(3):
             strangers.append(await asyncio.open_connection("127.0.0.1", a.links.port))
-            await a.until(lambda number=number: a.links._listener.doorway.waiting == number + 1)
+            await a.until(lambda number=number: a.links._transport.doorway.waiting == number + 1)
         for _, writer in strangers:
             writer.transport.abort()
 

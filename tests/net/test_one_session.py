@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from p2pfl.core.messages import Ready
 from p2pfl.net.address import parse_address
 from p2pfl.net.table import Admission, decide, expire
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from ports import free_ports
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,7 @@ async def agree(a, b) -> None:
 @pytest.mark.parametrize("repetition", range(25))
 async def test_nodes_that_dial_each_other_at_once_agree_on_one_session(federation, quick, repetition):
     patient = replace(quick, contest_s=15.0)
-    a, b = federation.new(0), federation.new(1)
-    await asyncio.gather(a.links._listener.start(), b.links._listener.start())
-    ports = a.address(), b.address()
-    await asyncio.gather(a.links._listener.stop(), b.links._listener.stop())
+    ports = [f"127.0.0.1:{port}" for port in free_ports(2)]
     a = federation.new(0, {1: ports[1]}, listen=ports[0], limits=patient)
     b = federation.new(1, {0: ports[0]}, listen=ports[1], limits=patient)
     async with a.links, b.links:
@@ -141,7 +143,7 @@ async def test_a_session_that_lives_outlasts_a_crossing_dial(federation, quick):
         await a.until(lambda: a.open and b.open)
         address = parse_address(a.address(), "")
         place = b.links._table.places[0]
-        crossing = asyncio.create_task(b.links._dialer._attempt(b.links._http, 0, place, address))
+        crossing = asyncio.create_task(b.links._dialer._attempt(0, place, address))
         held_back = a.links._table.places[1].held_back
         await a.until(lambda: held_back)
         expire(place.dial.scope)

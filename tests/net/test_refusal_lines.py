@@ -16,8 +16,8 @@ import pytest
 from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
 from p2pfl.net import refusals as refusals_module
-from p2pfl.net.channel import Counters
 from p2pfl.net.greeting import SealedFault
+from p2pfl.net.line import Counters
 from p2pfl.net.notices import LeftBehindFault
 from p2pfl.net.refusals import (
     LINE_BYTES,

@@ -17,9 +17,9 @@ from p2pfl.crypto.handshake import Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import PATH
 from p2pfl.net.link import LOUD_FAULTS, MALFORMED
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
+from p2pfl.net.websocket import PATH
 from p2pfl.wire import split
 
 UPGRADE = (
@@ -142,7 +142,7 @@ async def test_a_connection_that_dawdles_is_closed(federation, quick, start):
         with suppress(ConnectionError):
             assert await read_to_end(reader) == b""
         writer.close()
-        assert a.links._listener.doorway.waiting == 0
+        assert a.links._transport.doorway.waiting == 0
 
 
 async def test_whoever_leaves_at_once_leaves_no_trace(federation, caplog):
@@ -151,7 +151,7 @@ async def test_whoever_leaves_at_once_leaves_no_trace(federation, caplog):
             with socket.create_connection(("127.0.0.1", a.links.port)) as raw:
                 raw.sendall(UPGRADE % b"AAAAAAAAAAAAAAAAAAAAAA==" + b"\r\n")
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        await a.until(lambda: a.links._listener.doorway.waiting == 0)
+        await a.until(lambda: a.links._transport.doorway.waiting == 0)
         async with federation.node(1, {0: a.address()}) as b:
             await b.until(lambda: b.open)
         assert not refused(caplog, "")
@@ -176,7 +176,7 @@ async def test_half_a_handshake_is_closed(federation, quick):
         ):
             initiator = Initiator(federation.identities[1], federation.identities[0].public, federation_binding(a))
             then = await half_a_handshake(http, a, initiator)
-            await a.until(lambda a=a: a.links._listener.doorway.waiting == 0)
+            await a.until(lambda a=a: a.links._transport.doorway.waiting == 0)
         if then is not None:
             break
     assert then in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR}
@@ -196,7 +196,7 @@ async def test_strangers_are_limited_by_address_and_do_not_shut_neighbors_out(fe
     limits = replace(quick, pending_per_address=3, handshake_s=60.0)
     async with federation.node(0, limits=limits) as a:
         crowd = [await asyncio.open_connection("127.0.0.1", a.links.port) for _ in range(10)]
-        doorway = a.links._listener.doorway
+        doorway = a.links._transport.doorway
         await a.until(lambda: doorway.turned_away >= 7)
         assert (doorway.turned_away, doorway.waiting) == (7, 3)
         async with federation.node(1, {0: a.address()}) as b:
@@ -207,7 +207,7 @@ async def test_strangers_are_limited_by_address_and_do_not_shut_neighbors_out(fe
 
 
 def federation_binding(node):
-    return node.links._listener.greeter.binding
+    return node.links._greeter.binding
 
 
 class Liar:

@@ -11,9 +11,9 @@ from p2pfl.config.charter import MOST_BYTES
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
-from p2pfl.net.channel import GoneError
 from p2pfl.net.doorway import VISIT_BURST
 from p2pfl.net.errands import Errand, UnreachableError
+from p2pfl.net.line import GoneError
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
 from p2pfl.net.visits import PIECE_BYTES, bring, say
 
@@ -61,7 +61,7 @@ def other_model():
     """The binding of who does not know the model's shape."""
 
     def other_model(federation):
-        binding = federation.new(0).links._listener.greeter.binding
+        binding = federation.new(0).links._greeter.binding
         sections = (*binding.sections[:-1], (binding.sections[-1][0], bytes([9]) * 32))
         return FederationBinding(federation_id=binding.federation_id, sections=sections)
 
@@ -123,7 +123,7 @@ async def test_without_admin_keys_a_stranger_is_refused_at_once(federation):
 
 
 def binding_of(node):
-    return node.links._listener.greeter.binding
+    return node.links._greeter.binding
 
 
 def key_of(federation, index):
@@ -288,7 +288,7 @@ async def test_a_silent_visitor_is_let_go(federation, quick):
                 await channel.receive()
 
         await errands._go(a.address(), key_of(federation, 0), wait)
-        await a.until(lambda: a.links._listener.doorway.waiting == 0)
+        await a.until(lambda: a.links._transport.doorway.waiting == 0)
 
 
 async def test_a_greeting_tells_the_version_of_the_charter(federation):

@@ -24,8 +24,8 @@ from p2pfl.crypto.handshake import FederationBinding, Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address
-from p2pfl.net.channel import MESSAGE_BYTES, PATH, Channel, GoneError
-from p2pfl.net.sockets import TappedSocket, open_browserless
+from p2pfl.net.line import GoneError, Line
+from p2pfl.net.websocket import MESSAGE_BYTES, PATH, TappedSocket, WebSocketLine, open_browserless
 
 CONNECT_S = 4.0
 ANSWER_S = 4.0
@@ -103,18 +103,18 @@ class Prober:
         except (GoneError, aiohttp.ClientError, OSError, ValueError) as error:
             return Answer(found=Found.NO_NODE, detail=str(error) or type(error).__name__)
         assert isinstance(web_socket, DatedSocket)  # noqa: S101
-        channel = Channel(web_socket, web_socket.tap)
+        line = WebSocketLine(web_socket, web_socket.tap)
         try:
-            return await self._shake(channel, index, web_socket.off_s)
+            return await self._shake(line, index, web_socket.off_s)
         finally:
-            await channel.close(1.0)
+            await line.close(1.0)
 
-    async def _shake(self, channel: Channel, index: int, off_s: float | None) -> Answer:
+    async def _shake(self, line: Line, index: int, off_s: float | None) -> Answer:
         initiator = Initiator(Identity.generate(), self._keys[index], self._binding)
         try:
             async with asyncio.timeout(ANSWER_S):
-                await channel.send(initiator.first())
-                reply = await channel.receive()
+                await line.send(initiator.first())
+                reply = await line.receive()
             initiator.second(reply)
         except FederationMismatch as mismatch:
             differences = tuple(name for name in mismatch.sections if name not in self._ignored)

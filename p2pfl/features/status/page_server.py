@@ -26,10 +26,10 @@ from p2pfl.features.status.page_guard import Guard, new_token
 from p2pfl.features.status.page_stream import Live, Site
 from p2pfl.features.status.prometheus import exposition
 from p2pfl.net.address import cannot_listen, is_loopback, own_address, parse_address
-from p2pfl.net.channel import Counters
 from p2pfl.net.doorway import Doorway, Gate
 from p2pfl.net.entrance import Entrance
 from p2pfl.net.limits import Limits
+from p2pfl.net.line import Counters
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.terse import TerseHandler
 

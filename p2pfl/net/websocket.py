@@ -1,0 +1,245 @@
+"""Lines that are WebSockets: dialed by a client without a browser's habits, or accepted behind the doorway.
+
+What aiohttp can raise ends here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from logging import Logger
+from typing import Any
+
+import aiohttp
+from aiohttp import ClientConnectorError, ClientWebSocketResponse, WSMsgType, web
+from aiohttp.http import WebSocketError
+
+from p2pfl.core.limits import TokenBucket
+from p2pfl.core.messages import CHUNK_BYTES
+from p2pfl.crypto.session import MAX_SEALED_BYTES
+from p2pfl.errors import PeerFault
+from p2pfl.net.address import Address, cannot_listen
+from p2pfl.net.doorway import GREETING_BYTES, Doorway, Gate, Stage
+from p2pfl.net.entrance import Entrance
+from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
+from p2pfl.net.line import GoneError, Line
+from p2pfl.net.refusals import Refusals
+from p2pfl.net.terse import TerseHandler, not_found
+from p2pfl.net.transport import Meet
+
+PATH = "/p2pfl"
+TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+MESSAGE_BYTES = MAX_SEALED_BYTES + 1
+"""The size from which aiohttp refuses a message."""
+
+PINGS_PER_S = 10.0
+"""Pings and pongs allowed, beside `BURST` at once: an honest end sends none. 256 KiB of them in
+one piece would hold up the loop for a tenth of a second or more."""
+
+WebSocket = ClientWebSocketResponse | web.WebSocketResponse
+
+
+def reason_of(error: Exception) -> str:
+    """Why an attempt to reach a node has failed, in a few words. (What aiohttp says names TLS, which is not used.)"""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if not isinstance(error, ClientConnectorError):
+        return str(error) or type(error).__name__
+    cause = error.os_error
+    if isinstance(cause, socket.gaierror):
+        return "the name is unknown"
+    return os.strerror(cause.errno) if cause.errno else str(cause)
+
+
+def keep_queue_short(web_socket: WebSocket) -> None:
+    """On a slow link a ping must not wait behind megabytes in the kernel until the peer is taken for dead."""
+    raw = web_socket.get_extra_info("socket")
+    if raw is not None and TCP_NOTSENT_LOWAT is not None:
+        with suppress(OSError):
+            raw.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, CHUNK_BYTES)
+
+
+class WebSocketLine(Line):
+    """`tap` stands below the WebSocket."""
+
+    def __init__(self, web_socket: WebSocket, tap: Tap) -> None:
+        super().__init__()
+        self._socket, self._tap = web_socket, tap
+        keep_queue_short(web_socket)
+        self._pings = TokenBucket(PINGS_PER_S)
+
+    @property
+    def own_address(self) -> str | None:
+        place = self._socket.get_extra_info("sockname")
+        return str(place[0]).partition("%")[0] if place else None
+
+    @property
+    def peer_address(self) -> str:
+        place = self._socket.get_extra_info("peername")
+        return str(place[0]) if place else ""
+
+    @property
+    def bytes_came(self) -> int:
+        return self._tap.came
+
+    async def _push(self, data: bytes) -> None:
+        try:
+            await self._socket.send_bytes(data)
+        except (ConnectionError, aiohttp.ClientError) as error:
+            raise GoneError(str(error) or type(error).__name__) from None
+
+    async def _pull(self) -> bytes:
+        """Pings are limited here, which aiohttp would not do."""
+        try:
+            while (message := await self._socket.receive()).type in (WSMsgType.PING, WSMsgType.PONG):
+                self._tap.account(len(message.data))
+                if self._pings.take(asyncio.get_running_loop().time()) > 0.0:
+                    raise PeerFault("more pings than an honest end sends")
+                if message.type is WSMsgType.PING:
+                    await self._socket.pong(message.data)
+        except (ConnectionError, aiohttp.ClientError) as gone:
+            raise GoneError(str(gone) or type(gone).__name__) from None
+        if self._tap.overran:
+            raise PeerFault("WebSocket frames without end that make no message")
+        match message.type, message.data:
+            case WSMsgType.BINARY, bytes(data):
+                self._tap.account(len(data))
+                return data
+            case WSMsgType.TEXT, _:
+                raise PeerFault("a text message")
+            case WSMsgType.ERROR, WebSocketError() as error:
+                # Its text may quote what the peer has sent.
+                raise PeerFault(f"broken WebSocket frame, fault {error.code:d}")
+            case WSMsgType.ERROR, error:
+                raise GoneError(str(error) or type(error).__name__)
+        raise GoneError("closed by the peer")
+
+    async def close(self, within_s: float) -> None:
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(within_s):
+                await self._socket.close()
+
+
+async def refuse_redirect(*_: object) -> None:
+    """A stranger at a neighbor's address must not send us elsewhere."""
+    raise GoneError("redirected")
+
+
+class TappingConnector(aiohttp.TCPConnector):
+    """Puts a tap below HTTP: aiohttp would read interim responses without end, and keep the loop busy with them."""
+
+    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's signature
+        connection = await super().connect(req, traces, timeout)
+        transport = connection.transport
+        if isinstance(transport, asyncio.Transport) and not isinstance(transport.get_protocol(), Tap):
+            inner = transport.get_protocol()
+            assert isinstance(inner, asyncio.Protocol)  # noqa: S101
+            transport.set_protocol(Tap(inner, transport, idle_bytes=GREETING_BYTES))
+        return connection
+
+
+class TappedSocket(aiohttp.ClientWebSocketResponse):
+    """Knows the tap below it, which lets more pass from here on."""
+
+    def __init__(self, reader: Any, writer: Any, protocol: Any, response: Any, *rest: Any, **more: Any) -> None:
+        super().__init__(reader, writer, protocol, response, *rest, **more)
+        connection = response.connection
+        transport = None if connection is None else connection.transport
+        found = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
+        self.tap = found if isinstance(found, Tap) else Tap()
+        self.tap.idle_bytes = IDLE_BYTES
+
+
+def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp.ClientSession:
+    """Dials and nothing else: no cookies, proxies, redirects or software names."""
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(refuse_redirect)
+    return aiohttp.ClientSession(
+        connector=TappingConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+        timeout=aiohttp.ClientTimeout(total=None),
+        ws_response_class=socket_class,
+        trace_configs=[trace],
+    )
+
+
+async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSocketLine:
+    """Raises GoneError: there is no such line; the caller sets the deadline."""
+    try:
+        socket = await http.ws_connect(f"ws://{address}{PATH}", autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
+    except (aiohttp.ClientError, OSError) as error:
+        raise GoneError(reason_of(error)) from None
+    assert isinstance(socket, TappedSocket)  # noqa: S101
+    return WebSocketLine(socket, socket.tap)
+
+
+class WebSocketTransport:
+    """As `transport.Transport` says. `doorway` is where those wait that are no session yet."""
+
+    def __init__(self, limits: Limits, refusals: Refusals, log: Logger) -> None:
+        self.doorway = Doorway(limits, neighbors=0)
+        self._refusals, self._log = refusals, log
+        self._meet: Meet
+        self._server: web.Server | None = None
+        self._entrance: Entrance | None = None
+        self._http: aiohttp.ClientSession | None = None
+
+    @property
+    def port(self) -> int:
+        return 0 if self._entrance is None else self._entrance.port
+
+    async def open(self, address: Address, meet: Meet) -> None:
+        self._meet = meet
+        server = web.Server(self._receive)
+        entrance = Entrance(self.doorway, lambda gate: TerseHandler(server, gate, self._refusals, logger=self._log))
+        try:
+            await entrance.open(address)
+        except OSError as error:
+            raise cannot_listen(address, error, "listen") from None
+        self._server, self._entrance = server, entrance
+        self._http = open_browserless()
+
+    def expect(self, neighbors: int) -> None:
+        self.doorway.expect(neighbors)
+
+    def know(self, host: str) -> None:
+        self.doorway.know(host)
+
+    async def dial(self, address: Address) -> Line:
+        if self._http is None:
+            raise GoneError("the node stops")
+        return await dial_websocket(self._http, address)
+
+    def stop_accepting(self) -> None:
+        if self._entrance is not None:
+            self._entrance.close()
+
+    async def close(self) -> None:
+        self.stop_accepting()
+        try:
+            if self._server is not None:
+                await self._server.shutdown(0.1)
+            self.doorway.close()
+        finally:
+            if self._http is not None:
+                await self._http.close()
+
+    async def _receive(self, request: web.BaseRequest) -> web.StreamResponse:
+        socket = web.WebSocketResponse(autoping=False, max_msg_size=MESSAGE_BYTES, compress=False)
+        socket.headers["Server"] = ""
+        transport = request.transport
+        # A subprotocol is nothing that a node asks for, and aiohttp would quote it in the log.
+        plain = request.path == PATH and "Sec-WebSocket-Protocol" not in request.headers
+        if transport is None or not plain or not socket.can_prepare(request):
+            return not_found()
+        gate = transport.get_protocol()
+        await socket.prepare(request)
+        if isinstance(gate, Gate):
+            gate.advance(Stage.UPGRADED)
+            task = self._meet(WebSocketLine(socket, gate), gate)
+            if task is not None:
+                await asyncio.wait({task})
+        return socket

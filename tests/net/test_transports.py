@@ -1,0 +1,134 @@
+"""Whatever carries the lines, sessions are the same: this suite runs on sockets and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from p2pfl.core.messages import Ready, Resync
+from p2pfl.errors import UserError
+from p2pfl.net.line import GoneError
+from p2pfl.net.memory import MOST_CHUNKS, MemoryLine, MemoryNetwork
+from p2pfl.net.websocket import WebSocketTransport
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from message_kit import REQUEST
+from ports import free_ports
+
+
+@pytest.fixture(params=["sockets", "memory"])
+def carried(request, federation):
+    """Makes nodes of one federation, all with the same transport."""
+    transport = WebSocketTransport if request.param == "sockets" else MemoryNetwork().transport
+
+    def new(index, dial=None, **changes):
+        return federation.new(index, dial, **({"transport": transport} | changes))
+
+    return new
+
+
+async def test_messages_arrive_in_order_and_both_ends_count_the_same_bytes(carried):
+    a = carried(0)
+    async with a.links:
+        b = carried(1, {0: a.address()})
+        async with b.links:
+            await b.until(lambda: b.open and a.open)
+            for version in range(50):
+                a.send(1, Resync(incarnation=version))
+                b.send(0, Resync(incarnation=1000 + version))
+            await a.until(lambda: len(a.messages()) == len(b.messages()) == 50)
+            ours, theirs = a.links.counters.peers[1], b.links.counters.peers[0]
+            assert ours.bytes_sent == theirs.bytes_received > 0
+            assert (ours.messages_sent, theirs.messages_received) == (50, 50)
+    assert [message.incarnation for message in b.messages()] == list(range(50))
+    assert [message.incarnation for message in a.messages()] == list(range(1000, 1050))
+
+
+async def test_a_long_body_arrives_whole(carried):
+    body = os.urandom(5_000_000)
+    a = carried(0)
+    async with a.links:
+        b = carried(1, {0: a.address()})
+        async with b.links:
+            await b.until(lambda: b.open and a.open)
+            a.send(1, structs.replace(REQUEST, body=body))
+            await b.until(lambda: b.kinds().count("message") == 1)
+            assert bytes(b.messages()[0].body) == body
+
+
+async def test_two_that_dial_each_other_have_one_session(carried, quick):
+    ports = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    patient = replace(quick, contest_s=15.0)
+    a = carried(0, {1: ports[1]}, listen=ports[0], limits=patient)
+    b = carried(1, {0: ports[0]}, listen=ports[1], limits=patient)
+    async with a.links, b.links:
+        await a.until(lambda: a.open and b.open)
+        a.send(1, Ready(version=1))
+        b.send(0, Ready(version=2))
+        await a.until(lambda: a.messages() and b.messages())
+    assert a.kinds().count("open") == b.kinds().count("open") == 1
+
+
+async def test_who_stops_says_goodbye_and_is_found_again_when_it_is_back(carried):
+    port = f"127.0.0.1:{free_ports(1)[0]}"
+    b = carried(1, {0: port})
+    async with b.links:
+        for life in range(1, 3):
+            a = carried(0, listen=port)
+            async with a.links:
+                await b.until(lambda a=a: b.open and a.open)
+            await b.until(lambda life=life: b.kinds().count("close") == life)
+    assert set(b.reasons()) == {"closed by the peer"}
+
+
+async def test_a_session_that_one_end_closes_ends_at_the_other(carried):
+    a = carried(0)
+    async with a.links:
+        b = carried(1, {0: a.address()})
+        async with b.links:
+            await b.until(lambda: b.open and a.open)
+            a.links.close(1, a.open[1], "enough", 60.0)
+            await b.until(lambda: not b.open)
+            assert not a.open
+
+
+async def test_another_federation_is_refused_with_what_differs(carried, other_binding):
+    a = carried(0)
+    async with a.links:
+        b = carried(1, {0: a.address()}, binding=other_binding)
+        async with b.links:
+            await b.until(lambda: b.alarms)
+    assert b.alarms[0][0] == "federation-differs"
+    assert "training.rounds" in b.alarms[0][2]
+    assert not a.open
+    assert not b.open
+
+
+async def test_an_address_is_had_once(carried):
+    a = carried(0)
+    async with a.links:
+        b = carried(1, listen=a.address())
+        with pytest.raises(UserError, match="listen"):
+            await b.links.__aenter__()
+        await b.links._transport.close()
+
+
+async def test_a_line_in_memory_holds_so_much_and_gives_it_all_before_it_ends():
+    one, other = MemoryLine.pair()
+    for number in range(MOST_CHUNKS):
+        await one.send(bytes([number]))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(one.send(b"more"), 0.02)
+    await one.close(1.0)
+    assert [await other.receive() for _ in range(MOST_CHUNKS)] == [bytes([number]) for number in range(MOST_CHUNKS)]
+    for end in (one, other):
+        with pytest.raises(GoneError, match="closed by the peer"):
+            await end.receive()
+        with pytest.raises(GoneError, match="closed by the peer"):
+            await end.send(b"x")

@@ -384,6 +384,12 @@ NODE: Kinds = {
     "checkpoints_kept": whole(1),
 }
 
+
+def needed_features(federation: FederationConfig) -> dict[str, str]:
+    """Those without which a node cannot keep what the file says, by name, and the key that asks for each."""
+    return {"members": "federation.admin"} if federation.admin else {}
+
+
 OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
 """What a node file says of the network."""
 

@@ -31,9 +31,9 @@ from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node.application import Application, OneProcess
 from p2pfl.node.assembly import Setup, setup_of
-from p2pfl.node.driver import compute_thread
 from p2pfl.node.feature import Feature
 from p2pfl.node.folders import KEY_FILE
+from p2pfl.node.local_rounds import compute_thread
 from p2pfl.node.permission import give_word
 from p2pfl.node.round_callback import OnRound
 from p2pfl.reporting.history import Point

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, needed_features
 from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
@@ -32,6 +32,7 @@ from p2pfl.node.attachments import Attachments
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, needs_of
 from p2pfl.node.feature import Feature, NodeView
+from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.model_files import ModelFiles
 from p2pfl.node.progress_lines import Teller
 from p2pfl.node.reloading import reloading_of
@@ -112,8 +113,7 @@ class Application:
         self.changing.amend(federation)
 
     async def run(self) -> NodeResult | None:
-        for feature in self.features:
-            feature.check(self.setup)
+        self._check_features()
         folder = self.setup.node.state_dir
         was_there = folder.exists()
         if not await self._is_written(self._open_store):
@@ -148,6 +148,19 @@ class Application:
             store.close()
             if not (was_there or self.begun):
                 shutil.rmtree(folder)
+
+    def _check_features(self) -> None:
+        """Raises UserError: one that the federation needs is not there, or the files ask of one what cannot be."""
+        federation, there = self.setup.federation, {feature.name for feature in self.features}
+        for name, key in needed_features(federation).items():
+            if name not in there:
+                text, allowed = (
+                    f"needs the feature {name}, which this node does not have",
+                    "a node with it, or no such key",
+                )
+                raise UserError(text, file=federation.path, key=key, allowed=allowed)
+        for feature in self.features:
+            feature.check(self.setup)
 
     def stop(self) -> None:
         """End cleanly, keeping a snapshot. Before the node has begun it is only remembered.
@@ -233,16 +246,16 @@ class Application:
             extra=header,
             ledger_file=None if opening is None else opening.file,
         )
-        driver = self.driver = Driver(
-            core,
+        local = LocalRounds(
             self.thread,
             workshop,
-            name_of=self._name_of,
             on_measure=self._measured,
             on_closed=self._closed,
-            on_amended=self.changing.took_effect,
             compute=None if self.shared is None else self.shared.compute,
             budget=paid_by,
+        )
+        driver = self.driver = Driver(
+            core, self.thread, local, name_of=self._name_of, on_amended=self.changing.took_effect
         )
         self.thread.listener = driver
         return driver
@@ -294,9 +307,9 @@ class Application:
             core=core,
             status=self.status,
             presence=driver.presence,
-            workshop=driver.workshop,
+            workshop=driver.local.workshop,
             thread=self.thread,
-            budget=driver.budget,
+            budget=driver.local.budget,
             line=self.teller.line,
             feed=driver.feed,
             network=links,
@@ -314,7 +327,7 @@ class Application:
             federation=setup.federation.name,
             rounds=setup.federation.training.rounds,
             core=core,
-            workshop=driver.workshop,
+            workshop=driver.local.workshop,
             counters=links.counters,
             name_of=self._name_of,
             compressor_of=lambda peer: self.setup.federation.compressor_of(setup.member.index, peer),
@@ -324,7 +337,7 @@ class Application:
             kept=lambda: self.thread.engine.kept,
             features=self._fields_of_features,
             refusal=lambda: self.thread.refusal,
-            privacy=lambda: None if driver.budget is None else driver.budget.told,
+            privacy=lambda: None if driver.local.budget is None else driver.local.budget.told,
         )
 
     def _begin(self, driver: Driver, links: Links) -> None:
@@ -389,7 +402,7 @@ class Application:
             driver.presence.look(now)
             self.attached.look()
             if phases.phase in (Phase.CLOSING, Phase.LINGERING):
-                driver.measure()  # neighbors that are not through still move the model
+                driver.local.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:
                 saved_at = now
                 self.thread.jobs.put(Checkpoint())

@@ -41,15 +41,15 @@ async def last_test(
     learner: Learner, state: NodeState, driver: Driver, waiting: Waiting, *, hasty: bool, compute: Executor | None
 ) -> Score | None:
     """Test the last model, however long that takes unless somebody wants the node to end; the score on own data."""
-    shop = driver.workshop
+    shop = driver.local.workshop
     local: list[Score | None] = []
 
     def test() -> None:
         shop.measure(state.model, Moment(state.rounds, state.version, final=True))
         local.append(shop.score(state.model, "local"))
 
-    under_way = driver.under_way
-    if await waiting.until(driver.learner_is_free, limit_s=workshop.LAST_ROUND_S if hasty else None):
+    under_way = driver.local.under_way
+    if await waiting.until(driver.local.learner_is_free, limit_s=workshop.LAST_ROUND_S if hasty else None):
         learner.load_local_state(state.local)  # a round that ended too late does not count
         errand = start_errand(test, compute)
         under_way = "test"

@@ -18,6 +18,7 @@ BENCHMARKS = ROOT / "benchmarks"
 
 SMALLEST = {
     "arrows": "",
+    "large_classes": "",
     "bias": "--table quadratics --rounds 2",
     "codecs": "--size 10000 --rows 2 --repeats 1 --specs q4",
     "conformance": "--seeds 1 --rounds 2 --nodes 4",

@@ -16,7 +16,7 @@ def hold_evaluation(node):
 
     def late(vector, part):
         ending = (Phase.CLOSING, Phase.LINGERING, Phase.FINISHED)
-        while node.application.status.core.rounds.phase in ending and not node.application.driver._closed:
+        while node.application.status.core.rounds.phase in ending and not node.application.driver.local.closed:
             time.sleep(0.001)
         return evaluate(vector, part)
 

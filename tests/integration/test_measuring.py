@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from types import SimpleNamespace
@@ -9,11 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from p2pfl.node.driver import TRAINING_NICE, Driver
 from p2pfl.node.engine_thread import EngineThread
+from p2pfl.node.local_rounds import TRAINING_NICE, LocalRounds
 
 pytestmark = pytest.mark.usefixtures("lone")
-NO_CORE = SimpleNamespace(edges={})
 
 
 class NoTrainer:
@@ -27,17 +27,17 @@ class NoTrainer:
 
 
 async def copies(size, times):
-    """How many copies of a model of `size` values wait after it was to be measured so often; and the driver."""
+    """How many copies of a model of `size` values wait after it was to be measured so often; and who measures."""
     engine = SimpleNamespace(state=SimpleNamespace(model=np.zeros(size, np.float32), edges={}, rounds=0, version=0))
     thread = EngineThread(engine, None, durability="snapshot", extra={})
     workshop = SimpleNamespace(evaluate_every=1, measure=lambda _model, _of: None)
-    driver = Driver(NO_CORE, thread, workshop, name_of=str, on_measure=lambda: None)
-    driver._trainer = NoTrainer()
+    local = LocalRounds(thread, workshop, on_measure=lambda: None)
+    local._trainer = NoTrainer()
     for _ in range(times):
-        driver.measure()
+        local.measure()
     while not thread.jobs.empty():
         thread.jobs.get().use(engine)
-    return driver, driver._trainer.work
+    return local, local._trainer.work
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1000, 10), (4_000_000, 4), (30_000_000, 1)])
@@ -47,21 +47,22 @@ async def test_large_models_do_not_pile_up_before_a_slow_test(size, expected):
 
 
 async def test_once_one_is_tested_the_next_may_wait():
-    driver, work = await copies(30_000_000, 2)
+    local, work = await copies(30_000_000, 2)
     act, *arguments = work.pop()
     act(*arguments)
-    driver.loop.call_soon(driver.finished.set)
-    await driver.finished.wait()
-    driver.measure()
-    assert driver.engine_thread.jobs.qsize() == 1
+    told = asyncio.Event()
+    local.loop.call_soon(told.set)
+    await told.wait()
+    local.measure()
+    assert local.engine_thread.jobs.qsize() == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives each thread a priority")
 async def test_training_yields_to_the_threads_that_gossip():
     engine = SimpleNamespace(state=SimpleNamespace(model=np.zeros(1, np.float32), edges={}))
     thread = EngineThread(engine, None, durability="snapshot", extra={})
-    driver = Driver(NO_CORE, thread, None, name_of=str, on_measure=lambda: None)
+    local = LocalRounds(thread, None, on_measure=lambda: None)
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert driver._trainer.submit(os.getpriority, os.PRIO_PROCESS, 0).result() == min(19, own + TRAINING_NICE)
+    assert local._trainer.submit(os.getpriority, os.PRIO_PROCESS, 0).result() == min(19, own + TRAINING_NICE)
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
-    await driver.close()
+    local.close()

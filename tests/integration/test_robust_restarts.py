@@ -71,7 +71,7 @@ async def test_a_node_that_is_stopped_while_it_mixes_keeps_what_it_has_mixed(war
     try:
         await nodes[0].until(rule.mixes.is_set)
         nodes[0].application.stop()
-        await nodes[0].until(lambda: nodes[0].application.driver._closed)
+        await nodes[0].until(lambda: nodes[0].application.driver.local.closed)
     finally:
         rule.let_go.set()
     result = await nodes[0].result()

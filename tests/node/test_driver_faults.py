@@ -11,6 +11,7 @@ from p2pfl.core.events import SessionClosed
 from p2pfl.errors import LearningError
 from p2pfl.net.link import MALFORMED
 from p2pfl.node.driver import Driver
+from p2pfl.node.local_rounds import LocalRounds
 
 
 class Recording:
@@ -31,7 +32,9 @@ class Recording:
 
 
 def driver_of(recording):
-    driver = Driver(recording, SimpleNamespace(), SimpleNamespace(), name_of=str, on_measure=lambda: None)
+    driver = Driver(
+        recording, SimpleNamespace(), LocalRounds(SimpleNamespace(), SimpleNamespace(), on_measure=int), name_of=str
+    )
     driver.links = recording
     return driver
 

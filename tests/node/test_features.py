@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl import Federation
+from p2pfl import Federation, UserError
+from p2pfl.config.load import load_config, load_node
+from p2pfl.crypto.identity import public_text
 from p2pfl.fleet.one_process import Together, _with_keys
+from p2pfl.node.application import Application
+from p2pfl.node.assembly import read_setup
 from p2pfl.node.feature import Attached, Feature
 from p2pfl.node.feed import Feed
 
@@ -173,3 +177,19 @@ def test_the_node_names_no_feature():
 def test_without_features_a_node_imports_none():
     code = "import sys, p2pfl.node.application; print([m for m in sys.modules if m.startswith('p2pfl.features')])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+async def test_a_federation_that_needs_a_feature_has_no_nodes_without_it(tmp_path):
+    """It would learn on with members that were removed."""
+    folder = Federation(nodes=2, topology="path").save(tmp_path / "ward")
+    file = folder / "federation.toml"
+    text = file.read_text(encoding="utf-8")
+    federation = load_config(folder)
+    key = public_text(federation.members[0].key)
+    file.write_text(text.replace("seed = ", f'admin = ["{key}"]\nseed = ', 1), encoding="utf-8")
+    federation = load_config(folder)
+    setup = read_setup(federation, load_node(folder / "node0", federation))
+    with pytest.raises(UserError, match="needs the feature members") as caught:
+        await Application(setup, on_line=print, features=()).run()
+    assert (caught.value.key, caught.value.file) == ("federation.admin", str(file))
+    assert not (folder / "node0/state").exists()

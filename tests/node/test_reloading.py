@@ -9,6 +9,7 @@ import pytest
 from p2pfl.errors import UserError
 from p2pfl.node import reloading
 from p2pfl.node.driver import Driver
+from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.reloading import SETTLED_S, News, Reloading, reloading_of
 from p2pfl.node.workshop import Workshop
 
@@ -179,10 +180,11 @@ def test_losses_of_other_data_are_not_compared(site):
 
 
 async def test_refused_data_are_an_alarm_until_data_were_read_again():
-    driver = Driver(SimpleNamespace(edges={}), SimpleNamespace(), SimpleNamespace(), name_of=str, on_measure=int)
-    driver._tell_of_data(News("line 3: no number", refused=True))
+    local = LocalRounds(SimpleNamespace(), SimpleNamespace(), on_measure=int)
+    driver = Driver(SimpleNamespace(edges={}), SimpleNamespace(), local, name_of=str)
+    local._tell_of_data(News("line 3: no number", refused=True))
     assert driver.feed.kinds == ["data-refused"]
-    driver._tell_of_data(News("180 to 240 samples"))
+    local._tell_of_data(News("180 to 240 samples"))
     assert driver.feed.kinds == []
     assert [(event.kind, event.wrong) for event in driver.feed.events] == [
         ("data-refused", True),

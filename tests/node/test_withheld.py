@@ -12,7 +12,7 @@ import pytest
 from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.learn.interface import LocalRound, RoundStart, Score
 from p2pfl.node.budget import withheld
-from p2pfl.node.driver import Driver
+from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.progress_lines import Teller
 from p2pfl.node.reloading import News
 from p2pfl.node.workshop import Moment, Workshop
@@ -86,17 +86,17 @@ def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
 @pytest.mark.parametrize(("budget", "raised"), [(None, ["data-refused"]), (object(), [])])
 def test_what_is_wrong_with_a_row_stands_in_the_own_log_alone(budget, raised, caplog):
     told = []
-    node = SimpleNamespace(budget=budget, alarm=lambda kind, *_: told.append(kind))
+    local = SimpleNamespace(budget=budget, _node=SimpleNamespace(alarm=lambda kind, *_: told.append(kind)))
     with caplog.at_level(logging.WARNING, "p2pfl"):
-        Driver._tell_of_data(node, News("row 7 has no 'age'", refused=True))
-        Driver._tell_of_data(node, News("5 to 6 samples", counts="5 to 6 samples"))
+        LocalRounds._tell_of_data(local, News("row 7 has no 'age'", refused=True))
+        LocalRounds._tell_of_data(local, News("5 to 6 samples", counts="5 to 6 samples"))
     assert told == [*raised, "data-reloaded"]
     assert ("row 7" in caplog.text) == (budget is not None)
 
 
 def test_of_rows_that_are_others_now_a_budget_lets_their_number_alone_be_told():
     told = []
-    node = SimpleNamespace(budget=object(), alarm=lambda *alarm: told.append(alarm))
-    Driver._tell_of_data(node, News("6 to 6 samples"))
-    Driver._tell_of_data(node, News("6 to 7 samples; rows of the test set are others", counts="6 to 7 samples"))
+    local = SimpleNamespace(budget=object(), _node=SimpleNamespace(alarm=lambda *alarm: told.append(alarm)))
+    LocalRounds._tell_of_data(local, News("6 to 6 samples"))
+    LocalRounds._tell_of_data(local, News("6 to 7 samples; rows of the test set are others", counts="6 to 7 samples"))
     assert told == [("data-reloaded", None, "6 to 7 samples")]

@@ -1,0 +1,60 @@
+"""Classes above the bounds: 20 methods, 15 attributes, 8 parameters of a constructor. Records of plain data are exempt.
+
+python benchmarks/large_classes.py [--root CHECKOUT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("p2pfl", "topologies", "sim")
+METHODS, ATTRIBUTES, PARAMETERS = 20, 15, 8
+EXEMPT = ("sim/lazy/",)
+
+
+def figures(node: ast.ClassDef) -> tuple[int, int, int]:
+    """Methods, attributes, and parameters of the constructor; of a dataclass its fields are attributes."""
+    methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+    fields = {
+        item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    }
+    for item in ast.walk(node):
+        targets = (
+            item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
+        )
+        for target in targets:
+            for part in ast.walk(target):
+                if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
+                    fields.add(part.attr)
+    made = next((item for item in methods if item.name == "__init__"), None)
+    given = len(made.args.args) + len(made.args.kwonlyargs) - 1 if made is not None else 0
+    return len(methods), len(fields), given
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
+    given = parser.parse_args()
+    found = []
+    for path in sorted(file for package in PACKAGES for file in (given.root / package).rglob("*.py")):
+        place = str(path.relative_to(given.root))
+        if place.startswith(EXEMPT):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                methods, attributes, parameters = figures(node)
+                is_record = methods <= 2
+                if methods > METHODS or parameters > PARAMETERS or (attributes > ATTRIBUTES and not is_record):
+                    found.append((methods, attributes, parameters, f"{place}:{node.name}"))
+    for methods, attributes, parameters, name in sorted(found, reverse=True):
+        print(f"{methods:3} methods {attributes:3} attributes {parameters:3} parameters  {name}")
+    print(f"{len(found)} classes above {METHODS}, {ATTRIBUTES}, {PARAMETERS}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

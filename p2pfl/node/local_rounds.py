@@ -1,0 +1,259 @@
+"""The local rounds and the tests of one node, in the thread that trains: begun on the event loop, reported there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from p2pfl.core.effects import StartRound
+from p2pfl.core.events import Event, RoundTrained
+from p2pfl.engine.engine import Engine
+from p2pfl.errors import LearningError
+from p2pfl.learn.interface import LocalRound, RoundStart, Vector
+from p2pfl.node.budget import Budget
+from p2pfl.node.engine_thread import EngineThread, Look, Pay
+from p2pfl.node.reloading import News
+from p2pfl.node.workshop import Moment, Workshop
+from p2pfl.reporting.status import ClosedRound
+
+log = logging.getLogger("p2pfl")
+
+WAITING_BYTES = 64 << 20
+"""The memory for models that wait for their test: a large one may take longer than until the next is due."""
+TRAINING_NICE = 10
+"""How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
+POLL_S = 0.1
+
+
+def _yield_to_gossip() -> None:
+    """Lower the priority of this thread, and of those that torch starts from it, below the loop's and the engine's.
+
+    Linux alone gives each thread its own. Else a loop thread that wakes waits for its turn behind training, or for the
+    interpreter lock of a thread that does.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            nice = os.getpriority(os.PRIO_PROCESS, 0) + TRAINING_NICE
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+
+def compute_thread() -> ThreadPoolExecutor:
+    """One thread for training and testing: torch draws from one generator of the whole process."""
+    return ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_yield_to_gossip)
+
+
+class Reports(Protocol):
+    """Whom a round is reported to. `fail` may be called from any thread, the others on the event loop."""
+
+    finished: asyncio.Event
+
+    def take(self, event: Event) -> None: ...
+    def alarm(self, kind: str, peer: int | None, text: str) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+
+
+class LocalRounds:
+    """`on_measure` is called after each evaluation, `on_closed` after each closing round. `compute` is the thread in
+    which nodes of one process learn in turn, else this node has one of its own. `budget` pays for each round.
+    """
+
+    def __init__(
+        self,
+        engine_thread: EngineThread,
+        workshop: Workshop,
+        *,
+        on_measure: Callable[[], None],
+        on_closed: Callable[[ClosedRound], None] = lambda _: None,
+        compute: ThreadPoolExecutor | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self.engine_thread = engine_thread
+        self.workshop = workshop
+        self.on_measure = on_measure
+        self.on_closed = on_closed
+        self.budget = budget
+        self.loop = asyncio.get_running_loop()
+        self.under_way = ""
+        """What the learner is doing: a "round", a "test", or nothing."""
+        self.closed = False
+        self._node: Reports
+        self._shares_compute = compute is not None
+        self._trainer = compute or compute_thread()
+        self._learning = threading.Lock()
+        self._untested = 0
+
+    def report_to(self, node: Reports) -> None:
+        self._node = node
+
+    def start(self, effect: StartRound) -> None:
+        """Take the model as it is between two operations, then train in the other thread."""
+
+        def begin(engine: Engine) -> None:
+            start = engine.begin_round(accompanied=effect.accompanied, away=effect.away)
+            self._submit(self._train, start, effect.index, _now(engine), time.monotonic())
+
+        if self.budget is None:
+            self.engine_thread.jobs.put(Look(begin))
+        else:
+            self._pay_when_heard(self.budget, begin)
+
+    def _pay_when_heard(self, budget: Budget, begin: Callable[[Engine], None]) -> None:
+        """Neighbors may still have to tell what this node has forgotten."""
+        if self._node.finished.is_set():
+            return
+        if budget.evidence.is_due(self.loop.time()):
+            self.loop.call_later(POLL_S, self._pay_when_heard, budget, begin)
+        else:
+            self._submit(self._price, budget, begin)
+
+    def _price(self, budget: Budget, begin: Callable[[Engine], None]) -> None:
+        """What the round will cost depends on the rows that there are then: they are read before it is paid for.
+
+        The accountant may take its time here, and has its answers ready when the engine's thread asks the same.
+        """
+        try:
+            self._renew_data()
+            samples, reserved = self.workshop.learner.samples, 1
+            spend, ledger = budget.plan.spend(samples), self.engine_thread.engine.state.ledger
+            budget.look(ledger, samples)
+            if budget.wrong(ledger, spend) is None and ledger is not None:
+                budget.look(ledger.plus(spend), samples)
+                reserved = budget.reserved_rounds(ledger, samples)
+        except BaseException as error:  # noqa: BLE001 - as below
+            self._node.fail(error)
+        else:
+            self.engine_thread.jobs.put(Pay(spend, lambda ledger: budget.wrong(ledger, spend), begin, reserved))
+
+    def _submit(self, work: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._trainer.submit(self._learn, work, *arguments)
+        except RuntimeError:
+            log.debug("nothing is trained while the node stops")
+
+    def _learn(self, work: Callable[..., None], *arguments: object) -> None:
+        with self._learning:
+            if not self.closed:
+                work(*arguments)
+            self.under_way = ""
+
+    def _train(self, start: RoundStart, index: int, of: Moment, asked_at: float) -> None:
+        waited_s = time.monotonic() - asked_at if self._shares_compute else 0.0
+        try:
+            if self.workshop.is_due(index):
+                self._measure(start.model, of)
+            if self.closed:
+                return
+            self.under_way = "round"
+            waited_s += self._renew_data() if self.budget is None else 0.0
+            local = self.workshop.train(start, index)
+        except LearningError as error:
+            if self.workshop.strict:
+                self._node.fail(error)
+                return
+            log.error("round %d raised: %s", index + 1, error)  # noqa: TRY400 - the user's task, not our traceback
+            self.loop.call_soon_threadsafe(self._trained, start.model, None, waited_s)
+        except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
+            self._node.fail(error)
+        else:
+            self.loop.call_soon_threadsafe(self._trained, start.model, local, waited_s)
+
+    def _renew_data(self) -> float:
+        """Read the data again if they have grown; the seconds that it took, which are no part of the round."""
+        began = time.monotonic()
+        news = self.workshop.renew_data()
+        if news is not None:
+            self.loop.call_soon_threadsafe(self._tell_of_data, news)
+        return time.monotonic() - began
+
+    def _tell_of_data(self, news: News) -> None:
+        text = news.text
+        if self.budget is not None:  # it tells of rows
+            log.log(logging.WARNING if news.refused else logging.INFO, "data: %s", text)
+            text = news.counts
+        if not text:
+            return
+        if news.refused:
+            self._node.alarm("data-refused", None, text)
+        else:
+            self._node.alarm("data-reloaded", None, text)
+
+    def _trained(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
+        """The engine takes what came of the round when the core asks it to commit one."""
+        self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
+        steps, samples = (local.steps, local.samples) if local else (0, 0)
+        figure = self.workshop.figure if local else None
+        self._node.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s, figure=figure))
+
+    def put_back(self) -> None:
+        """A round was dropped: what the learner keeps for itself is, before the next one, what it was before."""
+        self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._load, engine.state.local)))
+
+    def _load(self, local: dict[str, NDArray[np.generic]]) -> None:
+        try:
+            self.workshop.learner.load_local_state(local)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._node.fail(error)
+
+    def _measure(self, model: Vector, of: Moment) -> None:
+        self.under_way = "test"
+        self.workshop.measure(model, of)
+        self.loop.call_soon_threadsafe(self.on_measure)
+
+    def look_between_rounds(self, tick: int, closing_rounds: int) -> None:
+        """In closing rounds nothing trains, and the model goes on getting better."""
+        self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
+        if self.workshop.is_due(tick):
+            self.measure()
+
+    def _see_closed(self, engine: Engine, closing_rounds: int) -> None:
+        """In the engine's thread, so that no exchange comes in between; the trainer's may be busy for long."""
+        seen = ClosedRound(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
+        self.loop.call_soon_threadsafe(self.on_closed, seen)
+
+    def measure(self) -> None:
+        """Score the model as it is, once the trainer is free; not if copies wait for that which are large."""
+        untested_bytes = (self._untested + 1) * self.engine_thread.engine.state.model.nbytes
+        if not self.workshop.evaluate_every or (self._untested and untested_bytes > WAITING_BYTES):
+            return
+
+        def take_from_line() -> None:
+            self._untested -= 1
+
+        self._untested += 1
+        self.engine_thread.jobs.put(
+            Look(
+                lambda engine: self._submit(self._measure_next, engine.state.model.copy(), _now(engine), take_from_line)
+            )
+        )
+
+    def _measure_next(self, model: Vector, of: Moment, begun: Callable[[], None]) -> None:
+        self.loop.call_soon_threadsafe(begun)
+        try:
+            self._measure(model, of)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._node.fail(error)
+
+    def close(self) -> None:
+        """What the learner is doing is not waited for."""
+        self.closed = True
+        if not self._shares_compute:
+            self._trainer.shutdown(wait=False, cancel_futures=True)
+
+    def learner_is_free(self) -> bool:
+        """After `close`: whether nothing trains or evaluates any more, so that others may use the learner."""
+        return not self._learning.locked()
+
+
+def _now(engine: Engine) -> Moment:
+    return Moment(engine.state.rounds, engine.state.version)

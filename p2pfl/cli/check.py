@@ -138,10 +138,10 @@ def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[s
 
 def _look_for_budgets(federation: FederationConfig, findings: Findings) -> None:
     """Warn of nodes that have never run and have no word that their budget begins: they would train nothing."""
-    from p2pfl.node.permission import word_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.node.permission import permission_file  # noqa: PLC0415 - `--help` stays instant
 
     new = [node for node in findings.here.values() if not node.state_dir.exists()]
-    without = [node.name for node in new if not word_file(node.key_file).exists()]
+    without = [node.name for node in new if not permission_file(node.key_file).exists()]
     if without:
         names = "" if len(without) == len(findings.here) else "".join(f" --node {name}" for name in without)
         text = "privacy: without a budget a node trains nothing, and a person begins it, once before the first start"

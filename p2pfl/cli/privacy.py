@@ -65,7 +65,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
     before is taken back: with --again the promise for these data is the sum of both budgets.
     """
     from p2pfl.engine.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.node.permission import give_word  # noqa: PLC0415 - as above
+    from p2pfl.node.permission import give_permission  # noqa: PLC0415 - as above
 
     if again and raises:
         raise click.UsageError("--again and --raise: one of the two")
@@ -76,7 +76,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
     elif not again:
         _refuse_second(described, purses)
     for one in purses:
-        give_word(one.node.key_file, promise, raises=raises)
+        give_permission(one.node.key_file, promise, raises=raises)
         if raises:
             click.echo(f"{one.name}: its budget goes on by the figures of the file when it is started")
             continue

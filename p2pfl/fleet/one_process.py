@@ -34,7 +34,7 @@ from p2pfl.node.assembly import Setup, setup_of
 from p2pfl.node.feature import Feature
 from p2pfl.node.folders import KEY_FILE
 from p2pfl.node.local_rounds import compute_thread
-from p2pfl.node.permission import give_word
+from p2pfl.node.permission import give_permission
 from p2pfl.node.round_callback import OnRound
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Report
@@ -61,7 +61,7 @@ def run_together(
     if wishes is not None and wishes.references:
         refuse_references(federation, "references")
     with tempfile.TemporaryDirectory(prefix="p2pfl-") as folder:
-        together = Together(*_with_keys(federation), Path(folder), on_progress, wishes or Wishes())
+        together = InProcessFleet(*_with_keys(federation), Path(folder), on_progress, wishes or Wishes())
         setups = together.prepare()
         outcome = _Outcome()
         thread = threading.Thread(target=outcome.find, args=(together, setups), name="p2pfl")
@@ -121,7 +121,7 @@ class _Outcome:
         self._report: Report | None = None
         self._error: BaseException | None = None
 
-    def find(self, together: Together, setups: Sequence[Setup]) -> None:
+    def find(self, together: InProcessFleet, setups: Sequence[Setup]) -> None:
         try:
             self._report = asyncio.run(together.run(setups))
         except BaseExceptionGroup as errors:
@@ -154,7 +154,7 @@ def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Ide
 
 
 @dataclass(slots=True)
-class Together:
+class InProcessFleet:
     """The nodes and what they have said. `run` belongs to one event loop, `cancel` to any thread."""
 
     federation: FederationConfig
@@ -227,7 +227,7 @@ class Together:
         privacy = self.federation.privacy
         if privacy is not None:  # whoever calls `run` says so: each run has a budget of its own
             own.mkdir(exist_ok=True)
-            give_word(own / KEY_FILE, Promise.in_file(privacy))
+            give_permission(own / KEY_FILE, Promise.in_file(privacy))
         return replace(
             node,
             **self.wishes.of(node),

@@ -25,16 +25,16 @@ from p2pfl.net.links import Links
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node import assembly, budget, conclusion, workshop
-from p2pfl.node.amending import Changing, Live
 from p2pfl.node.amendment import listed
 from p2pfl.node.assembly import Setup
 from p2pfl.node.attachments import Attachments
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, needs_of
 from p2pfl.node.feature import Feature, NodeView
+from p2pfl.node.federation_in_force import FederationInForce, Live
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.model_files import ModelFiles
-from p2pfl.node.progress_lines import Teller
+from p2pfl.node.progress_lines import ProgressLines
 from p2pfl.node.reloading import reloading_of
 from p2pfl.node.round_callback import EachRound, OnRound
 from p2pfl.node.status import Status
@@ -77,7 +77,7 @@ class Application:
     thread: EngineThread
     links: Links
     status: Status
-    teller: Teller
+    lines: ProgressLines
     attached: Attachments
 
     def __init__(
@@ -91,7 +91,7 @@ class Application:
         features: Iterable[Feature] = (),
     ) -> None:
         self.features = tuple(features)
-        self.changing = Changing(setup)
+        self.in_force = FederationInForce(setup)
         self.shared = shared
         self.on_round = on_round
         self.on_line = on_line
@@ -106,11 +106,11 @@ class Application:
     @property
     def setup(self) -> Setup:
         """With the federation that was heard of last."""
-        return self.changing.setup
+        return self.in_force.setup
 
     def amend(self, federation: FederationConfig) -> None:
-        """As `Changing.amend`."""
-        self.changing.amend(federation)
+        """As `FederationInForce.amend`."""
+        self.in_force.amend(federation)
 
     async def run(self) -> NodeResult | None:
         self._check_features()
@@ -127,7 +127,7 @@ class Application:
                 return None
             self._look_for_room(engine)
             core = assembly.make_core(self.setup, engine.state, fresh=recovered is None)
-            self.changing.built()
+            self.in_force.built()
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
@@ -214,7 +214,7 @@ class Application:
         self.status.waits_for = what
         if not what:
             self.driver.feed.settle("storage-restored", None)
-        self.teller.tell()
+        self.lines.tell()
 
     def _engine_of(self, recovered: NodeState | None) -> Engine:
         return assembly.make_engine(self.setup, recovered)
@@ -255,7 +255,7 @@ class Application:
             budget=paid_by,
         )
         driver = self.driver = Driver(
-            core, self.thread, local, name_of=self._name_of, on_amended=self.changing.took_effect
+            core, self.thread, local, name_of=self._name_of, on_amended=self.in_force.took_effect
         )
         self.thread.listener = driver
         return driver
@@ -266,7 +266,7 @@ class Application:
         """
         links = self.links = self._links(driver)
         self.status = self._status(core, driver, links)
-        self.teller = Teller(
+        self.lines = ProgressLines(
             self.on_line, self.status, self.thread, was_stopped=lambda: self.stopped, sketched=self.sketched
         )
         self.attached = Attachments(self.features, self._view(core, driver, links), links)
@@ -310,14 +310,14 @@ class Application:
             workshop=driver.local.workshop,
             thread=self.thread,
             budget=driver.local.budget,
-            line=self.teller.line,
+            line=self.lines.line,
             feed=driver.feed,
             network=links,
             say=links.sides.say,
             clock=driver.loop.time,
             alarm=driver.alarm,
-            amend=self.changing.amend,
-            trust_anew=self.changing.trust_anew,
+            amend=self.in_force.amend,
+            trust_anew=self.in_force.trust_anew,
         )
 
     def _status(self, core: Core, driver: Driver, links: Links) -> Status:
@@ -350,7 +350,7 @@ class Application:
         driver.start(links)
         if self.setup.unscaled is not None:
             driver.alarm("unscaled-inputs", None, self.setup.unscaled)
-        self.changing.begin(
+        self.in_force.begin(
             Live(driver=driver, thread=self.thread, links=links, status=self.status, trusted=self.attached.trusted)
         )
         if self.stopped:
@@ -395,10 +395,10 @@ class Application:
             now = time.monotonic()
             if not told and now - began >= QUIET_WAIT_S:
                 told = True
-                self.teller.say_who_is_missing(self.setup.federation.gossip.start_wait_s)
-            self.teller.look()
+                self.lines.say_who_is_missing(self.setup.federation.gossip.start_wait_s)
+            self.lines.look()
             if phases.phase is Phase.WAITING:
-                self.teller.tell()
+                self.lines.tell()
             driver.presence.look(now)
             self.attached.look()
             if phases.phase in (Phase.CLOSING, Phase.LINGERING):
@@ -409,10 +409,10 @@ class Application:
 
     def _measured(self) -> None:
         if self.driver is not None and not self.driver.finished.is_set():
-            self.teller.measured()
+            self.lines.measured()
 
     def _closed(self, seen: ClosedRound) -> None:
-        self.teller.closed(seen)
+        self.lines.closed(seen)
 
     async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
         """The threads have ended: write the last snapshot, test what was learned, leave a result."""
@@ -436,7 +436,7 @@ class Application:
             hasty=self.stopped or self.asked_again,
             compute=None if self.shared is None else self.shared.compute,
         )
-        self.teller.tell()
+        self.lines.tell()
         conclusion.say_how_it_went(status, never_exchanged=not (status.exchanges or self.stopped or had_ended))
         finished = conclusion.has_finished(core) and not self.stopped
         if finished:

@@ -21,7 +21,7 @@ from p2pfl.learn.privacy import Plan, Spend
 from p2pfl.node.assembly import Setup
 from p2pfl.node.evidence import Evidence
 from p2pfl.node.ledger_file import LedgerFile
-from p2pfl.node.permission import RAISES, Word, discard_word, read_word, word_file
+from p2pfl.node.permission import RAISES, Permission, discard_permission, permission_file, read_permission
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import Store
 
@@ -160,7 +160,7 @@ class Opening:
         if self.news:
             state.ended = None  # there may be something to train again
         if self.key_file is not None:
-            discard_word(self.key_file)
+            discard_permission(self.key_file)
 
 
 def opening(setup: Setup, state: NodeState) -> Opening | None:
@@ -173,7 +173,7 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
     if plan is None:
         file.void()
         return None
-    ledger, word = reconciled(state.ledger, file.read()), read_word(key_file)
+    ledger, word = reconciled(state.ledger, file.read()), read_permission(key_file)
     if word is None:
         return Opening(file=file, ledger=ledger)
     if ledger is None or ledger.word != word.name:
@@ -185,7 +185,7 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
     return Opening(file=file, ledger=ledger, key_file=key_file)
 
 
-def _refuse_less(promise: Promise, word: Word, setup: Setup) -> None:
+def _refuse_less(promise: Promise, word: Permission, setup: Setup) -> None:
     less = promise.weaker_than(word.promise)
     if less:
         where = f"{setup.federation.path.parent} --node {setup.member.name}"
@@ -193,10 +193,10 @@ def _refuse_less(promise: Promise, word: Word, setup: Setup) -> None:
         if word.raises:
             allowed = allowed.replace("begin", "begin --raise")
         text = f"{setup.federation.path.name} promises less than this permits: {less}"
-        raise UserError(text, file=word_file(setup.node.key_file), key="epsilon", allowed=allowed)
+        raise UserError(text, file=permission_file(setup.node.key_file), key="epsilon", allowed=allowed)
 
 
-def _begun(before: Ledger | None, word: Word, permitted: Promise, plan: Plan) -> tuple[Ledger, str]:
+def _begun(before: Ledger | None, word: Permission, permitted: Promise, plan: Plan) -> tuple[Ledger, str]:
     order = 1 if before is None else before.account.order + 1
     text = f"by a person's word the privacy budget begins: epsilon {plan.epsilon:g} at delta {plan.delta:g}"
     if before is not None and before.spent:
@@ -208,6 +208,6 @@ def _raised(before: Ledger | None, permitted: Promise, key_file: Path) -> tuple[
     """Raises UserError: there is no ledger that could go on."""
     if before is None or before.unit != permitted.unit:
         text, allowed = "no budget has begun here that could go on", "`p2pfl privacy begin`, without --raise"
-        raise UserError(text, file=word_file(key_file), key="budget", value=RAISES, allowed=allowed)
+        raise UserError(text, file=permission_file(key_file), key="budget", value=RAISES, allowed=allowed)
     text = f"by a person's word the privacy budget goes on: epsilon {permitted.epsilon:g} at delta {permitted.delta:g}"
     return replace(before, promise=permitted), text

@@ -39,7 +39,7 @@ _KEYS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class Permission:
     """`name` is random: no two are the same. `raises`: the ledger that there is goes on; else one begins."""
 
     name: str
@@ -47,18 +47,18 @@ class Word:
     raises: bool = False
 
 
-def word_file(key_file: Path) -> Path:
+def permission_file(key_file: Path) -> Path:
     """Where a word for the node with that key stands."""
     return key_file.with_suffix(SUFFIX)
 
 
-def give_word(key_file: Path, promise: Promise, *, raises: bool = False) -> None:
+def give_permission(key_file: Path, promise: Promise, *, raises: bool = False) -> None:
     """Permit once what the file promises now. Durable when this returns.
 
     Whoever owns the key owns the word: root may give it for a node that runs as another user. Raises StorageError: the
     disk refuses.
     """
-    path = word_file(key_file)
+    path = permission_file(key_file)
     text = _TEXT.format(word=secrets.token_hex(WORD_BYTES), budget=RAISES if raises else BEGINS)
     told = {name: value for name, value in promise._asdict().items() if value is not None}
     text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
@@ -69,9 +69,9 @@ def give_word(key_file: Path, promise: Promise, *, raises: bool = False) -> None
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
-def read_word(key_file: Path) -> Word | None:
+def read_permission(key_file: Path) -> Permission | None:
     """The word that lies there; None: nobody has given one. Raises UserError: the file is none of ours."""
-    path = word_file(key_file)
+    path = permission_file(key_file)
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             found = parse_document(file.read(MOST_BYTES).decode(), path)
@@ -81,10 +81,10 @@ def read_word(key_file: Path) -> Word | None:
         raise UserError(f"cannot be read: {error.strerror}", file=path, key="word", allowed=ALLOWED) from None
     except (UnicodeDecodeError, UserError):
         found = {}
-    return _word_of(found, path)
+    return _permission_of(found, path)
 
 
-def _word_of(found: dict[str, Any], path: Path) -> Word:
+def _permission_of(found: dict[str, Any], path: Path) -> Permission:
     mistakes = Mistakes(path)
     told = read_table(found, "", _KEYS, mistakes)
     if "word" not in told:
@@ -97,12 +97,12 @@ def _word_of(found: dict[str, Any], path: Path) -> Word:
     for mistake in mistakes.found:
         raise mistake
     promise = Promise(told["unit"], told.get("epsilon"), told["delta"], told.get("noise"))
-    return Word(name=told["word"], promise=promise, raises=told["budget"] == RAISES)
+    return Permission(name=told["word"], promise=promise, raises=told["budget"] == RAISES)
 
 
-def discard_word(key_file: Path) -> None:
+def discard_permission(key_file: Path) -> None:
     """Take the word away for good. Raises UserError: that cannot be."""
-    path = word_file(key_file)
+    path = permission_file(key_file)
     try:
         with refusal_of(path):
             path.unlink(missing_ok=True)

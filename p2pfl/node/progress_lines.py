@@ -22,7 +22,7 @@ LOOKING_SHARE = 0.01
 """The share of one processor for measuring the distance to neighbors: of a large model not every second."""
 
 
-class Teller:
+class ProgressLines:
     """Calls `on_line`, at most ten times a second while rounds go on, and measures the distance to the neighbors now
     and then. `was_stopped` says whether the node was asked to end. `sketched`: each line has a sketch of the model.
     """

@@ -16,7 +16,7 @@ from p2pfl.learn.privacy.accounting import epsilon_of
 from p2pfl.node.assembly import replay
 from p2pfl.node.budget import MISSING, Budget, promise_of
 from p2pfl.node.ledger_file import LedgerFile
-from p2pfl.node.permission import word_file
+from p2pfl.node.permission import permission_file
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import peek
 
@@ -55,7 +55,7 @@ class Purse:
     @property
     def is_waiting(self) -> bool:
         """Whether a person's word lies there, for the next start."""
-        return word_file(self.node.key_file).exists()
+        return permission_file(self.node.key_file).exists()
 
     @property
     def epsilon(self) -> float | None:

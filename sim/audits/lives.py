@@ -28,7 +28,7 @@ from p2pfl.errors import LearningError
 from p2pfl.learn.task import Task
 from p2pfl.node.assembly import replay
 from p2pfl.node.budget import RESERVED_PART
-from p2pfl.node.permission import give_word
+from p2pfl.node.permission import give_permission
 from p2pfl.storage import peek
 from sim.audits.canary import Bare, Reuse, most_alike
 
@@ -101,7 +101,7 @@ def _permit(folder: Path) -> None:
     if privacy is None:
         raise AssertionError("the file promises something")
     for name in NODES:
-        give_word(folder / name / "node.key", Promise.in_file(privacy))
+        give_permission(folder / name / "node.key", Promise.in_file(privacy))
 
 
 def _life(folder: Path, life: str, environment: dict[str, str]) -> dict[str, Values]:

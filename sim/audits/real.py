@@ -17,7 +17,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.features import FEATURES
 from p2pfl.features.status.feature import Shown
 from p2pfl.fleet.fleet import STOPPED, Child
-from p2pfl.fleet.one_process import Together, _with_keys
+from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application, OneProcess
 from p2pfl.node.assembly import Setup
 from p2pfl.node.driver import Driver
@@ -54,7 +54,7 @@ class Spied(Application):
 
 
 @dataclass(slots=True)
-class SpiedTogether(Together):
+class SpiedFleet(InProcessFleet):
     """All nodes with spies. `applications` are by member index."""
 
     eye: Eye | None = None
@@ -78,14 +78,14 @@ def observe_real(federation: FederationConfig, victim: int) -> Observation:
     Raises UserError: the task or its data are wrong; LearningError: the task failed.
     """
     with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as folder:
-        together = SpiedTogether(*_with_keys(federation), Path(folder))
+        together = SpiedFleet(*_with_keys(federation), Path(folder))
         setups = together.prepare()
         eye = together.eye = Eye(victim, federation.neighbors(victim), setups[victim].learner.samples)
         asyncio.run(together.run(setups))
         return _observed(together, eye, setups)
 
 
-def _observed(together: SpiedTogether, eye: Eye, setups: Sequence[Setup]) -> Observation:
+def _observed(together: SpiedFleet, eye: Eye, setups: Sequence[Setup]) -> Observation:
     engines = [together.applications[setup.member.index].last_engine for setup in setups]
     models = np.stack([engine.state.model for engine in engines])
     return Observation(

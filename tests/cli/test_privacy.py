@@ -16,7 +16,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.learn.privacy import Spend
 from p2pfl.node import spending
 from p2pfl.node.ledger_file import LedgerFile
-from p2pfl.node.permission import read_word, word_file
+from p2pfl.node.permission import permission_file, read_permission
 from p2pfl.storage import State, Store
 
 PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"
@@ -109,7 +109,7 @@ def test_a_budget_that_has_begun_is_begun_again_only_on_purpose(p2pfl, ward):
     assert words(ward) == [], "nothing is half made"
     assert p2pfl("begin", ward, "--again")[0] == 0
     assert words(ward) == ["node0", "node1", "node2"]
-    assert read_word(ward / "node1" / "node.key").promise == PERMITTED
+    assert read_permission(ward / "node1" / "node.key").promise == PERMITTED
 
 
 @pytest.mark.usefixtures("_unaccounted")
@@ -122,7 +122,7 @@ def test_only_a_whole_ledger_of_the_same_unit_can_go_on(p2pfl, ward):
         assert ended == code
         assert ("goes on" in out) == (code == 0)
         assert ("--again" in err) == (code == 2)
-    word = read_word(ward / "node1" / "node.key")
+    word = read_permission(ward / "node1" / "node.key")
     assert (word.promise, word.raises) == (PERMITTED, True)
     assert p2pfl("begin", ward, "--raise", "--again")[0] == 2
 
@@ -202,4 +202,4 @@ def test_launch_does_not_begin_where_no_node_would_train(ward, capsys):
     assert ended.value.code == 2
     assert f"p2pfl privacy begin {ward}" in capsys.readouterr().err
     assert not list(ward.glob("*/state"))
-    assert word_file(ward / "node0" / "node.key").name == "node.budget"
+    assert permission_file(ward / "node0" / "node.key").name == "node.budget"

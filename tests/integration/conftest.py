@@ -157,7 +157,7 @@ class Running:
 
     def learn_with(self, learner: Any) -> None:
         """Of use before the node's task has begun: before anything is awaited."""
-        self.application.changing.setup = replace(self.setup, learner=learner)
+        self.application.in_force.setup = replace(self.setup, learner=learner)
 
     def hold(self) -> Held:
         """Its rounds, until `let_go`: of use when `learn_with` is."""
@@ -188,7 +188,7 @@ class Running:
     @property
     def goes_by_the_newest(self) -> bool:
         """Whether its core goes by the federation that it has heard of last."""
-        live = self.application.changing.live
+        live = self.application.in_force.live
         return live is not None and live.status.core.amending.asked is None
 
     @property

@@ -17,7 +17,7 @@ from p2pfl.features.status.feature import Shown
 from p2pfl.learn.privacy import Spend
 from p2pfl.node.assembly import recover
 from p2pfl.node.ledger_file import ledger_path
-from p2pfl.node.permission import give_word, word_file
+from p2pfl.node.permission import give_permission, permission_file
 from p2pfl.storage import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -79,7 +79,7 @@ def private(ward, start):
             gossip={"start_wait_s": 5.0, "linger_s": 1.0, "vitals": vitals},
         )
         for index in words:
-            give_word(field.folder / field.names[index] / "node.key", PERMITTED)
+            give_permission(field.folder / field.names[index] / "node.key", PERMITTED)
 
         def begin(index):
             (node,) = start(field, index)
@@ -99,7 +99,7 @@ async def test_each_round_is_paid_for_and_status_result_and_line_say_what_is_spe
     field, begin = private(rounds=6, to_do=4)
     nodes = [begin(0), begin(1)]
     results = [await node.result() for node in nodes]
-    assert not word_file(field.folder / "node0" / "node.key").exists()
+    assert not permission_file(field.folder / "node0" / "node.key").exists()
     for node, result in zip(nodes, results, strict=True):
         assert drawn(node) == result.rounds == 4
         told = msgspec.json.decode(result.to_bytes())["privacy"]
@@ -192,7 +192,7 @@ async def test_a_wiped_node_goes_on_by_the_file_beside_its_key_or_is_unsure_unti
     (alarm,) = [one for one in third.application.driver.feed.standing() if one.kind == "no-budget"]
     assert f"it has signed for {told_of(first, 1)} steps (epsilon " in alarm.text
     await third.break_off()
-    give_word(folder / "node.key", PERMITTED)
+    give_permission(folder / "node.key", PERMITTED)
     fourth = begin(1)
     await fourth.until(lambda: drawn(fourth))
     assert fourth.status.privacy.state == "open"
@@ -229,7 +229,7 @@ async def test_an_old_copy_of_a_node_trains_nothing_once_a_neighbor_tells_what_i
 
 async def test_a_word_that_cannot_be_taken_away_keeps_the_node_from_starting(private):
     field, begin = private(words=())
-    word = word_file(field.folder / "node0" / "node.key")
+    word = permission_file(field.folder / "node0" / "node.key")
     for content in ("what is this", 'word = "12"'):
         word.write_text(content)
         with pytest.raises(UserError, match="holds no word"):
@@ -249,7 +249,7 @@ async def test_an_older_snapshot_does_not_bring_back_what_a_node_knew_before_its
     _, node = begin(0), begin(1)
     await node.until(lambda: node.application.begun)
     await node.break_off()
-    give_word(field.folder / "node1" / "node.key", PERMITTED)
+    give_permission(field.folder / "node1" / "node.key", PERMITTED)
     second = begin(1)
     learner = second.application.setup.learner
     learner.held = threading.Event()

@@ -18,7 +18,7 @@ from p2pfl.node.assembly import durability_of
 from p2pfl.node.budget import Budget
 from p2pfl.node.evidence import WAIT_S, Evidence, Seen
 from p2pfl.node.ledger_file import LedgerFile, ledger_path
-from p2pfl.node.permission import discard_word, give_word, read_word, word_file
+from p2pfl.node.permission import discard_permission, give_permission, permission_file, read_permission
 
 COST = Spend(1.0, 0.1, 2)
 
@@ -222,21 +222,21 @@ def opened(setup, state):
 
 def test_a_word_begins_one_ledger_and_never_another(tmp_path):
     setup = setup_at(tmp_path)
-    give_word(setup.node.key_file, PERMITTED)
-    assert word_file(setup.node.key_file).stat().st_mode & 0o777 == 0o600
-    copy = word_file(setup.node.key_file).read_bytes()
+    give_permission(setup.node.key_file, PERMITTED)
+    assert permission_file(setup.node.key_file).stat().st_mode & 0o777 == 0o600
+    copy = permission_file(setup.node.key_file).read_bytes()
     state = state_with()
     assert "epsilon 4" in opened(setup, state)
     assert state.ledger == Ledger(unit="record", word=state.ledger.word, promise=PERMITTED)
     assert state.ended is None, "there may be something to train again"
     assert not opened(setup, state)
     used = state.ledger.plus(COST)
-    word_file(setup.node.key_file).write_bytes(copy)  # from a backup
+    permission_file(setup.node.key_file).write_bytes(copy)  # from a backup
     state = state_with(used)
     assert not opened(setup, state)
     assert state.ledger == used
-    assert not word_file(setup.node.key_file).exists()
-    give_word(setup.node.key_file, PERMITTED)
+    assert not permission_file(setup.node.key_file).exists()
+    give_permission(setup.node.key_file, PERMITTED)
     assert "adds to it: epsilon 2" in opened(setup, state)
     assert (state.ledger.spent, state.ledger.order) == ((), 2)
     assert not opened(setup, state_with()), "a wiped state goes on by the file beside the key"
@@ -244,15 +244,15 @@ def test_a_word_begins_one_ledger_and_never_another(tmp_path):
 
 def test_a_crash_before_the_word_is_gone_neither_wastes_a_budget_nor_begins_two(tmp_path, monkeypatch):
     setup, state = setup_at(tmp_path), state_with()
-    give_word(setup.node.key_file, PERMITTED)
+    give_permission(setup.node.key_file, PERMITTED)
     with monkeypatch.context() as patch:
-        patch.setattr(budget, "discard_word", lambda _: 1 / 0)
+        patch.setattr(budget, "discard_permission", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             opened(setup, state)
     again = state_with()
     assert not opened(setup, again)
     assert again.ledger == state.ledger
-    assert not word_file(setup.node.key_file).exists()
+    assert not permission_file(setup.node.key_file).exists()
 
 
 def test_by_another_word_a_ledger_goes_on_with_the_figures_of_the_file(tmp_path):
@@ -262,7 +262,7 @@ def test_by_another_word_a_ledger_goes_on_with_the_figures_of_the_file(tmp_path)
         setup, state = setup_at(tmp_path, raised), state_with(before)
         assert not opened(setup, state)
         assert Budget.of(setup).state(state.ledger, COST) == "unpermitted"
-        give_word(setup.node.key_file, raised, raises=True)
+        give_permission(setup.node.key_file, raised, raises=True)
         assert "goes on: epsilon 8" in opened(setup, state)
         assert state.ledger == ledger(2, promise=raised)
         assert Budget.of(setup).state(state.ledger, COST) != "unpermitted"
@@ -271,23 +271,23 @@ def test_by_another_word_a_ledger_goes_on_with_the_figures_of_the_file(tmp_path)
 def test_a_file_that_promises_less_than_a_word_is_refused_and_the_word_stays(tmp_path):
     for raises in (False, True):
         setup = setup_at(tmp_path, Promise("record", 8.0, 1e-5))
-        give_word(setup.node.key_file, PERMITTED, raises=raises)
+        give_permission(setup.node.key_file, PERMITTED, raises=raises)
         with pytest.raises(UserError, match=r"epsilon 8 in place of 4.*privacy begin") as refused:
             budget.opening(setup, state_with(ledger(1)))
         assert ("--raise" in str(refused.value)) == raises
-        assert word_file(setup.node.key_file).exists()
+        assert permission_file(setup.node.key_file).exists()
 
 
 def test_a_word_of_an_earlier_version_names_no_figures_and_is_asked_for_again(tmp_path):
-    word_file(tmp_path / "node.key").write_text(f'# as it was\nword = "{"ab" * 16}"\n')
+    permission_file(tmp_path / "node.key").write_text(f'# as it was\nword = "{"ab" * 16}"\n')
     with pytest.raises(UserError, match=r"names no figures.*privacy begin"):
-        read_word(tmp_path / "node.key")
-    assert word_file(tmp_path / "node.key").exists()
+        read_permission(tmp_path / "node.key")
+    assert permission_file(tmp_path / "node.key").exists()
 
 
 def test_a_ledger_cannot_go_on_where_there_is_none(tmp_path):
     setup = setup_at(tmp_path)
-    give_word(setup.node.key_file, PERMITTED, raises=True)
+    give_permission(setup.node.key_file, PERMITTED, raises=True)
     with pytest.raises(UserError, match="no budget has begun here"):
         budget.opening(setup, state_with())
 
@@ -329,35 +329,35 @@ def test_a_word_that_root_gives_is_the_node_s_to_take(tmp_path, monkeypatch):
     owners = []
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("os.chown", lambda path, user, group, **_: owners.append((path, user, group)))
-    give_word(tmp_path / "node.key", PERMITTED)
+    give_permission(tmp_path / "node.key", PERMITTED)
     key = (tmp_path / "node.key").stat()
-    assert owners == [(word_file(tmp_path / "node.key"), key.st_uid, key.st_gid)]
+    assert owners == [(permission_file(tmp_path / "node.key"), key.st_uid, key.st_gid)]
 
 
 def test_without_privacy_a_word_is_left_where_it_is(tmp_path):
     setup = setup_at(tmp_path)
-    give_word(setup.node.key_file, PERMITTED)
+    give_permission(setup.node.key_file, PERMITTED)
     setup.learner = SimpleNamespace()
     assert budget.opening(setup, state_with()) is None
-    assert word_file(setup.node.key_file).exists()
+    assert permission_file(setup.node.key_file).exists()
 
 
 def test_a_word_that_stays_is_no_word(tmp_path, monkeypatch):
-    give_word(tmp_path / "node.key", PERMITTED)
+    give_permission(tmp_path / "node.key", PERMITTED)
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(UserError, match="would count again"):
-        discard_word(tmp_path / "node.key")
+        discard_permission(tmp_path / "node.key")
 
 
 def test_a_word_is_gone_from_the_disk_before_it_counts(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr("p2pfl.node.permission.sync_folder", lambda folder: synced.append(list(folder.iterdir())))
-    give_word(tmp_path / "node.key", PERMITTED)
+    give_permission(tmp_path / "node.key", PERMITTED)
     synced.clear()
-    assert read_word(tmp_path / "node.key").promise == PERMITTED
-    discard_word(tmp_path / "node.key")
+    assert read_permission(tmp_path / "node.key").promise == PERMITTED
+    discard_permission(tmp_path / "node.key")
     assert synced == [[]]

@@ -14,7 +14,7 @@ import pytest
 from p2pfl import Federation, UserError
 from p2pfl.config.load import load_config, load_node
 from p2pfl.crypto.identity import public_text
-from p2pfl.fleet.one_process import Together, _with_keys
+from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
 from p2pfl.node.feature import Attached, Feature
@@ -25,7 +25,7 @@ HOOKS = ["attach", "feedings", "status", "opening", "opened", "begin", "look", "
 
 
 def run(tmp_path, federation, features):
-    together = Together(*_with_keys(federation.config), tmp_path, features=features)
+    together = InProcessFleet(*_with_keys(federation.config), tmp_path, features=features)
     outcome = {}
 
     async def work():

@@ -24,7 +24,7 @@ from p2pfl.config.load import load_node
 from p2pfl.config.model import GOSSIP, TRAINING
 from p2pfl.errors import LearningError
 from p2pfl.federation import Keywords
-from p2pfl.fleet.one_process import Together
+from p2pfl.fleet.one_process import InProcessFleet
 from p2pfl.learn.tensors_file import metadata_of
 
 SIZE = 6
@@ -409,7 +409,7 @@ def test_a_task_that_raises_what_asyncio_cancels_with_is_no_success(untouched):
 
 def test_ctrl_c_before_the_nodes_have_begun_is_not_lost(untouched, monkeypatch):
     """It came when there was nothing to cancel yet, and all of the run was waited for."""
-    run = Together.run
+    run = InProcessFleet.run
 
     async def late(self, setups):
         os.kill(os.getpid(), signal.SIGINT)
@@ -417,7 +417,7 @@ def test_ctrl_c_before_the_nodes_have_begun_is_not_lost(untouched, monkeypatch):
             await asyncio.sleep(0.01)
         return await run(self, setups)
 
-    monkeypatch.setattr(Together, "run", late)
+    monkeypatch.setattr(InProcessFleet, "run", late)
     with pytest.raises(KeyboardInterrupt):
         small(rounds=1_000_000).run()
 

@@ -13,7 +13,7 @@ from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.learn.interface import LocalRound, RoundStart, Score
 from p2pfl.node.budget import withheld
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.progress_lines import Teller
+from p2pfl.node.progress_lines import ProgressLines
 from p2pfl.node.reloading import News
 from p2pfl.node.workshop import Moment, Workshop
 
@@ -80,7 +80,7 @@ def test_the_federation_says_whether_its_test_set_is_nobody_s_data(plan, test_se
 @pytest.mark.parametrize(("parts", "classes"), [(("local",), None), ((), [3, 7])])
 def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
     status = SimpleNamespace(workshop=Workshop(Talkative(), 1, withheld=frozenset(parts)))
-    assert Teller(print, status, None, lambda: False, sketched=True).untold == classes
+    assert ProgressLines(print, status, None, lambda: False, sketched=True).untold == classes
 
 
 @pytest.mark.parametrize(("budget", "raised"), [(None, ["data-refused"]), (object(), [])])

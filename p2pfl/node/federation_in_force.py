@@ -33,7 +33,7 @@ class Live:
     """Of the listed members, by key, those with whom there may be sessions."""
 
 
-class Changing:
+class FederationInForce:
     """`setup` is with the federation that was heard of last."""
 
     def __init__(self, setup: Setup) -> None:

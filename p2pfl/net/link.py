@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from logging import Logger
 from time import monotonic
@@ -78,6 +78,8 @@ class Shared:
     name_of: Callable[[int], str]
     on_alarm: OnAlarm
     sides: Sides
+    strange_versions: set[int] = field(default_factory=set)
+    """Neighbors of which the log has said that they speak another version of the protocol."""
 
     async def work(self, size: int, act: Callable[[], T]) -> T:
         """`act()`, in a worker thread if `size` bytes would hold the loop up."""
@@ -396,10 +398,19 @@ class PeerLink:
         if self._ended.is_set():
             return
         self._traffic.faults += 1
-        if self._traffic.faults <= LOUD_FAULTS:
+        if isinstance(fault, OtherVersionError):
+            self._tell_of_version(fault)
+        elif self._traffic.faults <= LOUD_FAULTS:
             name, what = self._shared.name_of(self.peer), clip(str(fault), REASON_BYTES)
             self._shared.log.warning("session %d with %s: %s", self.number, name, what)
         self.end(f"{MALFORMED if isinstance(fault, MalformedError) else 'protocol fault: '}{fault}")
+
+    def _tell_of_version(self, fault: OtherVersionError) -> None:
+        """Once: it stays so until somebody installs another version, and the neighbors go on dialing."""
+        if self.peer not in self._shared.strange_versions:
+            self._shared.strange_versions.add(self.peer)
+            name = self._shared.name_of(self.peer)
+            self._shared.log.warning("%s: %s: both need versions of p2pfl that share one", name, fault)
 
 
 def batches(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:

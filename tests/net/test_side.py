@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pfl.core.messages import Ready, Request
+from p2pfl.core.messages import PROTOCOL_VERSION, Ready, Request
 from p2pfl.errors import PeerFault
-from p2pfl.net.link import MALFORMED
+from p2pfl.net.link import MALFORMED, PeerLink
 from p2pfl.net.side import DROPPED_AT_ONCE, FAILED, Feeding, SideChannel, Sides
 from p2pfl.wire import Offer, Side, Unknown
 
@@ -248,3 +248,17 @@ def test_every_channel_of_the_kit_has_every_message_of_it():
     for name in {one for one, *_ in ASIDE}:
         kinds = {type(message) for one, message, _ in ASIDE if one is name}
         assert kinds == set(name.kinds)
+
+
+async def test_a_neighbor_of_another_version_is_named_once_however_often_it_dials(federation, monkeypatch, caplog):
+    newer = Offer(least=PROTOCOL_VERSION + 3, most=PROTOCOL_VERSION + 4, channels=())
+    monkeypatch.setattr(PeerLink, "_offer", newer)
+    a = federation.new(0)
+    async with a.links:
+        b = federation.new(1, {0: a.address()})
+        async with b.links:
+            await a.until(lambda: a.kinds().count("close") >= 3)
+    said = [record.getMessage() for record in caplog.records if "protocol version" in record.getMessage()]
+    assert len([line for line in said if line.startswith("node 1")]) == 1
+    assert f"the peer speaks protocol versions {newer.least} to {newer.most}" in said[0]
+    assert a.messages() == []

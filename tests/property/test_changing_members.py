@@ -127,7 +127,10 @@ def test_no_half_is_lost_where_sessions_break_off_as_edges_go_and_come_back_soon
     assert not np.any(world.oracle.lost)
 
 
-@pytest.mark.parametrize("seed", range(6))
+SEEDS = [pytest.param(seed, marks=pytest.mark.long) if seed else seed for seed in range(6)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_everybody_comes_to_its_end_and_no_newcomer_trains_alone_after_it(seed):
     """Changes go on into the closing rounds. Who comes when all have gone waits, as it would for a federation to be."""
     found = [replace(charter, rounds=8 if charter.at_s < 1.5 else 12) for charter in many_changes(seed)]
@@ -170,7 +173,7 @@ def learners_of(seed, nodes):
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS[:3])
 def test_the_flows_of_those_who_are_members_sum_to_zero_once_nothing_is_on_its_way(seed):
     """What an edge that goes has kept is dropped at both ends, also where one of them was removed or has crashed."""
     found = many_changes(seed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,9 @@ def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[s
 
 def _look_for_budgets(federation: FederationConfig, findings: Findings) -> None:
     """Warn of nodes that have never run and have no word that their budget begins: they would train nothing."""
-    from p2pfl.node.permission import permission_file  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import StorageError, UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.node.permission import permission_file  # noqa: PLC0415 - as above
+    from p2pfl.node.spending import purses  # noqa: PLC0415 - as above
 
     new = [node for node in findings.here.values() if not node.state_dir.exists()]
     without = [node.name for node in new if not permission_file(node.key_file).exists()]
@@ -146,6 +149,15 @@ def _look_for_budgets(federation: FederationConfig, findings: Findings) -> None:
         names = "" if len(without) == len(findings.here) else "".join(f" --node {name}" for name in without)
         text = "privacy: without a budget a node trains nothing, and a person begins it, once before the first start"
         findings.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
+    begun = [node.name for node in findings.here.values() if node.name not in without]
+    less: dict[str, str] = {}
+    with suppress(UserError, StorageError):  # a state that cannot be read is named when the node starts
+        less = {one.name: one.unpermitted for one in purses(federation, begun) if begun and one.unpermitted}
+    if less:
+        figures, names = next(iter(less.values())), ", ".join(less)
+        text = f"privacy: less is promised than was permitted ({figures}): {names} will train nothing"
+        begin = f"p2pfl privacy begin {federation.path.parent} --raise"
+        findings.warnings.append(f"{text} until a person permits it: {begin}")
 
 
 def _look_at_method(federation: FederationConfig, findings: Findings) -> None:

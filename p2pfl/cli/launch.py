@@ -177,12 +177,19 @@ def _require_budget(federation: FederationConfig) -> None:
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.node.spending import purses  # noqa: PLC0415 - as above
 
-    without = [one.name for one in purses(federation) if one.ledger is None and not one.is_waiting]
+    found, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
+    without = [one.name for one in found if one.ledger is None and not one.is_waiting]
+    less = {one.name: one.unpermitted for one in found if one.unpermitted}
     if len(without) == len(federation.present):
-        text, allowed = "no node has one, so that none would train", f"p2pfl privacy begin {federation.path.parent}"
-        raise UserError(text, file=federation.path, key="the privacy budget", allowed=allowed)
+        text = "no node has one, so that none would train"
+        raise UserError(text, file=federation.path, key="the privacy budget", allowed=begin)
+    if len(less) == len(federation.present):
+        text = f"less is promised than was permitted, so that no node would train: {next(iter(less.values()))}"
+        raise UserError(text, file=federation.path, key="[privacy]", allowed=f"the file as it was, or {begin} --raise")
     for name in without:
         click.echo(f"warning: {name} has no privacy budget: it will only mix", err=True)
+    for name, figures in less.items():
+        click.echo(f"warning: {name} will only mix, for less is promised than was permitted: {figures}", err=True)
 
 
 def _compare(written: Report, fleet: Fleet) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from p2pfl.config.load import find_member, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.engine.ledger import Ledger, reconciled
+from p2pfl.engine.ledger import Ledger, Promise, reconciled
 from p2pfl.errors import UserError
 from p2pfl.learn.privacy import plan_of
 from p2pfl.learn.privacy.accounting import epsilon_of
@@ -56,6 +56,16 @@ class Purse:
     def is_waiting(self) -> bool:
         """Whether a person's word lies there, for the next start."""
         return permission_file(self.node.key_file).exists()
+
+    @property
+    def unpermitted(self) -> str:
+        """In which figures the file promises less than a person has permitted, in words; empty: in none, or a word for
+        that lies there. By the files alone, without an accountant.
+        """
+        privacy, ledger = self.federation.privacy, self.ledger
+        if privacy is None or ledger is None or ledger.promise is None or self.is_waiting:
+            return ""
+        return Promise.in_file(privacy).weaker_than(ledger.promise)
 
     @property
     def epsilon(self) -> float | None:

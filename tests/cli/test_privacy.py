@@ -16,7 +16,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.learn.privacy import Spend
 from p2pfl.node import spending
 from p2pfl.node.ledger_file import LedgerFile
-from p2pfl.node.permission import permission_file, read_permission
+from p2pfl.node.permission import give_permission, permission_file, read_permission
 from p2pfl.storage import State, Store
 
 PRIVACY = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-4\n"
@@ -203,3 +203,26 @@ def test_launch_does_not_begin_where_no_node_would_train(ward, capsys):
     assert f"p2pfl privacy begin {ward}" in capsys.readouterr().err
     assert not list(ward.glob("*/state"))
     assert permission_file(ward / "node0" / "node.key").name == "node.budget"
+
+
+def called(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(list(map(str, arguments)))
+    told = capsys.readouterr()
+    return ended.value.code, told.out + told.err
+
+
+def test_where_the_file_promises_less_than_was_permitted_check_and_launch_say_so_first(ward, capsys):
+    """Each node would only mix, and say so in its own log."""
+    for name in ("node0", "node1", "node2"):
+        leave_state(ward / name, ledger=Ledger(unit="record", word="w", promise=Promise("record", 5.0, 1e-4)))
+    code, err = called(capsys, "launch", ward)
+    assert code == 2
+    assert "epsilon 8 in place of 5" in err
+    assert f"p2pfl privacy begin {ward} --raise" in err
+    _, err = called(capsys, "check", ward)
+    assert "node0, node1, node2 will train nothing" in err
+    for name in ("node0", "node1", "node2"):
+        give_permission(ward / name / "node.key", Promise("record", 8.0, 1e-4), raises=True)
+    _, err = called(capsys, "check", ward)
+    assert "will train nothing" not in err

@@ -95,6 +95,8 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
     if loudest is not None and loudest.of_the_run > DEAF:
         most = f"above {DEAF:g} most of what could be learned was lost in our runs, which is a rule of thumb"
         help_ = "more rows, larger batches, more rounds at the same noise, a smaller model, or a larger epsilon"
+        if privacy.unit == MEMBER:  # a member is hidden whole, however many rows it has
+            help_ = "more members, more rounds at the same noise, a smaller model, or a larger epsilon"
         text = f"the noise of the whole run is {loudest.of_the_run:.2g} times what can be learned ({most})"
         found.warnings.append(f"privacy: little will be learned: {text}; what helps: {help_}")
     found.facts = {

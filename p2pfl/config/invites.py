@@ -130,7 +130,8 @@ def invite_of(
     _require_name(name, "NAME")
     taken = any(member.name == name for member in federation.present)
     if replacing and not taken:
-        raise UserError("no such member to replace", file=federation.path, key="NAME", value=name)
+        allowed = ", ".join(member.name for member in federation.present)
+        raise UserError("no such member to replace", file=federation.path, key="NAME", value=name, allowed=allowed)
     if taken and not replacing:
         allowed = "another name; --replace for a new machine in place of the one that has it"
         raise UserError("the name is taken", key="NAME", value=name, allowed=allowed)

@@ -140,7 +140,7 @@ def _read_private(path: Path) -> str:
             raw = file.read(256) if stat.S_ISREG(mode) else b""
     except OSError as error:
         reason = f"the key file cannot be read: {error.strerror}"
-        raise UserError(reason, file=path, allowed="a key file of this node") from error
+        raise UserError(reason, file=path, allowed="a key file that this user may read") from error
     if not stat.S_ISREG(mode):
         raise UserError("not a regular file", file=path, allowed=ALLOWED_CONTENT)
     if mode & 0o077:

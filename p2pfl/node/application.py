@@ -118,7 +118,7 @@ class Application:
         was_there = folder.exists()
         if not await self._is_written(self._open_store):
             return None
-        store = self.store
+        store, opening = self.store, None
         try:
             recovered = assembly.recover(self.setup, store)
             engine = self._engine_of(recovered)
@@ -146,6 +146,8 @@ class Application:
             raise
         finally:
             store.close()
+            if opening is not None:
+                opening.file.release()
             if not (was_there or self.begun):
                 shutil.rmtree(folder)
 

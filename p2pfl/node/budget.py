@@ -5,6 +5,7 @@ What was spent is the state's (`engine.ledger`). Whatever is not known counts as
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -118,10 +119,13 @@ class Budget:
     def look(self, ledger: Ledger | None, samples: int) -> None:
         """Work out what is told of it, at so many rows."""
         plan, state = self.plan, self.state(ledger, self.plan.spend(samples))
+        most = math.inf  # what was permitted was kept to, while the stages in which it is shown are those of the file
+        if state == UNPERMITTED and ledger is not None and ledger.promise is not None:
+            most = ledger.promise.epsilon or most
         known = ledger is not None and state != MISSING
         self.told = PrivacyStatus(
             unit=plan.unit,
-            epsilon=round(plan.spent(ledger.spent), 4) if ledger is not None and known else None,
+            epsilon=round(min(plan.spent(ledger.spent), most), 4) if ledger is not None and known else None,
             budget=plan.epsilon,
             delta=plan.delta,
             rounds_left=plan.rounds_left(ledger.spent, samples) if ledger is not None and state == OPEN else 0,
@@ -166,13 +170,22 @@ class Opening:
 def opening(setup: Setup, state: NodeState) -> Opening | None:
     """Find out what was spent, and what a word permits; None: nothing is promised.
 
-    Raises UserError: the file beside the key, or the word there, cannot be used.
+    Raises UserError: the file beside the key, or the word there, cannot be used, or another process uses the key.
     """
-    plan, key_file = plan_by(setup.learner), setup.node.key_file
-    file = LedgerFile(key_file, setup.federation.name)
+    plan, file = plan_by(setup.learner), LedgerFile(setup.node.key_file, setup.federation.name)
     if plan is None:
         file.void()
         return None
+    file.hold()
+    try:
+        return _opened(setup, state, file, plan)
+    except BaseException:
+        file.release()
+        raise
+
+
+def _opened(setup: Setup, state: NodeState, file: LedgerFile, plan: Plan) -> Opening:
+    key_file = setup.node.key_file
     ledger, word = reconciled(state.ledger, file.read()), read_permission(key_file)
     if word is None:
         return Opening(file=file, ledger=ledger)

@@ -18,7 +18,7 @@ import msgspec
 
 from p2pfl.engine.ledger import Ledger
 from p2pfl.errors import StorageError, UserError
-from p2pfl.storage.disk import is_full, replace_file
+from p2pfl.storage.disk import is_full, lock_file, replace_file
 
 log = logging.getLogger("p2pfl")
 
@@ -42,11 +42,24 @@ class LedgerFile:
     """`kept` is the ledger in the file; None: it has none that can be used."""
 
     def __init__(self, key_file: Path, federation: str) -> None:
-        self.path = ledger_path(key_file)
+        self.key_file, self.path = key_file, ledger_path(key_file)
         self.federation = federation
         self.kept: Ledger | None = None
         self._refused: Ledger | None = None
         """Could not be written."""
+        self._lock: int | None = None
+
+    def hold(self) -> None:
+        """Until `release`, no other process of this machine spends with this key, whatever state folder it has: neither
+        would know of the other. A key that is in no file is made for one run. Raises UserError: one does.
+        """
+        if self.key_file.exists():
+            self._lock = lock_file(self.key_file)
+
+    def release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def read(self) -> Ledger | None:
         """Raises UserError: it cannot be read, or is another federation's."""

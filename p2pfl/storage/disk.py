@@ -202,6 +202,23 @@ def lock_folder(folder: Path) -> int:
     return fd
 
 
+def lock_file(file: Path) -> int:
+    """Lock a file that is there; closing the returned descriptor unlocks it, and so does the end of the process.
+
+    Raises UserError: it cannot be read, or another process has locked it.
+    """
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", file=file, allowed="a file this user may read") from error
+    try:
+        _take(fd)
+    except OSError as error:
+        os.close(fd)
+        raise UserError("in use by another process", file=file, allowed="one running node per key") from error
+    return fd
+
+
 def _take(fd: int) -> None:
     """Whoever only looks whether a node runs holds the lock for an instant."""
     for _ in range(LOOKS):

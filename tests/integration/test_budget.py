@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,8 +15,10 @@ import pytest
 
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import UserError
+from p2pfl.features import FEATURES
 from p2pfl.features.status.feature import Shown
 from p2pfl.learn.privacy import Spend
+from p2pfl.node.application import Application
 from p2pfl.node.assembly import recover
 from p2pfl.node.ledger_file import ledger_path
 from p2pfl.node.permission import give_permission, permission_file
@@ -262,3 +266,22 @@ async def test_an_older_snapshot_does_not_bring_back_what_a_node_knew_before_its
     newest.write_bytes(content)
     with closing(Store.open(field.folder / "node1" / "state", durability="exchange")) as store:
         assert recover(second.application.setup, store).ledger is None
+
+
+async def test_a_second_process_with_the_same_key_and_a_state_folder_of_its_own_spends_nothing(private):
+    """Each would spend all that is left: neither knows of the other, and the file beside the key keeps the larger."""
+    field, begin = private(rounds=900, to_do=800, round_s=0.02)
+    first, second = begin(0), begin(1)
+    await first.until(lambda: told_of(first, 1) >= 2)
+    node = replace(second.setup.node, state_dir=field.folder / "elsewhere", listen="127.0.0.1:0", status_listen=None)
+    learner = Private(second.setup.learner, 900)
+    twin = Application(replace(second.setup, node=node, learner=learner), on_line=lambda _: None, features=FEATURES)
+    with pytest.raises(UserError, match="another process") as caught:
+        async with asyncio.timeout(10.0):
+            await twin.run()
+    assert caught.value.file == str(node.key_file)
+    assert learner.drawn == 0
+    assert not node.state_dir.exists()
+    await second.break_off()
+    again = begin(1)  # the lock went with the process
+    await again.until(lambda: drawn(again) > 0)

@@ -59,11 +59,14 @@ def require_opacus(file: object = None) -> None:
     if find_spec("opacus") is None:
         text, allowed = "needs Opacus, which is not installed", f"[privacy] after {INSTALL}; or no [privacy]"
         raise UserError(text, file=file, key="privacy", allowed=allowed)
+    root = logging.getLogger()
+    before = list(root.handlers)
     try:
         import_module("opacus.accountants.analysis.rdp")
     except ImportError as error:
         text, allowed = f"needs Opacus, which cannot be imported: {error}", f"{INSTALL}; or no [privacy]"
         raise UserError(text, file=file, key="privacy", allowed=allowed) from error
+    root.handlers[:] = [one for one in root.handlers if one in before]  # it takes the log of the whole program
 
 
 def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> float:

@@ -120,7 +120,7 @@ def _batch(lines: list[int], rows: list[list[str]], wanted: Sequence[str], place
 
 def _wrong_length(found: int, layout: Layout, header: list[str]) -> Cell:
     what = "header" if layout.header else "columns"
-    allowed = f"{len(header)} cells; or another separator than {layout.separator!r}, or decimal; or {LEAVE_OUT}"
+    allowed = f"{len(header)} cells; or {LEAVE_OUT}; or, if all rows are like that, separator and decimal in [data]"
     return Cell("", f"the number of cells differs from the {what}'s", found, allowed)
 
 

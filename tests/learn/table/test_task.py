@@ -229,7 +229,7 @@ def test_a_regressions_metrics_are_in_the_targets_unit(table):
     ("changes", "key"),
     [
         ({"target": "other"}, "task.target"),
-        ({"schema": "none.toml"}, None),
+        ({"schema": "none.toml"}, "task.schema"),
         ({"schema": "agreed"}, "task.schema"),
         ({"holdout": 1.0}, "task.holdout"),
         ({"holdout": 0.2, "test_path": "t.csv"}, "task.holdout"),

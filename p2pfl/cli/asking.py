@@ -13,6 +13,7 @@ TIMEOUT_S = 5.0
 MOST_BYTES = 16 << 20
 ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`; or the folder of a federation"
 DIED = "died: its process is gone, and did not end cleanly"
+REPLACED = "not here: the key in its folder is not the member's any more"
 NOT_A_NODE = "not the status of a node"
 STATUS, FEDERATION = "/status", "/federation"
 NO_TOKEN = "needs the token: write the whole link from the node's log, in quotes"  # noqa: S105 - a reason
@@ -74,10 +75,27 @@ def read_folder(target: str) -> LocalFederation:
 
     federation = newest_here(load_config(Path(target)))
     members = [member for member in federation.members if not getattr(member, "retired", False)]
-    nodes = (
-        (member.name, load_node(node_file(federation, member.name), federation, member.name)) for member in members
+    nodes = [(member, load_node(node_file(federation, member.name), federation, member.name)) for member in members]
+    return LocalFederation(
+        federation.name,
+        tuple(
+            LocalMember(name=member.name, reason=REPLACED)
+            if _has_other_key(node.key_file, member.key)
+            else _local(member.name, node.state_dir)
+            for member, node in nodes
+        ),
     )
-    return LocalFederation(federation.name, tuple(_local(name, node.state_dir) for name, node in nodes))
+
+
+def _has_other_key(file: Path, key: bytes) -> bool:
+    """Whether the node in that folder is not the member any more whose name it has."""
+    from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    try:
+        return Identity.load(file).public != key
+    except UserError:  # it is somewhere else, or not ours to read
+        return False
 
 
 def _local(name: str, state: Path) -> LocalMember:

@@ -124,6 +124,9 @@ def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, 
     told |= {"metric": main, "main": scores.get(main), "metrics": scores}
     live = heard.get("live")
     over = heard.get("phase") in ("finished", "stopped")
+    missed = not over and bool(heard.get("quiet") or heard.get("lost"))
+    if missed:
+        told["phase"] = "not heard"
     if reason == DIED:
         told["phase"] = "died"
     return (
@@ -137,7 +140,7 @@ def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, 
             "alarms": dict.fromkeys(heard.get("standing") or (), 1),
             "privacy": None if heard.get("epsilon") is None else {"epsilon": heard["epsilon"]},
             "second_hand": {"by": heard["by"], "age_s": round(heard["age_s"], 1), "instead_of": reason},
-            "well": reason != DIED and (over or not heard.get("quiet")),
+            "well": reason != DIED and not missed,
         }
     )
 

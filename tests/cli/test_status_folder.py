@@ -137,3 +137,26 @@ def test_a_mistake_in_the_folder_is_the_users(p2pfl, ward):
     outcome = p2pfl("status", ward)
     assert outcome.code == 2
     assert "federation.toml" in outcome.err
+
+
+def test_one_that_is_not_heard_any_more_is_not_said_to_train(p2pfl, ward):
+    with serving(SAID, KNOWN) as address:
+        note_address(ward, "node0", address)
+        _, rows = told(p2pfl, ward)
+    assert rows["node3"]["phase"] == "not heard"
+    assert rows["node2"]["phase"] == "training"
+
+
+def test_the_folder_of_a_member_that_was_replaced_says_nothing_of_the_one_that_has_its_name(p2pfl, ward, dead_process):
+    """The old process died here, and the new one runs elsewhere."""
+    key = ward / "node1" / "node.key"
+    key.unlink()
+    assert p2pfl("key", key).code == 0
+    well = KNOWN | {"members": [row | {"quiet": False} for row in KNOWN["members"]]}
+    with serving(SAID, well) as address:
+        note_address(ward, "node0", address)
+        note_address(ward, "node1", address, pid=dead_process)
+        code, rows = told(p2pfl, ward)
+    assert rows["node1"]["phase"] == "training"
+    assert rows["node1"]["second_hand"]["instead_of"].startswith("not here: the key")
+    assert code == 0

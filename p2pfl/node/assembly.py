@@ -94,8 +94,10 @@ def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
     member = find_member(federation, node.name)
     identity = Identity.load(node.key_file)
     if identity.public != member.key:
+        edition = federation.edition
+        place = federation.path.name if edition is None else f"version {edition.version} of the members"
         raise UserError(
-            f"not the key that {federation.path.name} lists for {member.name}",
+            f"not the key that {place} lists for {member.name}",
             file=node.key_file,
             key="public key",
             value=public_text(identity.public),

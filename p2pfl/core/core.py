@@ -26,7 +26,7 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
-from p2pfl.core.line import INBOX, Line
+from p2pfl.core.line import INBOX, EdgeLine
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.neighbors import Neighbors
@@ -81,7 +81,7 @@ class Core:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
         self.ending = Ending(index, peers, settings)
         self.lives = Lives(index, start.life, dict(lives or {}))
-        lines: dict[int, Line] = {}
+        lines: dict[int, EdgeLine] = {}
         self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
         self.neighbors = Neighbors(
             index=index,

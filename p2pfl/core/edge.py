@@ -16,7 +16,7 @@ from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import TELLS_PER_S, EngineTime, Patience, TokenBucket, UsualTime
-from p2pfl.core.line import Line
+from p2pfl.core.line import EdgeLine
 from p2pfl.core.lives import Life, News, Start, news_bucket
 from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
 from p2pfl.core.progress import Progress, Service
@@ -74,7 +74,7 @@ class Edge:
         self.siblings = siblings
         self.start = start
         """This node's own process, as it is told in Hello."""
-        self.line = Line(peer=peer, exchanges_per_s=settings.exchanges_per_s, news=news_bucket(settings.members))
+        self.line = EdgeLine(peer=peer, exchanges_per_s=settings.exchanges_per_s, news=news_bucket(settings.members))
         self.progress = Progress(peer=peer, facts=facts, ending=ending, turns=turns)
         patience = Patience(settings.max_wait_s)
         self.service = Service(peer=peer, facts=facts, turns=turns, usual=usual, patience=patience)

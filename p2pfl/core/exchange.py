@@ -24,7 +24,7 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.limits import EngineTime, TokenBucket
-from p2pfl.core.line import Line
+from p2pfl.core.line import EdgeLine
 from p2pfl.core.messages import Ask, Busy, Reply, Request, Resync, Transaction
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord
@@ -48,7 +48,7 @@ class Exchange(ABC):
 
     initiates: ClassVar[bool]
 
-    line: Line
+    line: EdgeLine
     facts: Facts = field(repr=False, compare=False)
     settings: Settings = field(repr=False, compare=False)
     progress: Progress

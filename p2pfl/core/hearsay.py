@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from p2pfl.core.effects import Effect, NoteLife
 from p2pfl.core.facts import Facts
-from p2pfl.core.line import Line
+from p2pfl.core.line import EdgeLine
 from p2pfl.core.lives import Life, Lives, News
 from p2pfl.core.messages import MOST_LIVES_TOLD, LivesTold
 from p2pfl.core.settings import Settings
@@ -24,11 +24,11 @@ class Hearsay:
     """What one node believes and passes on of its members' lives."""
 
     lives: Lives
-    lines: Mapping[int, Line]
+    lines: Mapping[int, EdgeLine]
     facts: Facts
     settings: Settings
 
-    def welcome(self, line: Line, life: Life, known: Life | None, news: News, now: float) -> list[Effect]:
+    def welcome(self, line: EdgeLine, life: Life, known: Life | None, news: News, now: float) -> list[Effect]:
         """Tell a neighbor that has just greeted what is known; `known` is the life that it was thought to be in."""
         if not self.settings.profile.keeps_flows:
             return []
@@ -41,7 +41,7 @@ class Hearsay:
             self.lives.note_news(line.peer, line.peer)
         return _tell(line, lives) + self.pass_on_due(now)
 
-    def hear(self, line: Line, member: int, life: Life, now: float) -> tuple[list[Effect], bool]:
+    def hear(self, line: EdgeLine, member: int, life: Life, now: float) -> tuple[list[Effect], bool]:
         """A neighbor tells of somebody's life. True: the edge to that member has outlived the member's memory."""
         lives = self.lives
         if member == lives.index:
@@ -89,7 +89,7 @@ class Hearsay:
         return [NoteLife(member=None, life=lives.own), *told]
 
 
-def _tell(line: Line, lives: Sequence[tuple[int, Life]]) -> list[Effect]:
+def _tell(line: EdgeLine, lives: Sequence[tuple[int, Life]]) -> list[Effect]:
     rows = [(member, life.generation, life.name) for member, life in lives]
     parts = [tuple(rows[first : first + MOST_LIVES_TOLD]) for first in range(0, len(rows), MOST_LIVES_TOLD)]
     return [effect for part in parts for effect in line.say(LivesTold(lives=part))]

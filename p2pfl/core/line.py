@@ -68,7 +68,7 @@ INBOX = 8
 
 
 @dataclass(slots=True, kw_only=True)
-class Line:
+class EdgeLine:
     """This end of the line to one neighbor."""
 
     peer: int

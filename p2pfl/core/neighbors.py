@@ -16,7 +16,7 @@ from p2pfl.core.exchange import Exchange
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import EngineTime, UsualTime
-from p2pfl.core.line import Line
+from p2pfl.core.line import EdgeLine
 from p2pfl.core.lives import Start
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.settings import Settings
@@ -76,7 +76,7 @@ class Neighbors:
     settings: Settings
     ending: Ending
     hearsay: Hearsay
-    lines: dict[int, Line]
+    lines: dict[int, EdgeLine]
     edges: dict[int, Edge] = field(default_factory=dict)
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     usual: UsualTime = field(default_factory=UsualTime)

@@ -112,7 +112,7 @@ class SideLink(Protocol):
 
 
 @dataclass(slots=True)
-class Shared:
+class OpenSides:
     """What one session has of side channels, once the other end has offered its own."""
 
     link: SideLink
@@ -128,7 +128,7 @@ class Sides:
 
     def __init__(self, *, name_of: Callable[[int], str], on_alarm: OnAlarm) -> None:
         self._feedings: dict[str, Feeding] = {}
-        self._sessions: dict[int, Shared] = {}
+        self._sessions: dict[int, OpenSides] = {}
         self._name_of, self.on_alarm = name_of, on_alarm
         self.dropped: Counter[str] = Counter()
         """Messages on channels that are not open, by channel; of unknown types, by their number."""
@@ -150,17 +150,17 @@ class Sides:
 
         `if_free`: only where nothing else waits to be sent.
         """
-        shared = self._sessions.get(peer)
+        sides = self._sessions.get(peer)
         return (
-            shared is not None
-            and channel.name in shared.open
-            and shared.link.say(channel.pack(message), channel, if_free=if_free)
+            sides is not None
+            and channel.name in sides.open
+            and sides.link.say(channel.pack(message), channel, if_free=if_free)
         )
 
     def offered(self, link: SideLink, offer: Offer) -> None:
         """The other end has said what it has."""
         both = [feeding.channel for name, feeding in self._feedings.items() if name in offer.channels]
-        self._sessions[link.peer] = Shared(
+        self._sessions[link.peer] = OpenSides(
             link, {one.name: TokenBucket(one.per_s, tokens=one.at_once, burst=one.at_once) for one in both}
         )
         for channel in both:
@@ -168,14 +168,14 @@ class Sides:
 
     def heard(self, link: SideLink, message: Side | Unknown) -> None:
         """Raises PeerFault: the other end does what no honest node does."""
-        shared, now = self._sessions.get(link.peer), asyncio.get_running_loop().time()
-        if shared is None or shared.link is not link:
+        sides, now = self._sessions.get(link.peer), asyncio.get_running_loop().time()
+        if sides is None or sides.link is not link:
             raise PeerFault("a message on a side channel before any was offered")
         name = message.channel if isinstance(message, Side) else f"type {message.code}"
-        bucket = shared.open.get(name)
+        bucket = sides.open.get(name)
         if bucket is None or isinstance(message, Unknown):
             self.dropped[name if name in self.dropped or len(self.dropped) < MOST_OFFERS else "others"] += 1
-            if shared.vain.take(now) > 0.0:
+            if sides.vain.take(now) > 0.0:
                 raise PeerFault("more messages on channels that this node has not than an honest node sends")
             return
         if bucket.take(now) > 0.0:
@@ -184,9 +184,9 @@ class Sides:
         self._carry(link.peer, name, lambda handler: handler.hear(link.peer, content))
 
     def ended(self, link: SideLink) -> None:
-        shared = self._sessions.get(link.peer)
-        if shared is not None and shared.link is link:
-            for name in list(shared.open):
+        sides = self._sessions.get(link.peer)
+        if sides is not None and sides.link is link:
+            for name in list(sides.open):
                 self._carry(link.peer, name, lambda handler: handler.closed(link.peer))
             del self._sessions[link.peer]
 

@@ -32,7 +32,7 @@ class Say(Protocol):
     def __call__(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool: ...
 
 
-class Network(Protocol):
+class NetworkView(Protocol):
     """What a feature may know of the network edge."""
 
     @property
@@ -58,7 +58,7 @@ class NodeView:
     budget: Budget | None
     line: Callable[[], NodeLine]
     feed: Feed
-    network: Network
+    network: NetworkView
     say: Say
     clock: Callable[[], float]
     """Monotonic seconds: those of the event loop."""

@@ -9,11 +9,11 @@ from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.features.lan.beacon import own_about, prefix_of, seal
 from p2pfl.features.lan.discovery import Discovery
 from p2pfl.net.address import Address, parse_address
-from p2pfl.node.feature import Network
+from p2pfl.node.feature import NetworkView
 
 
 def discovery_of(
-    member: Member, node: NodeConfig, federation: Callable[[], FederationConfig], links: Network
+    member: Member, node: NodeConfig, federation: Callable[[], FederationConfig], links: NetworkView
 ) -> Discovery:
     """`links` are bound already, for their port is announced. `federation` is asked for the members at any time."""
     now = federation()

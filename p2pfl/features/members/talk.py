@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -19,6 +19,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.features.members.keeper import NONE, CharterKeeper
 from p2pfl.net.side import SideChannel
+from p2pfl.node.feature import Say
 
 PATIENCE_S = 30.0
 """For the next piece of a charter that was asked for; then it is asked for again."""
@@ -32,11 +33,11 @@ MOST_PART_BYTES = 48 * 1024
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
-class Said(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class CharterSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """About the charter."""
 
 
-class CharterTold(Said, frozen=True, kw_only=True, tag=1):
+class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
     """Which charter the sender has, with the 32-byte digest of it: version 0 and no digest for none. Who has an older
     one asks for it.
     """
@@ -45,13 +46,13 @@ class CharterTold(Said, frozen=True, kw_only=True, tag=1):
     fingerprint: Annotated[bytes, Meta(max_length=32)]
 
 
-class CharterAsked(Said, frozen=True, kw_only=True, tag=2):
+class CharterAsked(CharterSaid, frozen=True, kw_only=True, tag=2):
     """The sender has the charter of that `version`, and wants the one that the receiver has told of."""
 
     version: Counter
 
 
-class CharterPart(Said, frozen=True, kw_only=True, tag=3):
+class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
     """A piece of the charter that was asked for: of `size` bytes, those from `offset` on. Pieces come in order."""
 
     size: Counter
@@ -63,12 +64,6 @@ CHANNEL = SideChannel(
     "charter", CharterTold, CharterAsked, CharterPart, most_bytes=MOST_PART_BYTES + 64, per_s=5.0, at_once=400.0
 )
 """The largest charter has 22 pieces."""
-
-
-class Say(Protocol):
-    """Sends a message on a side channel to a neighbor; False where it is not sent."""
-
-    def __call__(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -135,7 +130,7 @@ class CharterTalk:
                     self._give_up(peer, talk, "and does not hand it over")
             self._ask_if_wanted(peer, talk, now)
 
-    def hear(self, peer: int, message: Said) -> None:
+    def hear(self, peer: int, message: CharterSaid) -> None:
         """Raises PeerFault: it is what no honest node sends."""
         talk, now = self._with[peer], self._clock()
         match message:

@@ -65,11 +65,11 @@ MOST_PART_BYTES = 48 * 1024
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
-class Said(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class SchemaSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """About the schema."""
 
 
-class ProposalsHeld(Said, frozen=True, kw_only=True, tag=1):
+class ProposalsHeld(SchemaSaid, frozen=True, kw_only=True, tag=1):
     """Whose proposals the sender has, a bit for each member, and the digest of the schema that it keeps, empty while it
     has none.
     """
@@ -78,7 +78,7 @@ class ProposalsHeld(Said, frozen=True, kw_only=True, tag=1):
     agreed: Annotated[bytes, Meta(max_length=32)]
 
 
-class ProposalPart(Said, frozen=True, kw_only=True, tag=2):
+class ProposalPart(SchemaSaid, frozen=True, kw_only=True, tag=2):
     """A piece of the proposal of `member`, as that node has signed it: of `size` bytes, those from `offset` on."""
 
     member: Counter
@@ -90,7 +90,7 @@ class ProposalPart(Said, frozen=True, kw_only=True, tag=2):
 CHANNEL = SideChannel(
     "schema", ProposalsHeld, ProposalPart, most_bytes=MOST_PART_BYTES + 64, per_s=200.0, at_once=4000.0
 )
-Send = Callable[[int, SideChannel, Said], object]
+Send = Callable[[int, SideChannel, SchemaSaid], object]
 
 
 class Agreement:
@@ -212,7 +212,7 @@ class SchemaTalk:
         self.neighbors[peer].is_through |= text == LEARNING
         self.changed.set()
 
-    def hear(self, peer: int, message: Said) -> None:
+    def hear(self, peer: int, message: SchemaSaid) -> None:
         """Raises PeerFault: it is what no honest node sends."""
         one = self.neighbors[peer]
         try:

@@ -154,6 +154,9 @@ def print_privacy(facts: dict[str, Any]) -> None:
     protected = "each row of a node" if facts["unit"] == "record" else "all rows of a node together"
     rounds = f"{facts['rounds']} rounds of each node"
     said = {"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"}
+    said["epsilon"] = (
+        "is for one that is there or is not; for another one, or another label, in its place it is twice that"
+    )
     if facts["test_set"] == "private":
         said["scores"] = 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'
         said["scores"] += f"; {SCORE}" if facts["task"] == TABLES else ""

@@ -117,6 +117,10 @@ def look_at_tables(
     _allow_gaps(merged, [proposal.columns[target].missing for proposal in proposals])
     by_schema = {name: _with_codes(layout, merged.contents) for name, layout in layouts.items()}
     looked = read_tables(merged.schema, paths, by_schema)
+    if positive and looked.tables and not any((table.columns[target] == 1).any() for table in looked.tables.values()):
+        seen = sorted({value for proposal in proposals for value in proposal.columns[target].values})
+        allowed = _listed(seen) if seen else "values of the target"
+        raise UserError("no row of any table has that value", key="--positive", value=positive, allowed=allowed)
     named = _naming(profiles)
     doubts = [*_doubts(profiles), *_look_like_names(profiles, merged)]
     facts, odd = survey(looked.tables, merged.schema)

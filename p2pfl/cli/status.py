@@ -238,9 +238,14 @@ def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     private = any(row["privacy"] for row in rows)
     some = SELDOM if not private or any(row["main"] is not None for row in rows) else (*SELDOM, *WITHHELD)
     empty = {key for key in some if all(row[key] in quiet for row in rows)} | set(TOLD_BELOW)
+    empty |= {TRAINING_LOSS} if "loss" in empty else set()
     names = {row["metric"] for row in rows if row["metric"]}
     head = "main metric" if len(names) > 1 else next(iter(names), "accuracy")
     return [{key: value for key, value in _measured(row, head).items() if key not in empty} for row in rows]
+
+
+TRAINING_LOSS = "training loss"
+"""The heading of what JSON calls `loss`: reports show that of the test."""
 
 
 def _spent(privacy: Mapping[str, Any]) -> str:
@@ -252,7 +257,8 @@ def _spent(privacy: Mapping[str, Any]) -> str:
 def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
     """The task's main measure stands under its name where accuracy would."""
     value = figure(row["main"], stale=True) if row["test_is_stale"] else row["main"]
-    told = {head if key == "accuracy" else key: value if key == "accuracy" else one for key, one in row.items()}
+    heads = {"accuracy": head, "loss": TRAINING_LOSS}
+    told = {heads.get(key, key): value if key == "accuracy" else one for key, one in row.items()}
     return {key: one for key, one in told.items() if key not in ("metric", "main")}
 
 

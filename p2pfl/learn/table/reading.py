@@ -316,7 +316,9 @@ def say_what_is_odd(table: Table, node: str) -> list[str]:
     if table.dropped.count:
         said.append(f"{table.path}: {table.dropped.said(len(table) + table.without_target)} (node {node})")
     if table.without_target:
-        said.append(f"{table.path}: {table.without_target} rows without a target are left out")
+        count = table.without_target
+        many = "1 row without a target is" if count == 1 else f"{count} rows without a target are"
+        said.append(f"{table.path}: {many} left out")
     if table.unseen:
         said.append(f"{table.path}: {table.unseen} cells with values that the schema does not have count as missing")
     return said

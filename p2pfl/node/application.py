@@ -118,10 +118,11 @@ class Application:
         was_there = folder.exists()
         if not await self._is_written(self._open_store):
             return None
-        store, opening = self.store, None
+        store, key = self.store, None
         try:
             recovered = assembly.recover(self.setup, store)
             engine = self._engine_of(recovered)
+            key = budget.lock(self.setup)
             opening = budget.opening(self.setup, engine.state)
             if opening is not None and not await self._is_written(lambda: opening.keep(engine.state, store)):
                 return None
@@ -146,8 +147,8 @@ class Application:
             raise
         finally:
             store.close()
-            if opening is not None:
-                opening.file.release()
+            if key is not None:
+                key.release()
             if not (was_there or self.begun):
                 shutil.rmtree(folder)
 

@@ -167,24 +167,25 @@ class Opening:
             discard_permission(self.key_file)
 
 
+def lock(setup: Setup) -> LedgerFile:
+    """Keep other processes of this machine from the key for as long as the node runs, if anything is promised or was:
+    one that is not private would tell of rows that the ledger of another one has not. Raises UserError: one has it.
+    """
+    file = LedgerFile(setup.node.key_file, setup.federation.name)
+    if plan_by(setup.learner) is not None or file.path.exists():
+        file.hold()
+    return file
+
+
 def opening(setup: Setup, state: NodeState) -> Opening | None:
     """Find out what was spent, and what a word permits; None: nothing is promised.
 
-    Raises UserError: the file beside the key, or the word there, cannot be used, or another process uses the key.
+    Raises UserError: the file beside the key, or the word there, cannot be used.
     """
     plan, file = plan_by(setup.learner), LedgerFile(setup.node.key_file, setup.federation.name)
     if plan is None:
         file.void()
         return None
-    file.hold()
-    try:
-        return _opened(setup, state, file, plan)
-    except BaseException:
-        file.release()
-        raise
-
-
-def _opened(setup: Setup, state: NodeState, file: LedgerFile, plan: Plan) -> Opening:
     key_file = setup.node.key_file
     ledger, word = reconciled(state.ledger, file.read()), read_permission(key_file)
     if word is None:

@@ -274,14 +274,15 @@ async def test_a_second_process_with_the_same_key_and_a_state_folder_of_its_own_
     first, second = begin(0), begin(1)
     await first.until(lambda: told_of(first, 1) >= 2)
     node = replace(second.setup.node, state_dir=field.folder / "elsewhere", listen="127.0.0.1:0", status_listen=None)
-    learner = Private(second.setup.learner, 900)
-    twin = Application(replace(second.setup, node=node, learner=learner), on_line=lambda _: None, features=FEATURES)
-    with pytest.raises(UserError, match="another process") as caught:
-        async with asyncio.timeout(10.0):
-            await twin.run()
-    assert caught.value.file == str(node.key_file)
-    assert learner.drawn == 0
-    assert not node.state_dir.exists()
+    twins = [Private(second.setup.learner, 900), second.setup.learner]  # and one whose rounds no ledger would know of
+    for learner in twins:
+        twin = Application(replace(second.setup, node=node, learner=learner), on_line=lambda _: None, features=FEATURES)
+        with pytest.raises(UserError, match="another process") as caught:
+            async with asyncio.timeout(10.0):
+                await twin.run()
+        assert caught.value.file == str(node.key_file)
+        assert not node.state_dir.exists()
+    assert twins[0].drawn == 0
     await second.break_off()
     again = begin(1)  # the lock went with the process
     await again.until(lambda: drawn(again) > 0)

@@ -76,7 +76,8 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
     elif not again:
         _refuse_second(described, purses)
     for one in purses:
-        give_permission(one.node.key_file, promise, raises=raises)
+        after = "" if one.ledger is None else one.ledger.word
+        give_permission(one.node.key_file, promise, raises=raises, after=after)
         if raises:
             click.echo(f"{one.name}: its budget goes on by the figures of the file when it is started")
             continue

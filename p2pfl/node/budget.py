@@ -191,12 +191,21 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
     if word is None:
         return Opening(file=file, ledger=ledger)
     if ledger is None or ledger.word != word.name:
+        _refuse_old(ledger, word, key_file)
         promise = promise_of(setup.federation, plan)
         _refuse_less(promise, word, setup)
         permitted = word.promise._replace(epsilon=word.promise.epsilon or plan.epsilon)
         found, news = _raised(ledger, permitted, key_file) if word.raises else _begun(ledger, word, permitted, plan)
         return Opening(file=file, ledger=found, key_file=key_file, news=news)
     return Opening(file=file, ledger=ledger, key_file=key_file)
+
+
+def _refuse_old(ledger: Ledger | None, word: Permission, key_file: Path) -> None:
+    """Raises UserError: it was given when there was another ledger, so it is a copy of one that has been taken."""
+    if word.after is not None and ledger is not None and word.after != ledger.word:
+        text = "was given before the budget that there is now, and has been taken once: it is an old copy"
+        allowed = "to remove it; what is to begin anew, a person says by `p2pfl privacy begin --again`"
+        raise UserError(text, file=permission_file(key_file), key="after", value=word.after, allowed=allowed)
 
 
 def _refuse_less(promise: Promise, word: Permission, setup: Setup) -> None:

@@ -34,17 +34,23 @@ budget = "{budget}"
 _KEYS = {
     "word": matching(re.compile(f"[0-9a-f]{{{2 * WORD_BYTES}}}"), f"{2 * WORD_BYTES} hexadecimal digits"),
     "budget": choice(BEGINS, RAISES),
+    "after": matching(re.compile("[0-9a-z]{0,64}"), "the word before, or nothing"),
     **{name: PRIVACY[name] for name in Promise._fields},
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """`name` is random: no two are the same. `raises`: the ledger that there is goes on; else one begins."""
+    """`name` is random: no two are the same. `raises`: the ledger that there is goes on; else one begins.
+
+    `after` is the word of the ledger that there was when it was given, empty for none: an old copy of a word is for
+    another ledger than there is now. None: an earlier version wrote it.
+    """
 
     name: str
     promise: Promise
     raises: bool = False
+    after: str | None = None
 
 
 def permission_file(key_file: Path) -> Path:
@@ -52,14 +58,15 @@ def permission_file(key_file: Path) -> Path:
     return key_file.with_suffix(SUFFIX)
 
 
-def give_permission(key_file: Path, promise: Promise, *, raises: bool = False) -> None:
-    """Permit once what the file promises now. Durable when this returns.
+def give_permission(key_file: Path, promise: Promise, *, raises: bool = False, after: str | None = None) -> None:
+    """Permit once what the file promises now, after the ledger of that word. Durable when this returns.
 
     Whoever owns the key owns the word: root may give it for a node that runs as another user. Raises StorageError: the
     disk refuses.
     """
     path = permission_file(key_file)
     text = _TEXT.format(word=secrets.token_hex(WORD_BYTES), budget=RAISES if raises else BEGINS)
+    text += "" if after is None else f'after = "{after}"\n'
     told = {name: value for name, value in promise._asdict().items() if value is not None}
     text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
     replace_file(path, [text.encode()])
@@ -97,7 +104,7 @@ def _permission_of(found: dict[str, Any], path: Path) -> Permission:
     for mistake in mistakes.found:
         raise mistake
     promise = Promise(told["unit"], told.get("epsilon"), told["delta"], told.get("noise"))
-    return Permission(name=told["word"], promise=promise, raises=told["budget"] == RAISES)
+    return Permission(name=told["word"], promise=promise, raises=told["budget"] == RAISES, after=told.get("after"))
 
 
 def discard_permission(key_file: Path) -> None:

@@ -242,6 +242,24 @@ def test_a_word_begins_one_ledger_and_never_another(tmp_path):
     assert not opened(setup, state_with()), "a wiped state goes on by the file beside the key"
 
 
+def test_an_old_copy_of_a_word_that_was_taken_begins_no_third_budget(tmp_path):
+    """A ledger names its own word alone: of the one before it knew nothing, and took it again."""
+    setup = setup_at(tmp_path)
+    give_permission(setup.node.key_file, PERMITTED, after="")
+    first = permission_file(setup.node.key_file).read_bytes()
+    state = state_with()
+    assert opened(setup, state)
+    give_permission(setup.node.key_file, PERMITTED, after=state.ledger.word)
+    assert opened(setup, state)
+    second = state.ledger
+    assert second.order == 2
+    permission_file(setup.node.key_file).write_bytes(first)  # from a backup
+    with pytest.raises(UserError, match="old copy") as caught:
+        opened(setup, state)
+    assert (caught.value.key, caught.value.file) == ("after", str(permission_file(setup.node.key_file)))
+    assert state.ledger == second
+
+
 def test_a_crash_before_the_word_is_gone_neither_wastes_a_budget_nor_begins_two(tmp_path, monkeypatch):
     setup, state = setup_at(tmp_path), state_with()
     give_permission(setup.node.key_file, PERMITTED)

@@ -226,6 +226,7 @@ class Application:
         setup, training = self.setup, self.setup.federation.training
         paid_by = budget.Budget.of(setup)
         if paid_by is not None:
+            paid_by.evidence.began_now = opening is not None and opening.began
             paid_by.look(engine.state.ledger, setup.learner.samples)
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
         each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)

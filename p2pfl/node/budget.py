@@ -150,6 +150,8 @@ class Opening:
     """Beside it lies a word that has been read; None: there is none."""
     news: str = ""
     """What is to be told of the word."""
+    began: bool = False
+    """Whether the ledger begins by it."""
 
     def keep(self, state: NodeState, store: Store) -> None:
         """Raises StorageError: the disk is full; UserError: it refuses for another reason, or the word stays.
@@ -196,7 +198,7 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
         _refuse_less(promise, word, setup)
         permitted = word.promise._replace(epsilon=word.promise.epsilon or plan.epsilon)
         found, news = _raised(ledger, permitted, key_file) if word.raises else _begun(ledger, word, permitted, plan)
-        return Opening(file=file, ledger=found, key_file=key_file, news=news)
+        return Opening(file=file, ledger=found, key_file=key_file, news=news, began=not word.raises)
     return Opening(file=file, ledger=ledger, key_file=key_file)
 
 

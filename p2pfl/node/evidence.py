@@ -27,6 +27,8 @@ class Evidence:
     """All times are those of one monotonic clock."""
 
     seen: Seen | None = None
+    began_now: bool = False
+    """Whether the ledger began at this start of the node, by a person's word."""
     _unheard: dict[int, float] = field(default_factory=dict)
     """Neighbors that have said nothing yet in their session, and when it opened."""
 
@@ -50,16 +52,19 @@ class Evidence:
     def hear(self, ledger: Ledger | None, seen: Seen) -> Ledger | None:
         """What the ledger becomes by an account that this node has signed; the same one where that is no news.
 
-        A later budget than this one is evidence, except where nothing is paid for yet: then a person has begun this one
-        knowingly, after the records of the other were lost, and it is the later one.
+        A later budget than this one is evidence, except where this one began just now and has paid for nothing: then a
+        person has begun it knowingly, after the records of the other were lost, and it is the later one. One that began
+        at an earlier start may be an old copy, of a day when it was unspent too.
         """
         found, told = ledger, seen.account
         if ledger is not None:
             own = ledger.account
             same = told[:2] == own[:2]
-            if not same and told.order >= own.order and not ledger.spent and ledger.is_whole:
+            fresh = self.began_now and not ledger.spent and ledger.is_whole
+            later = told.order > own.order or (told.order == own.order and not ledger.spent)
+            if not same and later and fresh:
                 found = replace(ledger, order=told.order + 1)
-            elif told.steps > own.steps if same else told.order > own.order:
+            elif told.steps > own.steps if same else later:
                 found = ledger.doubted(told)
         if ledger is None or found is None or (found is not ledger and not found.is_whole):
             self.seen = seen

@@ -159,8 +159,8 @@ NAME = ledger().account.name
         (ledger(2), Signed(1, NAME, 5), ledger(2, is_whole=False, signed=Signed(1, NAME, 5))),
         (ledger(2), Signed(2, 7, 1), ledger(2, is_whole=False, signed=Signed(2, 7, 1))),
         (ledger(), Signed(1, NAME, 1), ledger(is_whole=False, signed=Signed(1, NAME, 1))),
-        (ledger(), Signed(1, 7, 90), ledger(order=2)),
-        (ledger(), Signed(3, 7, 90), ledger(order=4)),
+        (ledger(), Signed(1, 7, 90), ledger(is_whole=False, signed=Signed(1, 7, 90))),
+        (ledger(), Signed(3, 7, 90), ledger(is_whole=False, signed=Signed(3, 7, 90))),
         (ledger(2), Signed(1, NAME, 4), None),
         (ledger(2), Signed(1, NAME, 3), None),
         (ledger(2), Signed(1, 7, 90), None),
@@ -175,6 +175,14 @@ def test_only_what_a_node_has_signed_and_does_not_have_is_evidence(found, told, 
     assert after == (found if becomes is None else becomes)
     assert (evidence.seen is not None) == (not after.is_whole)
     assert after.account >= told or after.is_whole, "it is signed again, so that the neighbors keep it"
+
+
+@pytest.mark.parametrize(("order", "becomes"), [(1, 2), (3, 4)])
+def test_a_budget_that_a_person_has_begun_just_now_is_later_than_all_that_were_signed(order, becomes):
+    """The records of those are lost, and the person knows. One that is restored looks the same, and began earlier."""
+    evidence = Evidence(began_now=True)
+    assert evidence.hear(ledger(), Seen(Signed(order, 7, 90), 2.5)) == ledger(order=becomes)
+    assert evidence.hear(ledger(1), Seen(Signed(order + 1, 7, 90), 2.5)).is_whole is False, "not once it has paid"
 
 
 def test_a_node_without_a_ledger_says_what_it_has_signed():

@@ -58,6 +58,13 @@ class HiddenRounds:
     samples: int
 
     def __init__(self, learner: Learner, protection: Protection, node: int) -> None:
+        """Raises UserError: the model has whole numbers that may count rows: they stay here, and exported files have
+        them as they are. How many batches a norm has seen, torch counts of itself.
+        """
+        whole = [name for name, array in learner.local_state().items() if array.dtype.kind in "iu"]
+        if counts := [name for name in whole if not name.endswith("num_batches_tracked")]:
+            text = "tensors of whole numbers are not hidden, and an exported model would have them"
+            raise UserError(text, key="task", value=", ".join(counts), allowed="a model without such tensors")
         self.learner = learner
         self.node = node
         self.protected = Protected(protection, learner.samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.privacy.chance import Secret, Seeded
 from p2pfl.learn.privacy.gaussian import UNIT
-from p2pfl.learn.privacy.member import hide_round
+from p2pfl.learn.privacy.member import HiddenRounds, hide_round
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.quadratic import QuadraticTask
 from tests.learn.privacy.conftest import QUIET, plan
@@ -124,3 +125,11 @@ def test_a_kept_optimizer_that_ends_in_no_number_is_hidden_as_well(protected):
     begun, kept = RoundStart(mine.initial()), mine.local_state()
     assert np.array_equal(mine.train(begun, 0).vector, begun.model)
     assert all(np.array_equal(value, kept[name]) for name, value in mine.local_state().items())
+
+
+def test_a_model_that_counts_rows_in_whole_numbers_is_refused():
+    """No noise hides them, and an exported model has them."""
+    counting = SimpleNamespace(local_state=lambda: {"seen": np.array([152, 168]), "n.num_batches_tracked": np.array(7)})
+    with pytest.raises(UserError, match="whole numbers are not hidden") as caught:
+        HiddenRounds(counting, None, 0)
+    assert caught.value.value == "seen"

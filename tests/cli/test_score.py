@@ -55,7 +55,7 @@ def test_a_table_kept_for_testing_is_scored_with_intervals(p2pfl, pair, tmp_path
     assert outcome.code == 0, outcome.err
     found = json.loads(outcome.out)
     assert (found["rows"], found["classes"]) == (8, {"negative": 4, "positive": 4})
-    assert "1 rows without a target are left out" in outcome.err
+    assert "1 row without a target is left out" in outcome.err
     by_name = {row["metric"]: row for row in found["metrics"]}
     assert by_name["accuracy"]["value"] == pytest.approx(6 / 8)
     assert (by_name["accuracy"]["low"], by_name["accuracy"]["high"]) == pytest.approx(intervals.wilson(6 / 8, 8))

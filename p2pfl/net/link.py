@@ -87,6 +87,12 @@ class Shared:
             return act()
         return await asyncio.get_running_loop().run_in_executor(self.executor, act)
 
+    def tell_of_version(self, peer: int, fault: OtherVersionError) -> None:
+        """Once: it stays so until somebody installs another version, and the neighbors go on dialing."""
+        if peer not in self.strange_versions:
+            self.strange_versions.add(peer)
+            self.log.warning("%s: %s: both need versions of p2pfl that share one", self.name_of(peer), fault)
+
 
 class Owner(Protocol):
     def delivered(self, link: PeerLink, message: Message) -> None: ...
@@ -399,18 +405,11 @@ class PeerLink:
             return
         self._traffic.faults += 1
         if isinstance(fault, OtherVersionError):
-            self._tell_of_version(fault)
+            self._shared.tell_of_version(self.peer, fault)
         elif self._traffic.faults <= LOUD_FAULTS:
             name, what = self._shared.name_of(self.peer), clip(str(fault), REASON_BYTES)
             self._shared.log.warning("session %d with %s: %s", self.number, name, what)
         self.end(f"{MALFORMED if isinstance(fault, MalformedError) else 'protocol fault: '}{fault}")
-
-    def _tell_of_version(self, fault: OtherVersionError) -> None:
-        """Once: it stays so until somebody installs another version, and the neighbors go on dialing."""
-        if self.peer not in self._shared.strange_versions:
-            self._shared.strange_versions.add(self.peer)
-            name = self._shared.name_of(self.peer)
-            self._shared.log.warning("%s: %s: both need versions of p2pfl that share one", name, fault)
 
 
 def batches(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:

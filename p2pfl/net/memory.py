@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
-from collections.abc import Awaitable, Coroutine
+from collections import deque
+from collections.abc import Coroutine
 from logging import Logger
 from typing import Any, TypeVar
 
@@ -25,19 +26,20 @@ CLOSED = "closed by the peer"
 
 
 class MemoryLine(Line):
-    """One end of a pair. `over` is set when either end closes."""
+    """One end of a pair. `turned` wakes whoever waits at either end: something has come, gone, or is over."""
 
-    def __init__(self, over: asyncio.Event) -> None:
+    def __init__(self, turned: asyncio.Event) -> None:
         super().__init__()
-        self.coming: asyncio.Queue[bytes] = asyncio.Queue(MOST_CHUNKS)
+        self.coming: deque[bytes] = deque()
         self.came = 0
+        self.closed = False
         self.other = self
-        self._over, self._closed = over, False
+        self._turned = turned
 
     @classmethod
     def pair(cls) -> tuple[MemoryLine, MemoryLine]:
-        over = asyncio.Event()
-        one, other = cls(over), cls(over)
+        turned = asyncio.Event()
+        one, other = cls(turned), cls(turned)
         one.other, other.other = other, one
         return one, other
 
@@ -53,34 +55,35 @@ class MemoryLine(Line):
     def bytes_came(self) -> int:
         return self.came
 
+    @property
+    def _is_over(self) -> bool:
+        return self.closed or self.other.closed
+
     async def _push(self, data: bytes) -> None:
-        if self._over.is_set() or not await self._unless_over(self.other.coming.put(bytes(data))):
+        while len(self.other.coming) >= MOST_CHUNKS and not self._is_over:
+            await self._turn()
+        if self._is_over:
             raise GoneError(CLOSED)
+        self.other.coming.append(bytes(data))
         self.other.came += len(data)
+        self._turned.set()
 
     async def _pull(self) -> bytes:
         """What had been sent before the other end closed still comes."""
-        if self.coming.empty() and not self._over.is_set():
-            coming = asyncio.ensure_future(self.coming.get())
-            if await self._unless_over(coming):
-                return coming.result()
-        if self._closed or self.coming.empty():
+        while not self.coming and not self._is_over:
+            await self._turn()
+        if self.closed or not self.coming:
             raise GoneError(CLOSED)
-        return self.coming.get_nowait()
+        self._turned.set()
+        return self.coming.popleft()
 
     async def close(self, within_s: float) -> None:  # noqa: ARG002 - as a line does
-        self._closed = True
-        self._over.set()
+        self.closed = True
+        self._turned.set()
 
-    async def _unless_over(self, work: Awaitable[Any]) -> bool:
-        """Whether it was done; else it is cancelled."""
-        doing, ending = asyncio.ensure_future(work), asyncio.ensure_future(self._over.wait())
-        try:
-            await asyncio.wait({doing, ending}, return_when=asyncio.FIRST_COMPLETED)
-            return bool(doing.done())
-        finally:
-            ending.cancel()
-            doing.cancel()
+    async def _turn(self) -> None:
+        self._turned.clear()
+        await self._turned.wait()
 
 
 class MemoryVisit:

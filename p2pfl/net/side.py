@@ -141,6 +141,13 @@ class Sides:
             raise ValueError(f"more than {MOST_OFFERS} side channels")
         self._feedings[name] = feeding
 
+    def drop(self, feeding: Feeding) -> None:
+        """Its feature is off: the channel is closed with all, and offered to nobody any more."""
+        name = feeding.channel.name
+        for peer in list(self._sessions):
+            self._close(peer, name)
+        self._feedings.pop(name, None)
+
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._feedings))
@@ -163,8 +170,8 @@ class Sides:
         self._sessions[link.peer] = OpenSides(
             link, {one.name: TokenBucket(one.per_s, tokens=one.at_once, burst=one.at_once) for one in both}
         )
-        for channel in both:
-            self._carry(link.peer, channel.name, lambda handler: handler.opened(link.peer))
+        for name in [channel.name for channel in both]:
+            self._carry(link.peer, name, lambda handler: handler.opened(link.peer))
 
     def heard(self, link: SideLink, message: Side | Unknown) -> None:
         """Raises PeerFault: the other end does what no honest node does."""
@@ -186,9 +193,9 @@ class Sides:
     def ended(self, link: SideLink) -> None:
         sides = self._sessions.get(link.peer)
         if sides is not None and sides.link is link:
-            for name in list(sides.open):
-                self._carry(link.peer, name, lambda handler: handler.closed(link.peer))
             del self._sessions[link.peer]
+            for name in sides.open:
+                self._carry(link.peer, name, lambda handler: handler.closed(link.peer))
 
     def _carry(self, peer: int, name: str, act: Callable[[Handler], object]) -> None:
         feeding = self._feedings[name]
@@ -199,10 +206,16 @@ class Sides:
         except Exception as error:
             if feeding.guards:
                 raise
-            if self._sessions[peer].open.pop(name, None) is None:
-                return
-            with suppress(Exception):
-                feeding.handler.closed(peer)
+            self._close(peer, name)
             what = f"{type(error).__name__}: {error}"
             text = f"channel {name} is closed with {self._name_of(peer)}, the session goes on: it failed ({what})"
             self.on_alarm(FAILED, peer, text)
+
+    def _close(self, peer: int, name: str) -> bool:
+        """Whether it was open. The handler forgets the neighbor, if it still can."""
+        sides = self._sessions.get(peer)
+        if sides is None or sides.open.pop(name, None) is None:
+            return False
+        with suppress(Exception):
+            self._feedings[name].handler.closed(peer)
+        return True

@@ -157,11 +157,8 @@ class Application:
         federation, there = self.setup.federation, {feature.name for feature in self.features}
         for name, key in needed_features(federation).items():
             if name not in there:
-                text, allowed = (
-                    f"needs the feature {name}, which this node does not have",
-                    "a node with it, or no such key",
-                )
-                raise UserError(text, file=federation.path, key=key, allowed=allowed)
+                text = f"needs the feature {name}, which this node does not have"
+                raise UserError(text, file=federation.path, key=key, allowed="a node with it, or no such key")
         for feature in self.features:
             feature.check(self.setup)
 

@@ -10,20 +10,24 @@ from typing import Any, TypeVar
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.net.links import Links
-from p2pfl.net.side import FAILED
+from p2pfl.net.side import FAILED, Feeding
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.reporting.status import NodeResult, NodeStatus
 
 T = TypeVar("T", bound=Attached)
 
 FIELDS = frozenset(NodeStatus.__struct_fields__)
+Errors = tuple[type[Exception], ...]
+MISTAKES: Errors = (UserError, StorageError)
+"""While the node starts the user has to do something: an address is taken, a disk is full."""
 
 
 class Attachments:
     """`links` are not open yet. Raises ValueError: two features have a side channel of one name."""
 
     def __init__(self, features: Iterable[Feature], view: NodeView, links: Links) -> None:
-        self._alarm = view.alarm
+        self._alarm, self._setup, self._sides = view.alarm, view.setup, links.sides
+        self._feedings: dict[Feature, tuple[Feeding, ...]] = {}
         self._attached: dict[Feature, Attached] = {}
         for feature in features:
             try:
@@ -32,6 +36,7 @@ class Attachments:
             except Exception as error:  # noqa: BLE001 - whatever it is
                 self._give_up(feature, error)
                 continue
+            self._feedings[feature] = feedings
             for feeding in feedings:
                 links.sides.add(feeding)
             if found is not None:
@@ -65,10 +70,10 @@ class Attachments:
         return found
 
     async def opening(self, until_over: AsyncExitStack) -> None:
-        await self._in_turn(lambda one: one.opening(until_over))
+        await self._in_turn(lambda one: one.opening(until_over), MISTAKES)
 
     async def opened(self, until_closed: AsyncExitStack) -> None:
-        await self._in_turn(lambda one: one.opened(until_closed))
+        await self._in_turn(lambda one: one.opened(until_closed), MISTAKES)
 
     def begin(self) -> None:
         self._each(lambda _, one: one.begin())
@@ -93,22 +98,25 @@ class Attachments:
             except Exception as error:  # noqa: BLE001 - whatever it is
                 self._give_up(feature, error)
 
-    async def _in_turn(self, work: Callable[[Attached], Awaitable[None]]) -> None:
+    async def _in_turn(self, work: Callable[[Attached], Awaitable[None]], passing: Errors = ()) -> None:
         for feature, one in list(self._attached.items()):
-            await self._carry(feature, partial(work, one))
+            await self._carry(feature, partial(work, one), passing)
 
-    async def _carry(self, feature: Feature, work: Callable[[], Awaitable[None]]) -> None:
+    async def _carry(self, feature: Feature, work: Callable[[], Awaitable[None]], passing: Errors = ()) -> None:
+        """Errors of the kinds `passing` are the node's."""
         try:
             await work()
-        except (UserError, StorageError):
-            raise  # the user has to do something: an address is taken, a disk is full
+        except passing:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is
             self._give_up(feature, error)
 
     def _give_up(self, feature: Feature, error: Exception) -> None:
         """Raises the error where the feature guards something."""
-        if feature.guards:
+        if feature.guards(self._setup()):
             raise error
         self._attached.pop(feature, None)
+        for feeding in self._feedings.pop(feature, ()):
+            self._sides.drop(feeding)
         what = f"{type(error).__name__}: {error}"
         self._alarm(FAILED, None, f"{feature.name} is off, and the node goes on: it failed ({what})")

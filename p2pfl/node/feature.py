@@ -46,13 +46,14 @@ class NetworkView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """All that a feature gets of its node. `core`, `status`, `presence` and `workshop` are there to look at."""
+    """All that a feature gets of its node. `core`, `status`, `thread` and `workshop` are there to look at."""
 
     setup: Callable[[], Setup]
     """What the files say, with the federation of now."""
     core: Core
     status: Status
     presence: Presence
+    """Told how long nothing has come of a neighbor, by whoever counts that (`silent_s`)."""
     workshop: Workshop
     thread: EngineThread
     budget: Budget | None
@@ -88,7 +89,7 @@ class Attached:
         return {}
 
     async def opening(self, until_over: AsyncExitStack) -> None:
-        """There is no state on disk yet, and no door open."""
+        """No door is open, and this start has no snapshot yet. A UserError stops the start, here and in `opened`."""
 
     async def opened(self, until_closed: AsyncExitStack) -> None:
         """The doors are open."""
@@ -113,8 +114,10 @@ class Feature:
     """One room. `name` is that of the room."""
 
     name = ""
-    guards = False
-    """Whether a failure stops the node. Else it ends the feature alone, with an alarm."""
+
+    def guards(self, setup: Setup) -> bool:  # noqa: ARG002 - some guard whatever the files say
+        """Whether a failure stops the node. Else it ends the feature alone, with an alarm."""
+        return False
 
     def check(self, setup: Setup) -> None:
         """Before anything is written. Raises UserError: the files ask for what cannot be."""

@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from p2pfl import Federation, UserError
 from p2pfl.config.load import load_config, load_node
 from p2pfl.crypto.identity import public_text
+from p2pfl.errors import StorageError
+from p2pfl.features.status.feature import StatusFeature
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
@@ -59,8 +62,11 @@ def told(monkeypatch):
 class Failing(Feature):
     """Each hook works, but for one."""
 
-    def __init__(self, hook, *, guards=False):
-        self.name, self.hook, self.guards = f"that fails at {hook}", hook, guards
+    def __init__(self, hook, *, guards=False, error=ZeroDivisionError):
+        self.name, self.hook, self.is_guard, self.error = f"that fails at {hook}", hook, guards, error
+
+    def guards(self, setup):
+        return self.is_guard
 
     def attach(self, node):
         self.fail("attach")
@@ -68,7 +74,7 @@ class Failing(Feature):
 
     def fail(self, hook):
         if hook == self.hook:
-            raise ZeroDivisionError(f"at {hook}")
+            raise self.error(f"at {hook}")
 
 
 class Fails(Attached):
@@ -114,6 +120,22 @@ def test_features_for_eyes_only_that_fail_go_off_with_an_alarm_each_and_the_node
     off = "is off, and the node goes on: it failed (ZeroDivisionError: at"
     texts = {text for kind, _, text in told if kind == "feature-failed"}
     assert texts == {f"that fails at {hook} {off} {hook})" for hook in HOOKS}
+
+
+@pytest.mark.parametrize("hook", ["run", "farewell", "over"])
+def test_nor_does_a_mistake_or_a_full_disk_end_the_node_once_it_runs(tmp_path, told, hook):
+    """Only at the start is there somebody to mend it."""
+    features = (Failing(hook, error=UserError), Failing(hook, error=StorageError))
+    report = run(tmp_path, Federation(rounds=8, **SMALL), features)
+    assert [node.finished for node in report.nodes] == [True] * 2
+    assert len([kind for kind, *_ in told if kind == "feature-failed"]) == 4
+
+
+def test_what_is_shown_guards_where_neighbors_bear_witness_of_a_budget():
+    """Else a node that cannot hear them would spend again what it has forgotten."""
+    for privacy, guards in ((None, False), (object(), True)):
+        setup = SimpleNamespace(federation=SimpleNamespace(privacy=privacy))
+        assert StatusFeature().guards(setup) is guards
 
 
 @pytest.mark.parametrize("hook", ["attach", "begin", "run", "opened"])

@@ -20,6 +20,7 @@ from p2pfl.features.status.page_server import StatusPage
 from p2pfl.features.status.spread import CHANNEL, VitalsTold
 from p2pfl.features.status.witness import Witness
 from p2pfl.net.side import Feeding
+from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import needs_of
 from p2pfl.node.feature import Attached, Feature, NodeView
 from p2pfl.reporting.status import NodeResult
@@ -40,6 +41,10 @@ PAGE_LINGERS_S = 2.0
 
 class StatusFeature(Feature):
     name = "status"
+
+    def guards(self, setup: Setup) -> bool:
+        """With a privacy budget, what neighbors remember that the node has signed comes with the rows of vitals."""
+        return setup.federation.privacy is not None
 
     def attach(self, node: NodeView) -> Attached:
         return Shown(node)
@@ -81,7 +86,8 @@ class Shown(Attached):
         return self._node.say(peer, CHANNEL, message, if_free=not urgent)
 
     def feedings(self) -> tuple[Feeding, ...]:
-        return (Feeding(channel=CHANNEL, handler=self.display),)
+        guards = self._node.budget is not None
+        return (Feeding(channel=CHANNEL, handler=self.display, guards=guards),)
 
     async def opening(self, until_over: AsyncExitStack) -> None:
         """The page is there before the first snapshot, and after the doors: the disk may have to be waited for. The

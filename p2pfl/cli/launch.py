@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from p2pfl.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import FederationConfig
+    from p2pfl.config.model import FederationConfig, NodeConfig
     from p2pfl.fleet.fleet import Fleet, Lies
     from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
@@ -154,6 +155,7 @@ def run_fleet(
     fleet = Fleet(federation, lies, spawn=spawn, restart=restart, verbose=verbose)
     with claimed(federation, [child.node for child in fleet.children]):
         _require_budget(federation)
+        _require_free_ports([child.node for child in fleet.children])
         logs = open_logs(log)
         try:
             written = asyncio.run(_watch(fleet, quiet=quiet, logs=logs))
@@ -190,6 +192,24 @@ def _require_budget(federation: FederationConfig) -> None:
         click.echo(f"warning: {name} has no privacy budget: it will only mix", err=True)
     for name, figures in less.items():
         click.echo(f"warning: {name} will only mix, for less is promised than was permitted: {figures}", err=True)
+
+
+def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:
+    """Where others have them, one node after the other would start in vain. Raises ExceptionGroup of UserErrors."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.net.address import require_free  # noqa: PLC0415 - as above
+
+    mistakes = []
+    for node in nodes:
+        for key, place in (("listen", node.listen), ("status_listen", node.status_listen)):
+            try:
+                if place is not None:
+                    require_free(place, f"node.{key}")
+            except UserError as error:
+                error.file = str(node.path)
+                mistakes.append(error)
+    if mistakes:
+        raise ExceptionGroup("ports that others have", mistakes)
 
 
 def _compare(written: Report, fleet: Fleet) -> None:

@@ -74,6 +74,22 @@ def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
     )
 
 
+def require_free(text: str, key: str) -> None:
+    """Whether a node could listen there now; nothing is held. Port 0 always can. Raises UserError: it could not."""
+    address = parse_address(text, key)
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                trial.bind(place)
+    except OSError as error:
+        raise cannot_listen(address, error, key) from None
+
+
 def own_address() -> str:
     """The address of this machine that others on its network use, as well as it can know. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -155,7 +155,7 @@ def print_privacy(facts: dict[str, Any]) -> None:
     rounds = f"{facts['rounds']} rounds of each node"
     said = {"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"}
     said["epsilon"] = (
-        "is for one that is there or is not; for another one, or another label, in its place it is twice that"
+        "is for data that are there or are empty; for others in their place, or another label, it is twice that"
     )
     if facts["test_set"] == "private":
         said["scores"] = 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'

@@ -13,9 +13,9 @@ from contextlib import suppress
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.features.status.hearing import Hearing
-from p2pfl.features.status.lookout import OVER, STARTING_S, Lookout
+from p2pfl.features.status.lookout import STARTING_S, Lookout
 from p2pfl.features.status.overview import Overview
-from p2pfl.features.status.spread import Send, VitalsRow, VitalsSpread, VitalsTold, period_s
+from p2pfl.features.status.spread import OVER, Send, VitalsRow, VitalsSpread, VitalsTold, period_s
 from p2pfl.features.status.witness import NOTHING, Witness
 from p2pfl.node.status import Status
 from p2pfl.reporting.measures import value_of
@@ -25,6 +25,8 @@ from p2pfl.software import software
 
 LEAST_BETWEEN_S = 0.9
 """The least time between two own rows, whatever happens."""
+LAST_EVERY_S = 0.25
+"""How often a node that is about to end tries again to tell what is still to be told."""
 
 
 class Display:
@@ -121,16 +123,21 @@ class Display:
         self.overview.keep_point(now)
 
     async def farewell(self, wait_s: float = 0.0) -> None:
-        """Say the last word before the doors close, and wait as long, at most, for those of the others."""
+        """Say the last word before the doors close, and pass on those of the others: wait as long for them, at most."""
         now = time.monotonic()
         own = self._own()
         self._say(own if self.tells else _account_alone(own), now)
         self.spread.tick(now, last=True)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while self.tells and self._somebody_goes_on():
-                    self._news.clear()
+        until = asyncio.get_running_loop().time() + wait_s
+        while self.tells and (self._somebody_goes_on() or self.spread.owes):
+            self._news.clear()
+            left_s = until - asyncio.get_running_loop().time()
+            if left_s <= 0.0:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, LAST_EVERY_S)):
                     await self._news.wait()
+            self.spread.tick(time.monotonic(), last=True)  # to some neighbors nobody else will bring what has come
 
     def see_end(self) -> None:
         """The own row as it is when all is over, for pages that are open."""

@@ -11,7 +11,7 @@ from p2pfl.core.core import Core
 from p2pfl.core.facts import Phase
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import StorageError
-from p2pfl.features.status.spread import VitalsRow
+from p2pfl.features.status.spread import OVER, VitalsRow
 from p2pfl.learn.losses import DRIVEN, NOISY, Growth, Losses
 from p2pfl.learn.metrics import Measure
 from p2pfl.node.feed import Feed
@@ -26,8 +26,6 @@ STARTING_S = 60.0
 LINES = 12.0
 """So many events of members that are no neighbors are told at once; then one in five minutes."""
 LINES_PER_S = 1 / 300
-OVER = ("finished", "stopped")
-"""Phases after which nothing is to be heard from a member."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -14,8 +14,7 @@ import msgspec
 
 from p2pfl.config.model import Edges, FederationConfig, Member
 from p2pfl.features.status.curves import FIGURES, Curves
-from p2pfl.features.status.lookout import OVER
-from p2pfl.features.status.spread import LEAST_PERIOD_S, VitalsRow, period_s
+from p2pfl.features.status.spread import LEAST_PERIOD_S, OVER, VitalsRow, period_s
 from p2pfl.learn.metrics import Measure
 from p2pfl.node.feed import Feed
 from p2pfl.reporting.overview import FederationStatus, FederationStep, MemberRow

@@ -35,7 +35,8 @@ HEARD_ROWS_PER_S = 8.0
 """Rows that are read of one neighbor, beside HEARD_AT_ONCE: twice what an honest one sends."""
 HEARD_AT_ONCE = 64.0
 OLDEST_S = 10_000_000
-
+OVER = ("finished", "stopped")
+"""Phases after which nothing is to be heard from a member."""
 
 MOST_ROWS = 16
 """Rows in one message."""
@@ -213,15 +214,17 @@ class VitalsSpread:
     def tick(self, now: float, *, last: bool = False) -> None:
         """Send what neighbors lack, as far as each line is free and its share allows. Call about once a second.
 
-        `last`: this node is about to end, and its own row goes out in any case.
+        `last`: this node is about to end. Its own row, and the last ones of others, which nobody else may bring to this
+        neighbor, go out whatever they cost.
         """
         self.hurries = False
         for peer, listener in self._listeners.items():
             tokens = listener.fill(now) - MESSAGE_BYTES
             chosen: list[int] = []
-            for member in listener.lacks:
+            lacks = sorted(listener.lacks, key=self._is_last, reverse=True) if last else list(listener.lacks)
+            for member in lacks:
                 cost = len(self.rows[member].raw) + ROW_BYTES
-                if len(chosen) == MOST_ROWS or (cost > tokens and not (last and member == self.own)):
+                if len(chosen) == MOST_ROWS or (cost > tokens and not (last and self._is_last(member))):
                     break
                 tokens -= cost
                 chosen.append(member)
@@ -231,6 +234,15 @@ class VitalsSpread:
             listener.lacks = {member: None for member in listener.lacks if member not in chosen}
             if not self._send(peer, self._told(chosen, now)):
                 listener.lacks, listener.tokens = before
+
+    @property
+    def owes(self) -> bool:
+        """Whether a neighbor with a session lacks what goes out last."""
+        return any(self._is_last(member) for listener in self._listeners.values() for member in listener.lacks)
+
+    def _is_last(self, member: int) -> bool:
+        """Of a node that is about to end: whether a row must not stay behind."""
+        return member == self.own or self.rows[member].vitals.phase in OVER
 
     def _told(self, members: list[int], now: float) -> VitalsTold:
         rows = [self.rows[member] for member in members]

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.config.model import NodeConfig
+from p2pfl.features.privacy.feature import PrivacyFeature, Private
 from p2pfl.features.status import whereabouts
 from p2pfl.features.status.display import Display
 from p2pfl.features.status.hearing import Hearing
@@ -69,6 +70,7 @@ class Shown(Attached):
             losses=node.workshop.losses,
         )
         hearing = Hearing(node.network.came)
+        private = private_of(node)
         node.presence.silent_s = hearing.silent_s
         self.display = Display(
             federation=lambda: node.setup().federation,
@@ -79,14 +81,14 @@ class Shown(Attached):
             watch=watch,
             hearing=hearing,
             send=self._send,
-            witness=None if node.budget is None else Witness(node.budget, node.thread),
+            witness=None if private is None else Witness(private.budget, node.thread),
         )
 
     def _send(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
         return self._node.say(peer, CHANNEL, message, if_free=not urgent)
 
     def feedings(self) -> tuple[Feeding, ...]:
-        guards = self._node.budget is not None
+        guards = private_of(self._node) is not None
         return (Feeding(channel=CHANNEL, handler=self.display, guards=guards),)
 
     async def opening(self, until_over: AsyncExitStack) -> None:
@@ -132,6 +134,12 @@ class Shown(Attached):
         if self._page is not None:
             self.display.see_end()
             await self._page.conclude("finished" if result.finished else "stopped", PAGE_LINGERS_S)
+
+
+def private_of(node: NodeView) -> Private | None:
+    """What pays for the node's rounds."""
+    found = node.other(PrivacyFeature.name)
+    return found if isinstance(found, Private) else None
 
 
 def page_address(node: NodeConfig, page: StatusPage | None) -> str | None:

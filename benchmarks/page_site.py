@@ -98,8 +98,8 @@ class Made:
         core: Any = SimpleNamespace(
             edges=self.edges,
             facts=SimpleNamespace(rounds=0, alone=0),
-            rounds=SimpleNamespace(phase=Phase.TRAINING),
-            lives=SimpleNamespace(own=SimpleNamespace(name=7)),
+            phase=Phase.TRAINING,
+            life=SimpleNamespace(name=7),
         )
         watch = Lookout(
             core=core,

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.core import Core
+from p2pfl.core.course import Course
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -130,7 +130,7 @@ class Application:
                 if not await self._is_written(partial(one.keep, engine.state, store)):
                     return None
             self._look_for_room(engine)
-            core = assembly.make_core(self.setup, engine.state, fresh=recovered is None)
+            core = self._course(engine.state, fresh=recovered is None)
             self.in_force.built()
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
@@ -213,10 +213,22 @@ class Application:
             self.driver.feed.settle("storage-restored", None)
         self.lines.tell()
 
+    def _course(self, state: NodeState, *, fresh: bool) -> Course:
+        """Gossip, unless a feature brings another way to learn. Raises UserError: two do."""
+        found = {}
+        for feature in self.features:
+            with attachments.starting(feature, "course"):
+                course = feature.course(self.setup, state)
+            if course is not None:
+                found[feature.name] = course
+        if len(found) > 1:
+            raise UserError(f"{' and '.join(found)} each bring a course", allowed="one of them")
+        return next(iter(found.values()), None) or assembly.make_core(self.setup, state, fresh=fresh)
+
     def _engine_of(self, recovered: NodeState | None) -> Engine:
         return assembly.make_engine(self.setup, recovered)
 
-    def _assemble(self, core: Core, engine: Engine, store: Store) -> Driver:
+    def _assemble(self, core: Course, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
         each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
@@ -248,7 +260,7 @@ class Application:
         return driver
 
     async def _serve(
-        self, core: Core, engine: Engine, driver: Driver, kept: Mapping[Feature, Recovered]
+        self, core: Course, engine: Engine, driver: Driver, kept: Mapping[Feature, Recovered]
     ) -> NodeResult | None:
         """Once there is a snapshot doors open, then the core starts; on the way out neighbors hear goodbye before the
         threads end. The status page is there for longer: the disk may have to be waited for.
@@ -291,7 +303,7 @@ class Application:
     def _fields_of_features(self) -> dict[str, Any]:
         return self.attached.status()
 
-    def _view(self, core: Core, driver: Driver, links: Links) -> NodeView:
+    def _view(self, core: Course, driver: Driver, links: Links) -> NodeView:
         return NodeView(
             setup=lambda: self.setup,
             core=core,
@@ -305,11 +317,12 @@ class Application:
             say=links.sides.say,
             clock=driver.loop.time,
             alarm=driver.alarm,
+            carry_out=driver.carry_out,
             amend=self.in_force.amend,
             trust_anew=self.in_force.trust_anew,
         )
 
-    def _status(self, core: Core, driver: Driver, links: Links) -> Status:
+    def _status(self, core: Course, driver: Driver, links: Links) -> Status:
         setup = self.setup
         return Status(
             name=setup.member.name,
@@ -374,7 +387,7 @@ class Application:
 
     async def _upkeep(self) -> None:
         """What is due by the clock: snapshots, the distance to the neighbors for whoever asks, who is missing."""
-        driver, phases = self.driver, self.status.core.rounds
+        driver, course = self.driver, self.status.core
         assert driver is not None  # noqa: S101 - it has begun
         began = saved_at = time.monotonic()
         told = False
@@ -385,11 +398,11 @@ class Application:
                 told = True
                 self.lines.say_who_is_missing(self.setup.federation.gossip.start_wait_s)
             self.lines.look()
-            if phases.phase is Phase.WAITING:
+            if course.phase is Phase.WAITING:
                 self.lines.tell()
             driver.presence.look(now)
             self.attached.look()
-            if phases.phase in (Phase.CLOSING, Phase.LINGERING):
+            if course.phase in (Phase.CLOSING, Phase.LINGERING):
                 driver.local.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:
                 saved_at = now

@@ -6,7 +6,7 @@ The node names none of them, and learns without any. What a feature leaves out i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.core import Core
+from p2pfl.core.course import Course
+from p2pfl.core.effects import Effect
 from p2pfl.engine.state import NodeState
 from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.net.visits import Charters
@@ -69,7 +70,7 @@ class NodeView:
 
     setup: Callable[[], Setup]
     """What the files say, with the federation of now."""
-    core: Core
+    core: Course
     status: Status
     presence: Presence
     """Told how long nothing has come of a neighbor, by whoever counts that (`silent_s`)."""
@@ -82,6 +83,8 @@ class NodeView:
     clock: Callable[[], float]
     """Monotonic seconds: those of the event loop."""
     alarm: Callable[[str, int | None, str], None]
+    carry_out: Callable[[Iterable[Effect]], None]
+    """What this feature's course has decided beside its answers to events."""
     amend: Callable[[FederationConfig], None]
     """Go by a changed federation from the end of the round on. Raises UserError: not while the node runs."""
     trust_anew: Callable[[], None]
@@ -164,6 +167,10 @@ class Feature:
 
     def recover(self, found: Recovery) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
         """Look at what was found on disk, and correct it. Raises UserError: it cannot be used."""
+        return None
+
+    def course(self, setup: Setup, state: NodeState) -> Course | None:  # noqa: ARG002 - most leave gossip as it is
+        """How this node learns, from the state that it has; None: by gossip. At most one feature has one."""
         return None
 
     def attach(self, node: NodeView) -> Attached | None:

@@ -35,7 +35,7 @@ from p2pfl.node.feature import Feature, NodeView, Recovered, Recovery
 from p2pfl.node.federation_in_force import FederationInForce, Live
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.model_files import ModelFiles
-from p2pfl.node.plug_ins import all_features
+from p2pfl.node.plug_ins import alarm_texts, all_features
 from p2pfl.node.progress_lines import ProgressLines
 from p2pfl.node.reloading import reloading_of
 from p2pfl.node.round_callback import EachRound, OnRound
@@ -253,9 +253,11 @@ class Application:
             on_closed=self._closed,
             compute=None if self.shared is None else self.shared.compute,
         )
+        texts = alarm_texts(self.features)
         driver = self.driver = Driver(
             core, self.thread, local, name_of=self._name_of, on_amended=self.in_force.took_effect
         )
+        driver.feed.texts = texts
         self.thread.listener = driver
         return driver
 

@@ -12,6 +12,7 @@ from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.config.tables import Mistakes, unknown_keys
 from p2pfl.errors import UserError
 from p2pfl.node.feature import Feature
+from p2pfl.reporting.alarms import ALARMS, AlarmText
 
 ALLOWED = "file.py:object or package.module:object, a class derived from p2pfl.node.feature.Feature"
 
@@ -39,6 +40,18 @@ def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tupl
                 text, key = f"the feature {feature.name} needs {name}, which is not there", f"features.{feature.name}"
                 raise UserError(text, file=federation.path, key=key, allowed=", ".join(sorted(names)))
     return tuple(found)
+
+
+def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
+    """What is said of each kind of alarm. Raises UserError: one is there already."""
+    found = dict(ALARMS)
+    for feature in features:
+        for kind, said in feature.alarms.items():
+            if kind in found:
+                text = f"the feature {feature.name} brings an alarm that there is already"
+                raise UserError(text, key=f"features.{feature.name}", value=kind, allowed="another kind")
+            found[kind] = said
+    return found
 
 
 def _made(one: PlugIn, federation: FederationConfig) -> Feature:

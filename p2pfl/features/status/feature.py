@@ -14,6 +14,7 @@ import msgspec
 from p2pfl.config.model import NodeConfig
 from p2pfl.features.privacy.feature import PrivacyFeature, Private
 from p2pfl.features.status import whereabouts
+from p2pfl.features.status.alarms import ALARMS
 from p2pfl.features.status.display import Display
 from p2pfl.features.status.hearing import Hearing
 from p2pfl.features.status.lookout import Lookout
@@ -42,6 +43,7 @@ PAGE_LINGERS_S = 2.0
 
 class StatusFeature(Feature):
     name = "status"
+    alarms = ALARMS
 
     def guards(self, setup: Setup) -> bool:
         """With a privacy budget, what neighbors remember that the node has signed comes with the rows of vitals."""
@@ -105,7 +107,14 @@ class Shown(Attached):
             return found | {"software": software(), "standing_alarms": self._node.feed.kinds}
 
         token = whereabouts.page_token(node.state_dir)
-        page = StatusPage(node.status_listen, full, site=self.display.overview, names=node.status_names, token=token)
+        page = StatusPage(
+            node.status_listen,
+            full,
+            site=self.display.overview,
+            names=node.status_names,
+            token=token,
+            kinds=self._node.feed.texts,
+        )
         self._page = await until_over.enter_async_context(page)
         address = page_address(node, page)
         log.info("page: http://%s/", address)

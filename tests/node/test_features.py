@@ -24,6 +24,7 @@ from p2pfl.node.assembly import read_setup
 from p2pfl.node.driver import Driver
 from p2pfl.node.feature import Attached, Feature
 from p2pfl.node.gate import Payment, Wait
+from p2pfl.node.plug_ins import all_features, options_of
 
 ROOT = Path(__file__).parents[2]
 AT_START = ["check", "withheld", "recover", "attach", "feedings", "opening", "opened"]
@@ -247,10 +248,28 @@ def test_the_feature_of_the_guide_talks_to_its_like_and_shows_what_it_heard(tmp_
     ]
 
 
+def test_the_guide_s_plug_in_is_one(tmp_path, example):
+    """Of another file, with the table that the guide has."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    folder = Federation(nodes=2, topology="path").save(tmp_path / "ward")
+    file = folder / "federation.toml"
+    tables = re.search(r"```toml\n(\[features\].*?)```", page, re.DOTALL)[1]
+    file.write_text(file.read_text(encoding="utf-8") + tables, encoding="utf-8")
+    (folder / "restarts_feature.py").write_text((tmp_path / "restarts_feature.py").read_text(encoding="utf-8"))
+    federation = load_config(folder)
+    found = all_features(federation, ())[-1]
+    assert found.name == "restarts"
+    assert options_of(found, federation).many == 5
+
+
 def test_two_features_with_one_channel_name_are_refused(tmp_path, example):
-    failure = failure_of(tmp_path, (example["RestartsFeature"](), example["RestartsFeature"]()))
+    twin = type("Twin", (example["RestartsFeature"],), {"name": "twin", "alarms": {}})
+    failure = failure_of(tmp_path, (example["RestartsFeature"](), twin()))
     assert isinstance(failure, UserError)
     assert "two features have a side channel named restarts/1" in str(failure)
+    twin = type("Twin", (example["RestartsFeature"],), {"name": "twin"})
+    failure = failure_of(tmp_path, (example["RestartsFeature"](), twin()))
+    assert "the feature twin brings an alarm that there is already" in str(failure)
 
 
 def test_the_node_names_no_feature():

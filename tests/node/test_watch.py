@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from p2pfl.core.facts import Phase
-from p2pfl.features.status.alarms import ALARMS
+from p2pfl.features.status.feature import StatusFeature
 from p2pfl.features.status.lookout import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout
 from p2pfl.features.status.spread import VitalsRow
 from p2pfl.learn.losses import WINDOW
 from p2pfl.node.feed import Feed
+from p2pfl.node.plug_ins import alarm_texts
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from vitals_kit import ROW
@@ -25,7 +26,7 @@ class World:
         self.facts = SimpleNamespace(rounds=0, alone=0)
         self.edge = SimpleNamespace(is_open=False)
         self.room, self.now = 10_000.0, 0.0
-        self.feed = Feed("pi{}".format, texts=ALARMS)
+        self.feed = Feed("pi{}".format, texts=alarm_texts([StatusFeature()]))
         self.raised = []
         self.core = SimpleNamespace(facts=self.facts, edges={1: self.edge}, phase=Phase.TRAINING)
         self.watch = Lookout(

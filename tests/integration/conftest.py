@@ -198,8 +198,8 @@ class Running:
     def resyncs(self) -> int:
         return sum(neighbor.resyncs for neighbor in self.status.neighbors)
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(DEADLINE_S):
+    async def until(self, condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> None:
+        async with asyncio.timeout(deadline_s):
             while not condition():
                 if self.task.done():
                     raise AssertionError(f"the node ended before: {await self.task}")

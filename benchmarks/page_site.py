@@ -19,6 +19,7 @@ from typing import Any
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
 from p2pfl.core.facts import Phase
 from p2pfl.crypto.identity import Identity
+from p2pfl.features import FEATURES
 from p2pfl.features.status.display import Display
 from p2pfl.features.status.hearing import Hearing
 from p2pfl.features.status.lookout import Lookout
@@ -27,6 +28,7 @@ from p2pfl.features.status.spread import VitalsTold, period_s
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 from p2pfl.node.feed import Feed
+from p2pfl.node.plug_ins import alarm_texts
 from p2pfl.reporting.measures import value_of
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.reporting.vitals import Vitals, bitmap, figure, in_row, realm_of, sign
@@ -89,7 +91,7 @@ class Made:
         self.away: set[int] = set()
         self.wrong: dict[int, tuple[str, ...]] = {}
         self.began = time.monotonic()
-        self.feed = Feed(lambda index: self.federation.members[index].name)
+        self.feed = Feed(lambda index: self.federation.members[index].name, texts=alarm_texts(FEATURES))
         neighbors = self.federation.neighbors(0)
         self.pulled: set[int] = set()
         """Members of whom nothing comes, although their sessions live on."""
@@ -98,8 +100,8 @@ class Made:
         core: Any = SimpleNamespace(
             edges=self.edges,
             facts=SimpleNamespace(rounds=0, alone=0),
-            rounds=SimpleNamespace(phase=Phase.TRAINING),
-            lives=SimpleNamespace(own=SimpleNamespace(name=7)),
+            phase=Phase.TRAINING,
+            life=SimpleNamespace(name=7),
         )
         watch = Lookout(
             core=core,

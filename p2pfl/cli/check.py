@@ -140,8 +140,8 @@ def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[s
 def _look_for_budgets(federation: FederationConfig, findings: Findings) -> None:
     """Warn of nodes that have never run and have no word that their budget begins: they would train nothing."""
     from p2pfl.errors import StorageError, UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.node.permission import permission_file  # noqa: PLC0415 - as above
-    from p2pfl.node.spending import purses  # noqa: PLC0415 - as above
+    from p2pfl.features.privacy.permission import permission_file  # noqa: PLC0415 - as above
+    from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
 
     new = [node for node in findings.here.values() if not node.state_dir.exists()]
     without = [node.name for node in new if not permission_file(node.key_file).exists()]

@@ -177,7 +177,7 @@ def _require_budget(federation: FederationConfig) -> None:
     if federation.privacy is None:
         return
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.node.spending import purses  # noqa: PLC0415 - as above
+    from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
 
     found, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
     without = [one.name for one in found if one.ledger is None and not one.is_waiting]

@@ -14,7 +14,7 @@ from p2pfl.console.output import Form, format_option, write_rows
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
     from p2pfl.config.privacy import PrivacyConfig
-    from p2pfl.node.spending import Purse
+    from p2pfl.features.privacy.spending import Purse
 
 NODE = click.option(
     "--node", "names", multiple=True, metavar="NAME", help="Only this one; by default all that are here."
@@ -65,7 +65,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
     before is taken back: with --again the promise for these data is the sum of both budgets.
     """
     from p2pfl.engine.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.node.permission import give_permission  # noqa: PLC0415 - as above
+    from p2pfl.features.privacy.permission import give_permission  # noqa: PLC0415 - as above
 
     if again and raises:
         raise click.UsageError("--again and --raise: one of the two")
@@ -147,6 +147,6 @@ def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
 
 
 def _purses(federation: FederationConfig, names: tuple[str, ...]) -> list[Purse]:
-    from p2pfl.node.spending import purses  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - `--help` stays instant
 
     return purses(federation, names)

@@ -81,6 +81,7 @@ def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         "gossip": counting("gossip", federation.gossip),
         **_membership(federation),
         **({} if federation.privacy is None else {"privacy": counting("privacy", federation.privacy)}),
+        **({"features": _plug_ins(federation)} if federation.plug_ins else {}),
     }
     return tuple((name, _hash(_canonical(content), f"p2pfl-{name}")) for name, content in contents.items())
 
@@ -101,6 +102,7 @@ def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
         **({"federation.admin": _admin(federation)} if federation.admin else {}),
         **_membership(federation),
         **({} if federation.privacy is None else _by_key("privacy", counting("privacy", federation.privacy))),
+        **_by_key("features", _plug_ins(federation)),
     }
     return tuple((name, _hash(_canonical([name, content]), "p2pfl-key")) for name, content in contents.items())
 
@@ -127,6 +129,11 @@ def _training(federation: FederationConfig, always: Mapping[str, frozenset[str]]
 
 def _admin(federation: FederationConfig) -> list[str]:
     return sorted(key.hex() for key in federation.admin)
+
+
+def _plug_ins(federation: FederationConfig) -> dict[str, Any]:
+    """As of a task in a file, the options count and not where it stands; the names do, for each node needs them."""
+    return {one.name: one.options for one in federation.plug_ins}
 
 
 def _membership(federation: FederationConfig) -> dict[str, Any]:

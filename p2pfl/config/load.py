@@ -6,6 +6,7 @@ Who belongs to the federation is the list of keys in its `[[node]]` tables and n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,14 @@ from p2pfl.config.model import (
     GossipConfig,
     Member,
     NodeConfig,
+    PlugIn,
     TaskConfig,
     TrainingConfig,
 )
 from p2pfl.config.privacy import read_privacy
 from p2pfl.config.promises import refuse_broken_promises
 from p2pfl.config.stop import MOST_ROUNDS, parse_stop
-from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
+from p2pfl.config.tables import NAME, Mistakes, exclusive, read_document, read_table, require, text, unknown_keys
 from p2pfl.errors import UserError
 
 FILE_NAME = "federation.toml"
@@ -119,7 +121,8 @@ def federation_file(path: Path | str) -> Path:
 
 def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationConfig:
     """What a document says that has the tables of a federation file; what is wrong with it goes to `mistakes`."""
-    unknown_keys(document, "", TABLES, mistakes)
+    plug_ins = read_plug_ins(document, mistakes)
+    unknown_keys(document, "", (*TABLES, *(one.name for one in plug_ins)), mistakes)
     head: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""} | _head(document.get("federation", {}), mistakes)
     task = _task(document.get("task", {}), mistakes)
     training = _training(document.get("training", {}), mistakes)
@@ -147,10 +150,27 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
         privacy=read_privacy(document.get("privacy"), mistakes),
+        plug_ins=plug_ins,
         **network,
     )
     refuse_broken_promises(federation, mistakes)
     return federation
+
+
+def read_plug_ins(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[PlugIn, ...]:
+    """The table `[features]`, and those of the features that it names."""
+    named = document.get("features", {})
+    kinds = {key: text() for key in named} if isinstance(named, dict) else {}
+    found = []
+    for key, spec in read_table(named, "features.", kinds, mistakes).items():
+        options = document.get(key, {})
+        if key in TABLES or NAME.fullmatch(key) is None:
+            mistakes.add("no name for a feature", f"features.{key}", spec, "letters, digits, - and _; no other table's")
+        elif not isinstance(options, dict):
+            mistakes.add("must be a table", key, options, f"[{key}]")
+        else:
+            found.append(PlugIn(name=key, spec=spec, options=options))
+    return tuple(found)
 
 
 def _head(table: Any, mistakes: Mistakes) -> dict[str, Any]:

@@ -131,6 +131,17 @@ class GossipConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlugIn:
+    """A feature of the user's own: `spec` is `file.py:object` (relative to the federation file) or
+    `package.module:object`, `options` are the keys of its table `[name]`, which it checks itself.
+    """
+
+    name: str
+    spec: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One `[[node]]`. `index` is its place in the file: the lower end of an edge initiates its transactions.
 
@@ -199,6 +210,8 @@ class FederationConfig:
     """Whether nodes find each other on a LAN, unless a node's own file says otherwise. Two nodes may disagree."""
     privacy: PrivacyConfig | None = None
     """What is promised to the people whose data are learned from; None: nothing."""
+    plug_ins: tuple[PlugIn, ...] = ()
+    """Features that each node has beside those that come with p2pfl, in the order of the file."""
 
     @property
     def method(self) -> str:
@@ -316,7 +329,7 @@ class NodeConfig:
 
 Kinds = Mapping[str, Kind]
 
-TABLES = ("federation", "task", "training", "gossip", "privacy", "network", "node", "edge")
+TABLES = ("federation", "task", "training", "gossip", "privacy", "network", "features", "node", "edge")
 
 FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text(), "admin": public_keys()}
 
@@ -387,7 +400,8 @@ NODE: Kinds = {
 
 def needed_features(federation: FederationConfig) -> dict[str, str]:
     """Those without which a node cannot keep what the file says, by name, and the key that asks for each."""
-    return {"members": "federation.admin"} if federation.admin else {}
+    asked = {"members": ("federation.admin", federation.admin), "privacy": ("privacy", federation.privacy)}
+    return {name: key for name, (key, wanted) in asked.items() if wanted}
 
 
 OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}

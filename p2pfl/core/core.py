@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from p2pfl.core.amending import Amending
+from p2pfl.core.course import Course
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending
@@ -24,7 +25,7 @@ from p2pfl.core.events import (
     StorageFailed,
     StorageRestored,
 )
-from p2pfl.core.facts import NEVER, Facts
+from p2pfl.core.facts import NEVER, Facts, Phase
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.line import INBOX, EdgeLine
 from p2pfl.core.lives import NO_START, Life, Lives, Start
@@ -36,9 +37,10 @@ from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import ALWAYS, Turns
 from p2pfl.core.standing import View
+from p2pfl.core.tick import Mixing
 
 
-class Core:
+class Core(Course):
     """One node's decisions.
 
     `turns` lists the rounds of each edge that is not always used. `records` and `lives` are what the disk remembers;
@@ -96,8 +98,6 @@ class Core:
             self.neighbors.add(peer, known.get(peer) or EdgeRecord(), given[peer])
         self.edges: Mapping[int, Edge] = self.neighbors.edges
         self.timers = self.neighbors.timers
-        self.resigned = self.retired = False
-        """Whether this node has stopped because another process has its key, or because it was removed."""
         self.amending = Amending(self.neighbors)
         self.rounds = Rounds(
             edges=self.edges,
@@ -138,6 +138,37 @@ class Core:
         next_at, due = self.timers.next_at, self.rounds.due
         next_at = min(due, next_at, self.ending.due_at, self.lives.due_at)
         return None if next_at == NEVER else next_at
+
+    @property
+    def phase(self) -> Phase:
+        return self.rounds.phase
+
+    @property
+    def life(self) -> Life:
+        return self.lives.own
+
+    @property
+    def mixing(self) -> Mixing:
+        return self.rounds.mixing
+
+    @property
+    def failed_rounds(self) -> int:
+        return self.rounds.training.failed_rounds
+
+    @property
+    def is_through(self) -> bool:
+        return self.ending.is_through
+
+    @property
+    def ended_by(self) -> str | None:
+        return self.ending.ended_by
+
+    @property
+    def unfinished(self) -> list[int]:
+        return self.rounds.unfinished
+
+    def through_by(self, now: float) -> str | None:
+        return self.rounds.training.enough(now) if self.ending.is_through else None
 
     def standings(self, now: float) -> dict[int, View]:
         """What is held against each neighbor."""

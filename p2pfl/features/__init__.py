@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from p2pfl.features.lan.feature import LanFeature
 from p2pfl.features.members.feature import MembersFeature
+from p2pfl.features.privacy.feature import PrivacyFeature
 from p2pfl.features.status.feature import StatusFeature
 from p2pfl.node.feature import Feature
 
-FEATURES: tuple[Feature, ...] = (MembersFeature(), StatusFeature(), LanFeature())
+FEATURES: tuple[Feature, ...] = (PrivacyFeature(), MembersFeature(), StatusFeature(), LanFeature())

@@ -22,6 +22,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import LearningError
 from p2pfl.features import FEATURES
+from p2pfl.features.privacy.permission import give_permission
 from p2pfl.fleet.fleet import STOPPED, Child, Lies
 from p2pfl.fleet.references import add_references, refuse_references
 from p2pfl.fleet.report import History, final_report
@@ -34,7 +35,6 @@ from p2pfl.node.assembly import Setup, setup_of
 from p2pfl.node.feature import Feature
 from p2pfl.node.folders import KEY_FILE
 from p2pfl.node.local_rounds import compute_thread
-from p2pfl.node.permission import give_permission
 from p2pfl.node.round_callback import OnRound
 from p2pfl.reporting.history import Point
 from p2pfl.reporting.report import Report

@@ -8,14 +8,15 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from p2pfl.config.model import FederationConfig, needed_features
-from p2pfl.core.core import Core
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.course import Course
 from p2pfl.core.facts import Phase
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -24,16 +25,17 @@ from p2pfl.learn.losses import Losses
 from p2pfl.net.links import Links
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
-from p2pfl.node import assembly, budget, conclusion, workshop
+from p2pfl.node import assembly, attachments, conclusion, workshop
 from p2pfl.node.amendment import listed
 from p2pfl.node.assembly import Setup
 from p2pfl.node.attachments import Attachments
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, needs_of
-from p2pfl.node.feature import Feature, NodeView
+from p2pfl.node.feature import Feature, NodeView, Recovered, Recovery
 from p2pfl.node.federation_in_force import FederationInForce, Live
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.model_files import ModelFiles
+from p2pfl.node.plug_ins import alarm_texts, all_features
 from p2pfl.node.progress_lines import ProgressLines
 from p2pfl.node.reloading import reloading_of
 from p2pfl.node.round_callback import EachRound, OnRound
@@ -118,16 +120,17 @@ class Application:
         was_there = folder.exists()
         if not await self._is_written(self._open_store):
             return None
-        store, key = self.store, None
+        store, until_over = self.store, ExitStack()
         try:
             recovered = assembly.recover(self.setup, store)
             engine = self._engine_of(recovered)
-            key = budget.lock(self.setup)
-            opening = budget.opening(self.setup, engine.state)
-            if opening is not None and not await self._is_written(lambda: opening.keep(engine.state, store)):
-                return None
+            found = Recovery(setup=self.setup, state=engine.state, store=store, until_over=until_over)
+            kept = attachments.recover(self.features, found)
+            for one in kept.values():
+                if not await self._is_written(partial(one.keep, engine.state, store)):
+                    return None
             self._look_for_room(engine)
-            core = assembly.make_core(self.setup, engine.state, fresh=recovered is None)
+            core = self._course(engine.state, fresh=recovered is None)
             self.in_force.built()
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
@@ -135,32 +138,26 @@ class Application:
                     text = "finished, only answers late neighbors for a while: to continue, raise rounds%s"
                     private = self.setup.federation.privacy is not None  # its ledger is in that folder
                     notice.info(text, ", as far as its privacy budget lasts" if private else f" or remove {folder}")
-            driver = self._assemble(core, engine, store, opening)
+            driver = self._assemble(core, engine, store)
             began = "for the first time" if recovered is None else f"again, after round {core.facts.rounds}"
             driver.feed.keep("started", None, f"this node has started {began}")
-            if opening is not None and opening.news:
-                driver.alarm("budget-begun", None, opening.news)
-            return await self._serve(core, engine, driver)
+            return await self._serve(core, engine, driver, kept)
         except UserError as error:
             if error.file is None and error.key in OWN_ADDRESSES:
                 error.file, error.key = str(self.setup.node.path), f"node.{error.key}"
             raise
         finally:
             store.close()
-            if key is not None:
-                key.release()
+            until_over.close()
             if not (was_there or self.begun):
                 shutil.rmtree(folder)
 
     def _check_features(self) -> None:
         """Raises UserError: one that the federation needs is not there, or the files ask of one what cannot be."""
-        federation, there = self.setup.federation, {feature.name for feature in self.features}
-        for name, key in needed_features(federation).items():
-            if name not in there:
-                text = f"needs the feature {name}, which this node does not have"
-                raise UserError(text, file=federation.path, key=key, allowed="a node with it, or no such key")
+        self.features = all_features(self.setup.federation, self.features)
         for feature in self.features:
-            feature.check(self.setup)
+            with attachments.starting(feature, "check"):
+                feature.check(self.setup)
 
     def stop(self) -> None:
         """End cleanly, keeping a snapshot. Before the node has begun it is only remembered.
@@ -216,15 +213,23 @@ class Application:
             self.driver.feed.settle("storage-restored", None)
         self.lines.tell()
 
+    def _course(self, state: NodeState, *, fresh: bool) -> Course:
+        """Gossip, unless a feature brings another way to learn. Raises UserError: two do."""
+        found = {}
+        for feature in self.features:
+            with attachments.starting(feature, "course"):
+                course = feature.course(self.setup, state)
+            if course is not None:
+                found[feature.name] = course
+        if len(found) > 1:
+            raise UserError(f"{' and '.join(found)} each bring a course", allowed="one of them")
+        return next(iter(found.values()), None) or assembly.make_core(self.setup, state, fresh=fresh)
+
     def _engine_of(self, recovered: NodeState | None) -> Engine:
         return assembly.make_engine(self.setup, recovered)
 
-    def _assemble(self, core: Core, engine: Engine, store: Store, opening: budget.Opening | None) -> Driver:
+    def _assemble(self, core: Course, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
-        paid_by = budget.Budget.of(setup)
-        if paid_by is not None:
-            paid_by.evidence.began_now = opening is not None and opening.began
-            paid_by.look(engine.state.ledger, setup.learner.samples)
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
         each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
         workshop = Workshop(
@@ -236,32 +241,29 @@ class Application:
             after_round=each,
             reloading=reloading_of(setup.learner, setup.node.reload_s),
             gauge=setup.gauge,
-            withheld=budget.withheld(setup),
+            withheld=attachments.withheld(self.features, setup),
             losses=Losses(private=setup.federation.privacy is not None),
         )
         header = assembly.snapshot_header(setup)
-        self.thread = EngineThread(
-            engine,
-            store,
-            durability=setup.durability,
-            extra=header,
-            ledger_file=None if opening is None else opening.file,
-        )
+        self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)
         local = LocalRounds(
             self.thread,
             workshop,
             on_measure=self._measured,
             on_closed=self._closed,
             compute=None if self.shared is None else self.shared.compute,
-            budget=paid_by,
         )
+        texts = alarm_texts(self.features)
         driver = self.driver = Driver(
             core, self.thread, local, name_of=self._name_of, on_amended=self.in_force.took_effect
         )
+        driver.feed.texts = texts
         self.thread.listener = driver
         return driver
 
-    async def _serve(self, core: Core, engine: Engine, driver: Driver) -> NodeResult | None:
+    async def _serve(
+        self, core: Course, engine: Engine, driver: Driver, kept: Mapping[Feature, Recovered]
+    ) -> NodeResult | None:
         """Once there is a snapshot doors open, then the core starts; on the way out neighbors hear goodbye before the
         threads end. The status page is there for longer: the disk may have to be waited for.
         """
@@ -270,7 +272,8 @@ class Application:
         self.lines = ProgressLines(
             self.on_line, self.status, self.thread, was_stopped=lambda: self.stopped, sketched=self.sketched
         )
-        self.attached = Attachments(self.features, self._view(core, driver, links), links)
+        self.attached = Attachments(self.features, self._view(core, driver, links), links, kept)
+        driver.local.gate = self.attached
         async with AsyncExitStack() as until_over:
             await self.attached.opening(until_over)
             if not await self._is_written(lambda: self.thread.checkpoint(engine.state)):
@@ -302,7 +305,7 @@ class Application:
     def _fields_of_features(self) -> dict[str, Any]:
         return self.attached.status()
 
-    def _view(self, core: Core, driver: Driver, links: Links) -> NodeView:
+    def _view(self, core: Course, driver: Driver, links: Links) -> NodeView:
         return NodeView(
             setup=lambda: self.setup,
             core=core,
@@ -310,18 +313,18 @@ class Application:
             presence=driver.presence,
             workshop=driver.local.workshop,
             thread=self.thread,
-            budget=driver.local.budget,
             line=self.lines.line,
             feed=driver.feed,
             network=links,
             say=links.sides.say,
             clock=driver.loop.time,
             alarm=driver.alarm,
+            carry_out=driver.carry_out,
             amend=self.in_force.amend,
             trust_anew=self.in_force.trust_anew,
         )
 
-    def _status(self, core: Core, driver: Driver, links: Links) -> Status:
+    def _status(self, core: Course, driver: Driver, links: Links) -> Status:
         setup = self.setup
         return Status(
             name=setup.member.name,
@@ -338,7 +341,6 @@ class Application:
             kept=lambda: self.thread.engine.kept,
             features=self._fields_of_features,
             refusal=lambda: self.thread.refusal,
-            privacy=lambda: None if driver.local.budget is None else driver.local.budget.told,
         )
 
     def _begin(self, driver: Driver, links: Links) -> None:
@@ -387,7 +389,7 @@ class Application:
 
     async def _upkeep(self) -> None:
         """What is due by the clock: snapshots, the distance to the neighbors for whoever asks, who is missing."""
-        driver, phases = self.driver, self.status.core.rounds
+        driver, course = self.driver, self.status.core
         assert driver is not None  # noqa: S101 - it has begun
         began = saved_at = time.monotonic()
         told = False
@@ -398,11 +400,11 @@ class Application:
                 told = True
                 self.lines.say_who_is_missing(self.setup.federation.gossip.start_wait_s)
             self.lines.look()
-            if phases.phase is Phase.WAITING:
+            if course.phase is Phase.WAITING:
                 self.lines.tell()
             driver.presence.look(now)
             self.attached.look()
-            if phases.phase in (Phase.CLOSING, Phase.LINGERING):
+            if course.phase in (Phase.CLOSING, Phase.LINGERING):
                 driver.local.measure()  # neighbors that are not through still move the model
             if self.setup.durability == "snapshot" and now - saved_at >= self.setup.node.snapshot_s:
                 saved_at = now
@@ -425,8 +427,6 @@ class Application:
             state.ended = assembly.bound_of(core.settings)
         if not await self._is_written(lambda: self.thread.checkpoint(state)):
             raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
-        if self.thread.ledger_file is not None:
-            self.thread.ledger_file.settle(state.ledger)
         status.neighbor_distance = await asyncio.to_thread(engine.neighbor_distance, status.heard)
         self.testing = True
         local = await conclusion.last_test(

@@ -1,48 +1,124 @@
-"""The features of one node, called in their order. One that fails goes off with an alarm; a guard ends the node."""
+"""The features of one node, called in their order.
+
+One that fails while the node starts stops it, with one clear error: somebody is there to mend it. Once the node runs it
+goes off with an alarm, and the node goes on; a guard ends the node.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from p2pfl.errors import StorageError, UserError
+from p2pfl.config.plugins import FAILURES, describe_failure
+from p2pfl.core.events import RoundRefused
+from p2pfl.errors import P2PFLError, UserError
 from p2pfl.net.links import Links
 from p2pfl.net.side import FAILED, Feeding
-from p2pfl.node.feature import Attached, Feature, NodeView
+from p2pfl.node.assembly import Setup
+from p2pfl.node.feature import Attached, Feature, NodeView, Recovered, Recovery
+from p2pfl.node.gate import Answer, RoundPlan, Wait
+from p2pfl.node.plug_ins import options_of
 from p2pfl.reporting.status import NodeResult, NodeStatus
 
 T = TypeVar("T", bound=Attached)
 
 FIELDS = frozenset(NodeStatus.__struct_fields__)
-Errors = tuple[type[Exception], ...]
-MISTAKES: Errors = (UserError, StorageError)
-"""While the node starts the user has to do something: an address is taken, a disk is full."""
+
+
+@contextmanager
+def starting(feature: Feature, hook: str) -> Iterator[None]:
+    """Raises UserError: that the feature failed, and where."""
+    try:
+        yield
+    except P2PFLError:
+        raise
+    except FAILURES as error:
+        text = f"the feature {feature.name} failed at its start, in {hook}: {describe_failure(error)}"
+        raise UserError(text, allowed="a node without it, or its mistake mended") from error
+
+
+def recover(features: Iterable[Feature], found: Recovery) -> dict[Feature, Recovered]:
+    """What each has to keep. Raises UserError, as its `recover` does or because that failed."""
+    kept = {}
+    for feature in features:
+        with starting(feature, "recover"):
+            one = feature.recover(found)
+        if one is not None:
+            kept[feature] = one
+    return kept
+
+
+def withheld(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
+    """The parts of the data of which no figure is told."""
+    found: frozenset[str] = frozenset()
+    for feature in features:
+        with starting(feature, "withheld"):
+            found |= feature.withheld(setup)
+    return found
 
 
 class Attachments:
-    """`links` are not open yet. Raises ValueError: two features have a side channel of one name."""
+    """`links` are not open yet, `recovered` is what each feature has kept.
 
-    def __init__(self, features: Iterable[Feature], view: NodeView, links: Links) -> None:
+    Raises UserError: one failed, or two have a side channel of one name, or more than one wants to be paid.
+    """
+
+    def __init__(
+        self, features: Iterable[Feature], view: NodeView, links: Links, recovered: Mapping[Feature, Recovered]
+    ) -> None:
         self._alarm, self._setup, self._sides = view.alarm, view.setup, links.sides
+        self._loop = asyncio.get_running_loop()
         self._feedings: dict[Feature, tuple[Feeding, ...]] = {}
         self._attached: dict[Feature, Attached] = {}
         for feature in features:
-            try:
-                found = feature.attach(view)
-                feedings = () if found is None else found.feedings()
-            except Exception as error:  # noqa: BLE001 - whatever it is
-                self._give_up(feature, error)
+            options = options_of(feature, self._setup().federation)
+            own = replace(view, options=options, recovered=recovered.get(feature), other=self.named)
+            with starting(feature, "attach"):
+                found = feature.attach(own)
+            if found is None:
                 continue
-            self._feedings[feature] = feedings
+            with starting(feature, "feedings"):
+                self._feedings[feature] = feedings = found.feedings()
             for feeding in feedings:
-                links.sides.add(feeding)
-            if found is not None:
-                self._attached[feature] = found
-            if found is not None and found.door is not None:
+                with starting(feature, "feedings"):
+                    links.sides.add(feeding)
+            self._attached[feature] = found
+            if found.door is not None:
                 links.receive(found.door)
+
+    def named(self, name: str) -> Attached | None:
+        """What the feature of that name has attached."""
+        return next((one for feature, one in self._attached.items() if feature.name == name), None)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether one wants to be asked before each round."""
+        return any(type(one).before_round is not Attached.before_round for one in list(self._attached.values()))
+
+    def before_round(self, plan: RoundPlan) -> Answer:
+        """What speaks against a round, or what it costs. In the thread that trains.
+
+        Raises what a guard has raised, and ValueError: two want to be paid.
+        """
+        payment = None
+        for feature, one in list(self._attached.items()):
+            try:
+                answer = one.before_round(plan)
+            except Exception as error:
+                if feature.guards(self._setup()):
+                    raise
+                self._loop.call_soon_threadsafe(self._give_up, feature, error)
+                continue
+            if isinstance(answer, RoundRefused | Wait):
+                return answer
+            if answer is not None and payment is not None:
+                raise ValueError(f"{feature.name} wants to be paid for a round, and another feature too")
+            payment = answer or payment
+        return payment
 
     def of(self, kind: type[T]) -> T:
         """The one of that class. Raises LookupError: there is none."""
@@ -70,10 +146,14 @@ class Attachments:
         return found
 
     async def opening(self, until_over: AsyncExitStack) -> None:
-        await self._in_turn(lambda one: one.opening(until_over), MISTAKES)
+        for feature, one in self._attached.items():
+            with starting(feature, "opening"):
+                await one.opening(until_over)
 
     async def opened(self, until_closed: AsyncExitStack) -> None:
-        await self._in_turn(lambda one: one.opened(until_closed), MISTAKES)
+        for feature, one in self._attached.items():
+            with starting(feature, "opened"):
+                await one.opened(until_closed)
 
     def begin(self) -> None:
         self._each(lambda _, one: one.begin())
@@ -98,16 +178,13 @@ class Attachments:
             except Exception as error:  # noqa: BLE001 - whatever it is
                 self._give_up(feature, error)
 
-    async def _in_turn(self, work: Callable[[Attached], Awaitable[None]], passing: Errors = ()) -> None:
+    async def _in_turn(self, work: Callable[[Attached], Awaitable[None]]) -> None:
         for feature, one in list(self._attached.items()):
-            await self._carry(feature, partial(work, one), passing)
+            await self._carry(feature, partial(work, one))
 
-    async def _carry(self, feature: Feature, work: Callable[[], Awaitable[None]], passing: Errors = ()) -> None:
-        """Errors of the kinds `passing` are the node's."""
+    async def _carry(self, feature: Feature, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except passing:
-            raise
         except Exception as error:  # noqa: BLE001 - whatever it is
             self._give_up(feature, error)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from p2pfl.core.core import Core
+from p2pfl.core.course import Course
 from p2pfl.core.facts import Phase
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
@@ -67,15 +67,15 @@ def say_how_it_went(status: Status, *, never_exchanged: bool) -> None:
         log.warning("no exchange with any neighbor: check addresses, listen and the firewall")
     if alone := core.facts.alone:
         notice.info("%d of %d rounds were trained without a neighbor", alone, core.facts.rounds)
-    if core.ending.ended_by is not None:
-        names = ", ".join(status.name_of(member) for member in core.rounds.unfinished)
+    if core.ended_by is not None:
+        names = ", ".join(status.name_of(member) for member in core.unfinished)
         without = f"; not through: {names}" if names else ""
-        notice.info("training ended after round %d: %s%s", core.facts.rounds, core.ending.ended_by, without)
+        notice.info("training ended after round %d: %s%s", core.facts.rounds, core.ended_by, without)
 
 
-def has_finished(core: Core) -> bool:
+def has_finished(core: Course) -> bool:
     """Whether it has done its rounds, for one that nobody has asked to stop."""
-    return core.rounds.phase is Phase.FINISHED and not (core.resigned or core.retired)
+    return core.phase is Phase.FINISHED and not (core.resigned or core.retired)
 
 
 def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: CpuTime | None) -> NodeResult:

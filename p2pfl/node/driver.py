@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from p2pfl.config.plugins import describe_failure
-from p2pfl.core.core import Core
+from p2pfl.core.course import Course
 from p2pfl.core.effects import Alarm, ChangeEdges, CloseSession, Effect, Finish, Send, StartRound
 from p2pfl.core.events import (
     Amended,
@@ -71,7 +71,7 @@ class Driver:
 
     def __init__(
         self,
-        core: Core,
+        core: Course,
         engine_thread: EngineThread,
         local: LocalRounds,
         *,
@@ -136,8 +136,8 @@ class Driver:
         """Hand one event to the core and carry out what it decides."""
         if isinstance(event, RoundCommitted) and event.failed:
             self.local.put_back()
-        self._run(self.core.handle(event, self.loop.time()))
-        if isinstance(event, RoundCommitted) and self.core.rounds.phase is Phase.CLOSING:
+        self.carry_out(self.core.handle(event, self.loop.time()))
+        if isinstance(event, RoundCommitted) and self.core.phase is Phase.CLOSING:
             self.local.look_between_rounds(event.version, self.core.facts.closed)
 
     def _take_all(self, events: list[Event]) -> None:
@@ -150,7 +150,8 @@ class Driver:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def _run(self, effects: list[Effect]) -> None:
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """What the course has decided. On the event loop."""
         for effect in effects:
             self._carry_out(effect)
         self._schedule()
@@ -184,7 +185,7 @@ class Driver:
             self._timer = self.loop.call_at(deadline, self._wake)
 
     def _wake(self) -> None:
-        self._run(self.core.wake(self.loop.time()))
+        self.carry_out(self.core.wake(self.loop.time()))
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
         """The network, or who watches this node, has seen what the user should know."""

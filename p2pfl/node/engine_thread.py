@@ -30,7 +30,6 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.methods import Method
 from p2pfl.learn.privacy import Spend
-from p2pfl.node.ledger_file import LedgerFile
 from p2pfl.storage import Durability, State, Store, disk
 from p2pfl.storage.disk import LEAST_LOG_BYTES
 from p2pfl.storage.snapshot import size_bytes
@@ -104,8 +103,21 @@ class Listener(Protocol):
         """Our own bug ended the thread."""
 
 
+class SecondLedger(Protocol):
+    """Where what is paid for stands before the log takes it. Each raises StorageError: the disk refuses."""
+
+    def cover(self, least: Ledger, most: Ledger) -> None:
+        """Have at least what `least` has spent; else write `most`."""
+
+    def write(self, ledger: Ledger) -> None:
+        """Durable when this returns."""
+
+    def retry(self) -> None:
+        """Write what the disk has refused."""
+
+
 class EngineThread(threading.Thread):
-    """`extra` joins the header of every snapshot. `ledger_file` has what is paid for before the log does."""
+    """`extra` joins the header of every snapshot. `second_ledger` has what is paid for before the log does."""
 
     def __init__(
         self,
@@ -114,14 +126,14 @@ class EngineThread(threading.Thread):
         *,
         durability: Durability,
         extra: dict[str, object],
-        ledger_file: LedgerFile | None = None,
+        second_ledger: SecondLedger | None = None,
     ) -> None:
         super().__init__(name="engine", daemon=True)
         self.engine = engine
         self.store = store
         self.durability = durability
         self.extra = extra
-        self.ledger_file = ledger_file
+        self.second_ledger = second_ledger
         self.listener: Listener
         """Set before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -231,17 +243,17 @@ class EngineThread(threading.Thread):
             events.append(refused)
 
     def _cover(self, ledger: Ledger, job: Pay) -> None:
-        if self.ledger_file is not None:
+        if self.second_ledger is not None:
             most = job.spend._replace(steps=job.reserved * job.spend.steps)
-            self.ledger_file.cover(ledger.plus(job.spend), ledger.plus(most))
+            self.second_ledger.cover(ledger.plus(job.spend), ledger.plus(most))
 
     def _correct(self, job: Correct, events: list[Event]) -> None:
         state = self.engine.state
         before, state.ledger = state.ledger, job.correct(state.ledger)
         if state.ledger is not None and state.ledger != before:
             corrected = state.ledger
-            if self.ledger_file is not None:
-                file = self.ledger_file
+            if self.second_ledger is not None:
+                file = self.second_ledger
                 self._guard(events, lambda: file.write(corrected))
             self._guard(events, lambda: self.checkpoint(state))
 
@@ -266,8 +278,8 @@ class EngineThread(threading.Thread):
             if time.monotonic() - self.broken_since < RETRY_S:
                 return
             try:
-                if self.ledger_file is not None:
-                    self.ledger_file.retry()
+                if self.second_ledger is not None:
+                    self.second_ledger.retry()
                 self.checkpoint(self.engine.state)
             except StorageError as error:
                 self.refusal = str(error)

@@ -6,24 +6,29 @@ The node names none of them, and learns without any. What a feature leaves out i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.core.core import Core
+from p2pfl.core.course import Course
+from p2pfl.core.effects import Effect
+from p2pfl.engine.state import NodeState
 from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.net.visits import Charters
 from p2pfl.node.assembly import Setup
-from p2pfl.node.budget import Budget
 from p2pfl.node.engine_thread import EngineThread
 from p2pfl.node.feed import Feed
+from p2pfl.node.gate import Answer, RoundPlan
 from p2pfl.node.status import Presence, Status
 from p2pfl.node.workshop import Workshop
+from p2pfl.reporting.alarms import AlarmText
 from p2pfl.reporting.status import NodeLine, NodeResult
+from p2pfl.storage import Store
 
 
 class Say(Protocol):
@@ -45,18 +50,32 @@ class NetworkView(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What a start has found on disk, before there is a core. `until_over` is closed when the node's folder is."""
+
+    setup: Setup
+    state: NodeState
+    store: Store
+    until_over: ExitStack
+
+
+class Recovered(Protocol):
+    def keep(self, state: NodeState, store: Store) -> None:
+        """Make durable what was found; called again while the disk refuses. Raises StorageError, UserError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     """All that a feature gets of its node. `core`, `status`, `thread` and `workshop` are there to look at."""
 
     setup: Callable[[], Setup]
     """What the files say, with the federation of now."""
-    core: Core
+    core: Course
     status: Status
     presence: Presence
     """Told how long nothing has come of a neighbor, by whoever counts that (`silent_s`)."""
     workshop: Workshop
     thread: EngineThread
-    budget: Budget | None
     line: Callable[[], NodeLine]
     feed: Feed
     network: NetworkView
@@ -64,10 +83,18 @@ class NodeView:
     clock: Callable[[], float]
     """Monotonic seconds: those of the event loop."""
     alarm: Callable[[str, int | None, str], None]
+    carry_out: Callable[[Iterable[Effect]], None]
+    """What this feature's course has decided beside its answers to events."""
     amend: Callable[[FederationConfig], None]
     """Go by a changed federation from the end of the round on. Raises UserError: not while the node runs."""
     trust_anew: Callable[[], None]
     """Whom `Attached.trusts` lets in may have changed."""
+    options: Any = None
+    """What the file says in this feature's table, as its `section`."""
+    recovered: Any = None
+    """What this feature's `recover` has returned."""
+    other: Callable[[str], Attached | None] = lambda _: None
+    """What another feature, which is called earlier, has attached."""
 
 
 class Attached:
@@ -97,6 +124,12 @@ class Attached:
     def begin(self) -> None:
         """The core starts now."""
 
+    def before_round(self, plan: RoundPlan) -> Answer:  # noqa: ARG002 - most do not care
+        """What speaks against a local round, or what it costs. Called in the thread that trains; only one feature may
+        want to be paid.
+        """
+        return None
+
     def look(self) -> None:
         """About once a second."""
 
@@ -111,9 +144,15 @@ class Attached:
 
 
 class Feature:
-    """One room. `name` is that of the room."""
+    """One room. `name` is that of the room, and of its table in the federation file."""
 
     name = ""
+    needs: tuple[str, ...] = ()
+    """The features without which it cannot work, by name. Those that come earlier are attached already."""
+    section: type[Struct] | None = None
+    """What its table may say: keys, bounds, defaults. None: nothing."""
+    alarms: Mapping[str, AlarmText] = MappingProxyType({})
+    """The kinds of alarm that it raises."""
 
     def guards(self, setup: Setup) -> bool:  # noqa: ARG002 - some guard whatever the files say
         """Whether a failure stops the node. Else it ends the feature alone, with an alarm."""
@@ -121,6 +160,18 @@ class Feature:
 
     def check(self, setup: Setup) -> None:
         """Before anything is written. Raises UserError: the files ask for what cannot be."""
+
+    def withheld(self, setup: Setup) -> frozenset[str]:  # noqa: ARG002 - most withhold nothing
+        """The parts of the data ("local", "test") of which no figure is told, not even to features."""
+        return frozenset()
+
+    def recover(self, found: Recovery) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
+        """Look at what was found on disk, and correct it. Raises UserError: it cannot be used."""
+        return None
+
+    def course(self, setup: Setup, state: NodeState) -> Course | None:  # noqa: ARG002 - most leave gossip as it is
+        """How this node learns, from the state that it has; None: by gossip. At most one feature has one."""
+        return None
 
     def attach(self, node: NodeView) -> Attached | None:
         """At a node's start; nothing global. None: this node has no use for it."""

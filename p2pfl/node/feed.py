@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from p2pfl.reporting.alarms import LASTS_S, described
+from p2pfl.reporting.alarms import ALARMS, LASTS_S, OTHER, AlarmText
 from p2pfl.reporting.overview import NotableEvent, StandingAlarm
 
 log = logging.getLogger("p2pfl")
@@ -40,6 +40,8 @@ class Feed:
     """How many events there were."""
     changes: int = 0
     """Grows whenever the standing alarms change."""
+    texts: Mapping[str, AlarmText] = field(default_factory=lambda: ALARMS)
+    """What is said of each kind of alarm: those of every node, and of its features."""
     _standing: dict[tuple[str, int | None], RaisedAlarm] = field(default_factory=dict)
 
     def tell(self, kind: str, peer: int | None, text: str, *, wrong: bool = False, times: int = 1) -> None:
@@ -79,7 +81,7 @@ class Feed:
 
     def settle(self, event: str, peer: int | None) -> list[str]:
         """Something happened that ends alarms about that member: the kinds of those that stood."""
-        ended = [key for key in self._standing if key[1] == peer and described(key[0]).ended_by == event]
+        ended = [key for key in self._standing if key[1] == peer and self.described(key[0]).ended_by == event]
         self._drop(ended)
         return [kind for kind, _ in ended]
 
@@ -87,7 +89,10 @@ class Feed:
         """Drop what nothing ends and what has not come again for long. Call about once a second."""
         before = time.monotonic() - LASTS_S
         old = [key for key, one in self._standing.items() if one.last_at < before]
-        self._drop(key for key in old if described(key[0]).ended_by is None)
+        self._drop(key for key in old if self.described(key[0]).ended_by is None)
+
+    def described(self, kind: str) -> AlarmText:
+        return self.texts.get(kind, OTHER)
 
     def _drop(self, keys: Iterable[tuple[str, int | None]]) -> None:
         for key in keys:
@@ -114,9 +119,9 @@ class Feed:
                 text=one.text,
                 since=round(one.since, 1),
                 count=one.count,
-                means=described(kind).means,
-                does=described(kind).does,
-                advice=described(kind).advice,
+                means=self.described(kind).means,
+                does=self.described(kind).does,
+                advice=self.described(kind).advice,
             )
             for (kind, peer), one in self._standing.items()
         ]

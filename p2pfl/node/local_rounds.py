@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.core.effects import StartRound
-from p2pfl.core.events import Event, RoundTrained
+from p2pfl.core.events import Event, RoundRefused, RoundTrained
 from p2pfl.engine.engine import Engine
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
-from p2pfl.node.budget import Budget
 from p2pfl.node.engine_thread import EngineThread, Look, Pay
+from p2pfl.node.gate import Gate, Payment, RoundPlan, Wait
 from p2pfl.node.reloading import News
 from p2pfl.node.workshop import Moment, Workshop
 from p2pfl.reporting.status import ClosedRound
@@ -33,7 +33,6 @@ WAITING_BYTES = 64 << 20
 """The memory for models that wait for their test: a large one may take longer than until the next is due."""
 TRAINING_NICE = 10
 """How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
-POLL_S = 0.1
 
 
 def _yield_to_gossip() -> None:
@@ -65,7 +64,7 @@ class Reports(Protocol):
 
 class LocalRounds:
     """`on_measure` is called after each evaluation, `on_closed` after each closing round. `compute` is the thread in
-    which nodes of one process learn in turn, else this node has one of its own. `budget` pays for each round.
+    which nodes of one process learn in turn, else this node has one of its own.
     """
 
     def __init__(
@@ -76,13 +75,13 @@ class LocalRounds:
         on_measure: Callable[[], None],
         on_closed: Callable[[ClosedRound], None] = lambda _: None,
         compute: ThreadPoolExecutor | None = None,
-        budget: Budget | None = None,
     ) -> None:
         self.engine_thread = engine_thread
         self.workshop = workshop
         self.on_measure = on_measure
         self.on_closed = on_closed
-        self.budget = budget
+        self.gate: Gate | None = None
+        """Who is asked before each round; None: nobody."""
         self.loop = asyncio.get_running_loop()
         self.under_way = ""
         """What the learner is doing: a "round", a "test", or nothing."""
@@ -103,37 +102,31 @@ class LocalRounds:
             start = engine.begin_round(accompanied=effect.accompanied, away=effect.away)
             self._submit(self._train, start, effect.index, _now(engine), time.monotonic())
 
-        if self.budget is None:
+        if self.gate is None or not self.gate.is_kept:
             self.engine_thread.jobs.put(Look(begin))
         else:
-            self._pay_when_heard(self.budget, begin)
+            self._submit(self._ask, self.gate, effect.index, begin)
 
-    def _pay_when_heard(self, budget: Budget, begin: Callable[[Engine], None]) -> None:
-        """Neighbors may still have to tell what this node has forgotten."""
-        if self._node.finished.is_set():
-            return
-        if budget.evidence.is_due(self.loop.time()):
-            self.loop.call_later(POLL_S, self._pay_when_heard, budget, begin)
-        else:
-            self._submit(self._price, budget, begin)
-
-    def _price(self, budget: Budget, begin: Callable[[Engine], None]) -> None:
-        """What the round will cost depends on the rows that there are then: they are read before it is paid for.
-
-        The accountant may take its time here, and has its answers ready when the engine's thread asks the same.
-        """
+    def _ask(self, gate: Gate, index: int, begin: Callable[[Engine], None]) -> None:
+        """What speaks against a round may depend on the rows that there are then: they are read before."""
         try:
             self._renew_data()
-            samples, reserved = self.workshop.learner.samples, 1
-            spend, ledger = budget.plan.spend(samples), self.engine_thread.engine.state.ledger
-            budget.look(ledger, samples)
-            if budget.wrong(ledger, spend) is None and ledger is not None:
-                budget.look(ledger.plus(spend), samples)
-                reserved = budget.reserved_rounds(ledger, samples)
+            ledger = self.engine_thread.engine.state.ledger
+            answer = gate.before_round(RoundPlan(index, self.workshop.learner.samples, ledger))
         except BaseException as error:  # noqa: BLE001 - as below
             self._node.fail(error)
-        else:
-            self.engine_thread.jobs.put(Pay(spend, lambda ledger: budget.wrong(ledger, spend), begin, reserved))
+            return
+        match answer:
+            case None:
+                self.engine_thread.jobs.put(Look(begin))
+            case RoundRefused():
+                self.loop.call_soon_threadsafe(self._node.take, answer)
+            case Wait(wait_s=wait_s):
+                self.loop.call_soon_threadsafe(
+                    self.loop.call_later, wait_s, self._submit, self._ask, gate, index, begin
+                )
+            case Payment(spend=spend, wrong=wrong, reserved=reserved):
+                self.engine_thread.jobs.put(Pay(spend, wrong, begin, reserved))
 
     def _submit(self, work: Callable[..., None], *arguments: object) -> None:
         try:
@@ -155,7 +148,7 @@ class LocalRounds:
             if self.closed:
                 return
             self.under_way = "round"
-            waited_s += self._renew_data() if self.budget is None else 0.0
+            waited_s += self._renew_data() if self.gate is None or not self.gate.is_kept else 0.0
             local = self.workshop.train(start, index)
         except LearningError as error:
             if self.workshop.strict:
@@ -178,7 +171,7 @@ class LocalRounds:
 
     def _tell_of_data(self, news: News) -> None:
         text = news.text
-        if self.budget is not None:  # it tells of rows
+        if "local" in self.workshop.withheld:  # it tells of rows
             log.log(logging.WARNING if news.refused else logging.INFO, "data: %s", text)
             text = news.counts
         if not text:

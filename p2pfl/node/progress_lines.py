@@ -88,7 +88,7 @@ class ProgressLines:
         """In the log, if the node waits for neighbors at its start, at most `start_wait_s` once one is there."""
         core = self.status.core
         missing = [self.status.name_of(peer) for peer, edge in core.edges.items() if not edge.is_open]
-        if not missing or core.rounds.phase is not Phase.WAITING:
+        if not missing or core.phase is not Phase.WAITING:
             return
         if len(missing) == len(core.edges):
             log.warning("no neighbor is there yet (%s): nothing is trained until one is", ", ".join(missing))

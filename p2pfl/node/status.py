@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from p2pfl.core.core import Core
+from p2pfl.core.course import Course
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm
 from p2pfl.core.limits import pace_setter
@@ -38,7 +38,7 @@ class Status:
     name: str
     federation: str
     rounds: int | None
-    core: Core
+    core: Course
     workshop: Workshop
     counters: Counters
     name_of: Callable[[int], str]
@@ -61,9 +61,9 @@ class Status:
 
     def full(self) -> NodeStatus:
         """Everything, for `GET /status`."""
-        bearing, mixing, now = self.bearing, self.core.rounds.mixing, time.monotonic()
+        bearing, mixing, now = self.bearing, self.core.mixing, time.monotonic()
         held, kept = self.core.standings(now), self.kept()
-        is_robust = bearing.liars > 0  # with the mean nothing is counted
+        counted = mixing if bearing.liars > 0 else None  # with the mean nothing is
         return NodeStatus(
             **msgspec.structs.asdict(self.line()),
             federation=self.federation,
@@ -71,23 +71,23 @@ class Status:
             durability=self.durability,
             samples=self.core.facts.samples,
             alarms=dict(self.alarms),
-            failed_rounds=self.core.rounds.training.failed_rounds,
-            through=self.core.ending.is_through,
-            ended_by=self.core.ending.ended_by,
-            unfinished=[self.name_of(member) for member in self.core.rounds.unfinished],
+            failed_rounds=self.core.failed_rounds,
+            through=self.core.is_through,
+            ended_by=self.core.ended_by,
+            unfinished=[self.name_of(member) for member in self.core.unfinished],
             pace_set_by=self._pace_set_by(now),
             rule=bearing.rule,
             liars=bearing.liars,
             liars_borne=bearing.borne,
             neighbors_needed=bearing.needed,
-            rounds_mixed=mixing.mixed if is_robust else None,
-            rounds_alone=mixing.alone if is_robust else None,
-            too_few_neighbors=mixing.too_few if is_robust else None,
+            rounds_mixed=None if counted is None else counted.mixed,
+            rounds_alone=None if counted is None else counted.alone,
+            too_few_neighbors=None if counted is None else counted.too_few,
             neighbors=[
                 self._neighbor(edge, held[edge.peer], kept.get(edge.peer), now) for edge in self.core.edges.values()
             ],
             device=device_of(self.workshop.learner),
-            through_by=self.core.rounds.training.enough(now) if self.core.ending.is_through else None,
+            through_by=self.core.through_by(now),
             **self.features(),
         )
 
@@ -103,7 +103,7 @@ class Status:
         return NodeLine(
             node=self.name,
             uptime_s=round(time.monotonic() - self.started_at, 3),
-            phase=self.waits_for or self.core.rounds.phase.value,
+            phase=self.waits_for or self.core.phase.value,
             rounds=self.core.facts.rounds,
             rounds_without_neighbor=self.core.facts.alone,
             version=self.core.facts.version,
@@ -227,7 +227,7 @@ class Presence:
 
     def __init__(
         self,
-        core: Core,
+        core: Course,
         *,
         name_of: Callable[[int], str],
         on_alarm: Callable[[Alarm], None],

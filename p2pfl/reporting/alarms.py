@@ -1,4 +1,6 @@
-"""Every kind of alarm: what it means, what the node does about it, what to do. docs/alarms.md has the same for readers.
+"""The kinds of alarm of every node: what each means, what the node does, what to do.
+
+Features bring more; docs/alarms.md has all of them for readers.
 
 An alarm stands until it is settled: by an event of another kind (`ended_by`), or because it has not come again for
 `LASTS_S`.
@@ -67,22 +69,6 @@ ALARMS: Mapping[str, AlarmText] = {
         does="Does not wait for it any more in its rounds, and goes on asking.",
         advice="Look at the neighbor: its disk may refuse, or it, or its link, is too slow for the model.",
     ),
-    "charter-older": AlarmText(
-        means="A neighbor says that it has a newer charter, and does not hand it over, or hands over what is none.",
-        does="Keeps the charter that it has, and asks again in a new session.",
-        advice="Compare with `p2pfl member list`. Any further `p2pfl member` command brings the newest one to all.",
-    ),
-    "charter-conflict": AlarmText(
-        means="One version of the charter was signed twice, with different contents.",
-        does="Goes by the one that all others end with too: that of the larger digest.",
-        advice="Run `p2pfl member list`, and make the change that is missing once more.",
-    ),
-    "charter-waits": AlarmText(
-        means="The newest charter does not fit this node while it runs; the text says why.",
-        does="Cuts off whoever that charter does not list, and otherwise goes by the one before until it is restarted.",
-        advice="Restart the node. A later charter that fits takes effect by itself.",
-        ended_by="charter-in-force",
-    ),
     "removed": AlarmText(
         means="This node was removed from the federation.",
         does="Stops, and keeps on disk what it has learned.",
@@ -98,12 +84,6 @@ ALARMS: Mapping[str, AlarmText] = {
         does="Exchanges nothing that must be durable, goes on training, and tries again all the time.",
         advice="Make room on the volume of state_dir, or repair it. Nothing is lost while the process runs.",
         ended_by="storage-restored",
-    ),
-    "disk-low": AlarmText(
-        means="The volume of state_dir has less room than one more snapshot of the state takes.",
-        does="Keeps shorter logs and one generation less; goes on as long as the disk takes anything.",
-        advice="Make room on the volume of state_dir before it is full.",
-        ended_by="disk-roomy",
     ),
     "waiting-alone": AlarmText(
         means="No neighbor is there, so nothing is trained.",
@@ -141,13 +121,6 @@ ALARMS: Mapping[str, AlarmText] = {
         advice="If this node has never trained, or its state is lost: `p2pfl privacy begin`, then restart the node. "
         "What was told before counts too.",
         ended_by="budget-begun",
-    ),
-    "loss-grows": AlarmText(
-        means="The loss on the common test set is clearly higher than it was at its best, and that of the own rounds "
-        "has grown with it; without such a set, that of the own rounds is ten times the very first round's.",
-        does="Goes on training.",
-        advice="Lower learning_rate first. If one node alone has it, look at its data; if all do, at who may lie.",
-        ended_by="loss-back",
     ),
     "noise-prevails": AlarmText(
         means="The loss on the public test set is clearly higher than it was at its best: the noise that the privacy "
@@ -202,12 +175,6 @@ ALARMS: Mapping[str, AlarmText] = {
         does="Begins the edge anew.",
         advice="If it repeats, compare software versions, and look whether that neighbor's model is still finite.",
     ),
-    "software-differs": AlarmText(
-        means="A member runs another version of p2pfl.",
-        does="Nothing: versions with the same protocol work together.",
-        advice="Update the older one when it suits you, so that all have the same corrections.",
-        ended_by="software-agrees",
-    ),
 }
 
 OTHER = AlarmText(
@@ -215,7 +182,3 @@ OTHER = AlarmText(
     does="What its text says.",
     advice="Read the log around it.",
 )
-
-
-def described(kind: str) -> AlarmText:
-    return ALARMS.get(kind, OTHER)

@@ -25,10 +25,10 @@ from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.privacy import RECORD
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import LearningError
+from p2pfl.features.privacy.budget import RESERVED_PART
+from p2pfl.features.privacy.permission import give_permission
 from p2pfl.learn.task import Task
 from p2pfl.node.assembly import replay
-from p2pfl.node.budget import RESERVED_PART
-from p2pfl.node.permission import give_permission
 from p2pfl.storage import peek
 from sim.audits.canary import Bare, Reuse, most_alike
 

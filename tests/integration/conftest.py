@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from p2pfl.features import FEATURES
 from p2pfl.fleet.outcomes import read_learned
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
+from p2pfl.node.feature import Feature
 from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -147,12 +148,14 @@ class Held(Wrapped):
 class Running:
     """One node, from its files to its result."""
 
-    def __init__(self, ward: Ward, index: int, file: str = "federation.toml") -> None:
+    def __init__(
+        self, ward: Ward, index: int, file: str = "federation.toml", features: Sequence[Feature] = FEATURES
+    ) -> None:
         federation = ward.federation(file)
         folder = ward.folder / ward.names[index]
         self.setup = read_setup(federation, load_node(folder, federation))
         self.lines: list[NodeLine] = []
-        self.application = Application(self.setup, on_line=self.lines.append, features=FEATURES)
+        self.application = Application(self.setup, on_line=self.lines.append, features=features)
         self.task = asyncio.create_task(self.application.run())
 
     def learn_with(self, learner: Any) -> None:
@@ -265,8 +268,9 @@ async def start():
         file: str = "federation.toml",
         abreast: bool = False,
         beats: Mapping[int, int] | None = None,
+        features: Sequence[Feature] = FEATURES,
     ) -> list[Running]:
-        new = [Running(ward, index, file) for index in indices or range(len(ward.names))]
+        new = [Running(ward, index, file, features) for index in indices or range(len(ward.names))]
         running.extend(new)
         if abreast:
             barriers.append(threading.Barrier(len(new)))

@@ -12,13 +12,13 @@ from p2pfl.engine.durable import image
 from p2pfl.engine.ledger import Ledger, Promise, Signed, reconciled
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
+from p2pfl.features.privacy import budget
+from p2pfl.features.privacy.budget import Budget
+from p2pfl.features.privacy.evidence import WAIT_S, Evidence, Seen
+from p2pfl.features.privacy.ledger_file import LedgerFile, ledger_path
+from p2pfl.features.privacy.permission import discard_permission, give_permission, permission_file, read_permission
 from p2pfl.learn.privacy import Spend
-from p2pfl.node import budget
 from p2pfl.node.assembly import durability_of
-from p2pfl.node.budget import Budget
-from p2pfl.node.evidence import WAIT_S, Evidence, Seen
-from p2pfl.node.ledger_file import LedgerFile, ledger_path
-from p2pfl.node.permission import discard_permission, give_permission, permission_file, read_permission
 
 COST = Spend(1.0, 0.1, 2)
 
@@ -287,11 +287,11 @@ def test_by_another_word_a_ledger_goes_on_with_the_figures_of_the_file(tmp_path)
         LedgerFile(tmp_path / "node.key", "ward").write(before)
         setup, state = setup_at(tmp_path, raised), state_with(before)
         assert not opened(setup, state)
-        assert Budget.of(setup).state(state.ledger, COST) == "unpermitted"
+        assert Budget.of(setup, setup.learner.plan).state(state.ledger, COST) == "unpermitted"
         give_permission(setup.node.key_file, raised, raises=True)
         assert "goes on: epsilon 8" in opened(setup, state)
         assert state.ledger == ledger(2, promise=raised)
-        assert Budget.of(setup).state(state.ledger, COST) != "unpermitted"
+        assert Budget.of(setup, setup.learner.plan).state(state.ledger, COST) != "unpermitted"
 
 
 def test_a_file_that_promises_less_than_a_word_is_refused_and_the_word_stays(tmp_path):
@@ -381,7 +381,9 @@ def test_a_word_that_stays_is_no_word(tmp_path, monkeypatch):
 
 def test_a_word_is_gone_from_the_disk_before_it_counts(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("p2pfl.node.permission.sync_folder", lambda folder: synced.append(list(folder.iterdir())))
+    monkeypatch.setattr(
+        "p2pfl.features.privacy.permission.sync_folder", lambda folder: synced.append(list(folder.iterdir()))
+    )
     give_permission(tmp_path / "node.key", PERMITTED)
     synced.clear()
     assert read_permission(tmp_path / "node.key").promise == PERMITTED

@@ -14,6 +14,7 @@ import pytest
 
 from p2pfl import Federation, UserError
 from p2pfl.config.load import load_config, load_node
+from p2pfl.core.events import RoundRefused
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import StorageError
 from p2pfl.features.status.feature import StatusFeature
@@ -22,9 +23,11 @@ from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
 from p2pfl.node.driver import Driver
 from p2pfl.node.feature import Attached, Feature
+from p2pfl.node.gate import Payment, Wait
 
 ROOT = Path(__file__).parents[2]
-HOOKS = ["attach", "feedings", "status", "opening", "opened", "begin", "look", "run", "farewell", "over"]
+AT_START = ["check", "withheld", "recover", "attach", "feedings", "opening", "opened"]
+RUNNING = ["status", "begin", "before_round", "look", "run", "farewell", "over"]
 
 
 def run(tmp_path, federation, features):
@@ -68,6 +71,16 @@ class Failing(Feature):
     def guards(self, setup):
         return self.is_guard
 
+    def check(self, setup):
+        self.fail("check")
+
+    def withheld(self, setup):
+        self.fail("withheld")
+        return frozenset()
+
+    def recover(self, found):
+        self.fail("recover")
+
     def attach(self, node):
         self.fail("attach")
         return Fails(self)
@@ -98,6 +111,9 @@ class Fails(Attached):
     def begin(self):
         self.fail("begin")
 
+    def before_round(self, plan):
+        self.fail("before_round")
+
     def look(self):
         self.fail("look")
 
@@ -115,11 +131,30 @@ SMALL = {"nodes": 2, "topology": "path", "seed": 1, "linger_s": 5.0, "closing_ro
 
 
 def test_features_for_eyes_only_that_fail_go_off_with_an_alarm_each_and_the_node_learns_on(tmp_path, told):
-    report = run(tmp_path, Federation(rounds=60, **SMALL), tuple(map(Failing, HOOKS)))  # one is asked once a second
+    report = run(tmp_path, Federation(rounds=60, **SMALL), tuple(map(Failing, RUNNING)))  # one is asked once a second
     assert [node.finished for node in report.nodes] == [True] * 2
     off = "is off, and the node goes on: it failed (ZeroDivisionError: at"
     texts = {text for kind, _, text in told if kind == "feature-failed"}
-    assert texts == {f"that fails at {hook} {off} {hook})" for hook in HOOKS}
+    assert texts == {f"that fails at {hook} {off} {hook})" for hook in RUNNING}
+
+
+@pytest.mark.parametrize("hook", AT_START)
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_at_the_start_one_that_fails_stops_the_node_with_one_clear_error(tmp_path, hook, error):
+    failure = failure_of(tmp_path, (Failing(hook, error=error),))
+    assert isinstance(failure, UserError)
+    text = f"failed at its start, in {hook}: {error.__name__}: at {hook} (test_features.py"
+    assert str(failure).startswith(f"the feature that fails at {hook} {text}")
+
+
+def failure_of(tmp_path, features, **more):
+    """The error by which a run of so many rounds ends."""
+    with pytest.raises(BaseException) as failure:
+        run(tmp_path, Federation(**{"rounds": 10_000, **SMALL, **more}), features)
+    error = failure.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @pytest.mark.parametrize("hook", ["run", "farewell", "over"])
@@ -138,14 +173,50 @@ def test_what_is_shown_guards_where_neighbors_bear_witness_of_a_budget():
         assert StatusFeature().guards(setup) is guards
 
 
-@pytest.mark.parametrize("hook", ["attach", "begin", "run", "opened"])
+@pytest.mark.parametrize("hook", ["begin", "before_round", "run"])
 def test_one_that_guards_ends_the_node(tmp_path, hook):
-    with pytest.raises(BaseException) as failure:
-        run(tmp_path, Federation(rounds=10_000, **SMALL), (Failing(hook, guards=True),))
-    error = failure.value
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, ZeroDivisionError)
+    assert isinstance(failure_of(tmp_path, (Failing(hook, guards=True),)), ZeroDivisionError)
+
+
+class Idle(Feature):
+    """Lets nobody train before it has been asked three times, nor more than two rounds."""
+
+    name = "idle"
+
+    def attach(self, node):
+        asked = []
+
+        class Window(Attached):
+            def before_round(self, plan):
+                asked.append(plan.index)
+                if len(asked) < 3:
+                    return [Wait(0.01), RoundRefused(why="the machine is busy", for_good=False)][len(asked) % 2]
+                return RoundRefused(why="enough", for_good=True) if plan.index >= 2 else None
+
+        self.asked = asked
+        return Window()
+
+
+def test_a_feature_says_when_a_round_may_begin(tmp_path):
+    report = run(tmp_path, Federation(rounds=8, **SMALL), (feature := Idle(),))
+    assert [node.rounds for node in report.nodes] == [2, 2]
+    assert feature.asked[-1] == 2
+
+
+def test_two_that_want_to_be_paid_end_the_node(tmp_path):
+    class Till(Attached):
+        def before_round(self, plan):
+            return Payment(None, print)
+
+    class Paid(Feature):
+        def __init__(self, name):
+            self.name = name
+
+        def attach(self, node):
+            return Till()
+
+    failure = failure_of(tmp_path, (Paid("a"), Paid("b")))
+    assert "b wants to be paid for a round, and another feature too" in str(failure)
 
 
 @pytest.fixture
@@ -177,14 +248,14 @@ def test_the_feature_of_the_guide_talks_to_its_like_and_shows_what_it_heard(tmp_
 
 
 def test_two_features_with_one_channel_name_are_refused(tmp_path, example):
-    with pytest.raises(BaseException) as failure:
-        run(tmp_path, Federation(rounds=3, **SMALL), (example["RestartsFeature"](), example["RestartsFeature"]()))
-    assert "two features have a side channel named restarts/1" in repr(failure.value)
+    failure = failure_of(tmp_path, (example["RestartsFeature"](), example["RestartsFeature"]()))
+    assert isinstance(failure, UserError)
+    assert "two features have a side channel named restarts/1" in str(failure)
 
 
 def test_the_node_names_no_feature():
     """Nor does anything below it; `lint-imports` holds the imports."""
-    names = re.compile(r"CharterTalk|CharterKeeper|Display|Lookout|Discovery|StatusPage|VitalsSpread")
+    names = re.compile(r"Budget\b|LedgerFile|Charter[TK]|Display|Lookout|Discovery|StatusPage|VitalsSpread")
     found = [
         file.name
         for file in sorted((ROOT / "p2pfl/node").glob("*.py"))

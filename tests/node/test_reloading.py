@@ -180,7 +180,7 @@ def test_losses_of_other_data_are_not_compared(site):
 
 
 async def test_refused_data_are_an_alarm_until_data_were_read_again():
-    local = LocalRounds(SimpleNamespace(), SimpleNamespace(), on_measure=int)
+    local = LocalRounds(SimpleNamespace(), SimpleNamespace(withheld=()), on_measure=int)
     driver = Driver(SimpleNamespace(edges={}), SimpleNamespace(), local, name_of=str)
     local._tell_of_data(News("line 3: no number", refused=True))
     assert driver.feed.kinds == ["data-refused"]

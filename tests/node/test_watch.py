@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from p2pfl.core.facts import Phase
+from p2pfl.features.status.alarms import ALARMS
 from p2pfl.features.status.lookout import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout
 from p2pfl.features.status.spread import VitalsRow
 from p2pfl.learn.losses import WINDOW
@@ -23,12 +24,12 @@ class World:
     def __init__(self):
         self.facts = SimpleNamespace(rounds=0, alone=0)
         self.edge = SimpleNamespace(is_open=False)
-        self.phase = SimpleNamespace(phase=Phase.TRAINING)
         self.room, self.now = 10_000.0, 0.0
-        self.feed = Feed("pi{}".format)
+        self.feed = Feed("pi{}".format, texts=ALARMS)
         self.raised = []
+        self.core = SimpleNamespace(facts=self.facts, edges={1: self.edge}, phase=Phase.TRAINING)
         self.watch = Lookout(
-            core=SimpleNamespace(facts=self.facts, edges={1: self.edge}, rounds=self.phase),
+            core=self.core,
             feed=self.feed,
             raise_alarm=self.alarm,
             room_bytes=lambda: self.room,
@@ -91,10 +92,10 @@ def test_rounds_alone_that_are_not_in_a_row_are_none(world):
 
 def test_waiting_alone_ends_when_it_trains_with_somebody(world):
     world.feed.stand("waiting-alone", None, "nobody")
-    world.phase.phase = Phase.WAITING
+    world.core.phase = Phase.WAITING
     world.watch.look(0.0)
     assert world.feed.kinds == ["waiting-alone"]
-    world.phase.phase, world.edge.is_open = Phase.TRAINING, True
+    world.core.phase, world.edge.is_open = Phase.TRAINING, True
     world.watch.look(0.0)
     assert world.feed.kinds == []
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from p2pfl.config.privacy import PrivacyConfig
+from p2pfl.features.privacy.budget import withheld
 from p2pfl.learn.interface import LocalRound, RoundStart, Score
-from p2pfl.node.budget import withheld
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.progress_lines import ProgressLines
 from p2pfl.node.reloading import News
@@ -83,20 +83,24 @@ def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
     assert ProgressLines(print, status, None, lambda: False, sketched=True).untold == classes
 
 
-@pytest.mark.parametrize(("budget", "raised"), [(None, ["data-refused"]), (object(), [])])
-def test_what_is_wrong_with_a_row_stands_in_the_own_log_alone(budget, raised, caplog):
+def rounds_of(withheld, alarm):
+    return SimpleNamespace(workshop=SimpleNamespace(withheld=withheld), _node=SimpleNamespace(alarm=alarm))
+
+
+@pytest.mark.parametrize(("withheld", "raised"), [((), ["data-refused"]), (("local",), [])])
+def test_what_is_wrong_with_a_row_stands_in_the_own_log_alone(withheld, raised, caplog):
     told = []
-    local = SimpleNamespace(budget=budget, _node=SimpleNamespace(alarm=lambda kind, *_: told.append(kind)))
+    local = rounds_of(withheld, lambda kind, *_: told.append(kind))
     with caplog.at_level(logging.WARNING, "p2pfl"):
         LocalRounds._tell_of_data(local, News("row 7 has no 'age'", refused=True))
         LocalRounds._tell_of_data(local, News("5 to 6 samples", counts="5 to 6 samples"))
     assert told == [*raised, "data-reloaded"]
-    assert ("row 7" in caplog.text) == (budget is not None)
+    assert ("row 7" in caplog.text) == bool(withheld)
 
 
 def test_of_rows_that_are_others_now_a_budget_lets_their_number_alone_be_told():
     told = []
-    local = SimpleNamespace(budget=object(), _node=SimpleNamespace(alarm=lambda *alarm: told.append(alarm)))
+    local = rounds_of(("local",), lambda *alarm: told.append(alarm))
     LocalRounds._tell_of_data(local, News("6 to 6 samples"))
     LocalRounds._tell_of_data(local, News("6 to 7 samples; rows of the test set are others", counts="6 to 7 samples"))
     assert told == [("data-reloaded", None, "6 to 7 samples")]

@@ -10,9 +10,13 @@ import pytest
 
 import p2pfl
 from p2pfl.core.effects import Alarm
+from p2pfl.features import FEATURES
 from p2pfl.node.driver import NOTICES
-from p2pfl.reporting.alarms import ALARMS, BACK, OTHER, described
+from p2pfl.node.feed import Feed
+from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.reporting.alarms import BACK, OTHER
 
+ALARMS = alarm_texts(FEATURES)
 PACKAGE = Path(p2pfl.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "alarms.md"
 RAISING = {"on_alarm", "raise_alarm", "_raise_alarm", "alarm", "stand"}
@@ -82,4 +86,4 @@ def test_what_ends_an_alarm_is_something_that_happens(kind):
 
 
 def test_a_kind_of_another_version_has_a_description_too():
-    assert described("never-heard-of") is OTHER
+    assert Feed(str).described("never-heard-of") is OTHER

@@ -23,12 +23,12 @@ from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.ledger import Ledger, Promise, reconciled
 from p2pfl.engine.state import NodeState
+from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.learn.interface import LocalRound
 from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.privacy import Spend
 from p2pfl.node import engine_thread
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, Operate, Pay
-from p2pfl.node.ledger_file import LedgerFile
 from p2pfl.storage import Store
 
 COST = Spend(noise=1.25, rate=0.5, steps=3)
@@ -62,7 +62,7 @@ class Node:
         file = beside(store._folder)
         file.begin(state.ledger)
         self.thread = EngineThread(
-            Engine(index=0, state=state, codecs=CODECS), store, durability="exchange", extra={}, ledger_file=file
+            Engine(index=0, state=state, codecs=CODECS), store, durability="exchange", extra={}, second_ledger=file
         )
         self.thread.listener = self
         self.reserved = reserved

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from p2pfl.config.model import FederationConfig
+from p2pfl.features.members.alarms import ALARMS
 from p2pfl.features.members.alone import ask_when_alone
 from p2pfl.features.members.keeper import FILE_NAME, CharterKeeper
 from p2pfl.features.members.talk import CHANNEL, CharterTalk
@@ -16,6 +17,7 @@ from p2pfl.node.feature import Attached, Feature, NodeView
 
 class MembersFeature(Feature):
     name = "members"
+    alarms = ALARMS
 
     def guards(self, setup: Setup) -> bool:  # noqa: ARG002 - whatever the files say
         return True

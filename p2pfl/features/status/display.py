@@ -176,7 +176,7 @@ class Display:
         return Vitals(
             member=self.own,
             counter=0,
-            life=core.lives.own.name,
+            life=core.life.name,
             phase=word(line.phase),
             rounds=line.rounds,
             accuracy=figure(line.accuracy),

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 
 from p2pfl.config.model import NodeConfig
+from p2pfl.features.privacy.feature import PrivacyFeature, Private
 from p2pfl.features.status import whereabouts
+from p2pfl.features.status.alarms import ALARMS
 from p2pfl.features.status.display import Display
 from p2pfl.features.status.hearing import Hearing
 from p2pfl.features.status.lookout import Lookout
@@ -41,6 +43,7 @@ PAGE_LINGERS_S = 2.0
 
 class StatusFeature(Feature):
     name = "status"
+    alarms = ALARMS
 
     def guards(self, setup: Setup) -> bool:
         """With a privacy budget, what neighbors remember that the node has signed comes with the rows of vitals."""
@@ -69,6 +72,7 @@ class Shown(Attached):
             losses=node.workshop.losses,
         )
         hearing = Hearing(node.network.came)
+        private = private_of(node)
         node.presence.silent_s = hearing.silent_s
         self.display = Display(
             federation=lambda: node.setup().federation,
@@ -79,14 +83,14 @@ class Shown(Attached):
             watch=watch,
             hearing=hearing,
             send=self._send,
-            witness=None if node.budget is None else Witness(node.budget, node.thread),
+            witness=None if private is None else Witness(private.budget, node.thread),
         )
 
     def _send(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
         return self._node.say(peer, CHANNEL, message, if_free=not urgent)
 
     def feedings(self) -> tuple[Feeding, ...]:
-        guards = self._node.budget is not None
+        guards = private_of(self._node) is not None
         return (Feeding(channel=CHANNEL, handler=self.display, guards=guards),)
 
     async def opening(self, until_over: AsyncExitStack) -> None:
@@ -103,7 +107,14 @@ class Shown(Attached):
             return found | {"software": software(), "standing_alarms": self._node.feed.kinds}
 
         token = whereabouts.page_token(node.state_dir)
-        page = StatusPage(node.status_listen, full, site=self.display.overview, names=node.status_names, token=token)
+        page = StatusPage(
+            node.status_listen,
+            full,
+            site=self.display.overview,
+            names=node.status_names,
+            token=token,
+            kinds=self._node.feed.texts,
+        )
         self._page = await until_over.enter_async_context(page)
         address = page_address(node, page)
         log.info("page: http://%s/", address)
@@ -132,6 +143,12 @@ class Shown(Attached):
         if self._page is not None:
             self.display.see_end()
             await self._page.conclude("finished" if result.finished else "stopped", PAGE_LINGERS_S)
+
+
+def private_of(node: NodeView) -> Private | None:
+    """What pays for the node's rounds."""
+    found = node.other(PrivacyFeature.name)
+    return found if isinstance(found, Private) else None
 
 
 def page_address(node: NodeConfig, page: StatusPage | None) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from p2pfl.core.core import Core
+from p2pfl.core.course import Course
 from p2pfl.core.facts import Phase
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import StorageError
@@ -32,7 +32,7 @@ LINES_PER_S = 1 / 300
 class Lookout:
     """`raise_alarm` takes kind, member and text. `room_bytes` is what the disk would take yet, of `snapshot_bytes`."""
 
-    core: Core
+    core: Course
     feed: Feed
     raise_alarm: Callable[[str, int | None, str], None]
     room_bytes: Callable[[], float]
@@ -72,7 +72,7 @@ class Lookout:
         facts = self.core.facts
         rounds, alone = facts.rounds - self.rounds, facts.alone - self.alone
         self.rounds, self.alone = facts.rounds, facts.alone
-        if rounds > alone or (self.core.rounds.phase is not Phase.WAITING and self._is_accompanied()):
+        if rounds > alone or (self.core.phase is not Phase.WAITING and self._is_accompanied()):
             self.in_a_row, self.alone_since = 0, None
             self.feed.settle("not-alone", None)
             return

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +32,7 @@ from p2pfl.net.limits import Limits
 from p2pfl.net.line import Counters
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.terse import TerseHandler
+from p2pfl.reporting.alarms import ALARMS
 
 log = logging.getLogger("p2pfl.page")
 
@@ -141,7 +142,9 @@ class StatusPage:
         site: Site | None = None,
         names: Iterable[str] = (),
         token: str | None = None,
+        kinds: Collection[str] = ALARMS,
     ) -> None:
+        self._kinds = kinds
         self._address = parse_address(listen, KEY)
         self._status, self._site = status, site
         self._guard = Guard(
@@ -250,7 +253,7 @@ class StatusPage:
     async def _show_metrics(self, request: web.Request) -> web.Response:
         del request
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(body=exposition(self._status()).encode(), headers=headers)
+        return web.Response(body=exposition(self._status(), self._kinds).encode(), headers=headers)
 
 
 def _json(body: bytes) -> web.Response:

@@ -7,7 +7,7 @@ the federation file, the task and this program have, whatever anybody sends.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from p2pfl.core.facts import Phase
@@ -87,7 +87,7 @@ OF_NEIGHBOR = (
 )
 
 
-def exposition(status: Status) -> str:
+def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
     """What is null, or not there, has no sample; a metric without samples is left out."""
     lines = _lines("info", "gauge", "Who this is; always 1.", [(_info(status), 1.0)] if "node" in status else [])
     lines += _lines("phase", "gauge", "1 for the phase that the node is in.", _phases(status))
@@ -101,9 +101,9 @@ def exposition(status: Status) -> str:
     lines += _lines("test_metric", "gauge", "The task's own metrics, latest on the common test set.", told)
     refuses: list[Sample] = [((), float(status.get("disk_refuses") is not None))] if "node" in status else []
     lines += _lines("disk_refuses", "gauge", "1 while the disk does not take the state.", refuses)
-    counted = _bounded(status.get("alarms") or {}, ALARMS)
+    counted = _bounded(status.get("alarms") or {}, kinds)
     lines += _lines("alarms_total", "counter", "Alarms raised since the process started.", counted)
-    standing = _bounded(dict.fromkeys(status.get("standing_alarms") or (), 1), ALARMS)
+    standing = _bounded(dict.fromkeys(status.get("standing_alarms") or (), 1), kinds)
     lines += _lines("alarm_standing", "gauge", "1 for each kind of alarm that stands.", standing)
     return "".join([*lines, *_of_neighbors(status.get("neighbors") or ())])
 
@@ -137,7 +137,7 @@ def _phases(status: Status) -> list[Sample]:
     return [((("phase", phase),), float(phase == now)) for phase in (*PHASES, OTHER)]
 
 
-def _bounded(counts: Mapping[str, float], known: Mapping[str, object]) -> list[Sample]:
+def _bounded(counts: Mapping[str, float], known: Collection[str]) -> list[Sample]:
     """By kind; what this version does not know is counted together."""
     found: dict[str, float] = {}
     for kind, count in counts.items():

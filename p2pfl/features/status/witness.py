@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from p2pfl.engine.ledger import Signed
-from p2pfl.node.budget import Budget
+from p2pfl.features.privacy.budget import Budget
+from p2pfl.features.privacy.evidence import Seen
 from p2pfl.node.engine_thread import Correct, EngineThread
-from p2pfl.node.evidence import Seen
 from p2pfl.reporting.vitals import Vitals
 
 NOTHING = Signed(0, 0, 0)

@@ -41,7 +41,7 @@ class Evidence:
 
     def is_due(self, now: float) -> bool:
         """Whether a neighbor may yet tell a row of this node's own."""
-        return any(now - opened_at < WAIT_S for opened_at in self._unheard.values())
+        return any(now - opened_at < WAIT_S for opened_at in list(self._unheard.values()))  # a thread asks
 
     def account(self, ledger: Ledger | None) -> Signed | None:
         """What others are told: never less than this node has once signed, so that its neighbors keep that."""

@@ -17,12 +17,12 @@ from p2pfl.core.events import RoundRefused
 from p2pfl.engine.ledger import Ledger, Promise, reconciled
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
+from p2pfl.features.privacy.evidence import Evidence
+from p2pfl.features.privacy.ledger_file import LedgerFile
+from p2pfl.features.privacy.permission import RAISES, Permission, discard_permission, permission_file, read_permission
 from p2pfl.learn.interface import plan_by
 from p2pfl.learn.privacy import Plan, Spend
 from p2pfl.node.assembly import Setup
-from p2pfl.node.evidence import Evidence
-from p2pfl.node.ledger_file import LedgerFile
-from p2pfl.node.permission import RAISES, Permission, discard_permission, permission_file, read_permission
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import Store
 
@@ -64,11 +64,9 @@ class Budget:
     """The latest, for any thread: replaced, never written to."""
 
     @classmethod
-    def of(cls, setup: Setup) -> Budget | None:
-        """None: the federation promises nothing."""
-        plan = plan_by(setup.learner)
+    def of(cls, setup: Setup, plan: Plan) -> Budget:
         where = f"{setup.federation.path.parent} --node {setup.member.name}"
-        return None if plan is None else cls(plan, promise_of(setup.federation, plan), f"p2pfl privacy begin {where}")
+        return cls(plan, promise_of(setup.federation, plan), f"p2pfl privacy begin {where}")
 
     def wrong(self, ledger: Ledger | None, spend: Spend) -> RoundRefused | None:
         """What speaks against a round at that cost."""

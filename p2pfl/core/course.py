@@ -1,0 +1,83 @@
+"""A course is how a node learns, from its first session to its end. Gossip is one: `core.Core`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from p2pfl.core.edge import Edge
+from p2pfl.core.effects import Effect
+from p2pfl.core.events import Event
+from p2pfl.core.facts import Facts, Phase
+from p2pfl.core.lives import NO_START, Life
+from p2pfl.core.settings import Settings
+from p2pfl.core.standing import View
+from p2pfl.core.tick import Mixing
+
+
+class Course:
+    """Events in, effects out; no I/O and no clock of its own. The driver carries effects out: `StartRound` is answered
+    by RoundTrained or RoundRefused, `CommitRound` by RoundCommitted, and `Finish` ends the node.
+
+    The rest is for who looks: status, page, result. `facts` says what the node has done so far.
+    """
+
+    facts: Facts
+    settings: Settings
+    edges: Mapping[int, Edge] = MappingProxyType({})
+    """Those on which models are mixed, by neighbor."""
+    resigned = retired = False
+    """Whether this node has stopped because another process has its key, or because it was removed."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event; `now` is monotonic, in seconds."""
+        raise NotImplementedError
+
+    def wake(self, now: float) -> list[Effect]:  # noqa: ARG002 - most need no clock
+        """Called at `deadline()` at the latest."""
+        return []
+
+    def deadline(self) -> float | None:
+        """When `wake` must be called next, None for never."""
+        return None
+
+    @property
+    def phase(self) -> Phase:
+        raise NotImplementedError
+
+    @property
+    def life(self) -> Life:
+        """How long its memory reaches back."""
+        return NO_START.life
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """With whom rounds were mixed, where a rule does that."""
+        return None
+
+    @property
+    def failed_rounds(self) -> int:
+        return 0
+
+    @property
+    def is_through(self) -> bool:
+        """Whether this node has trained all that it had to."""
+        return self.facts.done
+
+    @property
+    def ended_by(self) -> str | None:
+        """Why training has ended; None: it has not."""
+        return None
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The other members that were not through when training ended; none before."""
+        return []
+
+    def through_by(self, now: float) -> str | None:  # noqa: ARG002 - as above
+        """By what this node is through."""
+        return None
+
+    def standings(self, now: float) -> Mapping[int, View]:  # noqa: ARG002 - as above
+        """What is held against each neighbor."""
+        return {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.cli.check_folders import look_into_folders
-from p2pfl.cli.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
+from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.cli.check_tables import TablesFound

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from p2pfl.cli.output import write_facts, write_rows
+from p2pfl.console.output import write_facts, write_rows
 from p2pfl.reporting.withheld import SCORE, TABLES
 
 if TYPE_CHECKING:

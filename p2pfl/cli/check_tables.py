@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import write_rows
+from p2pfl.console.output import write_rows
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, cell, format_option, size, write_facts, write_json, write_rows
+from p2pfl.console.output import Form, cell, format_option, size, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

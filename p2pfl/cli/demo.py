@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from p2pfl.cli.launch import REFERENCES, REPORT_FILE, run_fleet
-from p2pfl.cli.output import Form, check_report, format_option, log_option, where
+from p2pfl.console.output import Form, check_report, format_option, log_option, where
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig

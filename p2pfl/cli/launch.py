@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from p2pfl.cli.output import (
+from p2pfl.console.output import (
     Form,
     check_report,
     footnote,

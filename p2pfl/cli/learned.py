@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_facts, write_json
+from p2pfl.console.output import Form, format_option, write_facts, write_json
 from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting.withheld import SCORE
 

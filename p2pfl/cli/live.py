@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from p2pfl.cli.output import figure, footnote, size, spent_of
+from p2pfl.console.output import figure, footnote, size, spent_of
 from p2pfl.fleet.fleet import Child, Fleet
 from p2pfl.fleet.report import History
 from p2pfl.learn.doubts import about_lone_classes

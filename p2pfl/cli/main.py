@@ -6,91 +6,58 @@ Subcommands of other packages join through the entry point group `p2pfl.commands
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from p2pfl.cli.output import show_mistakes
+from p2pfl.console.groups import Command, Named
+from p2pfl.console.output import show_mistakes
 from p2pfl.errors import P2PFLError, UserError
 from topologies.errors import TopologyError
-
-
-class Named(click.Group):
-    """Imports subcommands on demand: subclasses list them in `lines` and import one in `find`."""
-
-    def lines(self) -> Mapping[str, str]:
-        """Each name with its line in `--help`, in the order of the listing."""
-        raise NotImplementedError
-
-    def find(self, name: str) -> Any:
-        """Import one of the commands in `lines`."""
-        raise NotImplementedError
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self.lines())
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
-        found = self.find(cmd_name) if cmd_name in self.lines() else None
-        return found if isinstance(found, click.Command) else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            if close := difflib.get_close_matches(args[0], self.lines(), n=1):
-                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
-            raise
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self.lines().items()))
-
 
 DISTRIBUTION = "p2pfl-gossip"
 ENTRY_POINTS = "p2pfl.commands"
 
-COMMANDS: Mapping[str, str] = {
-    "demo": "Several nodes on this machine learn handwritten digits; a report at the end.",
-    "new": "Create an example federation to edit.",
-    "key": "Create a node's identity, or show it.",
-    "invite": "Print a line with which a new machine asks to become a member.",
-    "join": "Make a new machine's key and folder, by an invite.",
-    "member": "Add, remove and replace members, also while nodes run.",
-    "check": "Show what a federation would do, and every mistake in it.",
-    "schema": "Find one schema for tables that nobody may see together.",
-    "compressors": "List compressors, and what they cost.",
-    "methods": "List learning methods.",
-    "rules": "List the rules for mixing with neighbors, some of which may be malicious.",
-    "run": "Run one node until its rounds are done; a second start resumes.",
-    "launch": "Run all nodes of a federation on this machine.",
-    "status": "Show what running nodes are doing.",
-    "doctor": "Find out why nodes do not find or hear each other, and what to do.",
-    "watch": "Watch a whole federation in the terminal; the page in a browser shows the same.",
-    "evaluate": "Test the model that a node has learned.",
-    "export": "Write the model that a node has learned as a plain file.",
-    "predict": "Score the rows of a table with the model that was learned.",
-    "score": "Say how good the model is, on a labelled table that was kept for testing.",
-    "privacy": "Begin the privacy budgets of nodes, and show what is spent of them.",
+COMMANDS: Mapping[str, Command] = {
+    "demo": Command(
+        "Several nodes on this machine learn handwritten digits; a report at the end.", "p2pfl.cli.demo:demo"
+    ),
+    "new": Command("Create an example federation to edit.", "p2pfl.cli.new:new"),
+    "key": Command("Create a node's identity, or show it.", "p2pfl.cli.new:key"),
+    "invite": Command("Print a line with which a new machine asks to become a member.", "p2pfl.cli.joining:invite"),
+    "join": Command("Make a new machine's key and folder, by an invite.", "p2pfl.cli.joining:join"),
+    "member": Command("Add, remove and replace members, also while nodes run.", "p2pfl.cli.member:member"),
+    "check": Command("Show what a federation would do, and every mistake in it.", "p2pfl.cli.check:check"),
+    "schema": Command("Find one schema for tables that nobody may see together.", "p2pfl.cli.schema:schema"),
+    "compressors": Command("List compressors, and what they cost.", "p2pfl.cli.compressors:compressors"),
+    "methods": Command("List learning methods.", "p2pfl.cli.methods:methods"),
+    "rules": Command(
+        "List the rules for mixing with neighbors, some of which may be malicious.", "p2pfl.cli.rules:rules"
+    ),
+    "run": Command("Run one node until its rounds are done; a second start resumes.", "p2pfl.cli.run:run"),
+    "launch": Command("Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch"),
+    "status": Command("Show what running nodes are doing.", "p2pfl.cli.status:status"),
+    "doctor": Command("Find out why nodes do not find or hear each other, and what to do.", "p2pfl.cli.doctor:doctor"),
+    "watch": Command(
+        "Watch a whole federation in the terminal; the page in a browser shows the same.", "p2pfl.cli.watch:watch"
+    ),
+    "evaluate": Command("Test the model that a node has learned.", "p2pfl.cli.learned:evaluate"),
+    "export": Command("Write the model that a node has learned as a plain file.", "p2pfl.cli.learned:export"),
+    "predict": Command("Score the rows of a table with the model that was learned.", "p2pfl.cli.predict:predict"),
+    "score": Command(
+        "Say how good the model is, on a labelled table that was kept for testing.", "p2pfl.cli.score:score"
+    ),
+    "privacy": Command(
+        "Begin the privacy budgets of nodes, and show what is spent of them.", "p2pfl.cli.privacy:privacy"
+    ),
 }
-ROOMS: Mapping[str, str] = {
-    "key": "new",
-    "invite": "joining",
-    "join": "joining",
-    "evaluate": "learned",
-    "export": "learned",
-}
-"""The modules of commands that have no module of the same name."""
 JOINED: Mapping[str, str] = {
     "audit": "Attack an own federation as its neighbors could, without and with privacy.",
     "sim": "Simulate a federation of up to thousands of nodes, with losses, crashes and attacks.",
@@ -124,12 +91,11 @@ class MainCommands(Named):
     """The subcommands of this package and those of other packages."""
 
     def lines(self) -> dict[str, str]:
-        return {**COMMANDS, **{name: JOINED.get(name, "") for name in sorted(set(_joined()) - set(COMMANDS))}}
+        own = {name: command.line for name, command in COMMANDS.items()}
+        return own | {name: JOINED.get(name, "") for name in sorted(_joined().keys() - own.keys())}
 
     def find(self, name: str) -> Any:
-        if name in COMMANDS:
-            return getattr(import_module(f"p2pfl.cli.{ROOMS.get(name, name)}"), name)
-        return _joined()[name].load()
+        return (COMMANDS.get(name) or _joined()[name]).load()
 
 
 def software_version() -> str:

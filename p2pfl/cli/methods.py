@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_facts, write_json, write_rows
+from p2pfl.console.output import Form, format_option, write_facts, write_json, write_rows
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl methods\n  p2pfl methods prox:mu=0.1 prox.py:prox,mu=0.1 --format json")

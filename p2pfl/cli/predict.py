@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_rows
+from p2pfl.console.output import Form, format_option, write_rows
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.main import Named
-from p2pfl.cli.output import Form, format_option, write_rows
+from p2pfl.console.groups import Named
+from p2pfl.console.output import Form, format_option, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig

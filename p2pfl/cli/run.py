@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from p2pfl.cli.output import Form, cell, figure, format_option, log_option, spent_of
+from p2pfl.console.output import Form, cell, figure, format_option, log_option, spent_of
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, Member, NodeConfig

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.main import Named
-from p2pfl.cli.output import Form, format_option, write_json, write_rows
+from p2pfl.console.groups import Named
+from p2pfl.console.output import Form, format_option, write_json, write_rows
 from p2pfl.errors import UserError
 
 LINES = {

@@ -17,7 +17,7 @@ from p2pfl.cli.asking import (
     place_of,
     read_folder,
 )
-from p2pfl.cli.output import Form, age, cell, figure, footnote, format_option, spent_text, write_rows
+from p2pfl.console.output import Form, age, cell, figure, footnote, format_option, spent_text, write_rows
 
 AT_ONCE = 32
 SELDOM = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.cli.asking import ask_federation, ended_federation, is_folder, place_of, read_folder
-from p2pfl.cli.output import Form, age, format_option, size, spent_text, write_json, write_rows
+from p2pfl.console.output import Form, age, format_option, size, spent_text, write_json, write_rows
 from p2pfl.errors import P2PFLError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from p2pfl.cli.main import main
-from p2pfl.cli.output import Form, format_option
 from p2pfl.cli.run import be_node
+from p2pfl.console.output import Form, format_option
 
 if TYPE_CHECKING:
     from sim.attackers.liar import Liar

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.main import Named
+from p2pfl.console.groups import Named
 
 COMMANDS: Mapping[str, str] = {
     "run": "One federation in one world: what it learns, what it costs.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from p2pfl.cli.output import Form, cell, format_option, where, write_json, write_rows
+from p2pfl.console.output import Form, cell, format_option, where, write_json, write_rows
 
 if TYPE_CHECKING:
     from sim.audits.audit import Auditor, Effort
@@ -112,7 +112,7 @@ def _effort(*, quick: bool, budget_s: float | None) -> Effort:
 
 
 def _check_targets(report: Path | None, picture: Path | None, names: Sequence[str]) -> None:
-    from p2pfl.cli.output import check_report  # noqa: PLC0415 - as above
+    from p2pfl.console.output import check_report  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
 

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import click
 
-from p2pfl.cli.output import cell, learned_facts, node_rows, reference_facts, score_words, size, write_facts, write_rows
+from p2pfl.console.output import (
+    cell,
+    learned_facts,
+    node_rows,
+    reference_facts,
+    score_words,
+    size,
+    write_facts,
+    write_rows,
+)
 from p2pfl.learn.metrics import Measure
 from p2pfl.reporting.measures import in_words, measures_of, merit, value_of
 from p2pfl.reporting.report import Batching, NodeReport, Report

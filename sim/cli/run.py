@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, log_option, write_rows
+from p2pfl.console.output import Form, format_option, log_option, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.reporting.logs import Logs
@@ -97,7 +97,7 @@ def command(
     same seed gives the same run. Exits with 1 if --replay finds an invariant broken, with 130
     after Ctrl-C.
     """
-    from p2pfl.cli.output import where  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.console.output import where  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.logs import open_logs  # noqa: PLC0415 - as above
     from sim.cli.scene import Options  # noqa: PLC0415 - as above
@@ -141,7 +141,7 @@ def attacks(form: Form) -> None:
 
 
 def _check_targets(report: Path | None, plot: Path | None) -> None:
-    from p2pfl.cli.output import check_report  # noqa: PLC0415 - as above
+    from p2pfl.console.output import check_report  # noqa: PLC0415 - as above
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - `--help` stays instant
 
     if report is not None:
@@ -184,7 +184,7 @@ def _tell(view: RunView, logs: Logs, progress: RunProgress) -> None:
 
 
 def _deliver(found: Report, report: Path | None, plot: Path | None, form: Form) -> None:
-    from p2pfl.cli.output import write_report  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.console.output import write_report  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.display import show  # noqa: PLC0415 - as above
 
     if report is not None:

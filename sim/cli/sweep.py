@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.output import Form, format_option, write_json, write_rows
+from p2pfl.console.output import Form, format_option, write_json, write_rows
 
 if TYPE_CHECKING:
     from sim.sweeps.run import Runner, Sweep

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 
-from p2pfl.cli.output import write_facts, write_rows
+from p2pfl.console.output import write_facts, write_rows
 
 ROWS = [{"name": "pi1", "accuracy": 0.93125, "address": None}, {"name": "pi,2", "accuracy": 1, "address": "a:1"}]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from p2pfl.cli.output import check_report, write_report
+from p2pfl.console.output import check_report, write_report
 from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting.report import Report
 

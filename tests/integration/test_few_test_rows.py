@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from p2pfl import Federation, Task
-from p2pfl.cli.output import node_rows, reference_facts
+from p2pfl.console.output import node_rows, reference_facts
 from p2pfl.learn.metrics import named
 
 TEST_ROWS = 14

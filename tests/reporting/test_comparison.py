@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from p2pfl.cli.output import reference_facts
+from p2pfl.console.output import reference_facts
 from p2pfl.learn.metrics import ACCURACY, BUILT_IN, Measure
 from p2pfl.reporting.comparison import Pair, by_intervals, paired
 from p2pfl.reporting.history import Alone, References, Statistic

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from p2pfl.cli.output import node_rows, reference_facts
 from p2pfl.config.model import TrainingConfig
+from p2pfl.console.output import node_rows, reference_facts
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.metrics import ACCURACY, LOSS, named

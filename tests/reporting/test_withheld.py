@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.cli.live import LiveView
-from p2pfl.cli.output import privacy_facts
+from p2pfl.console.output import privacy_facts
 from p2pfl.fleet.report import _withheld
 from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.status import PrivacyStatus

@@ -1,0 +1,58 @@
+"""Groups of subcommands, each of which is imported only when it is called."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand of `p2pfl`: its line in `--help`, and its `module:function`."""
+
+    line: str
+    place: str
+    after: str = ""
+    """The command behind which it is listed; by default it comes last."""
+
+    def load(self) -> Any:
+        module, _, function = self.place.partition(":")
+        return getattr(import_module(module), function)
+
+
+class Named(click.Group):
+    """Imports subcommands on demand: subclasses list them in `lines` and import one in `find`."""
+
+    def lines(self) -> Mapping[str, str]:
+        """Each name with its line in `--help`, in the order of the listing."""
+        raise NotImplementedError
+
+    def find(self, name: str) -> Any:
+        """Import one of the commands in `lines`."""
+        raise NotImplementedError
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.lines())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        found = self.find(cmd_name) if cmd_name in self.lines() else None
+        return found if isinstance(found, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if close := difflib.get_close_matches(args[0], self.lines(), n=1):
+                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.lines().items()))

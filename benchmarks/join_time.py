@@ -23,8 +23,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from p2pfl.cli.asking import PageAddress, ask_status
 from p2pfl.features.status import whereabouts
+from p2pfl.features.status.asking import PageAddress, ask_status
 from p2pfl.net.address import free_ports
 
 P2PFL = (sys.executable, "-m", "p2pfl.cli.main")

@@ -5,10 +5,7 @@ The task, which is the user's code, is loaded, and so are the data of every node
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +15,10 @@ from p2pfl.cli.check_folders import look_into_folders
 from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
-    from p2pfl.cli.check_tables import TablesFound
     from p2pfl.config.model import FederationConfig, Member, NodeConfig
     from p2pfl.errors import UserError
     from p2pfl.learn.interface import Learner
-
-
-@dataclass(slots=True)
-class Findings:
-    """`learners` and `samples` are by member index, for those whose folder is here."""
-
-    mistakes: list[UserError]
-    warnings: list[str] = field(default_factory=list)
-    learners: dict[int, Learner] = field(default_factory=dict)
-    here: dict[int, NodeConfig] = field(default_factory=dict)
-    tables: TablesFound | None = None
+    from p2pfl.node.findings import Findings, Inspected
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl check ward-7\n  p2pfl check ward-7/federation.toml --format json")
@@ -53,36 +39,58 @@ def check(federation: Path, byzantine: int | None, form: Form) -> int:
     from p2pfl.cli.main import exit_code  # noqa: PLC0415 - the commands are imported by it
     from p2pfl.config.charter import compacted  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.load import read_federation  # noqa: PLC0415 - as above
+    from p2pfl.node.findings import Inspected  # noqa: PLC0415 - as above
 
     described, mistakes = read_federation(federation)
-    findings = Findings(mistakes)
-    report = {} if described is None else _survey(compacted(described), findings, byzantine)
-    report |= {"warnings": findings.warnings, "mistakes": [_as_row(mistake) for mistake in mistakes[:MOST_MISTAKES]]}
+    report: dict[str, Any] = {}
+    warnings: list[str] = []
+    said: list[Findings] = []
+    if described is not None:
+        found = Inspected(compacted(described), mistakes, warnings)
+        said = _found_by_features(found)
+        report = _survey(found, said, byzantine)
+    report |= {"warnings": warnings, "mistakes": [_as_row(mistake) for mistake in mistakes[:MOST_MISTAKES]]}
     report["mistakes_in_all"] = len(mistakes)
-    write_json(report) if form == "json" else _print(report)
+    write_json(report) if form == "json" else _print(report, said)
     show_mistakes(mistakes)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
 
-def _survey(federation: FederationConfig, findings: Findings, liars: int | None) -> dict[str, Any]:
+def _found_by_features(found: Inspected) -> list[Findings]:
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+    from p2pfl.features import FEATURES  # noqa: PLC0415 - as above
+    from p2pfl.node.plug_ins import all_features  # noqa: PLC0415 - as above
+
+    features = FEATURES
+    try:
+        features = all_features(found.federation, FEATURES)
+    except UserError as error:
+        found.mistakes.append(error)
+    return [one for feature in features if (one := feature.findings()) is not None]
+
+
+def _survey(found: Inspected, said: Sequence[Findings], liars: int | None) -> dict[str, Any]:
     from p2pfl.cli.compressors import traffic_facts  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import rule_facts, try_own_rule  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
 
+    federation = found.federation
     folders = look_into_folders(federation)
-    findings.mistakes += folders.mistakes
-    findings.warnings += folders.warnings
-    findings.here = folders.here
-    _look_at_tables(federation, findings)
-    _load_learners(federation, findings)
-    _warn(federation, findings)
-    _look_for_room(federation, findings)
-    _look_at_method(federation, findings)
-    privacy = _look_at_privacy(federation, findings)
-    traffic, mistakes = traffic_facts(federation, findings.learners.values())
-    findings.mistakes.extend(mistakes)
-    graph = _graph(federation, findings, liars, traffic["parameters"] if traffic else None)
+    found.mistakes += folders.mistakes
+    found.warnings += folders.warnings
+    found.here = folders.here
+    for one in said:
+        one.of_files(found)
+    _load_learners(federation, found)
+    _warn(federation, found)
+    _look_for_room(federation, found)
+    _look_at_method(federation, found)
+    for one in said:
+        one.of_learners(found)
+    traffic, mistakes = traffic_facts(federation, found.learners.values())
+    found.mistakes.extend(mistakes)
+    graph = _graph(federation, found, liars, traffic["parameters"] if traffic else None)
     try:
         borne = bearings(federation)
         if traffic:
@@ -90,108 +98,58 @@ def _survey(federation: FederationConfig, findings: Findings, liars: int | None)
         rule, warnings = rule_facts(federation, borne, graph, liars)
     except UserError as error:  # a rule of the user's own
         borne, rule, warnings = [], None, []
-        findings.mistakes.append(_in_file(error, federation))
-    findings.warnings.extend(warnings)
+        found.mistakes.append(_in_file(error, federation))
+    found.warnings.extend(warnings)
     at_most = liars_at_most(federation)
     return {
         "federation": _head(federation),
         "members": [
-            _member_row(federation, member, findings)
+            _member_row(federation, member, found)
             | {
                 "liars_borne": borne[member.index].borne if borne else None,
                 "liars_at_most": at_most[member.index],
             }
             for member in federation.members
         ],
-        "targets": _targets(federation, findings),
+        "targets": _targets(federation, found),
         "graph": graph,
         "rule": rule,
         "traffic": traffic,
-        "tables": findings.tables.rows if findings.tables else None,
-        "privacy": privacy,
+        **{one.part: one.told() for one in said},
     }
 
 
-def _look_at_tables(federation: FederationConfig, findings: Findings) -> None:
-    from p2pfl.cli.check_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
-
-    findings.tables = look_at_tables(federation, findings.here)
-    if findings.tables is not None:
-        findings.mistakes.extend(findings.tables.mistakes)
-        findings.warnings.extend(findings.tables.warnings)
-        logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would say the same again
-
-
-def _look_at_privacy(federation: FederationConfig, findings: Findings) -> dict[str, Any] | None:
-    from p2pfl.cli.check_privacy import look_at_privacy  # noqa: PLC0415 - `--help` stays instant
-
-    here = sorted(findings.here.keys() & findings.learners.keys())
-    trained = {getattr(one, "trained", one.size + one.personal) for one in findings.learners.values()}
-    samples = {index: findings.learners[index].samples for index in here}
-    found = look_at_privacy(federation, samples, max(trained, default=None))
-    told = set(map(str, findings.mistakes))  # by a learner, which has a plan too
-    findings.mistakes.extend(mistake for mistake in found.mistakes if str(mistake) not in told)
-    findings.warnings.extend(found.warnings)
-    if found.facts is not None:
-        _look_for_budgets(federation, findings)
-    return found.facts
-
-
-def _look_for_budgets(federation: FederationConfig, findings: Findings) -> None:
-    """Warn of nodes that have never run and have no word that their budget begins: they would train nothing."""
-    from p2pfl.errors import StorageError, UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.privacy.permission import permission_file  # noqa: PLC0415 - as above
-    from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
-
-    new = [node for node in findings.here.values() if not node.state_dir.exists()]
-    without = [node.name for node in new if not permission_file(node.key_file).exists()]
-    if without:
-        names = "" if len(without) == len(findings.here) else "".join(f" --node {name}" for name in without)
-        text = "privacy: without a budget a node trains nothing, and a person begins it, once before the first start"
-        findings.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
-    begun = [node.name for node in findings.here.values() if node.name not in without]
-    less: dict[str, str] = {}
-    with suppress(UserError, StorageError):  # a state that cannot be read is named when the node starts
-        less = {one.name: one.unpermitted for one in purses(federation, begun) if begun and one.unpermitted}
-    if less:
-        figures, names = next(iter(less.values())), ", ".join(less)
-        text = f"privacy: less is promised than was permitted ({figures}): {names} will train nothing"
-        begin = f"p2pfl privacy begin {federation.path.parent} --raise"
-        findings.warnings.append(f"{text} until a person permits it: {begin}")
-
-
-def _look_at_method(federation: FederationConfig, findings: Findings) -> None:
+def _look_at_method(federation: FederationConfig, found: Inspected) -> None:
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
 
-    findings.warnings.extend(federation.notices)
+    found.warnings.extend(federation.notices)
     try:
         method_of(federation)
     except UserError as error:
-        findings.mistakes.append(error)
+        found.mistakes.append(error)
 
 
-def _load_learners(federation: FederationConfig, findings: Findings) -> None:
+def _load_learners(federation: FederationConfig, found: Inspected) -> None:
     """If no node's folder is here, the first node's learner, without its data, gives the model's size."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.mistakes import mistakes_of  # noqa: PLC0415 - as above
 
-    wrong = findings.tables.wrong if findings.tables else set()
-    alone = [0] if findings.tables is None or findings.tables.has_schema else []
-    indices = [index for index in sorted(findings.here) or alone if index not in wrong]
+    alone = [0] if found.has_model else []
+    indices = [index for index in sorted(found.here) or alone if index not in found.unusable]
     for index in indices:
         try:
-            findings.learners[index] = _learner(federation, federation.members[index], findings.here.get(index))
+            found.learners[index] = _learner(federation, federation.members[index], found.here.get(index))
         except UserError as error:
             about_data = (error.key or "").startswith("data")
-            if findings.here or not about_data:
-                findings.mistakes.extend(mistakes_of(error))
+            if found.here or not about_data:
+                found.mistakes.extend(mistakes_of(error))
             if not about_data:
                 return  # the same for every node
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            findings.warnings.append("torch is not installed: the task was not checked")
+            found.warnings.append("torch is not installed: the task was not checked")
             return
 
 
@@ -218,38 +176,35 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
     )
 
 
-def _warn(federation: FederationConfig, findings: Findings) -> None:
+def _warn(federation: FederationConfig, found: Inspected) -> None:
     for i, j in federation.edges:
         first, second = federation.members[i], federation.members[j]
         if first.address is None and second.address is None and not federation.discovery:
             text = f"neither {first.name} nor {second.name} has an address for the other to dial"
-            findings.warnings.append(f"{text}: write one, or discovery = true in [network] if they are on one LAN")
-    _warn_of_data(federation, findings)
-    if len({learner.shape_digest for learner in findings.learners.values()}) > 1:
-        findings.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
+            found.warnings.append(f"{text}: write one, or discovery = true in [network] if they are on one LAN")
+    _warn_of_data(federation, found)
+    if len({learner.shape_digest for learner in found.learners.values()}) > 1:
+        found.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
 
 
-def _warn_of_data(federation: FederationConfig, findings: Findings) -> None:
+def _warn_of_data(federation: FederationConfig, found: Inspected) -> None:
     """Of the nodes whose folders are here; what concerns all of them, only if all are."""
-    from p2pfl.cli.check_tables import warn_of_figures, warn_of_tests  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - as above
 
     names = {member.index: member.name for member in federation.present}
-    here = {names[index]: one for index, one in findings.learners.items() if index in findings.here}
+    here = {names[index]: one for index, one in found.learners.items() if index in found.here}
     for name, learner in here.items():
         if text := unscaled(learner):
-            findings.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
-    if findings.tables is not None:
-        findings.warnings += warn_of_tests(findings.tables, here)
-        findings.warnings += warn_of_figures(findings.tables, federation)
+            found.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
     if federation.privacy is not None:
         return  # what each of them holds is nothing for the others
-    classes = {name: found for name, learner in here.items() if (found := own_classes(learner)) is not None}
+    told = {name: own_classes(learner) for name, learner in here.items()}
+    classes = {name: one for name, one in told.items() if one is not None}
     text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
-    findings.warnings += [] if text is None else [text]
+    found.warnings += [] if text is None else [text]
 
 
-def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
+def _look_for_room(federation: FederationConfig, found: Inspected) -> None:
     """Check that the disks of the nodes that are here can hold their states."""
     from p2pfl.engine.codecs import codecs_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
@@ -258,8 +213,8 @@ def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
     from p2pfl.node.assembly import durability_of  # noqa: PLC0415 - as above
     from p2pfl.node.engine_thread import needs_of  # noqa: PLC0415 - as above
 
-    for index in sorted(findings.here.keys() & findings.learners.keys()):
-        node, learner = findings.here[index], findings.learners[index]
+    for index in sorted(found.here.keys() & found.learners.keys()):
+        node, learner = found.here[index], found.learners[index]
         peers = federation.neighbors(index)
         try:
             method, private = method_of(federation), federation.privacy is not None
@@ -268,9 +223,9 @@ def _look_for_room(federation: FederationConfig, findings: Findings) -> None:
             shortage = needs.shortage(node)
         except UserError as error:
             if error.key in ("node.state_dir", "node.durability"):  # others are found elsewhere
-                findings.mistakes.append(error)
+                found.mistakes.append(error)
         else:
-            findings.warnings += [shortage] if shortage else []
+            found.warnings += [shortage] if shortage else []
 
 
 def _head(federation: FederationConfig) -> dict[str, Any]:
@@ -292,23 +247,23 @@ def _head(federation: FederationConfig) -> dict[str, Any]:
     }
 
 
-def _member_row(federation: FederationConfig, member: Member, findings: Findings) -> dict[str, Any]:
+def _member_row(federation: FederationConfig, member: Member, found: Inspected) -> dict[str, Any]:
     from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.interface import device_of  # noqa: PLC0415 - as above
 
-    learner = findings.learners.get(member.index) if member.index in findings.here else None
+    learner = found.learners.get(member.index) if member.index in found.here else None
     return {
         "name": member.name,
         "key": public_text(member.key),
         "address": member.address,
         "neighbors": len(federation.neighbors(member.index)),
-        "here": member.index in findings.here,
+        "here": member.index in found.here,
         "samples": learner.samples if learner else None,
         "device": device_of(learner) if learner else None,
     }
 
 
-def _targets(federation: FederationConfig, findings: Findings) -> dict[str, Any] | None:
+def _targets(federation: FederationConfig, found: Inspected) -> dict[str, Any] | None:
     """How far the targets of the nodes that are here are apart; None where they cannot, or must not, be compared."""
     from dataclasses import asdict  # noqa: PLC0415 - `--help` stays instant
 
@@ -316,18 +271,18 @@ def _targets(federation: FederationConfig, findings: Findings) -> dict[str, Any]
 
     if federation.privacy is not None:
         return None
-    here = sorted(findings.learners.keys() & findings.here.keys())
-    found = label_shift({federation.members[index].name: targets_of(findings.learners[index]) for index in here})
-    return None if found is None else asdict(found) | {"in_words": found.in_words}
+    here = sorted(found.learners.keys() & found.here.keys())
+    shift = label_shift({federation.members[index].name: targets_of(found.learners[index]) for index in here})
+    return None if shift is None else asdict(shift) | {"in_words": shift.in_words}
 
 
-def _graph(federation: FederationConfig, findings: Findings, liars: int | None, size: int | None) -> dict[str, Any]:
+def _graph(federation: FederationConfig, found: Inspected, liars: int | None, size: int | None) -> dict[str, Any]:
     """`size` is that of the model, if the compressors fit it."""
     nodes = len(federation.members)
-    known = len(findings.here) == nodes == len(findings.learners)
-    samples = [findings.learners[index].samples for index in range(nodes)] if known else None
+    known = len(found.here) == nodes == len(found.learners)
+    samples = [found.learners[index].samples for index in range(nodes)] if known else None
     facts, warnings = graph_facts(federation, samples, liars, size)
-    findings.warnings.extend(warnings)
+    found.warnings.extend(warnings)
     return facts
 
 
@@ -340,9 +295,7 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
     return {key: getattr(mistake, key) for key in ("file", "key", "message", "value", "allowed")}
 
 
-def _print(report: dict[str, Any]) -> None:
-    from p2pfl.cli.check_privacy import print_privacy  # noqa: PLC0415 - as above
-    from p2pfl.cli.check_tables import print_tables  # noqa: PLC0415 - as above
+def _print(report: dict[str, Any], said: Sequence[Findings]) -> None:
     from p2pfl.cli.compressors import print_traffic  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import print_rule  # noqa: PLC0415 - as above
 
@@ -359,10 +312,9 @@ def _print(report: dict[str, Any]) -> None:
             print_rule(report["rule"])
         if report["traffic"]:
             print_traffic(report["traffic"])
-        if report["tables"]:
-            print_tables(report["tables"])
-        if report["privacy"]:
-            print_privacy(report["privacy"])
+        for one in said:
+            if report[one.part]:
+                one.show(report[one.part])
     for warning in report["warnings"]:
         click.echo(f"\nwarning: {warning}")
     count = report["mistakes_in_all"]

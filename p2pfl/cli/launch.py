@@ -114,7 +114,7 @@ def _require_flawless(federation: FederationConfig) -> None:
     Raises ExceptionGroup of UserErrors.
     """
     from p2pfl.cli.check_folders import look_into_folders  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.cli.check_tables import table_mistakes  # noqa: PLC0415 - as above
+    from p2pfl.features.tables.findings import table_mistakes  # noqa: PLC0415 - as above
     from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
 
     folders = look_into_folders(federation)

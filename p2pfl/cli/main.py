@@ -20,6 +20,7 @@ import click
 from p2pfl.console.groups import Command, Named
 from p2pfl.console.output import show_mistakes
 from p2pfl.errors import P2PFLError, UserError
+from p2pfl.features import commands
 from topologies.errors import TopologyError
 
 DISTRIBUTION = "p2pfl-gossip"
@@ -31,11 +32,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "new": Command("Create an example federation to edit.", "p2pfl.cli.new:new"),
     "key": Command("Create a node's identity, or show it.", "p2pfl.cli.new:key"),
-    "invite": Command("Print a line with which a new machine asks to become a member.", "p2pfl.cli.joining:invite"),
-    "join": Command("Make a new machine's key and folder, by an invite.", "p2pfl.cli.joining:join"),
-    "member": Command("Add, remove and replace members, also while nodes run.", "p2pfl.cli.member:member"),
     "check": Command("Show what a federation would do, and every mistake in it.", "p2pfl.cli.check:check"),
-    "schema": Command("Find one schema for tables that nobody may see together.", "p2pfl.cli.schema:schema"),
     "compressors": Command("List compressors, and what they cost.", "p2pfl.cli.compressors:compressors"),
     "methods": Command("List learning methods.", "p2pfl.cli.methods:methods"),
     "rules": Command(
@@ -43,19 +40,11 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "run": Command("Run one node until its rounds are done; a second start resumes.", "p2pfl.cli.run:run"),
     "launch": Command("Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch"),
-    "status": Command("Show what running nodes are doing.", "p2pfl.cli.status:status"),
-    "doctor": Command("Find out why nodes do not find or hear each other, and what to do.", "p2pfl.cli.doctor:doctor"),
-    "watch": Command(
-        "Watch a whole federation in the terminal; the page in a browser shows the same.", "p2pfl.cli.watch:watch"
-    ),
     "evaluate": Command("Test the model that a node has learned.", "p2pfl.cli.learned:evaluate"),
     "export": Command("Write the model that a node has learned as a plain file.", "p2pfl.cli.learned:export"),
     "predict": Command("Score the rows of a table with the model that was learned.", "p2pfl.cli.predict:predict"),
     "score": Command(
         "Say how good the model is, on a labelled table that was kept for testing.", "p2pfl.cli.score:score"
-    ),
-    "privacy": Command(
-        "Begin the privacy budgets of nodes, and show what is spent of them.", "p2pfl.cli.privacy:privacy"
     ),
 }
 JOINED: Mapping[str, str] = {
@@ -87,15 +76,27 @@ Examples:
 """
 
 
+@cache
+def own_commands() -> dict[str, Command]:
+    """Of this package and of features, in the order of the listing."""
+    found, waiting = list(COMMANDS.items()), commands()
+    while waiting:
+        names = [name for name, _ in found]
+        name = next((name for name, one in waiting.items() if one.after in names), next(iter(waiting)))
+        one = waiting.pop(name)
+        found.insert(names.index(one.after) + 1 if one.after in names else len(names), (name, one))
+    return dict(found)
+
+
 class MainCommands(Named):
-    """The subcommands of this package and those of other packages."""
+    """The subcommands of this package, of features and of other packages."""
 
     def lines(self) -> dict[str, str]:
-        own = {name: command.line for name, command in COMMANDS.items()}
+        own = {name: command.line for name, command in own_commands().items()}
         return own | {name: JOINED.get(name, "") for name in sorted(_joined().keys() - own.keys())}
 
     def find(self, name: str) -> Any:
-        return (COMMANDS.get(name) or _joined()[name]).load()
+        return (own_commands().get(name) or _joined()[name]).load()
 
 
 def software_version() -> str:

@@ -17,8 +17,8 @@ from p2pfl.config.writing import TASK_TEXT, federation_text
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
-    from p2pfl.cli.new_tables import LookedAt
     from p2pfl.crypto.identity import Identity
+    from p2pfl.features.tables.new_tables import LookedAt
     from p2pfl.learn.table.layout import OnBadRow
 
 MOST_NODES = 1_000
@@ -162,7 +162,7 @@ def _look_at_tables(
 ) -> LookedAt | None:
     """What --task csv needs; None for other tasks, to which tables mean nothing."""
     if task == "csv":
-        from p2pfl.cli.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
+        from p2pfl.features.tables.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
 
         return look_at_tables(tables, target, positive, nodes, on_bad_row=on_bad_row, digits=digits)
     given: dict[str, object] = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}

@@ -1,11 +1,35 @@
-"""One room for each feature. The order of the list is that in which a node calls them."""
+"""One room for each feature. A room's `COMMANDS` are read without anything else of it."""
 
 from __future__ import annotations
 
-from p2pfl.features.lan.feature import LanFeature
-from p2pfl.features.members.feature import MembersFeature
-from p2pfl.features.privacy.feature import PrivacyFeature
-from p2pfl.features.status.feature import StatusFeature
-from p2pfl.node.feature import Feature
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-FEATURES: tuple[Feature, ...] = (PrivacyFeature(), MembersFeature(), StatusFeature(), LanFeature())
+if TYPE_CHECKING:
+    from p2pfl.console.groups import Command
+    from p2pfl.node.feature import Feature
+
+    FEATURES: tuple[Feature, ...]
+
+ROOMS = ("tables", "privacy", "members", "status", "lan")
+"""In the order in which a node calls them."""
+
+
+def __getattr__(name: str) -> Any:
+    """FEATURES, the feature of each room: imported when somebody asks, for commands can do without."""
+    if name != "FEATURES":
+        raise AttributeError(name)
+    classes = {room: f"{room.capitalize()}Feature" for room in ROOMS}
+    found = tuple(getattr(import_module(f"{__name__}.{room}.feature"), kind)() for room, kind in classes.items())
+    globals()["FEATURES"] = found
+    return found
+
+
+def commands() -> dict[str, Command]:
+    """The subcommands of `p2pfl` that features bring, by name."""
+    found: dict[str, Command] = {}
+    for room in ROOMS:
+        brought: Mapping[str, Command] = import_module(f"{__name__}.{room}").COMMANDS
+        found |= brought
+    return found

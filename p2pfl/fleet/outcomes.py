@@ -22,12 +22,12 @@ from p2pfl.config.load import (
 from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
 from p2pfl.config.model import Compute, FederationConfig
 from p2pfl.errors import UserError
-from p2pfl.features.members.keeper import newest
 from p2pfl.fleet.exported import PREPROCESSING
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.tensors_file import from_safetensors, metadata_of, of_torch, to_safetensors
 from p2pfl.node.assembly import ORIGIN, digest_of, load_learner, replay
+from p2pfl.node.kept_charter import newest
 from p2pfl.storage import Loaded, peek
 
 if TYPE_CHECKING:

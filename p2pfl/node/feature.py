@@ -23,6 +23,7 @@ from p2pfl.net.visits import Charters
 from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import EngineThread
 from p2pfl.node.feed import Feed
+from p2pfl.node.findings import Findings
 from p2pfl.node.gate import Answer, RoundPlan
 from p2pfl.node.status import Presence, Status
 from p2pfl.node.workshop import Workshop
@@ -160,6 +161,10 @@ class Feature:
 
     def check(self, setup: Setup) -> None:
         """Before anything is written. Raises UserError: the files ask for what cannot be."""
+
+    def findings(self) -> Findings | None:
+        """What `p2pfl check` says beyond the federation file's mistakes. Imported only then."""
+        return None
 
     def withheld(self, setup: Setup) -> frozenset[str]:  # noqa: ARG002 - most withhold nothing
         """The parts of the data ("local", "test") of which no figure is told, not even to features."""

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from p2pfl.cli.check_privacy import DEAF, FREE, Loudness
+from p2pfl.features.privacy.findings import DEAF, FREE, Loudness
 
 pytest.importorskip("opacus", reason="the extra privacy")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.cli import asking, doctor
 from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.features.status import whereabouts
+from p2pfl.features.lan import doctor as _doctor  # noqa: F401 - first imported below, it would keep the stand-in for `find`
+from p2pfl.features.lan import doctor_command as doctor
+from p2pfl.features.status import asking, whereabouts
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ SAID = {"federation": "ward", "node": "node0", "phase": "training", "rounds": 12
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    monkeypatch.setattr("p2pfl.cli.asking.TIMEOUT_S", 60.0)
+    monkeypatch.setattr("p2pfl.features.status.asking.TIMEOUT_S", 60.0)
 
 
 @pytest.fixture

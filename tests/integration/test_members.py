@@ -23,8 +23,9 @@ from p2pfl.errors import UserError
 from p2pfl.features.members import arriving as arrival
 from p2pfl.features.members.alone import ask_when_alone
 from p2pfl.features.members.handing_over import hand, newest_from
-from p2pfl.features.members.keeper import CharterKeeper, newest
+from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.net.errands import Errand
+from p2pfl.node.kept_charter import newest
 
 PACED = {"step_s": 0.01}
 

@@ -22,7 +22,7 @@ from p2pfl.config.charter import CharterError, amended, checked
 from p2pfl.config.successors import successor, with_settings, without_member
 from p2pfl.errors import PeerFault, StorageError, UserError
 from p2pfl.features.members import keeper as charters
-from p2pfl.features.members.keeper import CONFLICT, FILE_NAME, WAITS, CharterKeeper, Verdict, newest, stored
+from p2pfl.features.members.keeper import CONFLICT, WAITS, CharterKeeper, Verdict
 from p2pfl.features.members.talk import (
     MOST_ASKS,
     MOST_PART_BYTES,
@@ -32,6 +32,7 @@ from p2pfl.features.members.talk import (
     CharterTalk,
     CharterTold,
 )
+from p2pfl.node.kept_charter import FILE_NAME, newest, stored
 
 WARD = ward(4)
 

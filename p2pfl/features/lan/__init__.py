@@ -1,1 +1,15 @@
 """Nodes on one LAN: they announce themselves and find each other, and `p2pfl doctor` says what is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from p2pfl.console.groups import Command
+
+COMMANDS: Mapping[str, Command] = {
+    "doctor": Command(
+        "Find out why nodes do not find or hear each other, and what to do.",
+        "p2pfl.features.lan.doctor_command:doctor",
+        after="status",
+    ),
+}

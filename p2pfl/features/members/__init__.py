@@ -3,3 +3,27 @@
 Here belongs what only a federation with `admin` keys needs. The charter as a document is in `p2pfl.config.charter`; how
 a node goes by a changed federation is the node's own business (`amend`).
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from p2pfl.console.groups import Command
+
+COMMANDS: Mapping[str, Command] = {
+    "invite": Command(
+        "Print a line with which a new machine asks to become a member.",
+        "p2pfl.features.members.join_commands:invite",
+        after="key",
+    ),
+    "join": Command(
+        "Make a new machine's key and folder, by an invite.",
+        "p2pfl.features.members.join_commands:join",
+        after="invite",
+    ),
+    "member": Command(
+        "Add, remove and replace members, also while nodes run.",
+        "p2pfl.features.members.member_command:member",
+        after="join",
+    ),
+}

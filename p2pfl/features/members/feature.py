@@ -8,11 +8,12 @@ from typing import Any
 from p2pfl.config.model import FederationConfig
 from p2pfl.features.members.alarms import ALARMS
 from p2pfl.features.members.alone import ask_when_alone
-from p2pfl.features.members.keeper import FILE_NAME, CharterKeeper
+from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.features.members.talk import CHANNEL, CharterTalk
 from p2pfl.net.side import Feeding
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView
+from p2pfl.node.kept_charter import FILE_NAME
 
 
 class MembersFeature(Feature):

@@ -17,9 +17,10 @@ from p2pfl.config.charter import MOST_BYTES, CharterError
 from p2pfl.config.model import Edition
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
-from p2pfl.features.members.keeper import NONE, CharterKeeper
+from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.net.side import SideChannel
 from p2pfl.node.feature import Say
+from p2pfl.node.kept_charter import NONE
 
 PATIENCE_S = 30.0
 """For the next piece of a charter that was asked for; then it is asked for again."""

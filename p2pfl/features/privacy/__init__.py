@@ -3,3 +3,17 @@
 Here belongs what only a node with `[privacy]` needs beside its learner. How rounds are made private is in
 `p2pfl.learn.privacy`, the table in `p2pfl.config.privacy`; the ledger, a part of the state, is `p2pfl.engine.ledger`.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from p2pfl.console.groups import Command
+
+COMMANDS: Mapping[str, Command] = {
+    "privacy": Command(
+        "Begin the privacy budgets of nodes, and show what is spent of them.",
+        "p2pfl.features.privacy.privacy_command:privacy",
+        after="score",
+    ),
+}

@@ -2,3 +2,20 @@
 
 For eyes only: nothing that is decided depends on it, and a failure here costs the node nothing but the sight.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from p2pfl.console.groups import Command
+
+COMMANDS: Mapping[str, Command] = {
+    "status": Command(
+        "Show what running nodes are doing.", "p2pfl.features.status.status_command:status", after="launch"
+    ),
+    "watch": Command(
+        "Watch a whole federation in the terminal; the page in a browser shows the same.",
+        "p2pfl.features.status.watch_command:watch",
+        after="status",
+    ),
+}

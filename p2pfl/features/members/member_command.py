@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.wall_clock import seconds_now
 from p2pfl.console.groups import Named
 from p2pfl.console.output import Form, format_option, write_rows
+from p2pfl.console.wall_clock import seconds_now
 
 if TYPE_CHECKING:
     from p2pfl.config.charter import Charter
@@ -66,7 +66,7 @@ def show(*, federation: Path, form: Form) -> None:
     """Show the members, those that were removed too, and how many neighbors each has."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - as above
-    from p2pfl.features.members.keeper import newest_here  # noqa: PLC0415 - as above
+    from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
 
     found = newest_here(load_config(federation))
     rows = [

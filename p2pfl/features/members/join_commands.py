@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from p2pfl.cli.wall_clock import seconds_now
+from p2pfl.console.wall_clock import seconds_now
 
 SQUARES = 3
 """The quiet zone of the QR code, in squares: on a terminal less than the standard's four will do."""

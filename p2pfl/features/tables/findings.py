@@ -4,6 +4,7 @@ sites are, and every mistake in every table at once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from p2pfl.console.output import write_rows
+from p2pfl.node.findings import Findings, Inspected
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
@@ -22,6 +24,35 @@ if TYPE_CHECKING:
     from p2pfl.learn.table.looking import Looked
     from p2pfl.learn.table.schema import Schema
     from p2pfl.learn.table.task import TableTask
+
+
+class TableFindings(Findings):
+    part = "tables"
+
+    def __init__(self) -> None:
+        self.tables: TablesFound | None = None
+
+    def of_files(self, found: Inspected) -> None:
+        self.tables = look_at_tables(found.federation, found.here)
+        if self.tables is not None:
+            found.mistakes.extend(self.tables.mistakes)
+            found.warnings.extend(self.tables.warnings)
+            found.unusable |= self.tables.wrong
+            found.has_model = self.tables.has_schema
+            logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would say the same again
+
+    def of_learners(self, found: Inspected) -> None:
+        if self.tables is not None:
+            names = {index: node.name for index, node in found.here.items()}
+            here = {names[index]: one for index, one in found.learners.items() if index in names}
+            found.warnings += warn_of_tests(self.tables, here)
+            found.warnings += warn_of_figures(self.tables, found.federation)
+
+    def told(self) -> list[dict[str, Any]] | None:
+        return self.tables.rows if self.tables else None
+
+    def show(self, told: Any) -> None:
+        print_tables(told)
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.asking import ask_federation, ended_federation, is_folder, place_of, read_folder
 from p2pfl.console.output import Form, age, format_option, size, spent_text, write_json, write_rows
 from p2pfl.errors import P2PFLError
+from p2pfl.features.status.asking import ask_federation, ended_federation, is_folder, place_of, read_folder
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

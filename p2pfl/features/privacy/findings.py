@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from p2pfl.console.output import write_facts, write_rows
+from p2pfl.node.findings import Findings, Inspected
 from p2pfl.reporting.withheld import SCORE, TABLES
 
 if TYPE_CHECKING:
@@ -54,6 +56,55 @@ class Loudness:
         lost = "little is lost" if of <= FREE else "it costs accuracy" if of <= DEAF else "most of it is lost"
         run = f"over all {self.steps:,} steps, in the mean of {self.nodes} nodes, {of:.2g} times"
         return f"in a step {self.of_a_step:.2g} times as long as what the rows can say; {run}: {lost}"
+
+
+class PrivacyFindings(Findings):
+    part = "privacy"
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] | None = None
+
+    def of_learners(self, found: Inspected) -> None:
+        here = sorted(found.here.keys() & found.learners.keys())
+        trained = {getattr(one, "trained", one.size + one.personal) for one in found.learners.values()}
+        samples = {index: found.learners[index].samples for index in here}
+        promised = look_at_privacy(found.federation, samples, max(trained, default=None))
+        told = set(map(str, found.mistakes))  # by a learner, which has a plan too
+        found.mistakes.extend(mistake for mistake in promised.mistakes if str(mistake) not in told)
+        found.warnings.extend(promised.warnings)
+        self.facts = promised.facts
+        if self.facts is not None:
+            _look_for_budgets(found)
+
+    def told(self) -> dict[str, Any] | None:
+        return self.facts
+
+    def show(self, told: Any) -> None:
+        print_privacy(told)
+
+
+def _look_for_budgets(found: Inspected) -> None:
+    """Warn of nodes that have never run and have no word that their budget begins: they would train nothing."""
+    from p2pfl.errors import StorageError, UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.privacy.permission import permission_file  # noqa: PLC0415 - as above
+    from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
+
+    federation = found.federation
+    new = [node for node in found.here.values() if not node.state_dir.exists()]
+    without = [node.name for node in new if not permission_file(node.key_file).exists()]
+    if without:
+        names = "" if len(without) == len(found.here) else "".join(f" --node {name}" for name in without)
+        text = "privacy: without a budget a node trains nothing, and a person begins it, once before the first start"
+        found.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
+    begun = [node.name for node in found.here.values() if node.name not in without]
+    less: dict[str, str] = {}
+    with suppress(UserError, StorageError):  # a state that cannot be read is named when the node starts
+        less = {one.name: one.unpermitted for one in purses(federation, begun) if begun and one.unpermitted}
+    if less:
+        figures, names = next(iter(less.values())), ", ".join(less)
+        text = f"privacy: less is promised than was permitted ({figures}): {names} will train nothing"
+        begin = f"p2pfl privacy begin {federation.path.parent} --raise"
+        found.warnings.append(f"{text} until a person permits it: {begin}")
 
 
 @dataclass(slots=True)

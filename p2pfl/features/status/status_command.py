@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from p2pfl.cli.asking import (
+from p2pfl.console.output import Form, age, cell, figure, footnote, format_option, spent_text, write_rows
+from p2pfl.features.status.asking import (
     DIED,
     LocalFederation,
     LocalMember,
@@ -17,7 +18,6 @@ from p2pfl.cli.asking import (
     place_of,
     read_folder,
 )
-from p2pfl.console.output import Form, age, cell, figure, footnote, format_option, spent_text, write_rows
 
 AT_ONCE = 32
 SELDOM = (

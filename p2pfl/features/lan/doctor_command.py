@@ -46,7 +46,7 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.lan.doctor import examine  # noqa: PLC0415 - as above
-    from p2pfl.features.members.keeper import newest_here  # noqa: PLC0415 - as above
+    from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
 
     described = newest_here(load_config(federation))
     node = _node(described, name)
@@ -74,8 +74,8 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
 
 def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
     """Whose list of members is older than the newest that is known, by what the node that runs here has heard."""
-    from p2pfl.cli.asking import ask_federation, place_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.lan.doctor import Problem  # noqa: PLC0415 - as above
+    from p2pfl.features.status.asking import ask_federation, place_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.status.whereabouts import find  # noqa: PLC0415 - as above
 
     here = None if node is None else find(node.state_dir)

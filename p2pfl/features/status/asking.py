@@ -71,7 +71,7 @@ def place_of(url: str) -> PageAddress:
 def read_folder(target: str) -> LocalFederation:
     """Raises UserError: the federation or a node file in the folder is wrong."""
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.members.keeper import newest_here  # noqa: PLC0415 - as above
+    from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
 
     federation = newest_here(load_config(Path(target)))
     members = [member for member in federation.members if not getattr(member, "retired", False)]

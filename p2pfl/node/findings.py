@@ -1,0 +1,43 @@
+"""What `p2pfl check` has read of a federation, and what a feature says of that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Learner
+
+
+@dataclass(slots=True)
+class Inspected:
+    """`learners` and `here` are by member index, for those whose folder is here; `unusable` get no learner."""
+
+    federation: FederationConfig
+    mistakes: list[UserError]
+    warnings: list[str] = field(default_factory=list)
+    learners: dict[int, Learner] = field(default_factory=dict)
+    here: dict[int, NodeConfig] = field(default_factory=dict)
+    unusable: set[int] = field(default_factory=set)
+    has_model: bool = True
+    """Whether it is known which model the nodes will have."""
+
+
+class Findings:
+    """Of one feature; mistakes and warnings are added to what was inspected. `part` names its part of the report."""
+
+    part = ""
+
+    def of_files(self, found: Inspected) -> None:
+        """The files of the nodes that are here; their learners are loaded next."""
+
+    def of_learners(self, found: Inspected) -> None:
+        """With the learners that could be loaded."""
+
+    def told(self) -> Any:
+        """Its part of the report, as JSON has it; None: nothing."""
+        return None
+
+    def show(self, told: Any) -> None:
+        """Print that part for people."""

@@ -43,6 +43,8 @@ class Promise(NamedTuple):
             found.append(f"epsilon {self.epsilon:g} in place of {permitted.epsilon:g}")
         if _above(self.delta, permitted.delta):
             found.append(f"delta {self.delta:g} in place of {permitted.delta:g}")
+        if permitted.noise is not None and self.noise is None:
+            found.append(f"no noise in place of {permitted.noise:g}")
         if _above(permitted.noise, self.noise):
             found.append(f"noise {self.noise:g} in place of {permitted.noise:g}")
         return ", ".join(found)
@@ -79,8 +81,15 @@ class Ledger:
     """The budgets of this node that are known to have begun, this one included."""
     promise: Promise | None = None
     """What the person permits. None: an earlier version began it, and kept no file beside the key."""
+    raised_by: str = ""
+    """The latest word by which it went on; empty: none."""
     signed: Signed | None = None
     """An account that this node has signed and that this ledger lacks."""
+
+    @property
+    def latest_word(self) -> str:
+        """The one that was taken last: by another one it goes on, or the next begins."""
+        return self.raised_by or self.word
 
     @property
     def steps(self) -> int:
@@ -126,6 +135,7 @@ class Ledger:
         spent = [list(spend) for spend in self.spent]
         found = {"unit": self.unit, "word": self.word, "spent": spent, "is_whole": self.is_whole, "order": self.order}
         later = {"promise": self.promise, "signed": self.signed}
+        found |= {"raised_by": self.raised_by} if self.raised_by else {}
         return found | {name: list(value) for name, value in later.items() if value is not None}
 
     @classmethod

@@ -26,6 +26,7 @@ from p2pfl.features.privacy.permission import give_permission
 from p2pfl.fleet.fleet import STOPPED, Child, Lies
 from p2pfl.fleet.references import add_references, refuse_references
 from p2pfl.fleet.report import History, final_report
+from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.net.address import free_ports
 from p2pfl.net.memory import MemoryNetwork
 from p2pfl.net.transport import MakeTransport
@@ -227,7 +228,8 @@ class InProcessFleet:
         privacy = self.federation.privacy
         if privacy is not None:  # whoever calls `run` says so: each run has a budget of its own
             own.mkdir(exist_ok=True)
-            give_permission(own / KEY_FILE, Promise.in_file(privacy))
+            planned = planned_in_words(self.federation)
+            give_permission(own / KEY_FILE, Promise.in_file(privacy), planned=planned)
         return replace(
             node,
             **self.wishes.of(node),

@@ -27,6 +27,7 @@ from p2pfl.engine.ledger import Promise
 from p2pfl.errors import LearningError
 from p2pfl.features.privacy.budget import RESERVED_PART
 from p2pfl.features.privacy.permission import give_permission
+from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.learn.task import Task
 from p2pfl.node.assembly import replay
 from p2pfl.storage import peek
@@ -97,11 +98,13 @@ def _federation(folder: Path, unit: str, clip: float) -> Path:
 
 def _permit(folder: Path) -> None:
     """Begin the budgets of both nodes."""
-    privacy = load_config(folder).privacy
+    federation = load_config(folder)
+    privacy = federation.privacy
     if privacy is None:
         raise AssertionError("the file promises something")
     for name in NODES:
-        give_permission(folder / name / "node.key", Promise.in_file(privacy))
+        planned = planned_in_words(federation)
+        give_permission(folder / name / "node.key", Promise.in_file(privacy), planned=planned)
 
 
 def _life(folder: Path, life: str, environment: dict[str, str]) -> dict[str, Values]:

@@ -131,7 +131,7 @@ def test_only_a_whole_ledger_of_the_same_unit_can_go_on(p2pfl, ward):
 def test_a_larger_epsilon_than_permitted_is_shown_and_a_wiped_node_has_what_stands_beside_its_key(p2pfl, ward):
     leave_state(ward / "node1", ledger=Ledger(unit="record", word="w", promise=PERMITTED._replace(epsilon=4.0)))
     for name in ("node0", "node1"):
-        file = LedgerFile(ward / name / "node.key", load_config(ward).name)
+        file = LedgerFile(ward / name / "node.key", load_config(ward).name, name)
         file.write(Ledger(unit="record", word="w", promise=PERMITTED._replace(epsilon=4.0)))
     rows = json.loads(p2pfl("show", ward, "--format", "json")[1])
     assert [(row["state"], row["epsilon"]) for row in rows] == [("wiped", 0.0), ("unpermitted", 0.0), ("missing", None)]

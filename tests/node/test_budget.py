@@ -18,6 +18,7 @@ from p2pfl.features.privacy.evidence import WAIT_S, Evidence, Seen
 from p2pfl.features.privacy.ledger_file import LedgerFile, ledger_path
 from p2pfl.features.privacy.permission import discard_permission, give_permission, permission_file, read_permission
 from p2pfl.learn.privacy import Spend
+from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.node.assembly import durability_of
 
 COST = Spend(1.0, 0.1, 2)
@@ -39,6 +40,8 @@ class TwoRounds:
 
     def spent(self, spent):
         return float(sum(one.steps for one in spent))
+
+    exact = spent
 
 
 PERMITTED = Promise("record", 4.0, 1e-5)
@@ -284,14 +287,85 @@ def test_a_crash_before_the_word_is_gone_neither_wastes_a_budget_nor_begins_two(
 def test_by_another_word_a_ledger_goes_on_with_the_figures_of_the_file(tmp_path):
     raised = Promise("record", 8.0, 1e-5)
     for before in (ledger(2), ledger(2, promise=None)):  # one of an earlier version
-        LedgerFile(tmp_path / "node.key", "ward").write(before)
+        LedgerFile(tmp_path / "node.key", "ward", "pi1").write(before)
         setup, state = setup_at(tmp_path, raised), state_with(before)
         assert not opened(setup, state)
         assert Budget.of(setup, setup.learner.plan).state(state.ledger, COST) == "unpermitted"
         give_permission(setup.node.key_file, raised, raises=True)
         assert "goes on: epsilon 8" in opened(setup, state)
-        assert state.ledger == ledger(2, promise=raised)
+        assert state.ledger == ledger(2, promise=raised, raised_by=state.ledger.raised_by)
         assert Budget.of(setup, setup.learner.plan).state(state.ledger, COST) != "unpermitted"
+
+
+def planned(rounds=40, local_steps=20):
+    training = SimpleNamespace(rounds=rounds, local_steps=local_steps, local_epochs=None, batch_size=16)
+    return SimpleNamespace(
+        name="ward",
+        path=Path("ward/federation.toml"),
+        training=training,
+        privacy=SimpleNamespace(noise=4.0, rounds=None, accountant="prv"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "noise", "less"),
+    [
+        (planned(), 4.0, ""),
+        (planned(), None, "no noise in place of 4"),
+        (planned(), 0.1, "noise 0.1 in place of 4"),
+        (planned(rounds=4000), 4.0, "4000 rounds of 20 steps, batches of 16, by prv in place of 40 rounds of 20 steps"),
+        (planned(local_steps=999), 4.0, "40 rounds of 999 steps"),
+    ],
+)
+def test_a_word_for_a_noise_permits_the_epsilon_that_follows_from_it_and_no_other(tmp_path, file, noise, less):
+    """The file said epsilon 900 before the first start, in place of noise 4: the node trained at a noise of .12."""
+    give_permission(tmp_path / "node.key", Promise("record", None, 1e-5, 4.0), planned=planned_in_words(planned()))
+    setup = setup_at(tmp_path, Promise("record", 900.0, 1e-5, noise))
+    file.privacy.noise = noise
+    setup.federation = file
+    if not less:
+        assert "begins: epsilon 900" in opened(setup, state_with())
+        return
+    with pytest.raises(UserError, match="promises less than this permits") as caught:
+        budget.opening(setup, state_with())
+    assert less in caught.value.message
+    assert permission_file(tmp_path / "node.key").exists()
+
+
+def test_an_old_copy_of_a_word_that_raised_counts_no_second_time(tmp_path):
+    """Raised, lowered, and the copy put back: it would permit the larger epsilon again."""
+    setup, state = setup_at(tmp_path, Promise("record", 8.0, 1e-5)), state_with(ledger(1))
+    LedgerFile(setup.node.key_file, "ward", "pi1").write(state.ledger)
+    words = []
+    for epsilon in (8.0, 3.0):
+        promise = Promise("record", epsilon, 1e-5)
+        give_permission(setup.node.key_file, promise, raises=True, after=state.ledger.latest_word)
+        words.append(permission_file(setup.node.key_file).read_bytes())
+        assert f"goes on: epsilon {epsilon:g}" in opened(setup_at(tmp_path, promise), state)
+    permission_file(setup.node.key_file).write_bytes(words[0])
+    with pytest.raises(UserError, match="it is an old copy"):
+        budget.opening(setup, state)
+    permission_file(setup.node.key_file).write_bytes(words[1])  # as after a crash before it was taken away
+    assert not opened(setup_at(tmp_path, Promise("record", 3.0, 1e-5)), state)
+
+
+def test_the_ledger_of_another_node_is_none_of_this_one_s(tmp_path):
+    """It may have begun more often, and then counted as the later one."""
+    LedgerFile(tmp_path / "node.key", "ward", "pi2").write(ledger(0, order=2, word="other"))
+    with pytest.raises(UserError, match="has what another node spent") as caught:
+        budget.opening(setup_at(tmp_path), state_with(ledger(2)))
+    assert (caught.value.key, caught.value.value) == ("node", "pi2")
+
+
+def test_keys_of_one_folder_have_files_of_their_own():
+    names = {ledger_path(Path("keys") / name).name for name in ("ward.node0", "ward.node1", "node.key", "a.b.key")}
+    assert names == {"ward.node0.ledger", "ward.node1.ledger", "node.ledger", "a.b.ledger"}
+
+
+def test_what_was_spent_before_a_permission_was_lowered_is_shown_whole():
+    purse = Budget(TwoRounds(), Promise("record", 4.0, 1e-5), "")
+    purse.look(ledger(2, promise=Promise("record", 1.0, 1e-5)), 10)
+    assert (purse.told.state, purse.told.epsilon) == ("unpermitted", 4.0)
 
 
 def test_a_file_that_promises_less_than_a_word_is_refused_and_the_word_stays(tmp_path):
@@ -320,7 +394,7 @@ def test_a_ledger_cannot_go_on_where_there_is_none(tmp_path):
 
 def test_rounds_without_privacy_make_what_stands_beside_the_key_unsure(tmp_path):
     setup = setup_at(tmp_path)
-    LedgerFile(setup.node.key_file, "ward").write(ledger(1))
+    LedgerFile(setup.node.key_file, "ward", "pi1").write(ledger(1))
     setup.learner = SimpleNamespace()
     assert budget.opening(setup, state_with()) is None
     setup = setup_at(tmp_path)
@@ -329,7 +403,7 @@ def test_rounds_without_privacy_make_what_stands_beside_the_key_unsure(tmp_path)
 
 def test_the_file_beside_the_key_is_refused_if_damaged_another_federation_s_or_out_of_reach(tmp_path, monkeypatch):
     setup, path = setup_at(tmp_path), ledger_path(tmp_path / "node.key")
-    LedgerFile(setup.node.key_file, "ward").write(ledger(1))
+    LedgerFile(setup.node.key_file, "ward", "pi1").write(ledger(1))
     whole = path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600
     for broken in (b"", whole[:-9], whole.replace(b"4", b"5", 1), b"[]", b"\xff"):

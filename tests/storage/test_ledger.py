@@ -49,7 +49,7 @@ def wrong(ledger):
 
 def beside(folder):
     """The file beside a key in that folder."""
-    return LedgerFile(folder / "node.key", "ward")
+    return LedgerFile(folder / "node.key", "ward", "pi1")
 
 
 class Node:

@@ -5,7 +5,6 @@ What was spent is the state's (`engine.ledger`). Whatever is not known counts as
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.features.privacy.permission import RAISES, Permission, discard_permission, permission_file, read_permission
 from p2pfl.learn.interface import plan_by
 from p2pfl.learn.privacy import Plan, Spend
+from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.node.assembly import Setup
 from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import Store
@@ -117,13 +117,14 @@ class Budget:
     def look(self, ledger: Ledger | None, samples: int) -> None:
         """Work out what is told of it, at so many rows."""
         plan, state = self.plan, self.state(ledger, self.plan.spend(samples))
-        most = math.inf  # what was permitted was kept to, while the stages in which it is shown are those of the file
-        if state == UNPERMITTED and ledger is not None and ledger.promise is not None:
-            most = ledger.promise.epsilon or most
         known = ledger is not None and state != MISSING
+        epsilon = plan.spent(ledger.spent) if ledger is not None and known else None
+        permitted = None if ledger is None or ledger.promise is None else ledger.promise.epsilon
+        if state == UNPERMITTED and epsilon and permitted and ledger is not None:  # the stages shown are the file's
+            epsilon = min(epsilon, max(permitted, plan.exact(ledger.spent)))
         self.told = PrivacyStatus(
             unit=plan.unit,
-            epsilon=round(min(plan.spent(ledger.spent), most), 4) if ledger is not None and known else None,
+            epsilon=None if epsilon is None else round(epsilon, 4),
             budget=plan.epsilon,
             delta=plan.delta,
             rounds_left=plan.rounds_left(ledger.spent, samples) if ledger is not None and state == OPEN else 0,
@@ -171,10 +172,14 @@ def lock(setup: Setup) -> LedgerFile:
     """Keep other processes of this machine from the key for as long as the node runs, if anything is promised or was:
     one that is not private would tell of rows that the ledger of another one has not. Raises UserError: one has it.
     """
-    file = LedgerFile(setup.node.key_file, setup.federation.name)
+    file = _ledger_file(setup)
     if plan_by(setup.learner) is not None or file.path.exists():
         file.hold()
     return file
+
+
+def _ledger_file(setup: Setup) -> LedgerFile:
+    return LedgerFile(setup.node.key_file, setup.federation.name, setup.member.name)
 
 
 def opening(setup: Setup, state: NodeState) -> Opening | None:
@@ -182,7 +187,7 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
 
     Raises UserError: the file beside the key, or the word there, cannot be used.
     """
-    plan, file = plan_by(setup.learner), LedgerFile(setup.node.key_file, setup.federation.name)
+    plan, file = plan_by(setup.learner), _ledger_file(setup)
     if plan is None:
         file.void()
         return None
@@ -190,19 +195,21 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
     ledger, word = reconciled(state.ledger, file.read()), read_permission(key_file)
     if word is None:
         return Opening(file=file, ledger=ledger)
-    if ledger is None or ledger.word != word.name:
+    if ledger is None or word.name not in (ledger.word, ledger.raised_by):
         _refuse_old(ledger, word, key_file)
         promise = promise_of(setup.federation, plan)
         _refuse_less(promise, word, setup)
         permitted = word.promise._replace(epsilon=word.promise.epsilon or plan.epsilon)
-        found, news = _raised(ledger, permitted, key_file) if word.raises else _begun(ledger, word, permitted, plan)
+        found, news = (
+            _raised(ledger, word, permitted, key_file) if word.raises else _begun(ledger, word, permitted, plan)
+        )
         return Opening(file=file, ledger=found, key_file=key_file, news=news, began=not word.raises)
     return Opening(file=file, ledger=ledger, key_file=key_file)
 
 
 def _refuse_old(ledger: Ledger | None, word: Permission, key_file: Path) -> None:
     """Raises UserError: it was given when there was another ledger, so it is a copy of one that has been taken."""
-    if word.after is not None and ledger is not None and word.after != ledger.word:
+    if word.after is not None and ledger is not None and word.after != ledger.latest_word:
         text = "was given before the budget that there is now, and has been taken once: it is an old copy"
         allowed = "to remove it; what is to begin anew, a person says by `p2pfl privacy begin --again`"
         raise UserError(text, file=permission_file(key_file), key="after", value=word.after, allowed=allowed)
@@ -210,6 +217,10 @@ def _refuse_old(ledger: Ledger | None, word: Permission, key_file: Path) -> None
 
 def _refuse_less(promise: Promise, word: Permission, setup: Setup) -> None:
     less = promise.weaker_than(word.promise)
+    if not less and word.promise.epsilon is None:  # it follows from the noise, and from these
+        planned = planned_in_words(setup.federation)
+        known = word.planned or "what an earlier version did not write down"
+        less = "" if word.planned == planned else f"{planned} in place of {known}"
     if less:
         where = f"{setup.federation.path.parent} --node {setup.member.name}"
         allowed = f"the file as it was; or another permission, by `p2pfl privacy begin {where}`"
@@ -227,10 +238,10 @@ def _begun(before: Ledger | None, word: Permission, permitted: Promise, plan: Pl
     return Ledger(unit=plan.unit, word=word.name, order=order, promise=permitted), text
 
 
-def _raised(before: Ledger | None, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
+def _raised(before: Ledger | None, word: Permission, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
     """Raises UserError: there is no ledger that could go on."""
     if before is None or before.unit != permitted.unit:
         text, allowed = "no budget has begun here that could go on", "`p2pfl privacy begin`, without --raise"
         raise UserError(text, file=permission_file(key_file), key="budget", value=RAISES, allowed=allowed)
     text = f"by a person's word the privacy budget goes on: epsilon {permitted.epsilon:g} at delta {permitted.delta:g}"
-    return replace(before, promise=permitted), text
+    return replace(before, promise=permitted, raised_by=word.name), text

@@ -18,6 +18,7 @@ import msgspec
 
 from p2pfl.engine.ledger import Ledger
 from p2pfl.errors import StorageError, UserError
+from p2pfl.features.privacy.permission import beside
 from p2pfl.storage.disk import is_full, lock_file, replace_file
 
 log = logging.getLogger("p2pfl")
@@ -28,22 +29,23 @@ MOST_BYTES = 1 << 24
 
 
 def ledger_path(key_file: Path) -> Path:
-    return key_file.with_suffix(SUFFIX)
+    return beside(key_file, SUFFIX)
 
 
 class _Content(msgspec.Struct, kw_only=True):
     about: str = ABOUT
     federation: str
+    node: str = ""
     ledger: dict[str, Any]
     check: str
 
 
 class LedgerFile:
-    """`kept` is the ledger in the file; None: it has none that can be used."""
+    """`kept` is the ledger in the file; None: it has none that can be used. Files of earlier versions name no node."""
 
-    def __init__(self, key_file: Path, federation: str) -> None:
+    def __init__(self, key_file: Path, federation: str, node: str) -> None:
         self.key_file, self.path = key_file, ledger_path(key_file)
-        self.federation = federation
+        self.federation, self.node = federation, node
         self.kept: Ledger | None = None
         self._refused: Ledger | None = None
         """Could not be written."""
@@ -75,7 +77,7 @@ class LedgerFile:
             found = msgspec.json.decode(raw, type=_Content)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             found = None
-        if found is None or found.check != _check(found.federation, found.ledger):
+        if found is None or found.check != _check(found.federation, found.node, found.ledger):
             log.warning("%s is damaged, and counts as lost", self.path)
             return None
         if found.federation != self.federation:
@@ -84,6 +86,11 @@ class LedgerFile:
                 f"{self.federation}, or a key of its own for this node; what the file has is lost if it is removed"
             )
             raise UserError(text, file=self.path, key="federation", value=found.federation, allowed=allowed)
+        if found.node not in ("", self.node):
+            allowed = f"the file of {self.node}; what this one has is lost if it is removed"
+            raise UserError(
+                "has what another node spent", file=self.path, key="node", value=found.node, allowed=allowed
+            )
         self.kept = Ledger.of(found.ledger)
         return self.kept
 
@@ -110,7 +117,8 @@ class LedgerFile:
     def write(self, ledger: Ledger) -> None:
         """Durable when this returns. Raises StorageError: the disk refuses."""
         plain = ledger.plain()
-        content = _Content(federation=self.federation, ledger=plain, check=_check(self.federation, plain))
+        check = _check(self.federation, self.node, plain)
+        content = _Content(federation=self.federation, node=self.node, ledger=plain, check=check)
         self._refused = ledger
         replace_file(self.path, [msgspec.json.format(msgspec.json.encode(content), indent=1), b"\n"])
         self.kept, self._refused = ledger, None
@@ -132,6 +140,7 @@ class LedgerFile:
                 self.write(ledger)
 
 
-def _check(federation: str, ledger: dict[str, Any]) -> str:
-    digest = hashlib.blake2b(msgspec.json.encode([federation, ledger]), digest_size=16, person=b"p2pfl-ledger")
+def _check(federation: str, node: str, ledger: dict[str, Any]) -> str:
+    content = [federation, *([node] if node else []), ledger]
+    digest = hashlib.blake2b(msgspec.json.encode(content), digest_size=16, person=b"p2pfl-ledger")
     return digest.hexdigest()

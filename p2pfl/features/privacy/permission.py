@@ -35,6 +35,7 @@ _KEYS = {
     "word": matching(re.compile(f"[0-9a-f]{{{2 * WORD_BYTES}}}"), f"{2 * WORD_BYTES} hexadecimal digits"),
     "budget": choice(BEGINS, RAISES),
     "after": matching(re.compile("[0-9a-z]{0,64}"), "the word before, or nothing"),
+    "planned": matching(re.compile("[ -~]{0,200}"), "rounds, steps and batches in words"),
     **{name: PRIVACY[name] for name in Promise._fields},
 }
 
@@ -51,14 +52,23 @@ class Permission:
     promise: Promise
     raises: bool = False
     after: str | None = None
+    planned: str = ""
+    """With the noise given: what epsilon follows from, for until a node has read its rows nobody knows it."""
+
+
+def beside(key_file: Path, suffix: str) -> Path:
+    """A file that belongs to a key: of two keys in one folder no two are the same."""
+    return key_file.with_name(key_file.name.removesuffix(".key") + suffix)
 
 
 def permission_file(key_file: Path) -> Path:
     """Where a word for the node with that key stands."""
-    return key_file.with_suffix(SUFFIX)
+    return beside(key_file, SUFFIX)
 
 
-def give_permission(key_file: Path, promise: Promise, *, raises: bool = False, after: str | None = None) -> None:
+def give_permission(
+    key_file: Path, promise: Promise, *, raises: bool = False, after: str | None = None, planned: str = ""
+) -> None:
     """Permit once what the file promises now, after the ledger of that word. Durable when this returns.
 
     Whoever owns the key owns the word: root may give it for a node that runs as another user. Raises StorageError: the
@@ -68,6 +78,7 @@ def give_permission(key_file: Path, promise: Promise, *, raises: bool = False, a
     text = _TEXT.format(word=secrets.token_hex(WORD_BYTES), budget=RAISES if raises else BEGINS)
     text += "" if after is None else f'after = "{after}"\n'
     told = {name: value for name, value in promise._asdict().items() if value is not None}
+    told |= {"planned": planned} if promise.epsilon is None else {}
     text += "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
     replace_file(path, [text.encode()])
     if os.geteuid() == 0 and key_file.exists():
@@ -104,7 +115,8 @@ def _permission_of(found: dict[str, Any], path: Path) -> Permission:
     for mistake in mistakes.found:
         raise mistake
     promise = Promise(told["unit"], told.get("epsilon"), told["delta"], told.get("noise"))
-    return Permission(name=told["word"], promise=promise, raises=told["budget"] == RAISES, after=told.get("after"))
+    raises, after, planned = told["budget"] == RAISES, told.get("after"), told.get("planned", "")
+    return Permission(name=told["word"], promise=promise, raises=raises, after=after, planned=planned)
 
 
 def discard_permission(key_file: Path) -> None:

@@ -66,6 +66,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
     """
     from p2pfl.engine.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.permission import give_permission  # noqa: PLC0415 - as above
+    from p2pfl.learn.privacy.plan import planned_in_words  # noqa: PLC0415 - as above
 
     if again and raises:
         raise click.UsageError("--again and --raise: one of the two")
@@ -76,8 +77,8 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
     elif not again:
         _refuse_second(described, purses)
     for one in purses:
-        after = "" if one.ledger is None else one.ledger.word
-        give_permission(one.node.key_file, promise, raises=raises, after=after)
+        after = "" if one.ledger is None else one.ledger.latest_word
+        give_permission(one.node.key_file, promise, raises=raises, after=after, planned=planned_in_words(described))
         if raises:
             click.echo(f"{one.name}: its budget goes on by the figures of the file when it is started")
             continue

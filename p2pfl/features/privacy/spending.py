@@ -105,7 +105,7 @@ def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[Purs
 
 
 def _purse(federation: FederationConfig, node: NodeConfig) -> Purse:
-    beside = LedgerFile(node.key_file, federation.name).read()
+    beside = LedgerFile(node.key_file, federation.name, node.name).read()
     loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
     if loaded is None:
         return Purse(federation=federation, node=node, ledger=beside)

@@ -65,6 +65,10 @@ class Plan:
         shown = min(most, -(-steps // stage) * stage) if steps <= most else steps
         return epsilon_of((*before, cost._replace(steps=shown)), self.delta, self.accountant)
 
+    def exact(self, spent: Sequence[Spend]) -> float:
+        """Likewise, without stages."""
+        return epsilon_of(tuple(spent), self.delta, self.accountant) if spent else 0.0
+
     def _cost(self, last: Spend) -> Spend:
         """A round of the kind of steps that came last."""
         return last._replace(steps=self.training.local_steps or 1 if self.unit == RECORD else 1)
@@ -111,6 +115,14 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
         rounds=rounds,
         training=federation.training,
     )
+
+
+def planned_in_words(federation: FederationConfig) -> str:
+    """What epsilon follows from beside the noise, but for the rows of each node."""
+    training, privacy = federation.training, federation.privacy
+    length = f"{training.local_steps} steps" if training.local_steps else f"{training.local_epochs:g} epochs"
+    accountant = "" if privacy is None else f", by {privacy.accountant}"
+    return f"{planned_rounds(federation)} rounds of {length}, batches of {training.batch_size}{accountant}"
 
 
 def planned_rounds(federation: FederationConfig) -> int:

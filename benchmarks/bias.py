@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from p2pfl.config.method import parse_method
 from p2pfl.config.model import FederationConfig, TaskConfig
 from p2pfl.learn.digits import CLASSES, PIXELS, load_digits, mlp
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext, Pair, Task
 from p2pfl.learn.trainer import TorchLearner
+from p2pfl.methods.spelling import parse_method
 from sim.federations import describe
 from sim.learning.batched import make_learners
 from sim.stage import Stage, script

@@ -26,7 +26,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
-from p2pfl.learn.methods.variate import Variate
+from p2pfl.methods.variate import Variate
 
 SUFFIXES = {"k": 1_000, "M": 1_000_000}
 Costs = dict[str, float]

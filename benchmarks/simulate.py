@@ -44,7 +44,7 @@ HEADS = (
 def run_one(case: str, nodes: int, rounds: int) -> dict[str, Any]:
     import torch  # noqa: PLC0415 - in the process that is measured alone
 
-    from p2pfl.config.method import of_control_variate  # noqa: PLC0415 - as above
+    from p2pfl.methods.spelling import of_control_variate  # noqa: PLC0415 - as above
     from sim import simulate  # noqa: PLC0415 - as above
     from sim.federations import describe  # noqa: PLC0415 - as above
     from sim.worlds.model import ComputeSpec, WorldSpec  # noqa: PLC0415 - as above

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from p2pfl.federation import Federation, load_federation
     from p2pfl.fleet.process import Node
     from p2pfl.learn.interface import Learner, LocalRound
-    from p2pfl.learn.methods.method import Method
     from p2pfl.learn.task import Task
+    from p2pfl.methods.method import Method
     from p2pfl.node.round_callback import RoundState
     from p2pfl.reporting.report import Report
 
@@ -41,7 +41,7 @@ _HOME = {
     "Federation": "p2pfl.federation",
     "Learner": "p2pfl.learn.interface",
     "LocalRound": "p2pfl.learn.interface",
-    "Method": "p2pfl.learn.methods.method",
+    "Method": "p2pfl.methods.method",
     "Node": "p2pfl.fleet.process",
     "Report": "p2pfl.reporting.report",
     "RoundState": "p2pfl.node.round_callback",

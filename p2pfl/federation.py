@@ -24,10 +24,11 @@ import numpy as np
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import federation_from, load_config
 from p2pfl.config.model import GOSSIP, NODE, TRAINING, Compute, FederationConfig
-from p2pfl.config.tables import Mistakes, choice, unknown_keys, whole
+from p2pfl.config.tables import Mistakes, choice, unknown_keys
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import UserError
 from p2pfl.learn.task import LearnerFactory, Task
+from p2pfl.specs import whole
 
 if TYPE_CHECKING:
     from p2pfl.node.round_callback import RoundState

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from p2pfl.aggregate import liars_of
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.rule import liars_of
 from p2pfl.learn.interface import Vector
 from sim.attacks import Attack, Sight, press
 from sim.attacks.slope import Slope, slope_for

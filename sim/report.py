@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.aggregate import liars_of
 from p2pfl.chance import stream
-from p2pfl.config.rule import liars_of
 from p2pfl.core.facts import Phase
 from p2pfl.learn.doubts import about_lone_classes, own_classes
 from p2pfl.learn.interface import Score

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import torch
 
+from p2pfl.aggregate import liars_of
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.rule import liars_of
 from p2pfl.config.stop import parse_stop
 from p2pfl.core.core import check_invariants
 from p2pfl.errors import P2PFLError, UserError

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pfl.aggregate import rule_of
-from p2pfl.config.cores import all_hops, settings_of
+from p2pfl.config.cores import all_hops, rule_of, settings_of
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import Seen

@@ -15,7 +15,7 @@ from p2pfl.core.settings import Settings
 from p2pfl.engine.codecs import Codecs
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.methods import Method
-from p2pfl.learn.methods.plain import Plain
+from p2pfl.methods.plain import Plain
 from sim.cluster import Cluster, Surroundings, all_neighbors
 from sim.exact import ExactEngine, ExactPlan
 from sim.kernel import NS

@@ -1,7 +1,8 @@
 """Robust rules: how a node mixes when some of its neighbors may be malicious."""
 
-from p2pfl.aggregate.catalog import Adapted, make_rule, rule_from, rule_of
+from p2pfl.aggregate.catalog import Adapted, make_rule, rule_from
 from p2pfl.aggregate.centered import Balance, ClippedSum, Hampel, MoNNA, SelfCenteredClipping
+from p2pfl.aggregate.entry import BEFORE, RULES, RuleEntry
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rule, Vector
 from p2pfl.aggregate.rules import (
     NNM,
@@ -14,9 +15,12 @@ from p2pfl.aggregate.rules import (
     MultiKrum,
     TrimmedMean,
 )
+from p2pfl.aggregate.spelling import ParsedRule, liars_of, parse_rule
 
 __all__ = [
+    "BEFORE",
     "NNM",
+    "RULES",
     "Adapted",
     "Average",
     "Balance",
@@ -31,11 +35,14 @@ __all__ = [
     "MoNNA",
     "MultiKrum",
     "Neighborhood",
+    "ParsedRule",
     "Rule",
+    "RuleEntry",
     "SelfCenteredClipping",
     "TrimmedMean",
     "Vector",
+    "liars_of",
     "make_rule",
+    "parse_rule",
     "rule_from",
-    "rule_of",
 ]

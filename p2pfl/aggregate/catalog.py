@@ -1,6 +1,6 @@
 """From a spec like `nnm+trimmed-mean:b=1` to the rule as a node uses it: ours, or any callable in byzfl's convention.
 
-The grammar is checked by `config.rule`. Rules of many vectors take the own model as one of n = m + 1, of which b may
+The grammar is in `spelling`. Rules of many vectors take the own model as one of n = m + 1, of which b may
 lie, and ask for no weights: b counts vectors, and a weight that a neighbor can raise by its own account would count for
 more than one.
 """
@@ -19,43 +19,21 @@ from p2pfl.aggregate import centered, distances, rules
 from p2pfl.aggregate.centered import Centered
 from p2pfl.aggregate.columns import SAMPLED, PlainRows, Source
 from p2pfl.aggregate.distances import Floats, combined, spread_of
+from p2pfl.aggregate.entry import BEFORE, RULES
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Rule, Vector
 from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, Chosen, Columnwise
-from p2pfl.config.model import FederationConfig
-from p2pfl.config.plugins import FAILURES, describe_failure, find_object
-from p2pfl.config.rule import ALLOWED, ParsedRule, parse_rule
+from p2pfl.aggregate.spelling import MEAN, ParsedRule, allowed, parse_rule
 from p2pfl.errors import UserError
+from p2pfl.plugins import FAILURES, describe_failure, find_object
 
 KEY = "gossip.rule"
 LONGEST = 300
 """The most characters shown of an error message from the user's own code."""
 
-CLASSES: Mapping[str, Any] = {
-    "trimmed-mean": rules.TrimmedMean,
-    "median": rules.Median,
-    "geometric-median": rules.GeometricMedian,
-    "krum": rules.Krum,
-    "multi-krum": rules.MultiKrum,
-    "bulyan": rules.Bulyan,
-    "hampel": centered.Hampel,
-    "cs+": centered.ClippedSum,
-    "scc": centered.SelfCenteredClipping,
-    "monna": centered.MoNNA,
-    "centered-clipping": rules.CenteredClipping,
-    "balance": centered.Balance,
-}
-NAMED: Mapping[str, Any] = {made.__name__: made for made in (rules.Average, rules.NNM, *CLASSES.values())} | {
-    "TrMean": rules.TrimmedMean
-}
+NAMED: Mapping[str, Any] = {
+    entry.made.__name__: entry.made for entry in (RULES[MEAN], *BEFORE.values(), *RULES.values())
+} | {"TrMean": rules.TrimmedMean}
 """Rules by their name in dict specs, which is byzfl's name if byzfl has the rule."""
-
-
-def rule_of(federation: FederationConfig) -> Rule | None:
-    """The robust profile's rule; None in the conservative profile.
-
-    Raises UserError: it is the user's own and cannot be imported.
-    """
-    return make_rule(federation.gossip.rule, federation.path.parent)
 
 
 def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
@@ -66,8 +44,8 @@ def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
     try:
         parsed = parse_rule(spec)
     except ValueError as error:
-        raise UserError(str(error), key=KEY, value=spec, allowed=ALLOWED) from None
-    if parsed.name == "mean":
+        raise UserError(str(error), key=KEY, value=spec, allowed=allowed()) from None
+    if parsed.name == MEAN:
         return None
     rule = _aggregator(parsed, folder)
     if isinstance(rule, centered.Centered):
@@ -193,12 +171,9 @@ def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
 
 
 def _aggregator(parsed: ParsedRule, folder: Path | None) -> rules.Aggregator:
-    b, told = parsed.liars, {key: value for key, value in parsed.parameters.items() if key != "b"}
     if parsed.is_object:
-        return adapted(parsed.name, b, folder)
-    if parsed.name == "centered-clipping":
-        return rules.CenteredClipping(L=int(told["steps"] or 1), tau=told["tau"], f=b)
-    found: rules.Aggregator = CLASSES[parsed.name](f=b, **told)
+        return adapted(parsed.name, parsed.liars, folder)
+    found: rules.Aggregator = RULES[parsed.name].make(parsed.parameters)
     return found
 
 

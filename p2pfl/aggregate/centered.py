@@ -25,13 +25,15 @@ from p2pfl.aggregate.distances import (
     squared_to,
     within_type,
 )
+from p2pfl.aggregate.entry import BOUNDED, RULES, RuleEntry, liars
 from p2pfl.aggregate.interface import Rows, Vector, as_rows
-from p2pfl.aggregate.rules import Aggregator
+from p2pfl.aggregate.rules import RADIUS, Aggregator
+from p2pfl.specs import Parameter, number
 
 FADES_FROM = 2.0
 """A pull begins to shrink at this multiple of the (n-b)-th distance from the center."""
-MOST_CUT = 1e30
-"""The largest `cut`, which clips nothing unless all but b are equal; infinity would then give NaN."""
+CUT = number(1, 1e30)
+"""The largest `cut` clips nothing unless all but b are equal; infinity would then give NaN."""
 
 
 class Centered(Aggregator):
@@ -83,13 +85,19 @@ class Choosing(Centered):
         return np.where(pulls > 0, 1.0, 0.0)
 
 
+@RULES.add(
+    RuleEntry(
+        name="monna",
+        aliases=("nna", "nearestneighboraveraging"),
+        means="the mean of the own model and the m-b nearest to it (NNA)",
+        parameters=(liars("neighbors left out"),),
+        bound="the error is at most 2b/(n-b) times the farthest honest model's distance",
+        cost="distances from the own model, one mean",
+        source="Farhadkhani et al. 2023, arXiv 2209.10931",
+    )
+)
 class MoNNA(Choosing):
-    """NNA: the mean of one's own and the n - f - 1 vectors nearest to it; weights are ignored.
-
-    The aggregation is nearest neighbor averaging; MoNNA is the paper's name for training with momentum around it.
-
-    Farhadkhani et al. 2023, arXiv 2209.10931.
-    """
+    """Nearest neighbor averaging; MoNNA is the paper's name for training with momentum around it."""
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
         near = nearest(squared_to(own, others), len(others) - self.f)
@@ -98,19 +106,30 @@ class MoNNA(Choosing):
         return found
 
 
+@RULES.add(
+    RuleEntry(
+        name="scc",
+        aliases=("clippedgossip", "selfcenteredclipping"),
+        means="each neighbor's pull, no longer than tau; without tau, a radius from the m-b nearest",
+        parameters=(
+            liars("neighbors that the radius leaves out; nothing where tau is given"),
+            Parameter("tau", RADIUS, "the longest pull"),
+        ),
+        bound="without tau the error is at most 9/4 the root of (b largest weights x weighted honest squares)",
+        cost="distances from the own model, one mean",
+        weights=True,
+        source="He, Karimireddy, Jaggi 2022, arXiv 2202.01545",
+    )
+)
 class SelfCenteredClipping(Centered):
-    """Every neighbor's pull, clipped to `tau`, by its weight.
-
-    Without `tau`, as in the paper's experiments: tau^2 = the mean of the m - f smallest squared distances, by weight,
-    over the share that f neighbors may have.
-
-    He, Karimireddy, Jaggi 2022, arXiv 2202.01545.
+    """Without `tau`, as in the paper's experiments: tau^2 = the mean of the m - f smallest squared distances, by
+    weight, over the share that f neighbors may have.
     """
 
     def __init__(self, f: int = 0, idx: int = 0, tau: float | None = None) -> None:
         super().__init__(f, idx)
-        if tau is not None and not tau > 0:
-            raise ValueError(f"tau is a number above 0, not {tau!r}")
+        if tau is not None:
+            RULES["scc"].checked(tau=tau)
         self.tau = tau
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
@@ -119,13 +138,22 @@ class SelfCenteredClipping(Centered):
         return weights * distances.clipping(squares, radius)
 
 
+@RULES.add(
+    RuleEntry(
+        name="cs+",
+        aliases=("cs", "csplus", "clippedsum"),
+        means="each neighbor's pull, no longer than the (m-2b)-th shortest",
+        parameters=(liars("2b pulls are clipped"),),
+        bound="with equal weights, the squared error of the sum of pulls is at most 2b times the honest pulls' squares",
+        guaranteed=BOUNDED,
+        cost="distances from the own model, one mean",
+        weights=True,
+        source="Gaucher, Dieuleveut, Hendrikx 2025, arXiv 2410.10418",
+    )
+)
 class ClippedSum(Centered):
-    """CS+: every neighbor's pull, clipped to the (m - 2f)-th smallest distance, by its weight.
-
-    The paper proves its bound, 2f times the honest pulls' squares, for equal weights. With others a neighbor that
+    """The paper proves its bound, 2f times the honest pulls' squares, for equal weights. With others a neighbor that
     claims many samples outweighs honest ones that have few, and nothing is proven.
-
-    Gaucher, Dieuleveut, Hendrikx 2025, arXiv 2410.10418.
     """
 
     @property
@@ -137,13 +165,23 @@ class ClippedSum(Centered):
         return weights * distances.clipping(squares, distances.clipped_sum_radius(squares, self.f))
 
 
+@RULES.add(
+    RuleEntry(
+        name="balance",
+        means="alpha own + (1-alpha) mean of neighbors within gamma exp(-kappa x rounds done) of the own length",
+        parameters=(
+            liars("only from how many neighbors on it mixes"),
+            Parameter("alpha", number(0, 1), "the own model's share"),
+            Parameter("gamma", number(0, 1e30, above=True), "the radius at first, as a part of the own length"),
+            Parameter("kappa", number(0, 1e3), "how fast the radius shrinks"),
+        ),
+        bound="no lies move it farther than (1-alpha) gamma of the own length",
+        cost="distances from the own model, one mean",
+        source="Fang et al. 2024, arXiv 2406.10416",
+    )
+)
 class Balance(Choosing):
-    """alpha own + (1 - alpha) mean of the neighbors within gamma exp(-kappa progress) |own|; weights are ignored.
-
-    `progress` is the share of the rounds that is done. The radius does not depend on b.
-
-    Fang et al. 2024, arXiv 2406.10416.
-    """
+    """`progress` is the share of the rounds that is done. The radius does not depend on b."""
 
     def __init__(self, f: int = 0, idx: int = 0, *, alpha: float = 0.5, gamma: float = 0.3, kappa: float = 1.0) -> None:
         super().__init__(f, idx)
@@ -159,6 +197,22 @@ def even_weights(others: int) -> Floats:
     return np.full(others, 1 / (others + 1))
 
 
+@RULES.add(
+    RuleEntry(
+        name="hampel",
+        aliases=("redescending",),
+        means="as cs+, but pulls of outliers fade, and each coordinate of a pull is clipped",
+        parameters=(
+            liars("2b pulls are clipped, b may fade, and b values of each coordinate may be clipped"),
+            Parameter("cut", CUT, "how many times the (b+1)-th longest pull in a coordinate is let through there"),
+        ),
+        bound="no malicious pull is longer than an honest one, or `cut` times (twice) that in a coordinate; "
+        "the squared error of the sum of pulls is at most 9b times the honest pulls' squares",
+        guaranteed=BOUNDED,
+        cost="all distances, a sort of each coordinate, one mean",
+        source="docs/decisions/0015-a-default-rule.md",
+    )
+)
 class Hampel(Centered):
     """Short pulls keep their length, longer ones are clipped to one length, and the longest fade.
 
@@ -180,8 +234,7 @@ class Hampel(Centered):
 
     def __init__(self, f: int = 0, idx: int = 0, cut: float = 2.0) -> None:
         super().__init__(f, idx)
-        if not 1 <= cut <= MOST_CUT:
-            raise ValueError(f"cut is a number from 1 to {MOST_CUT}, not {cut!r}")
+        RULES["hampel"].checked(cut=cut)
         self.cut = cut
 
     @property

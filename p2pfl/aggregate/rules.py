@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from p2pfl.aggregate import distances
 from p2pfl.aggregate.columns import MixedRows, PlainRows, Source, mean_around_median, trimmed_mean
 from p2pfl.aggregate.distances import Floats, VectorSpread, combined, moved, spread_of, squared_to
+from p2pfl.aggregate.entry import BEFORE, CONTAINED, KRUM_BOUND, MEDIAN_BOUND, RULES, RuleEntry, liars
 from p2pfl.aggregate.interface import Rows, Vector, as_rows
+from p2pfl.specs import Parameter, number, whole
+
+RADIUS = number(0, 1e30, above=True)
 
 
 def lies(f: int) -> int:
@@ -86,9 +90,18 @@ class Columnwise(Aggregator):
         return trimmed_mean(source, cut, cut)
 
 
+@RULES.add(
+    RuleEntry(
+        name="mean",
+        aliases=("average", "fedavg", "none"),
+        means="own + sum of weight x (neighbor - own), exchanged so that the sum over both ends stays",
+        bound="none: one malicious neighbor can make it anything",
+        cost="nothing beyond the exchanges",
+        weights=True,
+        source="Xiao, Boyd 2004",
+    )
+)
 class Average(Aggregator):
-    """The mean: one lie can make of it whatever it wants."""
-
     def __init__(self) -> None:
         super().__init__(0)
 
@@ -96,52 +109,84 @@ class Average(Aggregator):
         return combined(rows, [1 / len(rows)] * len(rows))
 
 
+@RULES.add(
+    RuleEntry(
+        name="trimmed-mean",
+        aliases=("trmean", "trimmed", "cwtm"),
+        means="of each coordinate, the mean without the b lowest and the b highest of n values",
+        parameters=(liars("values cut off at each end of a coordinate"),),
+        bound="kappa = 6b/(n-2b) (1 + b/(n-2b))",
+        guaranteed=CONTAINED,
+        cost="a sort of each coordinate",
+        source="Yin et al. 2018, arXiv 1803.01498",
+    )
+)
 class TrimmedMean(Columnwise):
-    """Of each coordinate, the mean without the f least and the f greatest values.
-
-    Yin et al. 2018, arXiv 1803.01498.
-    """
-
     def trimmed(self, count: int) -> int:  # noqa: ARG002 - it need not know
         return self.f
 
 
+@RULES.add(
+    RuleEntry(
+        name="median",
+        aliases=("cwmed", "coordinatemedian", "coordinatewisemedian"),
+        means="of each coordinate, the median of n values",
+        parameters=(liars("only from how many neighbors on it mixes"),),
+        bound=MEDIAN_BOUND,
+        guaranteed=CONTAINED,
+        cost="a sort of each coordinate",
+        source="Yin et al. 2018, arXiv 1803.01498",
+    )
+)
 class Median(Columnwise):
-    """Of each coordinate, the median; of an even number, the mean of the two in the middle.
-
-    Yin et al. 2018, arXiv 1803.01498.
-    """
+    """Of an even number of values, the mean of the two in the middle."""
 
     def trimmed(self, count: int) -> int:
         return (count - 1) // 2
 
 
+@RULES.add(
+    RuleEntry(
+        name="krum",
+        means="the one of n models with the least sum of squared distances to its n-b-1 nearest",
+        parameters=(liars("models that a score leaves out"),),
+        bound=KRUM_BOUND,
+        cost="all distances",
+        source="Blanchard et al. 2017, arXiv 1703.02757",
+    )
+)
 class Krum(Chosen):
-    """The vector with the least sum of squared distances to its n - f - 1 nearest.
-
-    Blanchard et al. 2017, arXiv 1703.02757.
-    """
-
     def shares(self, spread: VectorSpread) -> Floats:
         return distances.krum(spread.squares, self.f, 1)
 
 
+@RULES.add(
+    RuleEntry(
+        name="multi-krum",
+        aliases=("mkrum",),
+        means="the mean of the n-b models of least such sum",
+        parameters=(liars("models that a score, and then the mean, leaves out"),),
+        bound=KRUM_BOUND,
+        cost="all distances, one mean",
+        source="Blanchard et al. 2017, arXiv 1703.02757",
+    )
+)
 class MultiKrum(Chosen):
-    """The mean of the n - f vectors of least such sum.
-
-    Blanchard et al. 2017.
-    """
-
     def shares(self, spread: VectorSpread) -> Floats:
         return distances.krum(spread.squares, self.f, len(spread.squares) - self.f)
 
 
+@RULES.add(
+    RuleEntry(
+        name="bulyan",
+        means="Krum chooses n-2b models; of each coordinate, the mean of the n-4b values nearest their median",
+        parameters=(liars("malicious models that Krum may choose, and values cut off at each end"),),
+        bound="within the range of the honest, or its width beyond",
+        cost="all distances, a sort of each coordinate",
+        source="El Mhamdi et al. 2018, arXiv 1802.07927",
+    )
+)
 class Bulyan(Aggregator):
-    """Krum chooses n - 2f vectors; of each of their coordinates, the mean of the n - 4f values nearest the median.
-
-    El Mhamdi et al. 2018, arXiv 1802.07927.
-    """
-
     @property
     def least(self) -> int:
         return 4 * self.f + 3 if self.f else 1
@@ -157,13 +202,20 @@ class Bulyan(Aggregator):
         return mean_around_median(source, source.count - 2 * self.f)
 
 
+@RULES.add(
+    RuleEntry(
+        name="geometric-median",
+        aliases=("gm", "geomed", "rfa"),
+        means="the point of least summed distance to the n models",
+        parameters=(liars("only from how many neighbors on it mixes"),),
+        bound=MEDIAN_BOUND,
+        cost="all distances, one mean",
+        source="Pillutla et al. 2022, arXiv 1912.13445",
+    )
+)
 class GeometricMedian(Chosen):
-    """The point of least summed distance to all vectors.
-
-    Without `T` exact: as precise as float64 makes it. With it byzfl's: T of Weiszfeld's steps from zero, smoothed by
+    """Without `T` exact: as precise as float64 makes it. With it byzfl's: T of Weiszfeld's steps from zero, smoothed by
     `nu`. It needs no f, only that fewer than half of the vectors lie.
-
-    Pillutla et al. 2022, arXiv 1912.13445.
     """
 
     def __init__(self, nu: float = 0.1, T: int | None = None, *, f: int = 0) -> None:
@@ -181,12 +233,25 @@ class GeometricMedian(Chosen):
         return distances.geometric_median(spread, np.full(count, 1 / count))
 
 
+@RULES.add(
+    RuleEntry(
+        name="centered-clipping",
+        aliases=("cc",),
+        means="from the own model, `steps` times to the mean of all n, each no farther than tau; without tau as scc",
+        parameters=(
+            liars("models that the radius leaves out; nothing where tau is given"),
+            Parameter("tau", RADIUS, "the farthest that a step goes", default=None),
+            Parameter("steps", whole(1, 1000), "steps from the own model", default=3, argument="L"),
+        ),
+        bound="with tau, no lies move it farther than steps x tau",
+        cost="all distances, one mean",
+        source="Karimireddy, He, Jaggi 2021, arXiv 2012.10333",
+    )
+)
 class CenteredClipping(Aggregator):
     """L steps from `m` (zero where it is not given) to the mean of the vectors, each clipped to `tau` from there.
 
     Without `tau` each step finds a radius of its own, from f. Unlike byzfl's it keeps nothing from call to call.
-
-    Karimireddy, He, Jaggi 2021, arXiv 2012.10333.
     """
 
     def __init__(self, m: Any = None, L: int = 1, tau: float | None = 100.0, *, f: int = 0) -> None:
@@ -216,13 +281,21 @@ class CenteredClipping(Aggregator):
         return distances.clipped_center(spread, counted, self.f, self.tau, self.L)
 
 
+@BEFORE.add(
+    RuleEntry(
+        name="nnm",
+        written="nnm+trimmed-mean",
+        aliases=("nnm",),
+        means="each of n models becomes the mean of its n-b nearest, then one of the rules above",
+        parameters=(liars("models that each mean leaves out, and as in the rule"),),
+        bound="kappa = 8b/(n-b) (1 + kappa of the rule)",
+        cost="all distances, and the rule",
+        example="nnm+trimmed-mean:b=1",
+        source="Allouah et al. 2023, arXiv 2302.01772",
+    )
+)
 class NNM:
-    """Nearest neighbor mixing, to be done before a rule: each vector becomes the mean of its n - f nearest.
-
-    Called, it gives all of them, (n, d); as `NNM(f).before(rule)` a rule of the two in one.
-
-    Allouah et al. 2023, arXiv 2302.01772.
-    """
+    """Called, it gives all mixed vectors, (n, d); as `NNM(f).before(rule)` a rule of the two in one."""
 
     def __init__(self, f: int = 0) -> None:
         self.f = lies(f)
@@ -242,12 +315,16 @@ class NNM:
         return AfterNNM(self, rule)
 
 
+MIXABLE = (Chosen, Columnwise, Bulyan)
+"""Rules that NNM may precede: they treat the node's own model as one vector among others."""
+
+
 class AfterNNM(Aggregator):
     """A rule of the mixed vectors. What distances alone decide is decided without making any of these."""
 
     def __init__(self, nnm: NNM, rule: Aggregator) -> None:
         super().__init__(nnm.f)
-        if not isinstance(rule, Chosen | Columnwise | Bulyan):
+        if not isinstance(rule, MIXABLE):
             raise ValueError(f"no NNM before {type(rule).__name__}")  # noqa: TRY004 - one way to refuse
         self.rule: Chosen | Columnwise | Bulyan = rule
 

@@ -356,7 +356,7 @@ def graph_facts(
     figures are those of the union of all rounds. Under a robust rule mixing is no Laplacian step, and no such figure
     holds: None. The graph is warned of for so many `liars`, or those of the rule.
     """
-    from p2pfl.config.rule import liars_of  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.figures import predicted  # noqa: PLC0415 - as above
     from topologies import Topology, TopologyError  # noqa: PLC0415 - as above
     from topologies.metrics.byzantine import warnings  # noqa: PLC0415 - as above

@@ -234,8 +234,7 @@ def _own_rule(rule: str) -> str:
 
     Raises UserError: the rule is the user's own and cannot be imported.
     """
-    from p2pfl.aggregate import make_rule  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - as above
+    from p2pfl.aggregate import make_rule, parse_rule  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
     parsed = parse_rule(rule)
@@ -254,18 +253,18 @@ def _own_method(method: str | None, rule: str) -> str:
 
     Raises UserError: there is no such method, it cannot be imported, or does not go with the rule.
     """
-    from p2pfl.config.method import ALLOWED, from_here  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.model import TrainingConfig, usual_method  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.learn.methods import make_method  # noqa: PLC0415 - as above
-    from p2pfl.learn.methods.method import CONSERVATIVE, ROBUST  # noqa: PLC0415 - as above
+    from p2pfl.methods.method import CONSERVATIVE, ROBUST  # noqa: PLC0415 - as above
+    from p2pfl.methods.spelling import allowed, from_here  # noqa: PLC0415 - `--help` stays instant
 
     if method is None:
         return usual_method(rule)
     try:
         spec = from_here(method)
     except ValueError as error:
-        raise UserError(str(error), key="--method", value=method, allowed=ALLOWED) from None
+        raise UserError(str(error), key="--method", value=method, allowed=allowed()) from None
     try:
         make_method(spec, TrainingConfig(), profile=CONSERVATIVE if rule == "mean" else ROBUST)
     except UserError as error:

@@ -31,28 +31,31 @@ def methods(*, specs: tuple[str, ...], form: Form) -> None:
 
 def _rows(specs: tuple[str, ...]) -> list[dict[str, Any]]:
     """Parse all specs; raises every mistake at once."""
-    from p2pfl.config.method import NAMES  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.model import TrainingConfig  # noqa: PLC0415 - as above
+    from p2pfl.config.model import TrainingConfig  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.learn.methods import make_method  # noqa: PLC0415 - as above
+    from p2pfl.methods import METHODS, make_method  # noqa: PLC0415 - as above
+    from p2pfl.specs import Entry  # noqa: PLC0415 - as above
 
     rows, mistakes = [], []
-    for spec in specs or NAMES:
+    for spec in specs or METHODS:
         try:
             method = make_method(spec, TrainingConfig(), profile=None)
         except UserError as error:
             error.key = "SPEC"
             mistakes.append(error)
             continue
+        own = Entry(name=method.code, means=method.meaning or type(method).__doc__ or "", source=method.source)
+        entry = METHODS.get(method.code, own)
         rows.append(
             {
                 "method": method.spec,
-                "does": " ".join((method.meaning or type(method).__doc__ or "").split()),
+                "does": " ".join(entry.means.split()),
+                "parameters": entry.in_words or None,
                 "rules": "any" if len(method.profiles) > 1 else " or ".join(sorted(method.profiles)),
                 "exchanges": ", ".join(method.channels),
                 "keeps": ", ".join((*method.kept, *(f"{name} of each edge" for name in method.kept_edges)))
                 or "nothing",
-                "source": method.source or "",
+                "source": entry.source or "",
             }
         )
     if mistakes:

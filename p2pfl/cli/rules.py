@@ -13,9 +13,9 @@ import click
 from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from p2pfl.aggregate import Rule
+    from p2pfl.aggregate import Rule, RuleEntry
     from p2pfl.config.model import FederationConfig
     from p2pfl.errors import UserError
     from p2pfl.reporting.liars import Bearing
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SHOWN = {
     "does": "does",
     "b_means": "b is",
+    "parameters": "parameters",
     "neighbors_needed": "neighbors needed",
     "bound": "bound",
     "cost": "cost",
@@ -39,12 +40,6 @@ NEAREST_DECIDE = ("cs+", "hampel")
 """Rules whose radius is the (m - 2b)-th shortest distance, which malicious nodes can set if m <= 3b."""
 TRIED_AT_MOST = 10**7
 """The most numbers on which a rule of the user's own is tried."""
-CONTAINED = (
-    "each coordinate of a mix lies between those of honest models that the node saw, its own included, while at most b "
-    "of its neighbors are malicious"
-)
-BOUNDED = "no malicious neighbor pulls a model further than the distance of an honest one of the same weight"
-GUARANTEED = {"trimmed-mean": CONTAINED, "median": CONTAINED, "cs+": BOUNDED, "hampel": BOUNDED}
 MEASURED = "how well honest nodes learn beside malicious ones: docs/byzantine.md"
 
 
@@ -107,8 +102,8 @@ def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size:
     """
     import numpy as np  # noqa: PLC0415 - `--help` stays instant
 
-    from p2pfl.aggregate import Neighborhood, rule_of  # noqa: PLC0415 - as above
-    from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - as above
+    from p2pfl.aggregate import Neighborhood, parse_rule  # noqa: PLC0415 - as above
+    from p2pfl.config.cores import rule_of  # noqa: PLC0415 - as above
 
     rule, count = rule_of(federation), all_of_them[0].needed
     mixed = any(one.mixes for one in all_of_them) and parse_rule(federation.gossip.rule).is_object
@@ -121,13 +116,13 @@ def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size:
 
 def guaranteed(rule: str) -> str:
     """The guarantees of the rule alone, whatever is learned."""
-    from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.aggregate import parse_rule  # noqa: PLC0415 - `--help` stays instant
 
     parsed = parse_rule(rule)
     if parsed.is_object:
         return "nothing: the rule is your own"
     proven = f"its bound: p2pfl rules {rule}"
-    return proven if parsed.before else GUARANTEED.get(parsed.name, proven)
+    return proven if parsed.before else parsed.entry.guaranteed or proven
 
 
 def print_rule(facts: Mapping[str, Any]) -> None:
@@ -149,12 +144,11 @@ def print_rule(facts: Mapping[str, Any]) -> None:
 
 def _rows(specs: Sequence[str]) -> list[dict[str, Any]]:
     """Parse all specs; raises every mistake at once."""
-    from p2pfl.aggregate import make_rule  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.aggregate.described import DESCRIPTIONS  # noqa: PLC0415 - as above
+    from p2pfl.aggregate import BEFORE, RULES, make_rule  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
     rows, mistakes = [], []
-    for spec in specs or [described.example for described in DESCRIPTIONS]:
+    for spec in specs or _shown((*RULES.values(), *BEFORE.values())):
         try:
             rows.append(_row(make_rule(spec)))
         except UserError as error:
@@ -164,16 +158,22 @@ def _rows(specs: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(rule: Rule | None) -> dict[str, Any]:
-    from p2pfl.aggregate.described import of  # noqa: PLC0415 - as above
+def _shown(entries: Iterable[RuleEntry]) -> list[str]:
+    """A spec of each that tolerates somebody, with b alone."""
+    return [entry.example or f"{entry.name}:b=1" for entry in entries if entry.parameters]
 
-    found = of(rule.spec if rule else "mean")
+
+def _row(rule: Rule | None) -> dict[str, Any]:
+    from p2pfl.aggregate import parse_rule  # noqa: PLC0415 - as above
+
+    found = parse_rule(rule.spec if rule else "mean").entry
     return {
         "rule": rule.spec if rule else "mean",
         "b": rule.liars if rule else 0,
         "neighbors_needed": rule.least if rule else 0,
-        "does": found.does,
+        "does": found.means,
         "b_means": found.b_means,
+        "parameters": "; ".join(one.in_words for one in found.parameters[1:]) or None,
         "bound": found.bound,
         "cost": found.cost,
         "weights": found.weights,
@@ -218,7 +218,7 @@ def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: 
 
 def _about_radius(federation: FederationConfig, of_all: list[Bearing]) -> Iterator[str]:
     """Nodes that b malicious neighbors can isolate by the `mirror` attack."""
-    from p2pfl.config.rule import parse_rule  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.aggregate import parse_rule  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.liars import count, names  # noqa: PLC0415 - as above
 
     rule, b = federation.gossip.rule, of_all[0].liars
@@ -257,7 +257,7 @@ def _about_graph(rule: str, b: int, graph: Mapping[str, Any]) -> Iterator[str]:
 
 def _about_keys(federation: FederationConfig) -> Iterator[str]:
     """Settings that a robust rule ignores, and those that work against it."""
-    from p2pfl.config.compressor import parse  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.compress.spelling import parse  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.partition import ALIASES  # noqa: PLC0415 - as above
 
     told = _told(federation)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.draws import dither
+from p2pfl.compress.entry import STAGES, VALUES, StageEntry
 from p2pfl.compress.interface import RowCompressor, Rows
 from p2pfl.compress.scaled import (
     BLOCK,
@@ -147,6 +148,56 @@ def block_quantizer(bits: int, *, stochastic: bool = False) -> RowCompressor:
     return BlockQuantizer(f"q{bits}:stochastic", packing, random=True, source=source)
 
 
+STOCHASTIC = StageEntry(
+    name=":stochastic",
+    means="after q8, q4 or q2: round up or down at random, so that the mean is right",
+    example="q8:stochastic",
+)
+
+
+@STAGES.add(
+    StageEntry(
+        name="q8",
+        place=VALUES,
+        aliases=("int8", "8bit"),
+        chains={"qsgd": "q8:stochastic"},
+        means="8 bits per value, one scale for each 256, round to nearest",
+        stochastic=True,
+        rotated={},
+    )
+)
+def q8(*, stochastic: bool = False) -> RowCompressor:
+    return block_quantizer(8, stochastic=stochastic)
+
+
+@STAGES.add(
+    StageEntry(
+        name="q4",
+        place=VALUES,
+        aliases=("int4", "4bit"),
+        means="4 bits per value, as q8; the default",
+        stochastic=True,
+        rotated={},
+    )
+)
+def q4(*, stochastic: bool = False) -> RowCompressor:
+    return block_quantizer(4, stochastic=stochastic)
+
+
+@STAGES.add(
+    StageEntry(
+        name="q2",
+        place=VALUES,
+        aliases=("int2", "2bit", "ternary"),
+        means="2 bits per value, as q8",
+        stochastic=True,
+        rotated={},
+    )
+)
+def q2(*, stochastic: bool = False) -> RowCompressor:
+    return block_quantizer(2, stochastic=stochastic)
+
+
 @dataclass(frozen=True, slots=True)
 class TwoBits(ScaledBlocks):
     """`q2`: levels -4, -1, 1 and 4. The delta holds for blocks whose peak lies between 1e-35 and 8e37.
@@ -201,6 +252,15 @@ class TwoBits(ScaledBlocks):
         return _levels(high, unpack_bits(codes[:, :middle], wide, count)).reshape(tile.codes.shape)
 
 
+@STAGES.add(
+    StageEntry(
+        name="sign",
+        place=VALUES,
+        aliases=("signsgd", "1bit"),
+        means="signs, and the mean magnitude of each 256, after rotate of each 2048: 1.1 bits per value",
+        rotated={"block": ROTATED_BLOCK},
+    )
+)
 @dataclass(frozen=True, slots=True)
 class Sign(ScaledBlocks):
     """One bit per value, with the mean magnitude as the scale of each block of 256, or of 2048 after a rotation.

@@ -1,83 +1,34 @@
 """From a spec like `top-k:0.05+q8+zstd` to the compressor: each stage wraps the ones after it.
 
-What the words are and in which order they stand is checked by `config.compressor`.
+What the words are and in which order they stand is in `spelling`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from p2pfl.compress.blocks import ROTATED_BLOCK, Sign, block_quantizer
+from p2pfl.compress.blocks import STOCHASTIC
 from p2pfl.compress.entropy import Entropy, zstd_is_installed
-from p2pfl.compress.floats import Float16, Float32
-from p2pfl.compress.indices import GAPS, PACKED
+from p2pfl.compress.entry import ALONE, ENTROPY, STAGES, StageEntry
+from p2pfl.compress.floats import Float32
 from p2pfl.compress.interface import Compressor, RowCompressor
 from p2pfl.compress.rotation import Rotation
-from p2pfl.compress.sparse import RandomK, Sparse, TopK
-from p2pfl.config.compressor import ALLOWED, Chain, parse
+from p2pfl.compress.sparse import Sparse
+from p2pfl.compress.spelling import Chain, allowed, parse
 from p2pfl.errors import UserError
 
 KEY = "gossip.compressor"
-SPECS = ("none", "float16", "q8", "q4", "q2", "sign")
-"""The codes for values that use no randomness, each a chain by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressorStage:
-    """One word of the grammar, described for people."""
-
-    word: str
-    """The word, with a placeholder for a number: `top-k:X`."""
-    meaning: str
-    example: str
-    """A complete spec that uses the word."""
-
-    @property
-    def source(self) -> str:
-        """The paper or standard that defines it."""
-        made = build(self.example)
-        if self.word != "zstd" and isinstance(made, Entropy):
+def listed() -> Iterator[tuple[StageEntry, str]]:
+    """Each word of the grammar, and the paper or standard that defines it."""
+    for entry in (*ALONE.values(), *STAGES.values(), STOCHASTIC):
+        made = build(entry.shown)
+        if entry.place != ENTROPY and isinstance(made, Entropy):
             made = made.inner
-        return made.source
+        yield entry, made.source
 
 
-STAGES = (
-    CompressorStage(word="none", meaning="float32 as it is: 32 bits per value", example="none"),
-    CompressorStage(
-        word="top-k:X",
-        meaning="only the X values (0.05: a share; 500: a count) of largest magnitude",
-        example="top-k:0.05+q8",
-    ),
-    CompressorStage(
-        word="random-k:X",
-        meaning="X values drawn at random; their positions follow from a seed",
-        example="random-k:0.1+q8",
-    ),
-    CompressorStage(
-        word="rotate",
-        meaning="rotate at random first, so that no value stands out: DRIVE with sign, EDEN with q2",
-        example="rotate+sign",
-    ),
-    CompressorStage(word="float16", meaning="half precision: 16 bits per value", example="float16"),
-    CompressorStage(word="q8", meaning="8 bits per value, one scale for each 256, round to nearest", example="q8"),
-    CompressorStage(word="q4", meaning="4 bits per value, as q8; the default", example="q4"),
-    CompressorStage(word="q2", meaning="2 bits per value, as q8", example="q2"),
-    CompressorStage(
-        word=":stochastic",
-        meaning="after q8, q4 or q2: round up or down at random, so that the mean is right",
-        example="q8:stochastic",
-    ),
-    CompressorStage(
-        word="sign",
-        meaning="signs, and the mean magnitude of each 256, after rotate of each 2048: 1.1 bits per value",
-        example="sign",
-    ),
-    CompressorStage(
-        word="zstd",
-        meaning="pack the bytes losslessly; worthwhile for large models and clustered values",
-        example="top-k:0.05+q8+zstd",
-    ),
-)
 EXAMPLES = (
     "none",
     "float16",
@@ -124,12 +75,11 @@ def build(spec: str) -> Compressor:
     try:
         chain = parse(spec)
     except ValueError as error:
-        raise UserError(str(error), key=KEY, value=spec, allowed=ALLOWED) from None
+        raise UserError(str(error), key=KEY, value=spec, allowed=allowed()) from None
     compressor = _values(chain)
-    if chain.sparsifier == "top-k":
-        compressor = TopK(chain.keep, compressor, GAPS if chain.zstd else PACKED)
-    elif chain.sparsifier == "random-k":
-        compressor = RandomK(chain.keep, compressor)
+    if chain.sparsifier:
+        sparse: Sparse = STAGES[chain.sparsifier].made(chain.keep, compressor)
+        compressor = sparse.packed() if chain.zstd else sparse
     return Entropy(compressor) if chain.zstd else compressor
 
 
@@ -157,13 +107,9 @@ def require_fit(compressor: Compressor, size: int) -> None:
 
 
 def _values(chain: Chain) -> RowCompressor:
-    match chain.values:
-        case "float32":
-            compressor: RowCompressor = Float32()
-        case "float16":
-            compressor = Float16()
-        case "sign":
-            compressor = Sign(block=ROTATED_BLOCK) if chain.rotate else Sign()
-        case _:
-            compressor = block_quantizer(int(chain.values[1:]), stochastic=chain.stochastic)
-    return Rotation(compressor) if chain.rotate else compressor
+    if chain.values not in STAGES:
+        return Float32()
+    entry = STAGES[chain.values]
+    rotated = entry.rotated if chain.rotate and entry.rotated else {}
+    made: RowCompressor = entry.made(**rotated, **({"stochastic": True} if chain.stochastic else {}))
+    return Rotation(made) if chain.rotate else made

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.compress.entry import ENTROPY, STAGES, StageEntry
 from p2pfl.compress.interface import Payload, RowCompressor, Rows, Vector, as_payload
 from p2pfl.errors import PeerFault
 
@@ -30,6 +31,15 @@ INPUT_BYTES = 1 << 17
 OUTPUT_BYTES = 1 << 18
 
 
+@STAGES.add(
+    StageEntry(
+        name="zstd",
+        place=ENTROPY,
+        aliases=("gzip", "zlib", "zip", "zstandard"),
+        means="pack the bytes losslessly; worthwhile for large models and clustered values",
+        example="top-k:0.05+q8+zstd",
+    )
+)
 @dataclass(frozen=True, slots=True)
 class Entropy:
     """Loses nothing, so delta and gamma are the inner compressor's."""

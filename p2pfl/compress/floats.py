@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.compress.entry import ALONE, STAGES, VALUES, StageEntry
 from p2pfl.compress.interface import (
     ByRows,
     Rows,
@@ -30,6 +31,9 @@ HALF_BITS, NORMAL_BITS = np.float32(0.5).view(np.uint32), FLOAT16_NORMAL.view(np
 TILE = 1 << 16
 
 
+@ALONE.add(
+    StageEntry(name="none", aliases=("none", "float32", "fp32", "f32"), means="float32 as it is: 32 bits per value")
+)
 @dataclass(frozen=True, slots=True)
 class Float32(ByRows):
     """Exact for float32. A float64 is rounded, hence delta = 1 - 2^-48, and saturates at float32's range."""
@@ -81,6 +85,14 @@ class Float32(ByRows):
         return out
 
 
+@STAGES.add(
+    StageEntry(
+        name="float16",
+        place=VALUES,
+        aliases=("fp16", "f16", "half"),
+        means="half precision: 16 bits per value",
+    )
+)
 @dataclass(frozen=True, slots=True)
 class Float16(ByRows):
     """Half precision; magnitudes beyond 65504 are clipped to it, so that one outlier never becomes infinity.

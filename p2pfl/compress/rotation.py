@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.draws import bits, seeds_of, words
+from p2pfl.compress.entry import ROTATION, STAGES, StageEntry
 from p2pfl.compress.interface import (
     ByRows,
     RowCompressor,
@@ -52,6 +53,16 @@ Matrices = NDArray[np.float32]
 """One for each window of some rows, shape (A, b, windows, B): all first rows stand together."""
 
 
+@STAGES.add(
+    StageEntry(
+        name="rotate",
+        place=ROTATION,
+        aliases=("hadamard", "rotation"),
+        chains={"drive": "rotate+sign", "eden": "rotate+q2"},
+        means="rotate at random first, so that no value stands out: DRIVE with sign, EDEN with q2",
+        example="rotate+sign",
+    )
+)
 @dataclass(frozen=True, slots=True)
 class Rotation(ByRows):
     """The delta holds for vectors whose peak lies between 1e-30 and 1e30; larger ones are scaled down to 2^100."""

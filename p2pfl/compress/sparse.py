@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.compress.draws import seeds_of, words
-from p2pfl.compress.indices import PACKED, IndexCode, Indices, largest
+from p2pfl.compress.entry import KEEP, SPARSIFIER, STAGES, StageEntry, plain
+from p2pfl.compress.indices import GAPS, PACKED, IndexCode, Indices, largest
 from p2pfl.compress.interface import (
     ByRows,
     RowCompressor,
@@ -28,7 +29,6 @@ from p2pfl.compress.interface import (
     rows_for,
     tiles,
 )
-from p2pfl.config.compressor import number
 
 SEED_BYTES = 8
 # Worked on at a time: the temporaries stay in the cache.
@@ -49,7 +49,7 @@ class Sparse(ByRows, ABC):
 
     @property
     def spec(self) -> str:
-        alone = f"{self.word}:{number(self.keep)}"
+        alone = f"{self.word}:{plain(self.keep)}"
         return alone if self.inner.spec == "none" else f"{alone}+{self.inner.spec}"
 
     @property
@@ -61,6 +61,10 @@ class Sparse(ByRows, ABC):
 
     @abstractmethod
     def gamma(self, size: int) -> float: ...
+
+    def packed(self) -> Sparse:
+        """The same before an entropy stage."""
+        return self
 
     @abstractmethod
     def places_bytes(self, size: int) -> int:
@@ -133,6 +137,17 @@ def scatter(values: NDArray[np.float32], places: Indices, out: NDArray[np.float3
     np.put_along_axis(out, places, values, axis=1)
 
 
+@STAGES.add(
+    StageEntry(
+        name="top-k",
+        place=SPARSIFIER,
+        written="top-k:X",
+        aliases=("topk",),
+        means="only the X values (0.05: a share; 500: a count) of largest magnitude",
+        parameters=(KEEP,),
+        example="top-k:0.05+q8",
+    )
+)
 @dataclass(frozen=True, slots=True)
 class TopK(Sparse):
     """The values of largest magnitude; of equal ones those of lower index: a payload is a function of the vector.
@@ -160,6 +175,9 @@ class TopK(Sparse):
         share = self.kept(size) / size if size else 1.0
         return min(1.0, 5 * share) * self.inner.gamma(self.kept(size))
 
+    def packed(self) -> Sparse:
+        return replace(self, code=GAPS)
+
     def places_bytes(self, size: int) -> int:
         return self.code.size_bytes(self.kept(size), size)
 
@@ -179,6 +197,17 @@ class TopK(Sparse):
         return self.code.read(stored, self.kept(size), size)
 
 
+@STAGES.add(
+    StageEntry(
+        name="random-k",
+        place=SPARSIFIER,
+        written="random-k:X",
+        aliases=("randomk", "randk"),
+        means="X values drawn at random; their positions follow from a seed",
+        parameters=(KEEP,),
+        example="random-k:0.1+q8",
+    )
+)
 @dataclass(frozen=True, slots=True)
 class RandomK(Sparse):
     """Values drawn by chance, one from each of k strata; their places follow from a seed of 8 bytes.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from p2pfl.aggregate import Rule, liars_of, make_rule
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.rule import liars_of
 from p2pfl.config.stop import parse_stop
 from p2pfl.core.profiles import Conservative, Robust
 from p2pfl.core.settings import Settings
@@ -18,6 +18,14 @@ FARTHEST = 32
 
 BLOCK = 32
 """The number of nodes whose neighbors are processed in one step."""
+
+
+def rule_of(federation: FederationConfig) -> Rule | None:
+    """The robust profile's rule; None in the conservative profile.
+
+    Raises UserError: it is the user's own and cannot be imported.
+    """
+    return make_rule(federation.gossip.rule, federation.path.parent)
 
 
 def settings_of(

@@ -1,6 +1,6 @@
 """The words of `training.schedule`: how the learning rate of a node changes with its own rounds, or with time.
 
-    constant | warmup:rounds=N | cosine:rounds=N[,warmup=N][,to=X] | step:rounds=N[,by=X]
+    NAME[:rounds=N][,key=value,...]
 
 In all of them `time_s=T` may stand in place of `rounds=N`; `warmup` is in the same unit. A node counts the rounds that
 it has trained, and the seconds since it began to train, also across restarts.
@@ -9,29 +9,19 @@ it has trained, and the seconds since it began to train, also across restarts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
 
-from p2pfl.config.tables import Kind, ParameterKinds, number, read_parameters, short, whole
+from p2pfl.specs import Catalog, Entry, Kind, Parameter, number, spelled, whole
 
 LEAST = 1e-4
 """No schedule goes below this part of the learning rate: what a round changed is divided by its rate."""
-_ROUNDS, _TIME, _PART = whole(1), number(0, above=True), number(LEAST, 1)
-_LENGTH: ParameterKinds = {"rounds": (_ROUNDS, None), "time_s": (_TIME, None)}
-_PARAMETERS: Mapping[str, ParameterKinds] = {
-    "constant": {},
-    "warmup": _LENGTH,
-    "cosine": {**_LENGTH, "warmup": (number(0), 0.0), "to": (_PART, 0.01)},
-    "step": {**_LENGTH, "by": (_PART, 0.1)},
-}
-NAMES = tuple(_PARAMETERS)
-ALLOWED = (
-    "constant, warmup:rounds=5, cosine:rounds=40,warmup=5,to=0.01, or step:rounds=20,by=0.1; "
-    "time_s=600 in place of rounds counts seconds"
+PART = number(LEAST, 1)
+LENGTH = (
+    Parameter("rounds", whole(1), "its length in rounds", default=None),
+    Parameter("time_s", number(0, above=True), "its length in seconds", default=None),
 )
+SCHEDULES: Catalog[Entry] = Catalog("schedule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +38,7 @@ class RateSchedule:
     def factor(self, rounds: int, elapsed_s: float) -> float:
         """The part of the learning rate for a round before which the node had trained `rounds`, for `elapsed_s`."""
         done = elapsed_s if self.by_time else float(rounds)
-        return max(LEAST, _SHAPES[self.name](self, done))
+        return float(max(LEAST, SCHEDULES[self.name].made(self, done)))
 
     @property
     def least(self) -> float:
@@ -81,33 +71,26 @@ class RateSchedule:
         return f"{self.name}:{','.join(told)}"
 
 
+def allowed() -> str:
+    """All schedules in words."""
+    return ", ".join(entry.shown for entry in SCHEDULES.values()) + "; time_s=600 in place of rounds counts seconds"
+
+
 def schedule() -> Kind:
-    """Its values are specs in their canonical spelling; `read` gives the reason with which it refuses."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str):
-            raise ValueError("not a text")  # noqa: TRY004 - a reader has one way to refuse
-        return str(parse_schedule(value))
-
-    return Kind(ALLOWED, read)
+    return spelled(allowed, parse_schedule)
 
 
 @lru_cache(maxsize=16)
 def parse_schedule(text: str) -> RateSchedule:
     """The schedule of a spec. Raises ValueError: with the word, what is wrong with it and what would be right."""
-    name, colon, told = text.partition(":")
-    if name not in NAMES:
-        near = next(iter(get_close_matches(name.lower()[:60], NAMES, n=1, cutoff=0.6)), "")
-        hint = f"did you mean {near}?" if near else f"there are {', '.join(NAMES)}"
-        raise ValueError(f"unknown schedule {short(name)!r}: {hint}")
-    example = ALLOWED if name == "constant" else next(part for part in ALLOWED.split(", ") if name in part)
-    found = read_parameters(name, told if colon else None, _PARAMETERS[name], example=example.removeprefix("or "))
-    if name == "constant":
+    entry, found = SCHEDULES.read(text)
+    name = entry.name
+    if not entry.parameters:
         return RateSchedule(name=name)
     rounds, time_s = found["rounds"], found["time_s"]
     if (rounds is None) == (time_s is None):
         raise ValueError(f"{name}: give either rounds or time_s")
-    length = float(rounds if time_s is None else time_s)  # type: ignore[arg-type]
+    length = float(rounds if time_s is None else time_s)
     warmup = length if name == "warmup" else found.get("warmup") or 0.0
     if name == "cosine" and warmup >= length:
         raise ValueError(f"cosine: a warmup of {warmup:g} leaves nothing of {length:g}")
@@ -115,6 +98,28 @@ def parse_schedule(text: str) -> RateSchedule:
     return RateSchedule(name=name, by_time=rounds is None, length=length, warmup=warmup, to=to)
 
 
+@SCHEDULES.add(Entry(name="constant", means="always the same"))
+def _constant(_schedule: RateSchedule, _done: float) -> float:
+    return 1.0
+
+
+@SCHEDULES.add(Entry(name="warmup", means="a straight line up", parameters=LENGTH, example="warmup:rounds=5"))
+def _warmup(schedule: RateSchedule, done: float) -> float:
+    return schedule.warmed(done)
+
+
+@SCHEDULES.add(
+    Entry(
+        name="cosine",
+        means="half a wave down to a part of it, after a warmup",
+        parameters=(
+            *LENGTH,
+            Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
+            Parameter("to", PART, "the part that is left at the end", default=0.01),
+        ),
+        example="cosine:rounds=40,warmup=5,to=0.01",
+    )
+)
 def _cosine(schedule: RateSchedule, done: float) -> float:
     if done < schedule.warmup:
         return schedule.warmed(done)
@@ -122,13 +127,13 @@ def _cosine(schedule: RateSchedule, done: float) -> float:
     return schedule.to + (1.0 - schedule.to) * 0.5 * (1.0 + math.cos(math.pi * part))
 
 
+@SCHEDULES.add(
+    Entry(
+        name="step",
+        means="again and again by a factor",
+        parameters=(*LENGTH, Parameter("by", PART, "what each step leaves of the one before", default=0.1)),
+        example="step:rounds=20,by=0.1",
+    )
+)
 def _step(schedule: RateSchedule, done: float) -> float:
     return float(schedule.to ** min(1000.0, done // schedule.length))
-
-
-_SHAPES: Mapping[str, Callable[[RateSchedule, float], float]] = {
-    "constant": lambda _schedule, _done: 1.0,
-    "warmup": RateSchedule.warmed,
-    "cosine": _cosine,
-    "step": _step,
-}

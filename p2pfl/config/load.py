@@ -14,7 +14,6 @@ from typing import Any
 from p2pfl.config.charter import Charter, amended, compressors_of, contradiction
 from p2pfl.config.graph import DisconnectedGraph, read_edge_tables, read_edges, read_graph
 from p2pfl.config.members_file import members_file, read_members_file
-from p2pfl.config.method import of_control_variate
 from p2pfl.config.model import (
     DATA,
     FEDERATION,
@@ -222,6 +221,8 @@ def _modernize(training: dict[str, Any], gossip: GossipConfig, file: Path) -> tu
     beta = training.pop(OLD_VARIATE, None)
     if beta is None:
         return ()
+    from p2pfl.methods.spelling import of_control_variate  # noqa: PLC0415 - for old files only
+
     spec = of_control_variate(beta) if gossip.rule == "mean" else USUAL_ROBUST_METHOD
     training.setdefault("method", spec)
     return (f'{file}: training.{OLD_VARIATE} = {beta:g} is an old name: write method = "{spec}" in its place',)

@@ -23,18 +23,9 @@ from p2pfl.config.charter import (
 )
 from p2pfl.config.identity import HASH_BYTES
 from p2pfl.config.model import MEMBER, TRAINING, Edges, FederationConfig, Kinds, Member
-from p2pfl.config.tables import (
-    Kind,
-    Mistakes,
-    public_key,
-    read_document,
-    read_table,
-    require,
-    text,
-    unknown_keys,
-    whole,
-)
+from p2pfl.config.tables import Mistakes, public_key, read_document, read_table, require, text, unknown_keys
 from p2pfl.errors import UserError
+from p2pfl.specs import Kind, whole
 
 FILE_NAME = "members.toml"
 EDGES_IN_LINE = 8

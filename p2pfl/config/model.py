@@ -15,29 +15,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from p2pfl.config.compressor import compressor
+from p2pfl.config.choices import compressor, method, rule
 from p2pfl.config.learning_rate import parse_schedule, schedule
-from p2pfl.config.method import method
 from p2pfl.config.privacy import PrivacyConfig
-from p2pfl.config.rule import rule, staleness
 from p2pfl.config.stop import stop
 from p2pfl.config.tables import (
-    Kind,
     address,
     choice,
     flag,
     hosts,
     matching,
     name,
-    number,
     or_none,
     pair,
     public_key,
     public_keys,
     text,
     texts,
-    whole,
 )
+from p2pfl.core.staleness import STALENESS, parse_staleness
+from p2pfl.specs import Kind, number, spelled, whole
 
 Edges = tuple[tuple[int, int], ...]
 """Sorted pairs (i, j) of member indices with i < j."""
@@ -359,11 +356,17 @@ OLD_VARIATE = "control_variate"
 OLD_TRAINING: Kinds = {OLD_VARIATE: number(0)}
 """The keys of older files that are still read."""
 
+
+def _staleness(spec: str) -> str:
+    parse_staleness(spec)
+    return spec
+
+
 GOSSIP: Kinds = {
     "compressor": compressor(),
     "share": texts(),
     "rule": rule(),
-    "staleness": staleness(),
+    "staleness": spelled(lambda: STALENESS.usages, _staleness),
     "gamma": number(0, 1, above=True),
     "start_wait_s": number(0),
     "linger_s": number(0),

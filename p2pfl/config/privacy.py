@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from p2pfl.config.tables import Kind, Mistakes, choice, exclusive, number, read_table, require, whole
+from p2pfl.config.tables import Mistakes, choice, exclusive, read_table, require
+from p2pfl.specs import Kind, number, whole
 
 RECORD, MEMBER = "record", "member"
 UNITS = (RECORD, MEMBER)

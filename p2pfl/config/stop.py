@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
-from p2pfl.config.tables import Kind, short
 from p2pfl.core.patience import Stop
+from p2pfl.specs import Kind, short, spelled
 
 ALLOWED = (
     'such as "no improvement in 20 rounds", "no improvement of accuracy by 0.001 in 20 rounds", "after 2 h", '
@@ -33,14 +32,7 @@ _AFTER = re.compile(rf"after (?P<count>{_NUMBER}) ?(?P<unit>{'|'.join(UNITS_S)})
 
 
 def stop() -> Kind:
-    """Its values are texts in their canonical spelling; `read` gives the reason with which it refuses."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str):
-            raise ValueError("not a text")  # noqa: TRY004 - a reader has one way to refuse
-        return str(parse_stop(value))
-
-    return Kind(ALLOWED, read)
+    return spelled(ALLOWED, parse_stop)
 
 
 def parse_stop(text: str) -> Stop:

@@ -1,31 +1,27 @@
 """The tables of a TOML file: what each key's value may be, and every mistake of a file, in the file's order.
 
-A `Kind` is a reader and the words for what it accepts. It returns the value as the model wants it and raises ValueError
-where it cannot, with the reason where `allowed` does not tell it; who asked adds file and key. Here is also what stands
-behind the name in a spec such as `trimmed-mean:b=1` or `variate:beta=0.1`: keys and numbers.
+Numbers, and what stands behind the name in a spec such as `trimmed-mean:b=1`, are read by `p2pfl.specs`.
 """
 
 from __future__ import annotations
 
 import base64
 import difflib
-import math
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from p2pfl.errors import UserError
+from p2pfl.specs import Kind
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*):(\d{1,5})")
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
-LARGEST = 2**63 - 1
-SAFE = 1e300
 MOST_CHARACTERS = 2 << 20
 """Of a TOML file: 10,000 members with the longest names and addresses that people give them need 1.7 million."""
 MOST_PARTS = 8
@@ -133,12 +129,6 @@ def require(table: Any, prefix: str, keys: Iterable[str], kinds: Mapping[str, Ki
             mistakes.add("is missing", prefix + key, None, kinds[key].allowed)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    allowed: str
-    read: Callable[[Any], Any]
-
-
 def text() -> Kind:
     """Any text but an empty one."""
 
@@ -219,30 +209,6 @@ def pair() -> Kind:
     return Kind('the names of two neighbors, such as ["node0", "node1"]', read)
 
 
-def whole(least: int, most: int = LARGEST) -> Kind:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError
-        return value
-
-    return Kind(f"a whole number from {least}" + (f" to {most}" if most < LARGEST else ""), read)
-
-
-def number(least: float, most: float = math.inf, *, above: bool = False, below: bool = False) -> Kind:
-    """A finite number from `least` to `most`; `above` and `below` leave out the ends. Always a float afterwards."""
-
-    def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > SAFE:
-            raise ValueError
-        if math.isnan(value) or not least <= value <= most or (above and value == least) or (below and value == most):
-            raise ValueError
-        return float(value)
-
-    low = f"a number above {least:g}" if above else f"a number from {least:g}"
-    high = "" if math.isinf(most) else f", below {most:g}" if below else f" up to {most:g}"
-    return Kind(low + high, read)
-
-
 def address(least_port: int) -> Kind:
     def read(value: Any) -> str:
         found = ADDRESS.fullmatch(value) if isinstance(value, str) else None
@@ -293,53 +259,6 @@ def public_keys() -> Kind:
     return Kind(f"a list of public keys, each as {PUBLIC_KEY_IN_WORDS}", read)
 
 
-ParameterKinds = Mapping[str, tuple[Kind, float | None]]
-"""The allowed values of each key, and its default."""
-
-OBJECT = re.compile(r"(?:[^:,=+\s]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
-"""`file.py:object` or `package.module:object`."""
-ANY_NUMBER = number(-1e30, 1e30)
-_KEY = re.compile(r"[A-Za-z_]\w{0,60}")
-_WHOLE = re.compile(r"-?[0-9]{1,20}")
-_NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?")
-_LONGEST = 60
-
-
-def read_parameters(name: str, told: str | None, kinds: ParameterKinds, *, example: str) -> dict[str, float | None]:
-    """All parameters, from the text behind the colon; `told` is None where there is no colon.
-
-    Raises ValueError: with the word, what is wrong with it and what would be right.
-    """
-    found: dict[str, float | None] = {}
-    for part, key, value in _pairs(told):
-        if key not in kinds or value is None:
-            known = f"none of its parameters {', '.join(kinds)}, as in {example}" if kinds else "there: it takes none"
-            raise ValueError(f"{short(name)}: {short(part)!r} is {known}")
-        _require_once(name, key, found)
-        found[key] = _value(f"{short(name)}: {short(part)}", kinds[key][0], value)
-    return {key: found.get(key, default) for key, (_, default) in kinds.items()}
-
-
-def read_any_parameters(name: str, told: str | None) -> dict[str, float | None]:
-    """The same where the parameters are not known yet: those of an object that has not been imported.
-
-    Raises ValueError: something is no `key=number`, or a key is there twice.
-    """
-    found: dict[str, float | None] = {}
-    for part, key, value in _pairs(told):
-        if value is None or not _KEY.fullmatch(key):
-            raise ValueError(f"{short(name)}: {short(part)!r} is no parameter: write key=number")
-        _require_once(name, key, found)
-        found[key] = _value(f"{short(name)}: {short(part)}", ANY_NUMBER, value)
-    return found
-
-
-def short(text: str) -> str:
-    """For a message of one line."""
-    plain = "".join(letter if letter.isprintable() else "?" for letter in text[: _LONGEST + 1])
-    return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 3] + "..."
-
-
 def _complaint(value: Any) -> str:
     return "impossible value" if isinstance(value, str | int | float) and not isinstance(value, bool) else "wrong type"
 
@@ -365,26 +284,3 @@ def _read_public_key(value: Any) -> bytes:
     if canonical != value or not crypto_core_ed25519_is_valid_point(public):
         raise ValueError
     return public
-
-
-def _pairs(told: str | None) -> list[tuple[str, str, str | None]]:
-    """Each part whole, its key and its value; None: it has no equals sign."""
-    found: list[tuple[str, str, str | None]] = []
-    for part in [] if told is None else told.split(","):
-        key, equals, value = part.partition("=")
-        found.append((part, key, value if equals else None))
-    return found
-
-
-def _require_once(name: str, key: str, found: Mapping[str, object]) -> None:
-    if key in found:
-        raise ValueError(f"{short(name)}: {key} is there twice")
-
-
-def _value(part: str, kind: Kind, text: str) -> float:
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(f"{part}: write {kind.allowed}")
-    try:
-        return kind.read(int(text) if _WHOLE.fullmatch(text) else float(text))  # type: ignore[no-any-return]
-    except ValueError:
-        raise ValueError(f"{part}: write {kind.allowed}") from None

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.model import GossipConfig, TrainingConfig, usual_method
-from p2pfl.config.rule import liars_of
 
 COMMENT_COLUMN = 40
 
@@ -80,6 +79,8 @@ def _aligned(text: str) -> str:
 
 
 def _tuning(rule: str) -> str:
+    from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `p2pfl new --help` stays instant
+
     gossip = {key: getattr(_GOSSIP, key) for key in GossipConfig.__slots__}
     gossip |= {"share": _GOSSIP.share[0], "rule": json.dumps(rule), "protects": _protects(liars_of(rule))}
     gossip["vitals"] = json.dumps(_GOSSIP.vitals)

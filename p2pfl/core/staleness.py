@@ -5,9 +5,8 @@ those of graph v mod P, and in closing round t those of graph t mod P. On a stat
 turn. Both ends of an edge know the same turns, and count them by their own rounds, so at any one time the two may be in
 different rounds of the schedule.
 
-s(tau) is the weight when the peer knew us `tau` turns ago. `hinge-polynomial:b,a` is the default: 1 for tau <= b, then
-(tau - b + 1)^-a. constant, hinge and polynomial are FedAsync's (Xie, Koyejo, Gupta 2019, arXiv 1903.03934, section 5).
-All are 0 above 64. Staleness is not a defence: a liar chooses what it echoes.
+s(tau) is the weight when the peer knew us `tau` turns ago, by one of the functions in `STALENESS`. All but `none` are 0
+above 64. Staleness is not a defence: a liar chooses what it echoes.
 """
 
 from __future__ import annotations
@@ -17,10 +16,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p2pfl.core.facts import Facts
+from p2pfl.specs import Catalog, Entry, Parameter, number
 
 LIMIT = 64
 
 Staleness = Callable[[int], float]
+
+STALENESS: Catalog[Entry] = Catalog("staleness")
+FEDASYNC = "FedAsync: Xie, Koyejo, Gupta 2019, arXiv 1903.03934, section 5"
+A = Parameter("A", number(0, 1e6, above=True, below=True), "how fast the weight falls")
+B = Parameter("B", number(0, 1e6, below=True), "how many turns late still count in full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +77,52 @@ def most_at_once(turns: Mapping[int, Turns]) -> int:
     return max((sum(one.active(phase) for one in turns.values()) for phase in range(period)), default=0)
 
 
+@STALENESS.add(Entry(name="none", means="an exchange counts in full however late it is"))
+def _none() -> Staleness:
+    return lambda _tau: 1.0
+
+
+@STALENESS.add(
+    Entry(
+        name="constant",
+        means="every exchange counts C",
+        parameters=(Parameter("C", number(0, 1, above=True), "the weight"),),
+        source=FEDASYNC,
+    )
+)
+def _constant(c: float = 1.0) -> Staleness:
+    return _limited(lambda _tau: c)
+
+
+@STALENESS.add(
+    Entry(name="hinge", means="1 for tau <= B, then 1 / (A (tau - B) + 1)", parameters=(A, B), source=FEDASYNC)
+)
+def _hinge(a: float, b: float) -> Staleness:
+    return _limited(lambda tau: 1.0 if tau <= b else 1.0 / (a * (tau - b) + 1.0))
+
+
+@STALENESS.add(Entry(name="polynomial", means="(tau + 1)^-A", parameters=(A,), source=FEDASYNC))
+def _polynomial(a: float) -> Staleness:
+    return _limited(lambda tau: (tau + 1.0) ** -a)
+
+
+@STALENESS.add(
+    Entry(
+        name="hinge-polynomial",
+        means="1 for tau <= B, then (tau - B + 1)^-A; the default",
+        parameters=(B, A),
+        source=f"after {FEDASYNC}",
+    )
+)
+def _hinge_polynomial(b: float, a: float) -> Staleness:
+    return _limited(lambda tau: 1.0 if tau <= b else (tau - b + 1.0) ** -a)
+
+
 def parse_staleness(spec: str) -> Staleness:
     """The function s: rounds -> [0, 1] that `spec` names. Raises ValueError: unknown name or parameters."""
-    name, _, rest = spec.partition(":")
-    parameters = [float(part) for part in rest.split(",")] if rest else []
-    match name, parameters:
-        case "none", []:
-            return lambda _tau: 1.0
-        case "constant", ([] | [_]):
-            return _limited(lambda _tau: parameters[0] if parameters else 1.0)
-        case "hinge", [a, b]:
-            return _limited(lambda tau: 1.0 if tau <= b else 1.0 / (a * (tau - b) + 1.0))
-        case "polynomial", [a]:
-            return _limited(lambda tau: (tau + 1.0) ** -a)
-        case "hinge-polynomial", [b, a]:
-            return _limited(lambda tau: 1.0 if tau <= b else (tau - b + 1.0) ** -a)
-    raise ValueError(f"no staleness weight {spec!r}")
+    entry, values = STALENESS.read_by_place(spec)
+    found: Staleness = entry.made(*values)
+    return found
 
 
 LONGEST_PACE_S = 3600.0

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule
 from p2pfl.compress import Payload
-from p2pfl.config.plugins import FAILURES, describe_failure, own_failures
 from p2pfl.core.effects import (
     ApplyReply,
     ApplyRequest,
@@ -67,9 +66,10 @@ from p2pfl.engine.state import EdgeState, NodeState, Scratch
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.learn.methods import Method, Round
-from p2pfl.learn.methods.method import overrides
-from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.privacy.accounting import Spend
+from p2pfl.methods.method import overrides
+from p2pfl.methods.plain import Plain
+from p2pfl.plugins import FAILURES, describe_failure, own_failures
 
 log = logging.getLogger("p2pfl")
 

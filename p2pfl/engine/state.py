@@ -19,7 +19,7 @@ from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.ledger import Ledger
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
-from p2pfl.learn.methods.plain import Plain
+from p2pfl.methods.plain import Plain
 
 TILE = 1 << 16
 """Values in a tile: a handful of float32 tiles fit into a second-level cache of a megabyte."""

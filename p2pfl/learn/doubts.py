@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from p2pfl.config.rule import liars_of
+from p2pfl.aggregate import liars_of
 from p2pfl.learn.interface import Learner
 
 if TYPE_CHECKING:

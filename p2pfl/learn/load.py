@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from p2pfl.config.model import Compute, TaskConfig, TrainingConfig
-from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.privacy.member import hidden_rounds
@@ -23,6 +22,7 @@ from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.reloading import reloads
 from p2pfl.learn.sharing import KEY, WHOLE
 from p2pfl.learn.task import LearnerFactory, NodeContext, Task
+from p2pfl.plugins import FAILURES, describe_failure, find_object
 
 BUILT_IN = {
     "digits": ("p2pfl.learn.digits", "digits"),

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.task import NodeContext, Task
+from p2pfl.plugins import FAILURES, describe_failure
 
 if TYPE_CHECKING:
     from p2pfl.learn.samples import DataSets

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from p2pfl.config.model import TrainingConfig
-from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import UserError
 from p2pfl.learn.task import NodeContext, Task
+from p2pfl.plugins import FAILURES, describe_failure
 
 SET = "a pair (inputs, targets) of arrays or tensors with one row per sample, or a torch Dataset of such pairs"
 RETURNED = f"two values (training set, test set or None); a set is {SET}"

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from p2pfl.chance import generator, torch_seed
 from p2pfl.config.model import Compute, TrainingConfig
-from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.config.privacy import MEMBER, RECORD
 from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.devices import Device, is_shortage, seeded
@@ -47,6 +46,7 @@ from p2pfl.learn.reloading import files_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, batch_sizes, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.task import NodeContext, Task
+from p2pfl.plugins import FAILURES, describe_failure
 
 
 class TorchLearner:

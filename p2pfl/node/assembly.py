@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from p2pfl.aggregate import rule_of
 from p2pfl.compress import make_compressor
-from p2pfl.config.cores import hops, settings_of
+from p2pfl.config.cores import hops, rule_of, settings_of
 from p2pfl.config.identity import HASH_BYTES, federation_id, keys
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
@@ -36,11 +35,11 @@ from p2pfl.learn.doubts import unscaled
 from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
-from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.privacy.protection import protection_of
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.learn.table.agreed import with_agreed
+from p2pfl.methods.plain import Plain
 from p2pfl.reporting.traffic import compressor_mistakes
 from p2pfl.storage import Durability, Loaded, Store
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.core.events import RoundRefused
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.net.links import Links
@@ -22,6 +21,7 @@ from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView, Recovered, Recovery
 from p2pfl.node.gate import Answer, RoundPlan, Wait
 from p2pfl.node.plug_ins import options_of
+from p2pfl.plugins import FAILURES, describe_failure
 from p2pfl.reporting.status import NodeResult, NodeStatus
 
 T = TypeVar("T", bound=Attached)

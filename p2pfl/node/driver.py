@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from p2pfl.config.plugins import describe_failure
 from p2pfl.core.course import Course
 from p2pfl.core.effects import Alarm, ChangeEdges, CloseSession, Effect, Finish, Send, StartRound
 from p2pfl.core.events import (
@@ -33,6 +32,7 @@ from p2pfl.node.engine_thread import EngineThread, Operate, Quit
 from p2pfl.node.feed import Feed
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.status import Presence
+from p2pfl.plugins import describe_failure
 
 log = logging.getLogger("p2pfl")
 

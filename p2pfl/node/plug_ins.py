@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from p2pfl.config.model import FederationConfig, PlugIn, needed_features
-from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.config.tables import Mistakes, unknown_keys
 from p2pfl.errors import UserError
 from p2pfl.node.feature import Feature
+from p2pfl.plugins import FAILURES, describe_failure, find_object
 from p2pfl.reporting.alarms import ALARMS, AlarmText
 
 ALLOWED = "file.py:object or package.module:object, a class derived from p2pfl.node.feature.Feature"

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import P2PFLError
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.reloading import Mark, Reloads, mark_of, reloads
+from p2pfl.plugins import FAILURES, describe_failure
 
 log = logging.getLogger("p2pfl")
 

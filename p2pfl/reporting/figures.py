@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.aggregate import liars_of
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.rule import liars_of
 from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.report import Contraction, EdgeTraffic
 from p2pfl.reporting.sketch import consensus_distance

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from p2pfl.aggregate import rule_of
+from p2pfl.config.cores import rule_of
 from p2pfl.config.model import FederationConfig
 from p2pfl.reporting.report import HeldAgainst, NodeReport
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from p2pfl.config.plugins import FAILURES, describe_failure, find_object
 from p2pfl.errors import UserError
+from p2pfl.plugins import FAILURES, describe_failure, find_object
 from sim.attacks.sight import Sight, Vector
 
 KEY = "attack"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from p2pfl.config.tables import OBJECT
+from p2pfl.specs import OBJECT
 from sim.attacks import attack
 from sim.attacks import false_models as lies
 from sim.attacks.ascent import ascent

@@ -9,8 +9,8 @@ import numpy as np
 from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method
-from p2pfl.learn.methods.method import Vectors
-from p2pfl.learn.methods.variate import FLOW, Variate
+from p2pfl.methods.method import Vectors
+from p2pfl.methods.variate import FLOW, Variate
 from sim.audits.observation import RoundSeen
 
 CORRECTIONS = ("plain", "variate", "prox")

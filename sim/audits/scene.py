@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from p2pfl.aggregate import liars_of
 from p2pfl.chance import generator
 from p2pfl.config.charter import compacted
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
 from p2pfl.config.privacy import PrivacyConfig
-from p2pfl.config.rule import liars_of
 from p2pfl.errors import UserError
 from p2pfl.learn.load import load_task, resolved
 from p2pfl.learn.privacy.chance import Chance

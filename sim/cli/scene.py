@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from p2pfl.config.method import ALLOWED as ALLOWED_METHODS
-from p2pfl.config.method import from_here
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.tables import Kind
 from p2pfl.errors import UserError
 from p2pfl.learn.partition import parse_partition
+from p2pfl.methods.spelling import allowed as allowed_methods
+from p2pfl.methods.spelling import from_here
+from p2pfl.specs import Kind
 from sim.attacks import ALLOWED_ATTACKS, make_attack, placed
 from sim.federations import describe
 from sim.privacy import KEY
@@ -121,7 +121,7 @@ def _own_method(spec: str | None) -> str | None:
     try:
         return None if spec is None else from_here(spec)
     except ValueError as error:
-        raise UserError(str(error), key="--method", value=spec, allowed=ALLOWED_METHODS) from None
+        raise UserError(str(error), key="--method", value=spec, allowed=allowed_methods()) from None
 
 
 @contextmanager

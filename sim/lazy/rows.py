@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from p2pfl.compress import Compressor, make_compressor
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.engine.engine import NORM_CEILING, NORM_MULTIPLE
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, Round
-from p2pfl.learn.methods.method import MODEL, overrides
+from p2pfl.methods.method import MODEL, overrides
+from p2pfl.plugins import FAILURES, describe_failure
 from sim.lazy.operations import BeginOp, CommitOp, Exchange, FreezeOp, ReplyOp, RequestOp
 from sim.learning.grouped import RoundStarts
 

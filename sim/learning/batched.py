@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.methods import Method, method_of
-from p2pfl.learn.methods.plain import Plain
+from p2pfl.methods.plain import Plain
+from p2pfl.plugins import FAILURES, describe_failure
 from sim.attacks import Poison
 from sim.learning.grouped import Flags, Grouped, Integers, RoundStarts
 from sim.learning.nodes import TorchNodes, gathered, load_learners, poisoned

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from p2pfl.learn.interface import Learner, Score
-from p2pfl.learn.methods.method import overrides
+from p2pfl.methods.method import overrides
 from sim.learning.grouped import LARGEST_GROUP, Grouped, Integers, RoundStarts
 
 _SIZES = (1, 2, 3, 8, 64, LARGEST_GROUP)

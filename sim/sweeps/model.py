@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from p2pfl.config.model import GOSSIP, TRAINING, Kinds
-from p2pfl.config.tables import Kind, text, whole
+from p2pfl.config.tables import text
 from p2pfl.errors import P2PFLError
 from p2pfl.reporting.report import Report
+from p2pfl.specs import Kind, whole
 from sim.worlds.model import flag
 from topologies.errors import TopologyError
 

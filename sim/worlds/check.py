@@ -11,8 +11,8 @@ from dataclasses import MISSING, Field, fields
 from itertools import pairwise
 from typing import Any
 
-from p2pfl.config.tables import Kind
 from p2pfl.errors import UserError
+from p2pfl.specs import Kind
 from sim.attacks import make_attack
 from sim.worlds import model
 from sim.worlds.model import Kinds, PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds

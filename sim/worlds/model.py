@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.tables import Kind, Mistakes, number, or_none, text, whole
+from p2pfl.config.tables import Mistakes, or_none, text
+from p2pfl.specs import Kind, number, whole
 from sim.attacks import ALLOWED_ATTACKS, parse_attack
 
 NANOSECONDS = 1_000_000_000

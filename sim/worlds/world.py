@@ -18,8 +18,9 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from p2pfl.config.model import FederationConfig
-from p2pfl.config.tables import Kind, Mistakes, exclusive, read_document, read_table, require, unknown_keys
+from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
+from p2pfl.specs import Kind
 from sim.attacks import placed
 from sim.worlds import model
 from sim.worlds.check import check_world

@@ -196,7 +196,7 @@ def test_a_larger_cut_lets_through_what_one_neighbor_alone_knows():
 @pytest.mark.parametrize("cut", [0.5, 0.0, -1.0, float("nan"), float("inf"), 1e39])
 def test_a_cut_below_one_or_that_gives_no_number_is_refused(cut):
     """Infinity times a coordinate in which nobody differs is none."""
-    with pytest.raises(ValueError, match="cut is a number from 1 to 1e\\+30"):
+    with pytest.raises(ValueError, match="cut is a number from 1 up to 1e\\+30"):
         Hampel(1, cut=cut)
 
 

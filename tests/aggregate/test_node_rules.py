@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from p2pfl.aggregate import Neighborhood, make_rule
-from p2pfl.config.rule import CENTRAL, NAMES, liars_of
+from p2pfl.aggregate import RULES, Neighborhood, liars_of, make_rule
+from p2pfl.aggregate.spelling import central
 from p2pfl.errors import UserError
 
 SPECS = (
-    *(f"{name}:b={b}" for name in NAMES[1:] for b in (1, 2)),
-    *(f"nnm+{name}:b=1" for name in CENTRAL),
+    *(f"{name}:b={b}" for name in RULES if name != "mean" for b in (1, 2)),
+    *(f"nnm+{name}:b=1" for name in central()),
     "scc:b=1,tau=0.5",
     "centered-clipping:b=1,tau=0.5",
     "centered-clipping:b=1,steps=1",

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from p2pfl.config.method import NAMES
+from p2pfl.methods import METHODS
 
 PROX = '''\
 """FedProx (arXiv 1812.06127): each step is also drawn back to the model that its round began with."""
@@ -30,7 +30,7 @@ def prox(tmp_path):
 
 def test_all_methods_are_listed_with_what_they_do_and_their_source(p2pfl):
     rows = json.loads(p2pfl("methods", "--format", "json").out)
-    assert [row["method"].partition(":")[0] for row in rows] == list(NAMES)
+    assert [row["method"].partition(":")[0] for row in rows] == list(METHODS)
     assert "tracking:gain=0.5" in [row["method"] for row in rows]
     assert all(row["does"] and row["source"] for row in rows)
 

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.config.compressor import QUANTIZERS, STAGES, Chain, compressor, parse
+from p2pfl.compress import STAGES
+from p2pfl.compress.spelling import Chain, parse
+from p2pfl.config.choices import compressor
+
+QUANTIZERS = [name for name, stage in STAGES.items() if stage.stochastic]
 
 values = st.sampled_from(["float32", "float16", "sign", "q8", "q4", "q2"])
 fractions = st.floats(0, 1, exclude_min=True).filter(lambda x: x >= 1e-15).map(lambda x: round(x, 15) or 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p2pfl.compress.catalog import STAGES, make_compressor
+from p2pfl.compress import STAGES, make_compressor
 from p2pfl.config.load import load_config
 from p2pfl.config.model import GossipConfig, TaskConfig, TrainingConfig
 from p2pfl.core.staleness import parse_staleness
@@ -63,7 +63,7 @@ def test_every_staleness_of_the_core_is_accepted(write, keys, staleness):
     parse_staleness(federation.gossip.staleness)
 
 
-@pytest.mark.parametrize("spec", [stage.example for stage in STAGES])
+@pytest.mark.parametrize("spec", [stage.shown for stage in STAGES.values()])
 def test_every_stage_of_the_catalog_is_accepted_and_can_be_made(write, keys, spec):
     federation = load_config(write(minimal(keys) + f'[gossip]\ncompressor = "{spec}"\n'))
     assert make_compressor(federation.gossip.compressor).spec == federation.gossip.compressor == spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from p2pfl.config.plugins import _module_from_file
+from p2pfl.plugins import _module_from_file
 
 
 def test_a_file_that_was_changed_within_a_second_runs_as_it_is_now_and_leaves_nothing_beside_it(tmp_path, monkeypatch):

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pfl.config.rule import CENTRAL, NAMES, ParsedRule, liars_of, parse_rule, rule
+from p2pfl.aggregate import RULES, ParsedRule, liars_of, parse_rule
+from p2pfl.aggregate.spelling import central
+from p2pfl.config.choices import rule
 
 
-@pytest.mark.parametrize("name", NAMES[1:])
+@pytest.mark.parametrize("name", [name for name in RULES if name != "mean"])
 def test_one_liar_is_meant_where_none_is_counted(name):
     assert str(parse_rule(name)) == f"{name}:b=1"
     assert liars_of(name) == 1
@@ -21,7 +23,7 @@ def test_the_mean_bears_no_liar():
     assert parse_rule("mean") == ParsedRule(name="mean")
 
 
-@pytest.mark.parametrize("name", CENTRAL)
+@pytest.mark.parametrize("name", central())
 def test_nnm_stands_before_rules_of_many_vectors(name):
     parsed = parse_rule(f"nnm+{name}:b=2")
     assert (parsed.before, parsed.name, parsed.liars) == ("nnm", name, 2)

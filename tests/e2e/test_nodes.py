@@ -21,7 +21,7 @@ from p2pfl.config.load import load_config
 from p2pfl.engine.changes import ReplyWasApplied, redo
 from p2pfl.engine.codecs import Codecs
 from p2pfl.fleet.outcomes import read_learned
-from p2pfl.learn.methods.plain import Plain
+from p2pfl.methods.plain import Plain
 from p2pfl.node.assembly import replay
 from p2pfl.storage import peek
 

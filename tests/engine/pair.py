@@ -13,8 +13,8 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.learn.interface import LocalRound
-from p2pfl.learn.methods.plain import Plain
-from p2pfl.learn.methods.variate import Variate
+from p2pfl.methods.plain import Plain
+from p2pfl.methods.variate import Variate
 
 SIZE = 300
 

@@ -22,7 +22,7 @@ from p2pfl.engine.durable import change, entry, image, restore
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.learn.methods import make_method
-from p2pfl.learn.methods.plain import Plain
+from p2pfl.methods.plain import Plain
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pair import Pair, picture

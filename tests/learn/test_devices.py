@@ -20,10 +20,10 @@ from p2pfl.learn.devices import Device, there
 from p2pfl.learn.evaluation import BATCH, SMALLER
 from p2pfl.learn.interface import RoundStart, device_of
 from p2pfl.learn.load import make_learner
-from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.optimizers import make_optimizer
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.trainer import TorchLearner
+from p2pfl.methods.variate import Variate
 
 ACCELERATORS = [device for device in there() if device.type != "cpu"]
 needs_accelerator = pytest.mark.skipif(not ACCELERATORS, reason="torch finds no accelerator on this machine")

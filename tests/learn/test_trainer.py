@@ -17,8 +17,8 @@ from p2pfl.errors import LearningError, UserError
 from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
-from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.trainer import TorchLearner
+from p2pfl.methods.variate import Variate
 
 
 def dropout_model():

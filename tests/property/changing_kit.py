@@ -14,7 +14,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import Edges
 from p2pfl.core.profiles import Conservative
 from p2pfl.core.staleness import turns_of
-from p2pfl.learn.methods.plain import Plain
+from p2pfl.methods.plain import Plain
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))

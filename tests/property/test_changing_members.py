@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.effects import CommitRound
 from p2pfl.core.facts import Phase as NodePhase
-from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
+from p2pfl.methods.variate import Variate
 from sim import simulate
 from sim.worlds.model import LinkSpec, Spread
 from sim.worlds.random_worlds import RULES, draw_changing

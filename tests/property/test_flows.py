@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.engine.arithmetic import Seen
-from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
+from p2pfl.methods.variate import Variate
 from sim.worlds.model import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parent))

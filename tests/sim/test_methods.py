@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from p2pfl.config.model import TaskConfig
-from p2pfl.learn.methods import Method, New, catalog
-from p2pfl.learn.methods.method import CONSERVATIVE, MODEL, like
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
+from p2pfl.methods import METHODS, Method, New
+from p2pfl.methods.method import CONSERVATIVE, MODEL, like
 from sim import simulate
 from sim.federations import describe
 from sim.worlds.model import ComputeSpec, CrashSpec, LinkSpec, Spread, WorldSpec
@@ -89,7 +89,7 @@ class Widening(Method):
 
 @pytest.mark.long
 def test_a_method_whose_rows_would_have_other_bits_is_done_one_node_at_a_time(monkeypatch):
-    monkeypatch.setitem(catalog.CLASSES, "plain", Widening)
+    monkeypatch.setitem(METHODS.entries, "plain", replace(METHODS["plain"], made=Widening))
     assert digest(quadratic(4)) == digest(quadratic(4), batching=False)
 
 
@@ -135,7 +135,7 @@ class Toy(Method):
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setitem(catalog.CLASSES, "plain", Toy)
+    monkeypatch.setitem(METHODS.entries, "plain", replace(METHODS["plain"], made=Toy))
     Toy.seen.clear()
 
 
@@ -211,7 +211,7 @@ def excess(federation, world=WorldSpec(evaluate_every_s=1000.0)):  # noqa: B008 
 def test_a_method_with_outer_momentum_ends_where_plain_does(monkeypatch):
     """.002 above the optimum, because some nodes take more rounds: and every node there, not only all alike."""
     plain = excess(quadratic(150))
-    monkeypatch.setitem(catalog.CLASSES, "plain", Toy)
+    monkeypatch.setitem(METHODS.entries, "plain", replace(METHODS["plain"], made=Toy))
     toy = excess(quadratic(150))
     assert plain.max() < 3e-3
     np.testing.assert_allclose(toy, plain, atol=2e-4)

@@ -25,8 +25,8 @@ from p2pfl.engine.ledger import Ledger, Promise, reconciled
 from p2pfl.engine.state import NodeState
 from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.learn.interface import LocalRound
-from p2pfl.learn.methods.plain import Plain
 from p2pfl.learn.privacy import Spend
+from p2pfl.methods.plain import Plain
 from p2pfl.node import engine_thread
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, Operate, Pay
 from p2pfl.storage import Store

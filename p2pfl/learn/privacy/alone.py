@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device, over_tensors
+from p2pfl.plugins import FAILURES, describe_failure
 
 ALLOWED = "layers that look at one row alone: torch.nn.GroupNorm or torch.nn.LayerNorm for normalization"
 CLOSE = 1e-4

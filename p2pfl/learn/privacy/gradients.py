@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn import functional
 
-from p2pfl.config.plugins import FAILURES, describe_failure
 from p2pfl.learn.devices import Device, over_tensors
+from p2pfl.plugins import FAILURES, describe_failure
 
 log = logging.getLogger("p2pfl")
 

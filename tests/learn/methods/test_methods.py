@@ -9,7 +9,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.errors import UserError
 from p2pfl.federation import Federation
 from p2pfl.learn.methods import Method, Round, make_method, method_of
-from p2pfl.learn.methods.method import ROBUST
+from p2pfl.methods.method import ROBUST
 
 TEN_LINES = '''\
 """FedProx (arXiv 1812.06127): each step is also drawn back to the model that its round began with."""
@@ -116,7 +116,7 @@ def test_a_variate_is_refused_under_a_robust_rule_with_the_reason():
 def test_what_a_robust_rule_cannot_carry_is_refused_with_the_reason_and_what_to_use(spec, why):
     with pytest.raises(UserError, match=why) as caught:
         make_method(spec, TrainingConfig(), profile=ROBUST)
-    assert "momentum, outer" in str(caught.value)
+    assert "momentum, normalized, outer" in str(caught.value)
     assert all(make_method(other, TrainingConfig(), profile=ROBUST) for other in ("momentum", "outer"))
 
 
@@ -127,7 +127,7 @@ def test_with_privacy_a_method_that_looks_at_the_loss_is_refused_with_those_that
     for spec in ("fair", f"{tmp_path}/own.py:Own"):
         with pytest.raises(UserError, match="loss") as caught:
             method_of(Federation(method=spec, **private).config)
-        assert (caught.value.key, "variate, prox" in caught.value.allowed) == ("training.method", True)
+        assert (caught.value.key, "tracking, variate" in caught.value.allowed) == ("training.method", True)
     assert method_of(Federation(method="tracking", **private).config).spec == "tracking:gain=0.5"
 
 

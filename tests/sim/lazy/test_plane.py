@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from p2pfl.compress import make_compressor
-from p2pfl.learn.methods.plain import Plain
+from p2pfl.methods.plain import Plain
 from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, ReplyOp, RequestOp
 from sim.lazy.plane import Plane
 from sim.lazy.rows import EdgeCodecs, MisjudgedError

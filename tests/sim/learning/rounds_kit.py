@@ -9,8 +9,8 @@ import torch
 
 from p2pfl.config.model import TrainingConfig
 from p2pfl.learn.load import learner_for
-from p2pfl.learn.methods.variate import Variate
 from p2pfl.learn.task import NodeContext, Task
+from p2pfl.methods.variate import Variate
 from sim.learning.batched import BatchedLearners
 from sim.learning.grouped import RoundStarts
 

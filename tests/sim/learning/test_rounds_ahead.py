@@ -7,7 +7,7 @@ import pytest
 
 from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart
-from p2pfl.learn.methods.variate import Variate
+from p2pfl.methods.variate import Variate
 from sim.learning.batched import Ahead
 
 SIZE = 3

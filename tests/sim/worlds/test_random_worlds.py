@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import pytest
 
+from p2pfl.aggregate import liars_of
 from p2pfl.compress import make_compressor
-from p2pfl.config.rule import liars_of
 from p2pfl.core.staleness import parse_staleness
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner

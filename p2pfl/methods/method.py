@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from p2pfl.config.model import TrainingConfig
+from p2pfl.specs import Catalog, Entry
 
 Array = Any
 """A numpy array (d,), a tile of it, or rows (nodes, d); in `gradient` a torch tensor, or numpy in a task without torch.
@@ -26,6 +26,8 @@ Array = Any
 Number = Any
 """A float, or a column (nodes, 1) of float64."""
 Vectors = Mapping[str, Array]
+
+METHODS: Catalog[Entry] = Catalog("method")
 
 CONSERVATIVE, ROBUST = "conservative", "robust"
 MODEL = "model"
@@ -58,6 +60,19 @@ class New:
     kept: Vectors = field(default_factory=dict)
 
 
+class Training(Protocol):
+    """The part of `[training]` that a method may contradict."""
+
+    @property
+    def optimizer(self) -> str: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def speed_correction(self) -> float: ...
+    @property
+    def least_rate(self) -> float: ...
+
+
 class NodeVectors(Protocol):
     """A node as its method sees it: `samples` n, `channels` what it exchanges, `kept` its own vectors, by name.
 
@@ -86,7 +101,7 @@ class Method:
     """
 
     meaning: str = ""
-    """One sentence for people that says what the method does; `source` is the paper."""
+    """One sentence for people that says what a method of your own does; `source` is the paper."""
     source: str = ""
     profiles: frozenset[str] = frozenset({CONSERVATIVE, ROBUST})
     """The profiles in which the method is valid."""
@@ -113,7 +128,7 @@ class Method:
     code: str = "plain"
     """Names the method without its parameters, and the code of one from a file: vectors kept by another are dropped."""
 
-    def prepare(self, training: TrainingConfig) -> None:
+    def prepare(self, training: Training) -> None:
         """Called once, before anything else.
 
         Raises ValueError: the method contradicts what the federation says of training; the reason is shown to the user.

@@ -7,20 +7,26 @@ nodes move by one common number of them, which here is a parameter: there is no 
 
 from __future__ import annotations
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.methods.method import MODEL, Array, Method, New, NodeVectors, Round, like
+from p2pfl.methods.method import METHODS, MODEL, Array, Method, New, NodeVectors, Round, Training, like
+from p2pfl.specs import Entry, Parameter, number
 
 
+@METHODS.add(
+    Entry(
+        name="normalized",
+        aliases=("fednova",),
+        means="a local round counts as if it had taken this many steps: for nodes whose rounds differ in length",
+        parameters=(Parameter("steps", number(0, 1e30, above=True), "the steps that every round counts as"),),
+        source="FedNova: Wang et al., arXiv 2007.07481",
+    )
+)
 class Normalized(Method):
     """The correction for speed; it excludes rho, because only one may be made."""
-
-    meaning = "a local round counts as if it had taken this many steps: for nodes whose rounds differ in length"
-    source = "FedNova: Wang et al., arXiv 2007.07481"
 
     def __init__(self, steps: float = 20.0) -> None:
         self.steps = steps
 
-    def prepare(self, training: TrainingConfig) -> None:
+    def prepare(self, training: Training) -> None:
         if training.speed_correction != 1.0:
             raise ValueError("normalized corrects for speed itself: training.speed_correction must be 1")
         if training.optimizer != "sgd" or training.momentum:

@@ -9,18 +9,36 @@ neighbors that are away do not count. The idea is that of SCAFFOLD (Karimireddy 
 
 from __future__ import annotations
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.methods.method import CONSERVATIVE, Array, Method, NodeVectors, Number, Round, Vectors, like
+from p2pfl.methods.method import (
+    CONSERVATIVE,
+    METHODS,
+    Array,
+    Method,
+    NodeVectors,
+    Number,
+    Round,
+    Training,
+    Vectors,
+    like,
+)
+from p2pfl.specs import Entry, Parameter, number
 
 FLOW, CORRECTION = "flow", "correction"
 LEAST_DRIFT = 1e-9
 
 
+@METHODS.add(
+    Entry(
+        name="variate",
+        aliases=("scaffold", "controlvariate"),
+        means="each gradient is corrected by what mixing has moved so far: for data that differ from node to node",
+        parameters=(Parameter("beta", number(0, 1e30, above=True), "how strongly flows correct a gradient"),),
+        source="after SCAFFOLD (arXiv 1910.06378) and K-GT (arXiv 2301.01313)",
+    )
+)
 class Variate(Method):
     """The drift a is the method's only term; it is 0 before a node has trained."""
 
-    meaning = "each gradient is corrected by what mixing has moved so far: for data that differ from node to node"
-    source = "after SCAFFOLD (arXiv 1910.06378) and K-GT (arXiv 2301.01313)"
     profiles = frozenset({CONSERVATIVE})
     kept_edges = (FLOW,)
     given = (CORRECTION,)
@@ -33,7 +51,7 @@ class Variate(Method):
     def __init__(self, beta: float = 0.1) -> None:
         self.beta = beta
 
-    def prepare(self, training: TrainingConfig) -> None:
+    def prepare(self, training: Training) -> None:
         self.least_drift = max(LEAST_DRIFT, 0.5 * training.least_rate / training.speed_correction)
 
     def begin(self, node: NodeVectors) -> Vectors:

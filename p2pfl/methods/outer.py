@@ -10,16 +10,27 @@ model did since the latest round, and a round adds momentum (x now - x before) +
 
 from __future__ import annotations
 
-from p2pfl.learn.methods.method import MODEL, Array, Method, New, NodeVectors, Round, like
+from p2pfl.methods.method import METHODS, MODEL, Array, Method, New, NodeVectors, Round, like
+from p2pfl.specs import Entry, Parameter, number
 
 LAST = "last"
 
 
+@METHODS.add(
+    Entry(
+        name="outer",
+        aliases=("diloco", "noloco"),
+        means="local rounds are the gradients of an outer step with momentum: for long rounds, or AdamW inside them",
+        parameters=(
+            Parameter("momentum", number(0, 1, below=True), "the part of the latest move that goes on"),
+            Parameter("rate", number(0, 1e30, above=True), "how much of a local round counts"),
+        ),
+        source="NoLoCo: Kolehmainen et al., arXiv 2506.10911; DiLoCo: Douillard et al., arXiv 2311.08105",
+    )
+)
 class Outer(Method):
     """`last` is the model as it was when the latest round was about to be added to it."""
 
-    meaning = "local rounds are the gradients of an outer step with momentum: for long rounds, or AdamW inside them"
-    source = "NoLoCo: Kolehmainen et al., arXiv 2506.10911; DiLoCo: Douillard et al., arXiv 2311.08105"
     kept = (LAST,)
 
     def __init__(self, momentum: float = 0.5, rate: float = 0.7) -> None:

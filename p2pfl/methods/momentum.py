@@ -8,16 +8,24 @@ step). Where all agree on the direction, steps grow to 1/(1 - mu) times those of
 
 from __future__ import annotations
 
-from p2pfl.learn.methods.method import MODEL, Array, Method, New, NodeVectors, Round, Vectors, like
+from p2pfl.methods.method import METHODS, MODEL, Array, Method, New, NodeVectors, Round, Vectors, like
+from p2pfl.specs import Entry, Parameter, number
 
 MOMENTUM, LAST = "momentum", "last"
 
 
+@METHODS.add(
+    Entry(
+        name="momentum",
+        aliases=("qgm", "qgdsgdm"),
+        means="steps also go on in the direction in which the mixed model has been moving",
+        parameters=(Parameter("mu", number(0, 1, below=True), "the part of the momentum that is left a round later"),),
+        source="quasi-global momentum: Lin et al., arXiv 2102.04761",
+    )
+)
 class Momentum(Method):
     """`last` is the model as it was when the latest round was about to be added to it."""
 
-    meaning = "steps also go on in the direction in which the mixed model has been moving"
-    source = "quasi-global momentum: Lin et al., arXiv 2102.04761"
     kept = (MOMENTUM, LAST)
     given = (MOMENTUM,)
 

@@ -12,9 +12,9 @@ and better where speeds differ little. What a flow leaves out of y_i is put righ
 
 from __future__ import annotations
 
-from p2pfl.config.model import TrainingConfig
-from p2pfl.learn.methods.method import (
+from p2pfl.methods.method import (
     CONSERVATIVE,
+    METHODS,
     MODEL,
     Array,
     Method,
@@ -22,18 +22,29 @@ from p2pfl.learn.methods.method import (
     NodeVectors,
     Number,
     Round,
+    Training,
     Vectors,
     like,
 )
+from p2pfl.specs import Entry, Parameter, number
 
 TRACKER, FLOW, CORRECTION = "tracker", "flow", "correction"
 
 
+@METHODS.add(
+    Entry(
+        name="tracking",
+        aliases=("kgt", "gradienttracking"),
+        means="each step follows an estimate of everybody's mean gradient, which nodes mix beside the model",
+        parameters=(
+            Parameter("gain", number(0, 1, above=True), "the part of what mixing moves that an estimate takes in"),
+        ),
+        source="K-GT: Liu et al., arXiv 2301.01313",
+    )
+)
 class Tracking(Method):
     """The decentralized SCAFFOLD, with twice the traffic."""
 
-    meaning = "each step follows an estimate of everybody's mean gradient, which nodes mix beside the model"
-    source = "K-GT: Liu et al., arXiv 2301.01313"
     profiles = frozenset({CONSERVATIVE})
     channels = (MODEL, TRACKER)
     kept_edges = (FLOW,)
@@ -44,7 +55,7 @@ class Tracking(Method):
     def __init__(self, gain: float = 0.5) -> None:
         self.gain = gain
 
-    def prepare(self, training: TrainingConfig) -> None:
+    def prepare(self, training: Training) -> None:
         if training.optimizer != "sgd" or training.momentum:
             raise ValueError("tracking reckons with plain SGD: training.momentum must be 0, training.optimizer sgd")
 

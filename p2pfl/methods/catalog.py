@@ -1,39 +1,19 @@
-"""From a spec like `variate:beta=0.1` to the method. Its grammar is checked by `config.method`."""
+"""From a spec like `variate:beta=0.1` to the method. Its grammar is in `spelling`."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
 from pathlib import Path
 
-from p2pfl.config.method import ALLOWED, ParsedMethod, parse_method
-from p2pfl.config.model import FederationConfig, TrainingConfig
-from p2pfl.config.plugins import FAILURES, describe_failure, find_object
-from p2pfl.config.rule import liars_of
 from p2pfl.core.messages import MOST_TERMS
 from p2pfl.errors import UserError
-from p2pfl.learn.methods.fair import Fair
-from p2pfl.learn.methods.method import CONSERVATIVE, MODEL, ROBUST, Method
-from p2pfl.learn.methods.momentum import Momentum
-from p2pfl.learn.methods.normalized import Normalized
-from p2pfl.learn.methods.outer import Outer
-from p2pfl.learn.methods.plain import Plain
-from p2pfl.learn.methods.prox import Prox
-from p2pfl.learn.methods.tracking import Tracking
-from p2pfl.learn.methods.variate import Variate
+from p2pfl.methods import fair, momentum, normalized, outer, plain, prox, tracking, variate  # noqa: F401 - they add themselves
+from p2pfl.methods.method import CONSERVATIVE, METHODS, MODEL, ROBUST, Method, Training
+from p2pfl.methods.spelling import ParsedMethod, allowed, parse_method
+from p2pfl.plugins import FAILURES, describe_failure, find_object
 
 KEY = "training.method"
-CLASSES: Mapping[str, type[Method]] = {
-    "plain": Plain,
-    "variate": Variate,
-    "prox": Prox,
-    "normalized": Normalized,
-    "tracking": Tracking,
-    "momentum": Momentum,
-    "outer": Outer,
-    "fair": Fair,
-}
 CODE_DIGITS = 16
 TAKEN = frozenset({MODEL, "anchor", "own", "peer", "local", "kept", "pending", "reply"})
 """Names that already mean something else in a round, or in the files of a state."""
@@ -41,34 +21,10 @@ _UNFIT = {
     ROBUST: "this method needs exchanges that move models, and under a robust rule none do",
     CONSERVATIVE: "this method is for robust rules only",
 }
-_FITTING = {
-    ROBUST: "plain, prox, normalized, momentum, outer; or gossip.rule = mean",
-    CONSERVATIVE: "another method, or a robust rule",
-}
-_PRIVATE = tuple(name for name, method in CLASSES.items() if not method.needs_loss)
-
-
-def method_of(federation: FederationConfig) -> Method:
-    """The learning method of a federation.
-
-    Raises UserError: it is the user's own and cannot be made, or does not go with the federation's rule, training or
-    privacy.
-    """
-    profile = ROBUST if liars_of(federation.gossip.rule) else CONSERVATIVE
-    try:
-        made = make_method(federation.method, federation.training, profile=profile, folder=federation.path.parent)
-    except UserError as error:
-        error.file = error.file or str(federation.path)
-        raise
-    if federation.privacy is not None and made.needs_loss:
-        text = "this method looks at the loss of a node's rows, which has no noise, while [privacy] is there"
-        allowed = f"{', '.join(_PRIVATE)}; or no [privacy]"
-        raise UserError(text, file=federation.path, key=KEY, value=federation.method, allowed=allowed)
-    return made
 
 
 def make_method(
-    spec: str, training: TrainingConfig, *, profile: str | None = CONSERVATIVE, folder: Path | None = None
+    spec: str, training: Training, *, profile: str | None = CONSERVATIVE, folder: Path | None = None
 ) -> Method:
     """The method of a spec, ready to use. One from a `file.py` is looked up from `folder`; with no `profile` it is not
     asked where the method is right.
@@ -78,13 +34,13 @@ def make_method(
     try:
         parsed = parse_method(spec)
     except ValueError as error:
-        raise UserError(str(error), key=KEY, value=spec, allowed=ALLOWED) from None
-    made = _from_user(parsed, folder or Path()) if parsed.is_object else CLASSES[parsed.name](**parsed.parameters)
+        raise UserError(str(error), key=KEY, value=spec, allowed=allowed()) from None
+    made = _from_user(parsed, folder or Path()) if parsed.is_object else METHODS[parsed.name].make(parsed.parameters)
     _check(made, str(parsed))
     made.spec, made.is_users = str(parsed), parsed.is_object
     made.code = f"{parsed.name}@{_digest(made)}" if parsed.is_object else parsed.name
     if profile is not None and profile not in made.profiles:
-        raise UserError(made.unfit or _UNFIT[profile], key=KEY, value=spec, allowed=_FITTING[profile])
+        raise UserError(made.unfit or _UNFIT[profile], key=KEY, value=spec, allowed=_fitting(profile))
     try:
         made.prepare(training)
     except ValueError as error:
@@ -95,7 +51,7 @@ def make_method(
 
 
 def _from_user(parsed: ParsedMethod, folder: Path) -> Method:
-    found = find_object(parsed.name, folder, what="method", key=KEY, allowed=ALLOWED)
+    found = find_object(parsed.name, folder, what="method", key=KEY, allowed=allowed())
     try:
         made = found(**parsed.parameters) if callable(found) else found
     except FAILURES as error:
@@ -104,6 +60,13 @@ def _from_user(parsed: ParsedMethod, folder: Path) -> Method:
         text = f"{parsed.name} is not a method"
         raise UserError(text, key=KEY, value=type(made).__name__, allowed="a class derived from p2pfl.Method")
     return made
+
+
+def _fitting(profile: str) -> str:
+    if profile == CONSERVATIVE:
+        return "another method, or a robust rule"
+    fitting = [name for name, entry in METHODS.items() if profile in getattr(entry.made, "profiles", ())]
+    return f"{', '.join(fitting)}; or gossip.rule = mean"
 
 
 def _check(method: Method, spec: str) -> None:

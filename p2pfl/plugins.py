@@ -19,7 +19,7 @@ from typing import Any
 
 from p2pfl.errors import LearningError, P2PFLError, UserError
 
-_NOT_THEIRS = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"])
+_NOT_THEIRS = (str(Path(__file__).parent), sysconfig.get_paths()["stdlib"])
 _LONGEST = 400
 
 FAILURES = (Exception, SystemExit)

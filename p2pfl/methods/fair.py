@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 
-from p2pfl.learn.methods.method import CONSERVATIVE, MODEL, Array, Method, New, NodeVectors, Round, like
+from p2pfl.methods.method import CONSERVATIVE, METHODS, MODEL, Array, Method, New, NodeVectors, Round, like
+from p2pfl.specs import Entry, Parameter, number
 
 EPOCH = 10.0
 """Ticks of the clock. It is as fast as the fastest nodes, or a little faster; after a few ticks all know the same."""
@@ -24,11 +25,18 @@ BOUND = 600.0
 """The logarithm of an h is at most this, and at least its negative."""
 
 
+@METHODS.add(
+    Entry(
+        name="fair",
+        aliases=("qffl", "qfedavg"),
+        means="nodes with a higher loss count for more: for a model that serves its worst node better",
+        parameters=(Parameter("q", number(0, 100), "how much more a higher loss counts; with 0 all count alike"),),
+        source="q-FFL: Li et al., arXiv 1905.10497",
+    )
+)
 class Fair(Method):
     """F_k is the mean loss of the round's steps."""
 
-    meaning = "nodes with a higher loss count for more: for a model that serves its worst node better"
-    source = "q-FFL: Li et al., arXiv 1905.10497"
     profiles = frozenset({CONSERVATIVE})
     unfit = "a liar could claim any loss, and with it slow all others down"
     no_terms = (0.0, 0.0, 0.0, 0.0)

@@ -1,0 +1,43 @@
+"""What is said of a robust rule, and where all of them are: each stands on its class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from p2pfl.specs import Catalog, Entry, Parameter, whole
+
+MOST_LIARS = 10**6
+KRUM_BOUND = "kappa = 6 (1 + b/(n-2b))"
+MEDIAN_BOUND = "kappa = 4 (1 + b/(n-2b))^2"
+CONTAINED = (
+    "each coordinate of a mix lies between those of honest models that the node saw, its own included, while at most b "
+    "of its neighbors are malicious"
+)
+BOUNDED = "no malicious neighbor pulls a model further than the distance of an honest one of the same weight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleEntry(Entry):
+    """In the texts n = m + 1 counts the node's own model and those of m neighbors. The first parameter is b."""
+
+    bound: str
+    """A bound on kappa: the squared error is at most kappa times the variance of the honest models."""
+    cost: str
+    weights: bool = False
+    """The neighbors' weights count, staleness with them."""
+    guaranteed: str = ""
+    """What holds whatever is learned; by default the bound."""
+
+    @property
+    def b_means(self) -> str:
+        return self.parameters[0].means if self.parameters else "no malicious neighbor is tolerated"
+
+
+RULES: Catalog[RuleEntry] = Catalog("rule")
+BEFORE: Catalog[RuleEntry] = Catalog("pre-aggregation")
+"""What may stand before a rule."""
+
+
+def liars(means: str) -> Parameter:
+    """b, how many malicious neighbors a node tolerates."""
+    return Parameter("b", whole(1, MOST_LIARS), means, default=1, argument="f")

@@ -1,0 +1,57 @@
+"""What is said of a stage of a compressor, and where all stages are: each stands on the class that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from p2pfl.specs import Catalog, Entry, Kind, Parameter
+
+SPARSIFIER, ROTATION, VALUES, ENTROPY = range(4)
+"""The place of a stage in a chain, which has one of each at most."""
+LARGEST_COUNT = 10**12
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageEntry(Entry):
+    """Its source is that of the compressor which the example makes."""
+
+    chains: Mapping[str, str] = field(default_factory=dict)
+    """What others call a chain with this stage, and its spec."""
+    stochastic: bool = False
+    """Whether `:stochastic` may follow: the code then takes an argument of this name."""
+    rotated: Mapping[str, Any] | None = None
+    """Further arguments of the code after `rotate`; None: it cannot stand there."""
+
+    @property
+    def hints(self) -> Mapping[str, str]:
+        return {**super().hints, **self.chains}
+
+
+STAGES: Catalog[StageEntry] = Catalog("stage")
+ALONE: Catalog[StageEntry] = Catalog("compressor")
+"""What is no stage, and stands alone."""
+
+
+def _read_keep(value: Any) -> int | float:
+    if isinstance(value, int):
+        if not 1 <= value <= LARGEST_COUNT:
+            raise ValueError(f"a count lies from 1 to {LARGEST_COUNT}")
+    elif not 0 < value <= 1:
+        raise ValueError("a fraction lies in (0, 1]")
+    return value  # type: ignore[no-any-return]
+
+
+KEEP = Parameter(
+    "X",
+    Kind("a fraction in (0, 1] like 0.05, or a whole number from 1", _read_keep),
+    "the values to keep: a share of them, or a count",
+    argument="keep",
+)
+
+
+def plain(keep: float) -> str:
+    """The number as a spec spells it, without an exponent."""
+    return str(keep) if isinstance(keep, int) else format(Decimal(repr(keep)), "f")

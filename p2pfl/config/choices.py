@@ -1,0 +1,51 @@
+"""What a federation file chooses by a spec: rule, compressor, learning method. Their words are said where the code is,
+which is imported when a file has one.
+"""
+
+from __future__ import annotations
+
+from p2pfl.specs import Kind, spelled
+
+# ruff: noqa: PLC0415 - to import what only reads another key, or none, stays light
+
+
+def rule() -> Kind:
+    def allowed() -> str:
+        from p2pfl.aggregate.spelling import allowed
+
+        return allowed()
+
+    def parse(text: str) -> object:
+        from p2pfl.aggregate import parse_rule
+
+        return parse_rule(text)
+
+    return spelled(allowed, parse)
+
+
+def compressor() -> Kind:
+    def allowed() -> str:
+        from p2pfl.compress.spelling import allowed
+
+        return allowed()
+
+    def parse(text: str) -> object:
+        from p2pfl.compress.spelling import parse
+
+        return parse(text)
+
+    return spelled(allowed, parse)
+
+
+def method() -> Kind:
+    def allowed() -> str:
+        from p2pfl.methods.spelling import allowed
+
+        return allowed()
+
+    def parse(text: str) -> object:
+        from p2pfl.methods import parse_method
+
+        return parse_method(text)
+
+    return spelled(allowed, parse)

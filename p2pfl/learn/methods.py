@@ -1,0 +1,34 @@
+"""The learning method of a federation, where it goes with its rule, its training and its privacy. `p2pfl.methods` has
+them all, and what a method of one's own is made of.
+"""
+
+from __future__ import annotations
+
+from p2pfl.aggregate import liars_of
+from p2pfl.config.model import FederationConfig
+from p2pfl.errors import UserError
+from p2pfl.methods import METHODS, Method, New, NodeVectors, Round, like, make_method
+from p2pfl.methods.catalog import KEY
+from p2pfl.methods.method import CONSERVATIVE, ROBUST
+
+__all__ = ["Method", "New", "NodeVectors", "Round", "like", "make_method", "method_of"]
+
+
+def method_of(federation: FederationConfig) -> Method:
+    """The learning method of a federation.
+
+    Raises UserError: it is the user's own and cannot be made, or does not go with the federation's rule, training or
+    privacy.
+    """
+    profile = ROBUST if liars_of(federation.gossip.rule) else CONSERVATIVE
+    try:
+        made = make_method(federation.method, federation.training, profile=profile, folder=federation.path.parent)
+    except UserError as error:
+        error.file = error.file or str(federation.path)
+        raise
+    if federation.privacy is not None and made.needs_loss:
+        text = "this method looks at the loss of a node's rows, which has no noise, while [privacy] is there"
+        private = [name for name, entry in METHODS.items() if not getattr(entry.made, "needs_loss", False)]
+        allowed = f"{', '.join(private)}; or no [privacy]"
+        raise UserError(text, file=federation.path, key=KEY, value=federation.method, allowed=allowed)
+    return made

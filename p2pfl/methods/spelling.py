@@ -1,0 +1,59 @@
+"""The words of `training.method`: what a node learns by, for instance `variate:beta=0.1` or `prox:mu=0.01`.
+
+NAME[:key=value,...] | module:object[,key=value,...] | file.py:object[,key=value,...]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from p2pfl.methods.method import METHODS
+from p2pfl.specs import read_any_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedMethod:
+    """What a spec says; `str` gives its canonical spelling."""
+
+    name: str
+    """A name in METHODS, or `module:object`, or `file.py:object`."""
+    parameters: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def is_object(self) -> bool:
+        """It is no method of ours, but one to import."""
+        return self.name not in METHODS
+
+    def __str__(self) -> str:
+        told = ",".join(f"{key}={value!r}" for key, value in self.parameters.items())
+        return self.name + ("," if self.is_object else ":") * bool(told) + told
+
+
+def allowed() -> str:
+    """All methods in words."""
+    known = ", ".join(entry.shown for entry in METHODS.values())
+    return f"{known}; or your own: module:object,key=1 or file.py:object,key=1"
+
+
+def parse_method(text: str) -> ParsedMethod:
+    """The method of a spec. Raises ValueError: with the word, what is wrong with it and what would be right."""
+    if own := METHODS.own(text):
+        return ParsedMethod(name=own[0], parameters=read_any_parameters(*own))
+    entry, values = METHODS.read(text)
+    return ParsedMethod(name=entry.name, parameters=values)
+
+
+def from_here(spec: str) -> str:
+    """The same, with the path of a file from the working folder made absolute: a federation file may be elsewhere.
+
+    Raises ValueError: as `parse_method`.
+    """
+    parsed = parse_method(spec)
+    return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)
+
+
+def of_control_variate(beta: float) -> str:
+    """The spec of what used to be written `control_variate = beta`."""
+    return str(ParsedMethod(name="variate", parameters={"beta": beta})) if beta else "plain"

@@ -1,0 +1,343 @@
+"""What a word of a file may say, once, beside the code that it names: `@RULES.add(RuleEntry(name="hampel", ...))`.
+
+An `Entry` has name, aliases, parameters, meaning and source; a `Catalog` has all entries of one kind. Parsers, error
+texts and listings are made of them. A default is that of the code's own argument, unless the entry has another.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from inspect import Parameter as Argument
+from inspect import signature
+from typing import Any, Final, Generic, TypeVar
+
+LARGEST = 2**63 - 1
+SAFE = 1e300
+OBJECT = re.compile(r"(?:[^:,=+\s]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
+"""`file.py:object` or `package.module:object`."""
+_KEY = re.compile(r"[A-Za-z_]\w{0,60}")
+_WHOLE = re.compile(r"-?[0-9]{1,20}")
+_NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?")
+_LONGEST = 60
+_ALIKE = 0.65
+"""How alike a misspelled word and a name must be for a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """From `least` to `most`; `above` and `below` leave out the ends."""
+
+    least: float
+    most: float
+    above: bool = False
+    below: bool = False
+
+    def hold(self, value: float) -> bool:
+        low = self.least < value if self.above else self.least <= value
+        return low and (value < self.most if self.below else value <= self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The words for what is allowed, or a function that finds them, and a reader, which raises ValueError elsewhere.
+
+    The reason is in the error where the words do not tell it; who asks adds file and key.
+    """
+
+    words: str | Callable[[], str]
+    read: Callable[[Any], Any]
+    bounds: Bounds | None = None
+    """Of a number."""
+
+    @property
+    def allowed(self) -> str:
+        return self.words if isinstance(self.words, str) else self.words()
+
+
+def whole(least: int, most: int = LARGEST) -> Kind:
+    bounds = Bounds(least, most)
+
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not bounds.hold(value):
+            raise ValueError
+        return value
+
+    return Kind(f"a whole number from {least}" + (f" to {most}" if most < LARGEST else ""), read, bounds)
+
+
+def number(least: float, most: float = math.inf, *, above: bool = False, below: bool = False) -> Kind:
+    """A finite number within `Bounds`. Always a float afterwards."""
+    bounds = Bounds(least, most, above, below)
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > SAFE:
+            raise ValueError
+        if not bounds.hold(value):
+            raise ValueError
+        return float(value)
+
+    low = f"a number above {least:g}" if above else f"a number from {least:g}"
+    high = "" if math.isinf(most) else f", below {most:g}" if below else f" up to {most:g}"
+    return Kind(low + high, read, bounds)
+
+
+ANY_NUMBER = number(-1e30, 1e30)
+
+
+def spelled(words: str | Callable[[], str], parse: Callable[[str], object]) -> Kind:
+    """A spec as a file holds it, always in its canonical spelling afterwards: what `str` makes of the parsed one."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError("not a text")  # noqa: TRY004 - a reader has one way to refuse
+        return str(parse(value))
+
+    return Kind(words, read)
+
+
+USUAL: Final = object()
+"""A default that is the argument's own."""
+MISSING: Final = Argument.empty
+"""No default: the parameter has to be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`key=value` in a spec. Its default is that of the code's argument; None: the code finds a value by itself."""
+
+    name: str
+    kind: Kind
+    means: str
+    default: Any = USUAL
+    argument: str = ""
+    """What the code calls it; by default its name in small letters."""
+
+    @property
+    def in_words(self) -> str:
+        told = "" if self.default in (None, MISSING) else f"={self.default:g}"
+        return f"{self.name}{told} ({self.kind.allowed}): {self.means}"
+
+    def bound(self, arguments: Mapping[str, Argument]) -> Parameter:
+        argument = self.argument or self.name.lower()
+        default = arguments[argument].default if self.default is USUAL else self.default
+        return replace(self, argument=argument, default=default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One word: how it is written, what it means, and where it comes from."""
+
+    name: str
+    means: str
+    """One line of what it does."""
+    source: str = ""
+    """The paper."""
+    written: str = ""
+    """How it is written where that is more than its name: `top-k:X`."""
+    aliases: tuple[str, ...] = ()
+    """What others call it, for hints: small letters and digits alone."""
+    parameters: tuple[Parameter, ...] = ()
+    example: str = ""
+    """A complete spec; by default the name with the defaults of its parameters."""
+    place: int = 0
+    """Lists show lower ones first."""
+    made: Callable[..., Any] = field(default=dict, repr=False)
+    """The class or function itself. The catalog sets this."""
+
+    @property
+    def settings(self) -> str:
+        """What stands behind the colon of a spec that shows its parameters, such as `momentum=0.5,rate=0.7`."""
+        if self.example:
+            return self.example.partition(":")[2]
+        told = {one.name: one.default for one in self.parameters if one.default not in (None, MISSING)}
+        return ",".join(f"{key}={value:g}" for key, value in told.items())
+
+    @property
+    def shown(self) -> str:
+        """A spec that shows what may be said."""
+        return self.example or ":".join(filter(None, (self.name, self.settings)))
+
+    @property
+    def usage(self) -> str:
+        """How it is written with its parameters by place: `hinge:A,B`, or `constant[:C]` where it has a default."""
+        if not self.parameters:
+            return self.name
+        told = ":" + ",".join(one.name for one in self.parameters)
+        return self.name + (told if any(one.default is MISSING for one in self.parameters) else f"[{told}]")
+
+    @property
+    def hints(self) -> Mapping[str, str]:
+        """What to write in place of each alias."""
+        return dict.fromkeys(self.aliases, self.written or self.name)
+
+    @property
+    def in_words(self) -> str:
+        """Each parameter with its default, what is allowed, and what it means; empty without any."""
+        return "; ".join(one.in_words for one in self.parameters)
+
+    def make(self, values: Mapping[str, Any]) -> Any:
+        """The object that a spec with these values names."""
+        return self.made(**{one.argument: values[one.name] for one in self.parameters})
+
+    def checked(self, **values: float) -> None:
+        """Refuse what no spec may say to those who call the code themselves. Raises ValueError."""
+        for one in self.parameters:
+            if one.argument in values:
+                try:
+                    one.kind.read(values[one.argument])
+                except ValueError:
+                    raise ValueError(f"{one.argument} is {one.kind.allowed}, not {values[one.argument]!r}") from None
+
+
+E = TypeVar("E", bound=Entry)
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+
+class Catalog(Mapping[str, E], Generic[E]):
+    """All entries of one kind by name; `what` is the word for them."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.entries: dict[str, E] = {}
+
+    def add(self, entry: E) -> Callable[[Made], Made]:
+        """A decorator for the class, or the function, that is what the entry says."""
+
+        def put(made: Made) -> Made:
+            parameters = entry.parameters
+            if parameters:
+                arguments = signature(made).parameters
+                parameters = tuple(one.bound(arguments) for one in parameters)
+            self.entries[entry.name] = replace(entry, made=made, parameters=parameters)
+            return made
+
+        return put
+
+    def __getitem__(self, name: str) -> E:
+        return self.entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self.entries, key=lambda name: self.entries[name].place))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def usages(self) -> str:
+        """All in words, where parameters go by their places."""
+        return ", ".join(entry.usage for entry in self.values()) + _where(
+            one for entry in self.values() for one in entry.parameters
+        )
+
+    def require(self, word: str, text: str | None = None, besides: Mapping[str, Entry] | None = None) -> E:
+        """The entry of a name. Raises ValueError: there is none, with the one that may be meant, or all there are.
+
+        The entries `besides` may be meant, too. `text` is what to show in place of the word.
+        """
+        if word in self.entries:
+            return self.entries[word]
+        meant: list[Entry] = [*self.values(), *(besides or {}).values()]
+        hints = {alias: hint for entry in meant for alias, hint in entry.hints.items()}
+        near = hints.get("".join(filter(str.isalnum, word.lower())))
+        if not near:
+            close = get_close_matches(word[:_LONGEST].strip().lower(), self.entries, n=1, cutoff=_ALIKE)
+            near = close[0] if close else ""
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(self)}"
+        raise ValueError(f"unknown {self.what} {short(word if text is None else text)!r}: {hint}")
+
+    def read(self, text: str) -> tuple[E, dict[str, Any]]:
+        """The entry and all values of `NAME[:key=value,...]`. Raises ValueError: with what would be right."""
+        name, colon, told = text.partition(":")
+        entry = self.require(name)
+        return entry, read_parameters(name, told if colon else None, entry.parameters, example=entry.settings)
+
+    def read_by_place(self, text: str) -> tuple[E, list[float]]:
+        """The entry and all values of `NAME[:X,...]`. Raises ValueError: with what would be right."""
+        name, colon, told = text.partition(":")
+        entry = self.require(name)
+        try:
+            values = [float(part) for part in told.split(",")] if colon else []
+            values += [one.default for one in entry.parameters[len(values) :]]
+            found = [one.kind.read(value) for one, value in zip(entry.parameters, values, strict=True)]
+        except ValueError:
+            raise ValueError(f"{self.what} {name}: write {entry.usage}{_where(entry.parameters)}") from None
+        return entry, found
+
+    def own(self, text: str) -> tuple[str, str | None] | None:
+        """The name of an object of the user's, and what stands behind its comma; None where the text names none."""
+        name, comma, told = text.partition(",")
+        if not OBJECT.fullmatch(name) or name.partition(":")[0] in self.entries:
+            return None
+        return name, told if comma else None
+
+
+def _where(parameters: Iterable[Parameter]) -> str:
+    """What each parameter may be, in words."""
+    kinds = {one.name: one.kind.allowed for one in parameters}
+    return "".join(f", {name} {allowed}" for name, allowed in kinds.items())
+
+
+def read_parameters(
+    name: str, told: str | None, parameters: tuple[Parameter, ...], *, example: str
+) -> dict[str, float | None]:
+    """All values, from the text behind the colon; `told` is None where there is no colon.
+
+    Raises ValueError: with the word, what is wrong with it and what would be right.
+    """
+    kinds = {one.name: one.kind for one in parameters}
+    found: dict[str, float | None] = {}
+    for part, key, value in _pairs(told):
+        if key not in kinds or value is None:
+            known = f"none of its parameters {', '.join(kinds)}, as in {example}" if kinds else "there: it takes none"
+            raise ValueError(f"{short(name)}: {short(part)!r} is {known}")
+        _require_once(name, key, found)
+        found[key] = read_number(f"{short(name)}: {short(part)}", kinds[key], value)
+    return {one.name: found.get(one.name, one.default) for one in parameters}
+
+
+def read_any_parameters(name: str, told: str | None) -> dict[str, float | None]:
+    """The same where the parameters are not known yet: those of an object that has not been imported.
+
+    Raises ValueError: something is no `key=number`, or a key is there twice.
+    """
+    found: dict[str, float | None] = {}
+    for part, key, value in _pairs(told):
+        if value is None or not _KEY.fullmatch(key):
+            raise ValueError(f"{short(name)}: {short(part)!r} is no parameter: write key=number")
+        _require_once(name, key, found)
+        found[key] = read_number(f"{short(name)}: {short(part)}", ANY_NUMBER, value)
+    return found
+
+
+def read_number(part: str, kind: Kind, text: str) -> float:
+    """A number as a spec writes it. Raises ValueError: `part`, and what to write."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{part}: write {kind.allowed}")
+    try:
+        return kind.read(int(text) if _WHOLE.fullmatch(text) else float(text))  # type: ignore[no-any-return]
+    except ValueError:
+        raise ValueError(f"{part}: write {kind.allowed}") from None
+
+
+def short(text: str) -> str:
+    """For a message of one line."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[: _LONGEST + 1])
+    return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 3] + "..."
+
+
+def _pairs(told: str | None) -> list[tuple[str, str, str | None]]:
+    """Each part whole, its key and its value; None: it has no equals sign."""
+    found: list[tuple[str, str, str | None]] = []
+    for part in [] if told is None else told.split(","):
+        key, equals, value = part.partition("=")
+        found.append((part, key, value if equals else None))
+    return found
+
+
+def _require_once(name: str, key: str, found: Mapping[str, object]) -> None:
+    if key in found:
+        raise ValueError(f"{short(name)}: {key} is there twice")

@@ -67,7 +67,7 @@ class Amending:
         if event is None:
             return []
         self.asked = None
-        settings, bound_before = around.settings, around.ending.bound
+        settings, bound_before = around.settings, around.census.bound
         effects: list[Effect] = []
         dropped = tuple(peer for peer in around.edges if peer not in event.neighbors)
         for peer in dropped:
@@ -81,7 +81,7 @@ class Amending:
         added = tuple(peer for peer in event.neighbors if peer not in around.edges)
         for peer in added:
             around.add(peer, EdgeRecord(), turns[peer])
-        around.ending.amend(event.neighbors, bound_before, now)
+        around.census.amend(event.neighbors, bound_before, now)
         effects.append(ChangeEdges(added=added, dropped=dropped))
         return effects + [effect for peer in added for effect in self._open(around.edges[peer], now)]
 

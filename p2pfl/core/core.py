@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from p2pfl.core.amending import Amending
+from p2pfl.core.census import Census
 from p2pfl.core.edge import Edge
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending
@@ -79,7 +80,8 @@ class Core:
         self.facts.joining = not ended  # until it begins: its model may be one that the others have left behind
         if ended:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
-        self.ending = Ending(index, peers, settings)
+        self.census = Census(index, peers, settings)
+        self.ending = Ending(self.census, settings)
         self.lives = Lives(index, start.life, dict(lives or {}))
         lines: dict[int, EdgeLine] = {}
         self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
@@ -88,7 +90,7 @@ class Core:
             start=start,
             facts=self.facts,
             settings=settings,
-            ending=self.ending,
+            census=self.census,
             hearsay=self.hearsay,
             lines=lines,
         )
@@ -126,9 +128,9 @@ class Core:
                 effects += edge.wake(now)
                 self.timers.note(edge)
         effects += self.rounds.advance(now)
-        if now >= self.ending.due_at:
-            self.ending.due_at = NEVER
-            effects += [effect for peer in self.ending.untold() for effect in self.edges[peer].announce()]
+        if now >= self.census.due_at:
+            self.census.due_at = NEVER
+            effects += [effect for peer in self.census.untold() for effect in self.edges[peer].announce()]
         if now >= self.lives.due_at:
             effects += self.hearsay.pass_on_due(now)
         return effects
@@ -136,7 +138,7 @@ class Core:
     def deadline(self) -> float | None:
         """When `wake` must be called next, None for never."""
         next_at, due = self.timers.next_at, self.rounds.due
-        next_at = min(due, next_at, self.ending.due_at, self.lives.due_at)
+        next_at = min(due, next_at, self.census.due_at, self.lives.due_at)
         return None if next_at == NEVER else next_at
 
     def standings(self, now: float) -> dict[int, View]:

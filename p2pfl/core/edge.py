@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from p2pfl.core.census import Census
 from p2pfl.core.effects import Alarm, Effect, NoteLife
-from p2pfl.core.ending import Ending
 from p2pfl.core.events import EngineResult
 from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
 from p2pfl.core.facts import NEVER, Facts
@@ -35,7 +35,7 @@ class Edge:
     """`siblings` are all edges of the node, this one included."""
 
     __slots__ = (
-        "ending",
+        "census",
         "exchange",
         "facts",
         "hearsay",
@@ -58,7 +58,7 @@ class Edge:
         initiates: bool,
         facts: Facts,
         settings: Settings,
-        ending: Ending,
+        census: Census,
         hearsay: Hearsay,
         start: Start,
         turns: Turns,
@@ -69,13 +69,13 @@ class Edge:
     ) -> None:
         self.peer = peer
         self.facts = facts
-        self.ending = ending
+        self.census = census
         self.hearsay = hearsay
         self.siblings = siblings
         self.start = start
         """This node's own process, as it is told in Hello."""
         self.line = EdgeLine(peer=peer, exchanges_per_s=settings.exchanges_per_s, news=news_bucket(settings.members))
-        self.progress = Progress(peer=peer, facts=facts, ending=ending, turns=turns)
+        self.progress = Progress(peer=peer, facts=facts, census=census, turns=turns)
         patience = Patience(settings.max_wait_s)
         self.service = Service(peer=peer, facts=facts, turns=turns, usual=usual, patience=patience)
         parts: dict[str, Any] = {
@@ -120,7 +120,7 @@ class Edge:
         if self.exchange.busy or greeting.number is None or greeting.mine is not None:
             return []
         facts, own = self.facts, self.hearsay.lives.own
-        begun, through = self.ending.tell(self.peer)
+        begun, through = self.census.tell(self.peer)
         hello = self.exchange.record.hello(
             version=facts.version,
             closing=facts.closing,
@@ -131,7 +131,7 @@ class Edge:
             life=own.name,
             process=self.start.name,
             trained=facts.trained,
-            bound=self.ending.bound,
+            bound=self.census.bound,
             begun=begun,
             through=through,
         )
@@ -161,7 +161,7 @@ class Edge:
             return self.line.send(Done(version=self.facts.version))
         facts = self.facts
         changed = (facts.version, facts.closing, facts.level) != (mine.version, mine.closing, mine.level)
-        return self.announce() if changed or self.ending.has_news_for(self.peer) else []
+        return self.announce() if changed or self.census.has_news_for(self.peer) else []
 
     # -- what is heard --------------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class Edge:
     def tick(self, now: float) -> list[Effect]:
         """Exchange the new version (a responder asks for it) in the edge's turn; always tell of closing rounds."""
         service = self.service
-        tells = self.facts.closing is not None or self.ending.has_news_for(self.peer)
+        tells = self.facts.closing is not None or self.census.has_news_for(self.peer)
         if self.exchange.initiates:
             return (self.announce() if tells else []) + self.exchange.begin_if_wanted(now)
         asks = service.has_turn
@@ -292,15 +292,15 @@ class Edge:
         """An `answer` to news has none itself: two who cannot agree would answer each other for ever."""
         if not self.is_open:
             return []
-        facts, ending = self.facts, self.ending
-        begun, through = (b"", b"") if answer or not ending.has_news_for(self.peer) else ending.tell(self.peer)
+        facts, census = self.facts, self.census
+        begun, through = (b"", b"") if answer or not census.has_news_for(self.peer) else census.tell(self.peer)
         ready = Ready(
             version=facts.version,
             closing=facts.closing,
             level=facts.settled if facts.level is None else facts.level,
             trained=facts.trained,
-            bound=ending.bound,
-            known=ending.digest,
+            bound=census.bound,
+            known=census.digest,
             begun=begun,
             through=through,
         )

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from p2pfl.core.census import Census
 from p2pfl.core.edge import Edge
-from p2pfl.core.ending import Ending
 from p2pfl.core.exchange import Exchange
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
@@ -74,7 +74,7 @@ class Neighbors:
     start: Start
     facts: Facts
     settings: Settings
-    ending: Ending
+    census: Census
     hearsay: Hearsay
     lines: dict[int, EdgeLine]
     edges: dict[int, Edge] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Neighbors:
             initiates=self.index < peer,
             facts=self.facts,
             settings=self.settings,
-            ending=self.ending,
+            census=self.census,
             hearsay=self.hearsay,
             start=self.start,
             turns=turns,

@@ -67,7 +67,7 @@ class Rounds:
         self.training = Training(facts, settings, Pace(edges, facts, settings), elapsed_before_s)
         self.tick = Tick(edges, usual, settings)
         self.mixing = Mixing(edges, facts, settings)
-        self.company = Company(edges, facts, settings, ending)
+        self.company = Company(edges, facts, settings, ending.census)
         self.phase = Phase.WAITING
         self.phase_from = 0.0
         self.working = True
@@ -116,7 +116,7 @@ class Rounds:
             return [each for one in asking for each in one.resync(one.record.incarnation + 1, text, now, notice=True)]
         if self.facts.rounds:
             known = [peer for peer, one in exchanges.items() if one.record.seq or one.record.incarnation]
-            self.ending.remember(known, now)
+            self.ending.census.remember(known, now)
         return []
 
     def _trained(self, event: RoundTrained, now: float) -> list[Effect]:
@@ -138,7 +138,7 @@ class Rounds:
         if not event.for_good or training.out_of_budget:
             return []
         training.out_of_budget = event.why
-        self.ending.complete(now)
+        self.ending.census.complete(now)
         text = f"nothing more is trained after round {self.facts.rounds}: {event.why}"
         if event.planned:
             return [Alarm(kind="budget-spent", peer=None, text=text, notice=True)]
@@ -229,7 +229,7 @@ class Rounds:
     @property
     def unfinished(self) -> list[int]:
         """The other members that were not through when training ended; none before."""
-        bits = 0 if self.ending.ended_by is None else self.company.unfinished & ~self.ending.own
+        bits = 0 if self.ending.ended_by is None else self.company.unfinished & ~self.ending.census.own
         return [member for member in range(bits.bit_length()) if bits >> member & 1]
 
     def _enter(self, phase: Phase, now: float) -> None:
@@ -273,7 +273,7 @@ class Rounds:
     def _train(self, now: float) -> list[Effect]:
         training, ending = self.training, self.ending
         if training.begin(now):
-            ending.begin(now)
+            ending.census.begin(now)
         effects = self._look_whether_enough(now)
         reason, news = self._reason_to_end(now)
         effects += news
@@ -299,7 +299,7 @@ class Rounds:
         if enough is None:
             return []
         was_through = self.ending.is_through
-        self.ending.complete(now)
+        self.ending.census.complete(now)
         if was_through or self.settings.stop is None:
             return []
         text = f"this node has trained enough after round {self.facts.rounds}: {enough}"
@@ -310,7 +310,7 @@ class Rounds:
         edges, settings = self.edges.values(), self.settings
         there = sum(edge.is_open for edge in edges)
         around = [edge for edge in edges if edge.line.was_there(now, settings.linger_s)]
-        left = () if self.ending.is_through else [edge.peer for edge in around if self.ending.lags(edge.peer)]
+        left = () if self.ending.is_through else [edge.peer for edge in around if self.ending.census.lags(edge.peer)]
         training = sum(1 << edge.peer for edge in around if edge.peer in left or not edge.progress.has_stopped)
         out = sum(1 << edge.peer for edge in edges if edge.line.standing.is_out)
         stopped = not training and there >= settings.profile.words_needed

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from p2pfl.core.amending import Amending
 from p2pfl.core.census import Census
-from p2pfl.core.edge import Edge
+from p2pfl.core.edge import Common, Edge
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending
 from p2pfl.core.events import (
@@ -28,10 +28,10 @@ from p2pfl.core.events import (
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.line import INBOX, EdgeLine
-from p2pfl.core.lives import NO_START, Life, Lives, Start
+from p2pfl.core.lives import NO_START, Lives, Start
+from p2pfl.core.memory import NO_MEMORY, Memory
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.neighbors import Neighbors
-from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.settings import Settings
@@ -42,9 +42,8 @@ from p2pfl.core.standing import View
 class Core:
     """One node's decisions.
 
-    `turns` lists the rounds of each edge that is not always used. `records` and `lives` are what the disk remembers;
-    `fresh` says that it is empty. `start` names this process and its life. `ended`: the federation is over for this
-    node, which only answers late neighbors. `durable`: state must be on disk before a message that depends on it.
+    `turns` lists the rounds of each edge that is not always used; `memory` is what the disk remembers. `start` names
+    this process and its life. `durable`: state must be on disk before a message that depends on it.
     """
 
     def __init__(
@@ -55,64 +54,41 @@ class Core:
         settings: Settings,
         samples: float,
         turns: Mapping[int, Turns] | None = None,
-        fresh: bool = True,
-        version: int = 0,
-        rounds: int = 0,
-        elapsed_s: float = 0.0,
-        alone: int = 0,
-        best: Best | None = None,
-        ended: bool = False,
+        memory: Memory = NO_MEMORY,
         durable: bool = True,
-        records: Mapping[int, EdgeRecord] | None = None,
         start: Start = NO_START,
-        lives: Mapping[int, Life] | None = None,
     ) -> None:
         peers = sorted(neighbors)
-        known = records or {}
         given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
         self.settings = settings = replace(settings)
         self.durable = durable
         self.facts = Facts(
-            degree=settings.profile.degree(given), samples=samples, version=version, rounds=rounds, alone=alone
+            degree=settings.profile.degree(given),
+            samples=samples,
+            version=memory.version,
+            rounds=memory.rounds,
+            alone=memory.alone,
         )
-        self.facts.trained = rounds if settings.rounds is not None else int(elapsed_s)
-        self.facts.joining = not ended  # until it begins: its model may be one that the others have left behind
-        if ended:
+        self.facts.trained = memory.rounds if settings.rounds is not None else int(memory.elapsed_s)
+        self.facts.joining = not memory.ended  # until it begins: its model may be one that the others have left behind
+        if memory.ended:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
         self.census = Census(index, peers, settings)
         self.ending = Ending(self.census, settings)
-        self.lives = Lives(index, start.life, dict(lives or {}))
+        self.lives = Lives(index, start.life, dict(memory.lives))
         lines: dict[int, EdgeLine] = {}
         self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
-        self.neighbors = Neighbors(
-            index=index,
-            start=start,
-            facts=self.facts,
-            settings=settings,
-            census=self.census,
-            hearsay=self.hearsay,
-            lines=lines,
-        )
+        common = Common(facts=self.facts, settings=settings, census=self.census, hearsay=self.hearsay, start=start)
+        self.neighbors = Neighbors(index, common, lines)
         for peer in peers:
-            self.neighbors.add(peer, known.get(peer) or EdgeRecord(), given[peer])
+            self.neighbors.add(peer, memory.records.get(peer) or EdgeRecord(), given[peer])
         self.edges: Mapping[int, Edge] = self.neighbors.edges
         self.timers = self.neighbors.timers
         self.resigned = self.retired = False
         """Whether this node has stopped because another process has its key, or because it was removed."""
         self.amending = Amending(self.neighbors)
-        self.rounds = Rounds(
-            edges=self.edges,
-            usual=self.neighbors.usual,
-            facts=self.facts,
-            settings=settings,
-            ending=self.ending,
-            hearsay=self.hearsay,
-            amending=self.amending,
-            fresh=fresh,
-            elapsed_before_s=elapsed_s,
-        )
-        self.rounds.training.best = best
+        self.rounds = Rounds(common, self.ending, self.amending, memory)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; `now` is monotonic, in seconds. Also runs whatever timers are due."""
@@ -174,7 +150,7 @@ class Core:
             return self._storage(event)
         if self.index not in event.settings.retired:
             return self.amending.ask(event)
-        effects = self.rounds.retire(now)
+        effects = self.rounds.leave(_REMOVED, now, retired=True)
         self.retired = self.retired or bool(effects)
         return effects
 
@@ -186,7 +162,7 @@ class Core:
         there = sum(edge.is_open for edge in self.edges.values())
         # Two copies are heard by all neighbors that are there: the word of one is enough where there is but one.
         needed = max(self.settings.profile.words_needed, min(2, there))
-        effects = self.rounds.resign(now) if votes >= needed else []
+        effects = self.rounds.leave(_TWO_PLACES, now, resigned=True) if votes >= needed else []
         self.resigned = self.resigned or bool(effects)
         return effects
 
@@ -208,6 +184,16 @@ class Core:
         return effects
 
 
+_REMOVED = Alarm(
+    kind="removed",
+    peer=None,
+    text="this node was removed from the federation: nobody exchanges with it any more, and it stops",
+)
+_TWO_PLACES = Alarm(
+    kind="two-places",
+    peer=None,
+    text="one key speaks from two places: another process has this node's key and began earlier; this one stops",
+)
 _OF_ALL_EDGES = (LivesTold, Resign)
 _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
     MessageReceived: lambda edge, event, now: edge.receive(event.session, event.message, now),
@@ -228,7 +214,7 @@ def check_invariants(node: Core) -> None:
         raise AssertionError(f"node {node.index}: the next timer is another one")
     patient = [edge.service.patience.exchange_s for edge in edges if edge.is_open]
     times = sorted(exchange_s for exchange_s in patient if exchange_s)
-    if node.neighbors.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
+    if node.neighbors.common.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
         raise AssertionError(f"node {node.index}: the median of the live edges is another one")
 
 

@@ -7,6 +7,7 @@ lives.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from p2pfl.core.census import Census
@@ -31,11 +32,28 @@ _BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
 """Messages that are heard before both greetings are judged: they say nothing about the edge."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What all edges of a node have in common, and its rounds know too. The maps are in the order of the neighbors."""
+
+    facts: Facts
+    settings: Settings
+    census: Census
+    hearsay: Hearsay
+    start: Start
+    """This node's own process, as it is told in Hello."""
+    edges: dict[int, Edge] = field(default_factory=dict)
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    usual: UsualTime = field(default_factory=UsualTime)
+    engine_time: EngineTime = field(default_factory=EngineTime)
+
+
 class Edge:
-    """`siblings` are all edges of the node, this one included."""
+    """One edge of a node, which shares `common` with the others."""
 
     __slots__ = (
         "census",
+        "common",
         "exchange",
         "facts",
         "hearsay",
@@ -45,39 +63,20 @@ class Edge:
         "peer",
         "progress",
         "service",
-        "siblings",
-        "start",
         "telling",
     )
 
-    def __init__(
-        self,
-        peer: int,
-        record: EdgeRecord,
-        *,
-        initiates: bool,
-        facts: Facts,
-        settings: Settings,
-        census: Census,
-        hearsay: Hearsay,
-        start: Start,
-        turns: Turns,
-        usual: UsualTime,
-        engine_time: EngineTime,
-        siblings: Mapping[int, Edge],
-        exchanges: Mapping[int, Exchange],
-    ) -> None:
+    def __init__(self, peer: int, record: EdgeRecord, common: Common, *, initiates: bool, turns: Turns) -> None:
+        facts, settings = common.facts, common.settings
         self.peer = peer
+        self.common = common
         self.facts = facts
-        self.census = census
-        self.hearsay = hearsay
-        self.siblings = siblings
-        self.start = start
-        """This node's own process, as it is told in Hello."""
+        self.census = common.census
+        self.hearsay = common.hearsay
         self.line = EdgeLine(peer=peer, exchanges_per_s=settings.exchanges_per_s, news=news_bucket(settings.members))
-        self.progress = Progress(peer=peer, facts=facts, census=census, turns=turns)
+        self.progress = Progress(peer=peer, facts=facts, census=common.census, turns=turns)
         patience = Patience(settings.max_wait_s)
-        self.service = Service(peer=peer, facts=facts, turns=turns, usual=usual, patience=patience)
+        self.service = Service(peer=peer, facts=facts, turns=turns, usual=common.usual, patience=patience)
         parts: dict[str, Any] = {
             "line": self.line,
             "facts": facts,
@@ -86,10 +85,12 @@ class Edge:
             "service": self.service,
             "weighing": Weighing(facts=facts, turns=turns, weigh=settings.staleness),
             "bucket": TokenBucket(settings.exchanges_per_s),
-            "engine_time": engine_time,
+            "engine_time": common.engine_time,
             "record": record,
         }
-        self.exchange = ExchangeInitiator(siblings=exchanges, **parts) if initiates else ExchangeResponder(**parts)
+        self.exchange = (
+            ExchangeInitiator(siblings=common.exchanges, **parts) if initiates else ExchangeResponder(**parts)
+        )
         self.telling = TokenBucket(TELLS_PER_S)
         self.outlived = False
         """Whether the neighbor is heard to have lost what this end remembers of the edge."""
@@ -129,7 +130,7 @@ class Edge:
             have_yours=greeting.theirs is not None,
             generation=own.generation,
             life=own.name,
-            process=self.start.name,
+            process=self.common.start.name,
             trained=facts.trained,
             bound=self.census.bound,
             begun=begun,
@@ -194,7 +195,7 @@ class Edge:
                 return self._hear_lives(message, now)
             case Resign():  # acted upon by the node as a whole: where neighbors may lie, one alone must not end it
                 is_later = 1000 * (now - self.facts.started_at) < message.other_ms
-                self.line.copies.told_to_resign |= message.process == self.start.name and is_later
+                self.line.copies.told_to_resign |= message.process == self.common.start.name and is_later
                 return []
         return self.exchange.hear(message, now)
 
@@ -245,8 +246,9 @@ class Edge:
             said, is_over = hearsay.hear(self.line, member, life, now)
             effects += said
             if is_over:
-                self.siblings[member].outlived = True
-                effects += self.siblings[member].renew(now)
+                own_edge = self.common.edges[member]
+                own_edge.outlived = True
+                effects += own_edge.renew(now)
         return effects + hearsay.pass_on_due(now)
 
     def renew(self, now: float) -> list[Effect]:

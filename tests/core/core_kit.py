@@ -16,6 +16,7 @@ from p2pfl.core.events import (
     SessionOpened,
     Started,
 )
+from p2pfl.core.memory import Memory
 from p2pfl.core.messages import Hello, Reply, Request, request_digest
 from p2pfl.core.profiles import Conservative, Robust
 from p2pfl.core.records import NO_CHAIN
@@ -120,11 +121,8 @@ def make_node(
         neighbors=neighbors,
         settings=settings(**changes),
         samples=samples,
-        fresh=fresh,
-        version=version,
-        rounds=rounds_done,
-        records=records,
         durable=durable,
+        memory=Memory(fresh=fresh, version=version, rounds=rounds_done, records=records or {}),
     )
     node.facts.joining = young
     return node

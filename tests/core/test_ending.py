@@ -11,6 +11,7 @@ from p2pfl.core.census import MOST_TELLS, Census, bitmap
 from p2pfl.core.core import Core
 from p2pfl.core.ending import LONGEST_MULTIPLE, Ending, Reason
 from p2pfl.core.facts import Phase
+from p2pfl.core.memory import Memory
 from p2pfl.core.records import EdgeRecord
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -49,11 +50,7 @@ def test_who_had_begun_before_a_restart_is_waited_for():
             neighbors=[1, 2],
             settings=settings(rounds=9),
             samples=30.0,
-            fresh=False,
-            version=9,
-            rounds=9,
-            elapsed_s=80.0,
-            records=records,
+            memory=Memory(fresh=False, version=9, rounds=9, elapsed_s=80.0, records=records),
         )
         started(node)
         open_session(node, 1, greeting=hello(version=9, level=None, trained=9, begun=b"\x02", through=b"\x02"))

@@ -18,6 +18,7 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
 from sim.host import Host, HostPace, HostPlan, NodeEngine, Watch
 from sim.kernel import Kernel
+from sim.links import lay
 from sim.network import Network
 from sim.purse import Purse
 from sim.trace import Trace, TraceKind
@@ -75,11 +76,8 @@ class Cluster(Generic[E]):
         self.trace = Trace()
         self.network = Network(
             kernel=self.kernel,
-            links=around.links,
-            slow=around.slow,
-            seed=around.seed,
-            body_bytes=around.body_bytes,
-            tokens=around.tokens,
+            spec=around.links,
+            links=lay(around.body_bytes, around.links, around.slow, around.seed, tokens=around.tokens),
             deliver=self.deliver if around.check else self._deliver,
             alive=lambda index: self.hosts[index].alive,
             accepts=lambda index, peer: self.hosts[index].accepts(peer),

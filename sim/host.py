@@ -38,10 +38,9 @@ from p2pfl.core.effects import (
 )
 from p2pfl.core.events import Amended, Event, ReplyRefused, RequestRefused, RoundCommitted, RoundTrained, Started
 from p2pfl.core.facts import Phase
-from p2pfl.core.lives import Life, Start
+from p2pfl.core.lives import Start
+from p2pfl.core.memory import Memory
 from p2pfl.core.messages import Message
-from p2pfl.core.patience import Best
-from p2pfl.core.records import EdgeRecord
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
 from p2pfl.reporting.status import MeanAndMax
@@ -221,15 +220,8 @@ class Host(Generic[E_co]):
             turns=self.plan.turns,
             settings=self.plan.settings,
             samples=boot.samples,
-            fresh=boot.fresh,
-            version=boot.version,
-            rounds=boot.rounds,
-            elapsed_s=boot.elapsed_s,
-            alone=boot.alone,
-            best=boot.best,
+            memory=boot,
             start=boot.start,
-            lives=boot.lives,
-            records=boot.records,
         )
         self._note(TraceKind.STARTED, self.life)
         self.take(Started())
@@ -361,19 +353,11 @@ class Host(Generic[E_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boot:
-    """What the disk says at a start; `records` and `lives` belong to the core alone."""
+class Boot(Memory):
+    """What the disk says at a start, and as whom the node starts."""
 
-    fresh: bool
     samples: int
-    version: int
-    rounds: int
-    elapsed_s: float
-    alone: int
     start: Start
-    lives: dict[int, Life]
-    records: Mapping[int, EdgeRecord]
-    best: Best | None = None
 
 
 class NodeEngine(Protocol):

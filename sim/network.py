@@ -13,9 +13,9 @@ from functools import partial
 from p2pfl.core.events import Event, MessageReceived, SessionClosed, SessionOpened
 from p2pfl.core.messages import Message
 from sim.kernel import Kernel
-from sim.links import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, Edge, Link, Traffic, Way, lay, whole_ns
+from sim.links import GOODBYE_BYTES, LOWER_OPENING_BYTES, UPPER_OPENING_BYTES, Edge, Link, Traffic, Way, whole_ns
 from sim.trace import MESSAGE_CODES, Trace, TraceKind, message_number
-from sim.worlds.model import LinkSpec, SlowNodes
+from sim.worlds.model import LinkSpec
 
 # An enumeration's members are slow to add to.
 SENT, LOST, DUPLICATED, DELIVERED = (
@@ -26,42 +26,58 @@ ELSEWHERE = -1
 Groups = tuple[tuple[int, ...], ...]
 
 
+class Separations:
+    """Groups of nodes that do not reach each other, as long as they last. Who is in no group is in one more."""
+
+    def __init__(self) -> None:
+        self.standing: list[tuple[Groups, dict[int, int]]] = []
+
+    def add(self, groups: Groups) -> None:
+        self.standing.append((groups, {node: place for place, group in enumerate(groups) for node in group}))
+
+    def end(self, groups: Groups | None) -> None:
+        """The oldest that has these groups; None: all."""
+        ended = next((one for one in self.standing if one[0] == groups), None)
+        self.standing = [] if groups is None else [one for one in self.standing if one is not ended]
+
+    def divide(self, edge: Edge) -> bool:
+        """Whether one of them stands between its ends."""
+        a, b = edge
+        return any(place.get(a, ELSEWHERE) != place.get(b, ELSEWHERE) for _, place in self.standing)
+
+
 class Network:
     """All links of a world; `deliver(index, event)` hands an event to a host, `alive(index)` tells if it runs, and
     `accepts(index, peer)` if it takes that one for a neighbor.
 
-    `body_bytes` has every edge, in the order of the graph's, with the largest body that goes over it. With `tokens` the
-    bodies of messages are tokens, each for a payload of that size.
+    `links` has every edge, in the order of the graph's: see `lay`.
     """
 
     def __init__(
         self,
         *,
         kernel: Kernel,
-        links: LinkSpec,
-        slow: tuple[SlowNodes, ...] = (),
-        seed: int,
-        body_bytes: Mapping[Edge, int],
+        spec: LinkSpec,
+        links: Mapping[Edge, Link],
         deliver: Callable[[int, Event], None],
         alive: Callable[[int], bool],
         accepts: Callable[[int, int], bool] = lambda _index, _peer: True,
-        tokens: bool = False,
         trace: Trace | None = None,
     ) -> None:
         self.kernel = kernel
-        self.spec = links
+        self.spec = spec
         self.deliver = deliver
         self.alive = alive
         self.accepts = accepts
         self.trace = trace
-        self.links = lay(body_bytes, links, slow, seed, tokens=tokens)
+        self.links = links
         self.sessions = 0
         self.quiet = False
         """Whether loss, duplication and reordering are over."""
-        self._jitter_ns = whole_ns(links.jitter_s)
-        self._redial_ns = whole_ns(links.redial_s)
-        self._drops = links.loss > 0 or links.duplication > 0
-        self._partitions: list[tuple[Groups, dict[int, int]]] = []
+        self._jitter_ns = whole_ns(spec.jitter_s)
+        self._redial_ns = whole_ns(spec.redial_s)
+        self._drops = spec.loss > 0 or spec.duplication > 0
+        self._separations = Separations()
         self._ways: dict[int, dict[int, Way]] = {}
         for link in self.links.values():
             for way in link.ways:
@@ -72,7 +88,7 @@ class Network:
     def open(self, edge: Edge) -> None:
         """Bring a session up, if both ends run; the two ends notice at slightly different times."""
         link = self.links[edge]
-        if link.session or self._apart(edge) or not all(self.alive(end) for end in edge):
+        if link.session or self._separations.divide(edge) or not all(self.alive(end) for end in edge):
             return
         if not (self.accepts(*edge) and self.accepts(*reversed(edge))):
             return
@@ -127,26 +143,21 @@ class Network:
     def separate(self, groups: Groups) -> None:
         """Cut every session between nodes of different groups, and let none open until `rejoin`.
 
-        Who is in no group is in one more. Separations add up: a link works while none of them divides it.
+        Separations add up: a link works while none of them divides it.
         """
-        self._partitions.append((groups, {node: place for place, group in enumerate(groups) for node in group}))
-        self._note(TraceKind.SEPARATED, 0, 0, len(self._partitions))
+        self._separations.add(groups)
+        self._note(TraceKind.SEPARATED, 0, 0, len(self._separations.standing))
         for link in self.links.values():
-            if link.session and self._apart(link.edge):
+            if link.session and self._separations.divide(link.edge):
                 self.cut(link.edge, redial=False)
 
     def rejoin(self, groups: Groups | None = None) -> None:
         """End that separation, or all of them: the links that it divided are tried again, as after any death."""
-        divided = [edge for edge in self.links if self._apart(edge)]
-        ended = next((p for p in self._partitions if p[0] == groups), None)
-        self._partitions = [] if groups is None else [p for p in self._partitions if p is not ended]
-        self._note(TraceKind.REJOINED, 0, 0, len(self._partitions))
+        divided = [edge for edge in self.links if self._separations.divide(edge)]
+        self._separations.end(groups)
+        self._note(TraceKind.REJOINED, 0, 0, len(self._separations.standing))
         for edge in divided:
             self._redial(edge)
-
-    def _apart(self, edge: Edge) -> bool:
-        a, b = edge
-        return any(place.get(a, ELSEWHERE) != place.get(b, ELSEWHERE) for _, place in self._partitions)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 

@@ -63,11 +63,11 @@ class Amending:
 
     def take_effect(self, phase: Phase, now: float) -> list[Effect]:
         """Between two rounds. What the engine is asked for comes before whatever the new edges want."""
-        event, around = self.asked, self.neighbors
+        event, around, common = self.asked, self.neighbors, self.neighbors.common
         if event is None:
             return []
         self.asked = None
-        settings, bound_before = around.settings, around.ending.bound
+        settings, bound_before = common.settings, common.census.bound
         effects: list[Effect] = []
         dropped = tuple(peer for peer in around.edges if peer not in event.neighbors)
         for peer in dropped:
@@ -75,13 +75,13 @@ class Amending:
             around.remove(peer)
         settings.adopt(replace(event.settings, rounds=settings.rounds) if phase in OVER else event.settings)
         turns = {peer: event.turns.get(peer, ALWAYS) for peer in event.neighbors}
-        around.facts.degree = settings.profile.degree(turns)
+        common.facts.degree = settings.profile.degree(turns)
         for peer, edge in around.edges.items():
             edge.take_turns(turns[peer])
         added = tuple(peer for peer in event.neighbors if peer not in around.edges)
         for peer in added:
             around.add(peer, EdgeRecord(), turns[peer])
-        around.ending.amend(event.neighbors, bound_before, now)
+        common.census.amend(event.neighbors, bound_before, now)
         effects.append(ChangeEdges(added=added, dropped=dropped))
         return effects + [effect for peer in added for effect in self._open(around.edges[peer], now)]
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from p2pfl.core.census import Census
 from p2pfl.core.edge import Edge, announce
 from p2pfl.core.effects import Alarm, Effect
-from p2pfl.core.ending import ROUNDS_OF_SILENCE, Ending
+from p2pfl.core.ending import ROUNDS_OF_SILENCE
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.settings import Settings
 
@@ -29,7 +30,7 @@ class Company:
     edges: Mapping[int, Edge]
     facts: Facts
     settings: Settings
-    ending: Ending
+    census: Census
     unfinished: int = field(default=0, init=False)
     rests: bool = field(default=False, init=False)
     """Whether everybody who takes part is through, as far as this node can know."""
@@ -73,7 +74,7 @@ class Company:
 
     def _limit_s(self, edge: Edge, least_s: float) -> float:
         """Long rounds and slow lines have more time."""
-        usual_s = max(self.ending.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
+        usual_s = max(self.census.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
         return max(least_s, ROUNDS_OF_SILENCE * usual_s)
 
     def _idle_from(self, edge: Edge) -> float:
@@ -81,17 +82,17 @@ class Company:
 
         Never where it was not met since this node started: it is not judged.
         """
-        service, since = edge.service, self.ending.claims[edge.peer].progress_at
+        service, since = edge.service, self.census.claims[edge.peer].progress_at
         if since is None or not self.unfinished >> edge.peer & 1:
             return NEVER
         return min(since, service.unanswered_from) if service.is_mute else since
 
     def _level(self, now: float) -> int | None:
         """None: there is nothing to tell, or somebody has yet to do its rounds."""
-        if not (self.unfinished and self.ending.is_half_through and self.ending.is_through):
+        if not (self.unfinished and self.census.half_at is not None and self.census.is_through):
             return None
         away, near = self.away(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
-        met = _bits(edge.peer for edge in near if self.ending.claims[edge.peer].progress_at is not None)
+        met = _bits(edge.peer for edge in near if self.census.claims[edge.peer].progress_at is not None)
         if self.unfinished & met & ~away:
             return None
         there = [edge.progress for edge in near if edge.is_open and not away >> edge.peer & 1]

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from p2pfl.core.amending import Amending
+from p2pfl.core.census import Census
 from p2pfl.core.course import Course
-from p2pfl.core.edge import Edge
+from p2pfl.core.edge import Common, Edge
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending
 from p2pfl.core.events import (
@@ -29,9 +30,9 @@ from p2pfl.core.facts import NEVER, Facts, Phase
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.line import INBOX, EdgeLine
 from p2pfl.core.lives import NO_START, Life, Lives, Start
+from p2pfl.core.memory import NO_MEMORY, Memory
 from p2pfl.core.messages import LivesTold, Resign
 from p2pfl.core.neighbors import Neighbors
-from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.rounds import RoundEvent, Rounds
 from p2pfl.core.settings import Settings
@@ -43,9 +44,8 @@ from p2pfl.core.tick import Mixing
 class Core(Course):
     """One node's decisions.
 
-    `turns` lists the rounds of each edge that is not always used. `records` and `lives` are what the disk remembers;
-    `fresh` says that it is empty. `start` names this process and its life. `ended`: the federation is over for this
-    node, which only answers late neighbors. `durable`: state must be on disk before a message that depends on it.
+    `turns` lists the rounds of each edge that is not always used; `memory` is what the disk remembers. `start` names
+    this process and its life. `durable`: state must be on disk before a message that depends on it.
     """
 
     def __init__(
@@ -56,61 +56,39 @@ class Core(Course):
         settings: Settings,
         samples: float,
         turns: Mapping[int, Turns] | None = None,
-        fresh: bool = True,
-        version: int = 0,
-        rounds: int = 0,
-        elapsed_s: float = 0.0,
-        alone: int = 0,
-        best: Best | None = None,
-        ended: bool = False,
+        memory: Memory = NO_MEMORY,
         durable: bool = True,
-        records: Mapping[int, EdgeRecord] | None = None,
         start: Start = NO_START,
-        lives: Mapping[int, Life] | None = None,
     ) -> None:
         peers = sorted(neighbors)
-        known = records or {}
         given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
         self.settings = settings = replace(settings)
         self.durable = durable
         self.facts = Facts(
-            degree=settings.profile.degree(given), samples=samples, version=version, rounds=rounds, alone=alone
+            degree=settings.profile.degree(given),
+            samples=samples,
+            version=memory.version,
+            rounds=memory.rounds,
+            alone=memory.alone,
         )
-        self.facts.trained = rounds if settings.rounds is not None else int(elapsed_s)
-        self.facts.joining = not ended  # until it begins: its model may be one that the others have left behind
-        if ended:
+        self.facts.trained = memory.rounds if settings.rounds is not None else int(memory.elapsed_s)
+        self.facts.joining = not memory.ended  # until it begins: its model may be one that the others have left behind
+        if memory.ended:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
-        self.ending = Ending(index, peers, settings)
-        self.lives = Lives(index, start.life, dict(lives or {}))
+        self.census = Census(index, peers, settings)
+        self.ending = Ending(self.census, settings)
+        self.lives = Lives(index, start.life, dict(memory.lives))
         lines: dict[int, EdgeLine] = {}
         self.hearsay = Hearsay(self.lives, lines, self.facts, settings)
-        self.neighbors = Neighbors(
-            index=index,
-            start=start,
-            facts=self.facts,
-            settings=settings,
-            ending=self.ending,
-            hearsay=self.hearsay,
-            lines=lines,
-        )
+        common = Common(facts=self.facts, settings=settings, census=self.census, hearsay=self.hearsay, start=start)
+        self.neighbors = Neighbors(index, common, lines)
         for peer in peers:
-            self.neighbors.add(peer, known.get(peer) or EdgeRecord(), given[peer])
+            self.neighbors.add(peer, memory.records.get(peer) or EdgeRecord(), given[peer])
         self.edges: Mapping[int, Edge] = self.neighbors.edges
         self.timers = self.neighbors.timers
         self.amending = Amending(self.neighbors)
-        self.rounds = Rounds(
-            edges=self.edges,
-            usual=self.neighbors.usual,
-            facts=self.facts,
-            settings=settings,
-            ending=self.ending,
-            hearsay=self.hearsay,
-            amending=self.amending,
-            fresh=fresh,
-            elapsed_before_s=elapsed_s,
-        )
-        self.rounds.training.best = best
+        self.rounds = Rounds(common, self.ending, self.amending, memory)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; `now` is monotonic, in seconds. Also runs whatever timers are due."""
@@ -126,9 +104,9 @@ class Core(Course):
                 effects += edge.wake(now)
                 self.timers.note(edge)
         effects += self.rounds.advance(now)
-        if now >= self.ending.due_at:
-            self.ending.due_at = NEVER
-            effects += [effect for peer in self.ending.untold() for effect in self.edges[peer].announce()]
+        if now >= self.census.due_at:
+            self.census.due_at = NEVER
+            effects += [effect for peer in self.census.untold() for effect in self.edges[peer].announce()]
         if now >= self.lives.due_at:
             effects += self.hearsay.pass_on_due(now)
         return effects
@@ -136,7 +114,7 @@ class Core(Course):
     def deadline(self) -> float | None:
         """When `wake` must be called next, None for never."""
         next_at, due = self.timers.next_at, self.rounds.due
-        next_at = min(due, next_at, self.ending.due_at, self.lives.due_at)
+        next_at = min(due, next_at, self.census.due_at, self.lives.due_at)
         return None if next_at == NEVER else next_at
 
     @property
@@ -203,7 +181,7 @@ class Core(Course):
             return self._storage(event)
         if self.index not in event.settings.retired:
             return self.amending.ask(event)
-        effects = self.rounds.retire(now)
+        effects = self.rounds.leave(_REMOVED, now, retired=True)
         self.retired = self.retired or bool(effects)
         return effects
 
@@ -215,7 +193,7 @@ class Core(Course):
         there = sum(edge.is_open for edge in self.edges.values())
         # Two copies are heard by all neighbors that are there: the word of one is enough where there is but one.
         needed = max(self.settings.profile.words_needed, min(2, there))
-        effects = self.rounds.resign(now) if votes >= needed else []
+        effects = self.rounds.leave(_TWO_PLACES, now, resigned=True) if votes >= needed else []
         self.resigned = self.resigned or bool(effects)
         return effects
 
@@ -237,6 +215,16 @@ class Core(Course):
         return effects
 
 
+_REMOVED = Alarm(
+    kind="removed",
+    peer=None,
+    text="this node was removed from the federation: nobody exchanges with it any more, and it stops",
+)
+_TWO_PLACES = Alarm(
+    kind="two-places",
+    peer=None,
+    text="one key speaks from two places: another process has this node's key and began earlier; this one stops",
+)
 _OF_ALL_EDGES = (LivesTold, Resign)
 _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
     MessageReceived: lambda edge, event, now: edge.receive(event.session, event.message, now),
@@ -257,7 +245,7 @@ def check_invariants(node: Core) -> None:
         raise AssertionError(f"node {node.index}: the next timer is another one")
     patient = [edge.service.patience.exchange_s for edge in edges if edge.is_open]
     times = sorted(exchange_s for exchange_s in patient if exchange_s)
-    if node.neighbors.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
+    if node.neighbors.common.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
         raise AssertionError(f"node {node.index}: the median of the live edges is another one")
 
 

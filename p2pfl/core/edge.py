@@ -7,10 +7,11 @@ lives.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from p2pfl.core.census import Census
 from p2pfl.core.effects import Alarm, Effect, NoteLife
-from p2pfl.core.ending import Ending
 from p2pfl.core.events import EngineResult
 from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
 from p2pfl.core.facts import NEVER, Facts
@@ -31,11 +32,28 @@ _BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
 """Messages that are heard before both greetings are judged: they say nothing about the edge."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What all edges of a node have in common, and its rounds know too. The maps are in the order of the neighbors."""
+
+    facts: Facts
+    settings: Settings
+    census: Census
+    hearsay: Hearsay
+    start: Start
+    """This node's own process, as it is told in Hello."""
+    edges: dict[int, Edge] = field(default_factory=dict)
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    usual: UsualTime = field(default_factory=UsualTime)
+    engine_time: EngineTime = field(default_factory=EngineTime)
+
+
 class Edge:
-    """`siblings` are all edges of the node, this one included."""
+    """One edge of a node, which shares `common` with the others."""
 
     __slots__ = (
-        "ending",
+        "census",
+        "common",
         "exchange",
         "facts",
         "hearsay",
@@ -45,39 +63,20 @@ class Edge:
         "peer",
         "progress",
         "service",
-        "siblings",
-        "start",
         "telling",
     )
 
-    def __init__(
-        self,
-        peer: int,
-        record: EdgeRecord,
-        *,
-        initiates: bool,
-        facts: Facts,
-        settings: Settings,
-        ending: Ending,
-        hearsay: Hearsay,
-        start: Start,
-        turns: Turns,
-        usual: UsualTime,
-        engine_time: EngineTime,
-        siblings: Mapping[int, Edge],
-        exchanges: Mapping[int, Exchange],
-    ) -> None:
+    def __init__(self, peer: int, record: EdgeRecord, common: Common, *, initiates: bool, turns: Turns) -> None:
+        facts, settings = common.facts, common.settings
         self.peer = peer
+        self.common = common
         self.facts = facts
-        self.ending = ending
-        self.hearsay = hearsay
-        self.siblings = siblings
-        self.start = start
-        """This node's own process, as it is told in Hello."""
+        self.census = common.census
+        self.hearsay = common.hearsay
         self.line = EdgeLine(peer=peer, exchanges_per_s=settings.exchanges_per_s, news=news_bucket(settings.members))
-        self.progress = Progress(peer=peer, facts=facts, ending=ending, turns=turns)
+        self.progress = Progress(peer=peer, facts=facts, census=common.census, turns=turns)
         patience = Patience(settings.max_wait_s)
-        self.service = Service(peer=peer, facts=facts, turns=turns, usual=usual, patience=patience)
+        self.service = Service(peer=peer, facts=facts, turns=turns, usual=common.usual, patience=patience)
         parts: dict[str, Any] = {
             "line": self.line,
             "facts": facts,
@@ -86,10 +85,12 @@ class Edge:
             "service": self.service,
             "weighing": Weighing(facts=facts, turns=turns, weigh=settings.staleness),
             "bucket": TokenBucket(settings.exchanges_per_s),
-            "engine_time": engine_time,
+            "engine_time": common.engine_time,
             "record": record,
         }
-        self.exchange = ExchangeInitiator(siblings=exchanges, **parts) if initiates else ExchangeResponder(**parts)
+        self.exchange = (
+            ExchangeInitiator(siblings=common.exchanges, **parts) if initiates else ExchangeResponder(**parts)
+        )
         self.telling = TokenBucket(TELLS_PER_S)
         self.outlived = False
         """Whether the neighbor is heard to have lost what this end remembers of the edge."""
@@ -120,7 +121,7 @@ class Edge:
         if self.exchange.busy or greeting.number is None or greeting.mine is not None:
             return []
         facts, own = self.facts, self.hearsay.lives.own
-        begun, through = self.ending.tell(self.peer)
+        begun, through = self.census.tell(self.peer)
         hello = self.exchange.record.hello(
             version=facts.version,
             closing=facts.closing,
@@ -129,9 +130,9 @@ class Edge:
             have_yours=greeting.theirs is not None,
             generation=own.generation,
             life=own.name,
-            process=self.start.name,
+            process=self.common.start.name,
             trained=facts.trained,
-            bound=self.ending.bound,
+            bound=self.census.bound,
             begun=begun,
             through=through,
         )
@@ -161,7 +162,7 @@ class Edge:
             return self.line.send(Done(version=self.facts.version))
         facts = self.facts
         changed = (facts.version, facts.closing, facts.level) != (mine.version, mine.closing, mine.level)
-        return self.announce() if changed or self.ending.has_news_for(self.peer) else []
+        return self.announce() if changed or self.census.has_news_for(self.peer) else []
 
     # -- what is heard --------------------------------------------------------------------------------------------
 
@@ -194,7 +195,7 @@ class Edge:
                 return self._hear_lives(message, now)
             case Resign():  # acted upon by the node as a whole: where neighbors may lie, one alone must not end it
                 is_later = 1000 * (now - self.facts.started_at) < message.other_ms
-                self.line.copies.told_to_resign |= message.process == self.start.name and is_later
+                self.line.copies.told_to_resign |= message.process == self.common.start.name and is_later
                 return []
         return self.exchange.hear(message, now)
 
@@ -245,8 +246,9 @@ class Edge:
             said, is_over = hearsay.hear(self.line, member, life, now)
             effects += said
             if is_over:
-                self.siblings[member].outlived = True
-                effects += self.siblings[member].renew(now)
+                own_edge = self.common.edges[member]
+                own_edge.outlived = True
+                effects += own_edge.renew(now)
         return effects + hearsay.pass_on_due(now)
 
     def renew(self, now: float) -> list[Effect]:
@@ -278,7 +280,7 @@ class Edge:
     def tick(self, now: float) -> list[Effect]:
         """Exchange the new version (a responder asks for it) in the edge's turn; always tell of closing rounds."""
         service = self.service
-        tells = self.facts.closing is not None or self.ending.has_news_for(self.peer)
+        tells = self.facts.closing is not None or self.census.has_news_for(self.peer)
         if self.exchange.initiates:
             return (self.announce() if tells else []) + self.exchange.begin_if_wanted(now)
         asks = service.has_turn
@@ -292,15 +294,15 @@ class Edge:
         """An `answer` to news has none itself: two who cannot agree would answer each other for ever."""
         if not self.is_open:
             return []
-        facts, ending = self.facts, self.ending
-        begun, through = (b"", b"") if answer or not ending.has_news_for(self.peer) else ending.tell(self.peer)
+        facts, census = self.facts, self.census
+        begun, through = (b"", b"") if answer or not census.has_news_for(self.peer) else census.tell(self.peer)
         ready = Ready(
             version=facts.version,
             closing=facts.closing,
             level=facts.settled if facts.level is None else facts.level,
             trained=facts.trained,
-            bound=ending.bound,
-            known=ending.digest,
+            bound=census.bound,
+            known=census.digest,
             begun=begun,
             through=through,
         )

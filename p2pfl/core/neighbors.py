@@ -7,19 +7,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
-from p2pfl.core.edge import Edge
-from p2pfl.core.ending import Ending
-from p2pfl.core.exchange import Exchange
-from p2pfl.core.facts import NEVER, Facts
-from p2pfl.core.hearsay import Hearsay
-from p2pfl.core.limits import EngineTime, UsualTime
+from p2pfl.core.edge import Common, Edge
+from p2pfl.core.facts import NEVER
 from p2pfl.core.line import EdgeLine
-from p2pfl.core.lives import Start
 from p2pfl.core.records import EdgeRecord
-from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
 
 T = TypeVar("T")
@@ -66,51 +59,27 @@ class Timers:
         self.next_at = heap[0][0] if heap else NEVER
 
 
-@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class Neighbors:
-    """`lines` is that of `hearsay`; `start` is this node's own process."""
+    """The edges of node `index`; `lines` is that of the hearsay in `common`."""
 
-    index: int
-    start: Start
-    facts: Facts
-    settings: Settings
-    ending: Ending
-    hearsay: Hearsay
-    lines: dict[int, EdgeLine]
-    edges: dict[int, Edge] = field(default_factory=dict)
-    exchanges: dict[int, Exchange] = field(default_factory=dict)
-    usual: UsualTime = field(default_factory=UsualTime)
-    engine_time: EngineTime = field(default_factory=EngineTime)
-    timers: Timers = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.timers = Timers(self.edges)
+    def __init__(self, index: int, common: Common, lines: dict[int, EdgeLine]) -> None:
+        self.index = index
+        self.common = common
+        self.edges = common.edges
+        self.timers = Timers(common.edges)
+        self._lines = lines
 
     def add(self, peer: int, record: EdgeRecord, turns: Turns) -> None:
         """An edge without a session."""
-        edge = Edge(
-            peer,
-            record,
-            initiates=self.index < peer,
-            facts=self.facts,
-            settings=self.settings,
-            ending=self.ending,
-            hearsay=self.hearsay,
-            start=self.start,
-            turns=turns,
-            usual=self.usual,
-            engine_time=self.engine_time,
-            siblings=self.edges,
-            exchanges=self.exchanges,
-        )
+        edge = Edge(peer, record, self.common, initiates=self.index < peer, turns=turns)
         _put(self.edges, peer, edge)
-        _put(self.lines, peer, edge.line)
-        _put(self.exchanges, peer, edge.exchange)
+        _put(self._lines, peer, edge.line)
+        _put(self.common.exchanges, peer, edge.exchange)
 
     def remove(self, peer: int) -> None:
         """An edge whose session has ended, and on which the engine is not at work."""
         self.timers.forget(peer)
-        del self.edges[peer], self.lines[peer], self.exchanges[peer]
+        del self.edges[peer], self._lines[peer], self.common.exchanges[peer]
 
 
 def _put(found: dict[int, T], peer: int, value: T) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from p2pfl.core.census import Census, digest_of
 from p2pfl.core.effects import Alarm, Effect
-from p2pfl.core.ending import Ending, digest_of
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.limits import Patience, UsualTime
 from p2pfl.core.messages import Done, Hello, Ready
@@ -25,7 +25,7 @@ class Progress:
 
     peer: int
     facts: Facts = field(repr=False, compare=False)
-    ending: Ending = field(repr=False, compare=False)
+    census: Census = field(repr=False, compare=False)
     turns: Turns
     version: int = 0
     """The version that the neighbor is known to have."""
@@ -49,18 +49,18 @@ class Progress:
     def hear_hello(self, hello: Hello, now: float) -> None:
         """The first greeting of a session."""
         self.version = hello.version  # after a wipe it counts anew
-        self.ending.met(self.peer, now)
+        self.census.met(self.peer, now)
         self.first_heard = hello.version if self.first_heard is None else self.first_heard
         self.done, self.closing = hello.done, hello.closing
         self.level, self.settled = _level(hello.level), None
         self.trained = max(self.trained, hello.trained)
         known = digest_of(hello.begun, hello.through)
-        self.ending.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
+        self.census.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
 
     def hear_ready(self, ready: Ready, now: float) -> None:
         self.saw(ready.version, now)
         self.trained = max(self.trained, ready.trained)
-        self.ending.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
+        self.census.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
         self.settled = ready.level if self.level == NEVER else None
         self.level = max(self.level, _level(ready.level))
         if ready.closing is not None:
@@ -80,7 +80,7 @@ class Progress:
         """The neighbor has shown that it is in that version."""
         if version > self.version:
             self.version = version
-            self.ending.progressed(self.peer, now)
+            self.census.progressed(self.peer, now)
 
     @property
     def has_stopped(self) -> bool:

@@ -3,7 +3,7 @@
 A tick is a new version of the own model. After each, the node waits until every live edge has completed an exchange
 with it, or until that edge's patience ends (`tick`). A node that starts with no memory in a federation that has moved
 on joins first: it lets its neighbors fill its replicas and starts from their coordinate median, at the round where they
-are. When training ends stands in `ending`.
+are. When training is complete, and when it ends, stands in `completion`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import assert_never
 
 from p2pfl.core.amending import Amending
 from p2pfl.core.company import Company
-from p2pfl.core.edge import Edge, announce, is_accompanied, say_done
+from p2pfl.core.completion import Completion
+from p2pfl.core.edge import Common, Edge, announce, is_accompanied, say_done
 from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Effect, Finish, Mix, StartRound
 from p2pfl.core.ending import Ending, Reason
 from p2pfl.core.events import (
@@ -25,11 +26,10 @@ from p2pfl.core.events import (
     Started,
     StopRequested,
 )
-from p2pfl.core.facts import NEVER, Facts, Phase
-from p2pfl.core.hearsay import Hearsay
+from p2pfl.core.facts import NEVER, Phase
 from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, Gathering, Joining
-from p2pfl.core.limits import Repeats, UsualTime
-from p2pfl.core.settings import Settings
+from p2pfl.core.limits import Repeats
+from p2pfl.core.memory import Memory
 from p2pfl.core.tick import Mixing, Tick
 from p2pfl.core.training import Pace, Training
 
@@ -42,40 +42,28 @@ RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapp
 class Rounds:
     """The phases of one node, one after the other."""
 
-    def __init__(
-        self,
-        *,
-        edges: Mapping[int, Edge],
-        usual: UsualTime,
-        facts: Facts,
-        settings: Settings,
-        ending: Ending,
-        hearsay: Hearsay,
-        amending: Amending,
-        fresh: bool,
-        elapsed_before_s: float,
-    ) -> None:
-        self.edges = edges
+    def __init__(self, common: Common, ending: Ending, amending: Amending, memory: Memory) -> None:
+        edges, facts, settings = common.edges, common.facts, common.settings
+        self.edges: Mapping[int, Edge] = edges
         self.facts = facts
         self.settings = settings
-        self.ending = ending
         self.amending = amending
         self.repeats = Repeats()
         """When to say again where this node stands, in the phases in which its neighbors wait for it."""
-        self.joining = Joining(edges, facts, settings, hearsay, fresh)
+        self.joining = Joining(edges, facts, settings, common.hearsay, memory.fresh)
         self.gathering = Gathering(edges, facts, settings, self.joining, self.repeats)
-        self.training = Training(facts, settings, Pace(edges, facts, settings), elapsed_before_s)
-        self.tick = Tick(edges, usual, settings)
+        pace = Pace(edges, facts, settings)
+        self.training = Training(facts, settings, pace, memory.elapsed_s, best=memory.best)
+        self.tick = Tick(edges, common.usual, settings)
         self.mixing = Mixing(edges, facts, settings)
-        self.company = Company(edges, facts, settings, ending)
+        company = Company(edges, facts, settings, common.census)
+        self.completion = Completion(edges, settings, ending, company, self.training)
         self.phase = Phase.WAITING
         self.phase_from = 0.0
         self.working = True
         """Whether an answer of the engine or the trainer is owed, or the node has not been started."""
         self.due = NEVER
         """When `advance` must be called next."""
-        self.refused_until = 0.0
-        """A round that could not begin is not tried again before."""
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +104,7 @@ class Rounds:
             return [each for one in asking for each in one.resync(one.record.incarnation + 1, text, now, notice=True)]
         if self.facts.rounds:
             known = [peer for peer, one in exchanges.items() if one.record.seq or one.record.incarnation]
-            self.ending.remember(known, now)
+            self.completion.ending.census.remember(known, now)
         return []
 
     def _trained(self, event: RoundTrained, now: float) -> list[Effect]:
@@ -133,16 +121,8 @@ class Rounds:
         if self.phase is Phase.FINISHED:
             return []
         self.working = False
-        self.refused_until = now + IDLE_S
-        training = self.training
-        if not event.for_good or training.out_of_budget:
-            return []
-        training.out_of_budget = event.why
-        self.ending.complete(now)
-        text = f"nothing more is trained after round {self.facts.rounds}: {event.why}"
-        if event.planned:
-            return [Alarm(kind="budget-spent", peer=None, text=text, notice=True)]
-        return [Alarm(kind="no-budget", peer=None, text=text)]
+        self.training.refused_until = now + IDLE_S
+        return self.completion.run_out(event, now)
 
     def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False
@@ -182,15 +162,11 @@ class Rounds:
                 self.due = self.amending.due_at(now)
                 if now < self.due:
                     return effects
-                effects += self._amend(now)
+                self.tick.awaited = self.gathering.awaited = None
+                effects += self.amending.take_effect(self.phase, now)
             effects += self._go_on(now)
             self.due = self._deadline(now)
         return effects
-
-    def _amend(self, now: float) -> list[Effect]:
-        """The federation is another one from here on."""
-        self.tick.awaited = self.gathering.awaited = None
-        return self.amending.take_effect(self.phase, now)
 
     def _go_on(self, now: float) -> list[Effect]:
         match self.phase:
@@ -220,17 +196,16 @@ class Rounds:
             return late_at if now < late_at else self.phase_from + LONGEST_JOIN_S
         if self.phase in (Phase.CLOSING, Phase.LINGERING):
             return min(self.phase_from + self.settings.linger_s, self.repeats.next_at)
-        if self._mixes_only:
+        if self.completion.mixes_only:
             return now + IDLE_S
-        return max(self.tick.began_at, self.refused_until)
+        return max(self.tick.began_at, self.training.refused_until)
 
     # -- phases -----------------------------------------------------------------------------------------------------
 
     @property
     def unfinished(self) -> list[int]:
         """The other members that were not through when training ended; none before."""
-        bits = 0 if self.ending.ended_by is None else self.company.unfinished & ~self.ending.own
-        return [member for member in range(bits.bit_length()) if bits >> member & 1]
+        return self.completion.unfinished
 
     def _enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
@@ -271,63 +246,30 @@ class Rounds:
         return [self._commit(trained=False, rho=0.0, now=now)] if accompanied else []
 
     def _train(self, now: float) -> list[Effect]:
-        training, ending = self.training, self.ending
+        training, completion = self.training, self.completion
         if training.begin(now):
-            ending.begin(now)
-        effects = self._look_whether_enough(now)
-        reason, news = self._reason_to_end(now)
+            completion.ending.census.begin(now)
+        effects = completion.look_whether_enough(now)
+        reason, news = completion.reason_to_end(now)
         effects += news
         if reason is not None:
             return effects + self._start_closing(reason, now)
-        if self._mixes_only or now < self.refused_until:
+        if completion.mixes_only or now < training.refused_until:
             return effects
         self.working = True
-        away = self.company.absent(now)
+        away = completion.company.absent(now)
         accompanied = len(away) < len(self.edges)
         training.begin_round(now, accompanied=accompanied)
         away = away if accompanied else ()
         return [*effects, StartRound(index=self.facts.rounds, accompanied=accompanied, away=away)]
 
-    @property
-    def _mixes_only(self) -> bool:
-        """Whether this node is through and trains no more; what its neighbors ask it answers."""
-        return self.ending.is_through and (self.company.rests or not self.training.goes_on)
-
-    def _look_whether_enough(self, now: float) -> list[Effect]:
-        """Where `stop` has decided that, the user hears of it once."""
-        enough = self.training.enough(now)
-        if enough is None:
-            return []
-        was_through = self.ending.is_through
-        self.ending.complete(now)
-        if was_through or self.settings.stop is None:
-            return []
-        text = f"this node has trained enough after round {self.facts.rounds}: {enough}"
-        return [Alarm(kind="trained-enough", peer=None, text=text, notice=True)]
-
-    def _reason_to_end(self, now: float) -> tuple[Reason | None, list[Effect]]:
-        """Why training ends now, or None; and what this look at the others leads to."""
-        edges, settings = self.edges.values(), self.settings
-        there = sum(edge.is_open for edge in edges)
-        around = [edge for edge in edges if edge.line.was_there(now, settings.linger_s)]
-        left = () if self.ending.is_through else [edge.peer for edge in around if self.ending.lags(edge.peer)]
-        training = sum(1 << edge.peer for edge in around if edge.peer in left or not edge.progress.has_stopped)
-        out = sum(1 << edge.peer for edge in edges if edge.line.standing.is_out)
-        stopped = not training and there >= settings.profile.words_needed
-        trained_s, unfinished = self.training.elapsed_s(now), self.ending.unfinished(training, out)
-        reason = self.ending.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
-        news = self.company.look(unfinished, now)
-        if reason is None and self.company.is_over(self.ending.wait_s(trained_s), now):
-            reason = Reason.COMPANY
-        return reason, news
-
     def _start_closing(self, reason: Reason, now: float) -> list[Effect]:
         self._enter(Phase.CLOSING, now)
-        self.ending.ended_by = reason
+        self.completion.ending.ended_by = reason
         self.facts.closing = 0
         self.repeats.said(now)
         effects: list[Effect] = []
-        if not self.ending.is_through:
+        if not self.completion.ending.is_through:
             text = f"training ended with the others' after round {self.facts.rounds}: {reason}"
             effects.append(Alarm(kind="stopped-early", peer=None, text=text))
         return effects + announce(self.edges) + self._close(now)
@@ -344,7 +286,7 @@ class Rounds:
             self.facts.done = True
             self.repeats.said(now)
             return say_done(self.edges) + self._linger(now)
-        there = [edge for edge in self.edges.values() if edge.is_open and not self._is_mute(edge, now)]
+        there = [edge for edge in self.edges.values() if edge.is_open and not self.completion.is_mute(edge, now)]
         behind = any(not edge.progress.has_closed(closed) for edge in there)
         self.facts.out_of_step = now >= self.phase_from + self.settings.linger_s
         if behind and not self.facts.out_of_step:
@@ -354,13 +296,9 @@ class Rounds:
     def _linger(self, now: float) -> list[Effect]:
         waited = now >= self.phase_from + self.settings.linger_s
         late = [edge for edge in self.edges.values() if not (edge.progress.done or edge.line.is_shut)]
-        if waited or all(self._is_mute(edge, now) for edge in late):
+        if waited or all(self.completion.is_mute(edge, now) for edge in late):
             return self._finish(now)
         return say_done(self.edges) if self.repeats.due(now) else []
-
-    def _is_mute(self, edge: Edge, now: float) -> bool:
-        """Whether this neighbor has taken no part for so long that the end of training has not waited for it."""
-        return self.company.is_mute(edge, self.ending.wait_s(self.training.elapsed_s(now)), now)
 
     def _finish(self, now: float, *, resigned: bool = False, retired: bool = False) -> list[Effect]:
         if self.phase is Phase.FINISHED:
@@ -368,19 +306,11 @@ class Rounds:
         self._enter(Phase.FINISHED, now)
         return [Finish(resigned=resigned, retired=retired)]
 
-    def retire(self, now: float) -> list[Effect]:
-        """This node is no member any more: nobody would speak to it."""
+    def leave(self, alarm: Alarm, now: float, *, resigned: bool = False, retired: bool = False) -> list[Effect]:
+        """Stop for good, and say why."""
         if self.phase is Phase.FINISHED:
             return []
-        text = "this node was removed from the federation: nobody exchanges with it any more, and it stops"
-        return [Alarm(kind="removed", peer=None, text=text), *self._finish(now, retired=True)]
-
-    def resign(self, now: float) -> list[Effect]:
-        """Another process has this node's key and was there before: both must not train."""
-        if self.phase is Phase.FINISHED:
-            return []
-        text = "one key speaks from two places: another process has this node's key and began earlier; this one stops"
-        return [Alarm(kind="two-places", peer=None, text=text), *self._finish(now, resigned=True)]
+        return [alarm, *self._finish(now, resigned=resigned, retired=retired)]
 
     def _commit(self, *, trained: bool, rho: float, now: float) -> CommitRound:
         self.working = True

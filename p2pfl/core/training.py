@@ -71,6 +71,8 @@ class Training:
     failed_rounds: int = 0
     best: Best | None = None
     """The best figure of its rounds, where one must improve."""
+    refused_until: float = 0.0
+    """A round that could not begin is not tried again before."""
     out_of_budget: str = ""
     """Why nothing more may be trained, whatever there is to do; empty: it may."""
 

@@ -21,6 +21,7 @@ from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
 from p2pfl.core.core import Core
 from p2pfl.core.lives import Life, Start
+from p2pfl.core.memory import Memory
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import turns_of
 from p2pfl.crypto.handshake import FederationBinding
@@ -404,15 +405,17 @@ def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
         turns=turns_of(setup.member.index, setup.federation.schedule),
         settings=settings_for(setup),
         samples=state.samples,
-        fresh=fresh,
-        version=state.version,
-        rounds=state.rounds,
-        elapsed_s=state.elapsed_s,
-        alone=state.alone,
-        best=state.best,
+        memory=Memory(
+            fresh=fresh,
+            version=state.version,
+            rounds=state.rounds,
+            elapsed_s=state.elapsed_s,
+            alone=state.alone,
+            best=state.best,
+            ended=state.ended is not None and state.ended == bound_of(setup.federation.training),
+            lives=state.lives,
+            records={peer: replace(edge.record) for peer, edge in state.edges.items()},
+        ),
         durable=setup.durability == "exchange",
-        ended=state.ended is not None and state.ended == bound_of(setup.federation.training),
         start=Start(state.life, random_name()),
-        lives=state.lives,
-        records={peer: replace(edge.record) for peer, edge in state.edges.items()},
     )

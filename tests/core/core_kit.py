@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from p2pfl.core.census import bitmap
 from p2pfl.core.core import Core
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze, Send
-from p2pfl.core.ending import bitmap
 from p2pfl.core.events import (
     MessageReceived,
     ReplyApplied,
@@ -16,6 +16,7 @@ from p2pfl.core.events import (
     SessionOpened,
     Started,
 )
+from p2pfl.core.memory import Memory
 from p2pfl.core.messages import Hello, Reply, Request, request_digest
 from p2pfl.core.profiles import Conservative, Robust
 from p2pfl.core.records import NO_CHAIN
@@ -120,11 +121,8 @@ def make_node(
         neighbors=neighbors,
         settings=settings(**changes),
         samples=samples,
-        fresh=fresh,
-        version=version,
-        rounds=rounds_done,
-        records=records,
         durable=durable,
+        memory=Memory(fresh=fresh, version=version, rounds=rounds_done, records=records or {}),
     )
     node.facts.joining = young
     return node
@@ -143,7 +141,7 @@ def open_session(node, peer, now=0.0, session=1, greeting=None):
 def is_through(node, *peers, now=0.0):
     """These neighbors have trained all that they had to: they do not keep the node from its end."""
     for peer in peers:
-        node.ending.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), now)
+        node.census.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), now)
 
 
 def freeze(node, effects, now=0.0, body=b"body"):

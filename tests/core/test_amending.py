@@ -175,7 +175,7 @@ def test_the_map_of_neighbors_stays_in_their_order():
     node = training(2, 1, 5, 7)
     node.handle(amended(node, 0, 1, 3, 5, 7), 0.1)
     end_round(node, 0.2)
-    assert list(node.edges) == list(node.hearsay.lines) == list(node.ending.claims) == [0, 1, 3, 5, 7]
+    assert list(node.edges) == list(node.hearsay.lines) == list(node.census.claims) == [0, 1, 3, 5, 7]
 
 
 @pytest.mark.parametrize(("rounds", "phase"), [(2, Phase.CLOSING), (9, Phase.TRAINING)])

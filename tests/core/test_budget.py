@@ -24,7 +24,7 @@ LATER = RoundRefused(why="the disk refuses", for_good=False)
 def beginning(**changes):
     """A node whose first round is to begin; two others have begun and are not through."""
     node = make_node(0, 1, 2, **({"rounds": 9} | changes))
-    node.ending.remember([1, 2], 0.0)
+    node.census.remember([1, 2], 0.0)
     assert only(begun_alone(node), StartRound)
     return node
 

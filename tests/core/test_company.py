@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.census import bitmap
 from p2pfl.core.company import AWAY_S
 from p2pfl.core.effects import Alarm, Send, StartRound
-from p2pfl.core.ending import Reason, bitmap
+from p2pfl.core.ending import Reason
 from p2pfl.core.events import SessionClosed
 from p2pfl.core.facts import Phase
 from p2pfl.core.messages import Ready
@@ -33,7 +34,7 @@ def at_its_end(*neighbors, unfinished=3, met=True, at=1.0, **changes):
             open_session(node, peer, now=0.5, greeting=greeting)
     is_through(node, *(peer for peer in neighbors if peer != unfinished), now=at)
     others = bitmap(0b1111 & ~(1 << unfinished))
-    node.ending.hear(neighbors[0], 0, ALL, others, at)
+    node.census.hear(neighbors[0], 0, ALL, others, at)
     return node
 
 
@@ -75,11 +76,11 @@ def test_a_round_counts_a_neighbor_that_keeps_its_session_and_answers_nothing_as
     for peer in (1, 3):
         open_session(node, peer, now=0.5)
     mute(node, 3, since=1.0)
-    assert node.rounds.company.absent(1.0 + AWAY_S - 0.1) == ()
-    assert node.rounds.company.absent(1.0 + AWAY_S) == (3,)
-    node.ending.claims[3].round_s = AWAY_S
-    assert node.rounds.company.absent(1.0 + AWAY_S) == (), "long rounds have more time"
-    node.ending.claims[3].round_s = 0.1
+    assert node.rounds.completion.company.absent(1.0 + AWAY_S - 0.1) == ()
+    assert node.rounds.completion.company.absent(1.0 + AWAY_S) == (3,)
+    node.census.claims[3].round_s = AWAY_S
+    assert node.rounds.completion.company.absent(1.0 + AWAY_S) == (), "long rounds have more time"
+    node.census.claims[3].round_s = 0.1
     mute(node, 1, since=1.0)
     assert only(look(node, 6.0), StartRound)[0].accompanied is False
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.census import MOST_TELLS, Census, bitmap
 from p2pfl.core.core import Core
-from p2pfl.core.ending import LONGEST_MULTIPLE, MOST_TELLS, Ending, Reason, bitmap
+from p2pfl.core.ending import LONGEST_MULTIPLE, Ending, Reason
 from p2pfl.core.facts import Phase
+from p2pfl.core.memory import Memory
 from p2pfl.core.records import EdgeRecord
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,7 +21,8 @@ EIGHT = 0b1111_1111
 
 
 def ending(index=0, peers=(1, 2), **changes):
-    return Ending(index, peers, settings(**({"members": 8} | changes)))
+    own = settings(**({"members": 8} | changes))
+    return Ending(Census(index, peers, own), own)
 
 
 def over(one, now, *, trained_s=1.0, training=0, stopped=False):
@@ -30,8 +33,8 @@ def over(one, now, *, trained_s=1.0, training=0, stopped=False):
 def test_nobody_is_told_by_others_that_it_is_through():
     """One neighbor's word that all are through would end the federation at once, as a success."""
     one = ending()
-    one.begin(0.0)
-    one.hear(1, 0, bitmap(EIGHT), bitmap(EIGHT), 1.0)
+    one.census.begin(0.0)
+    one.census.hear(1, 0, bitmap(EIGHT), bitmap(EIGHT), 1.0)
     assert not one.is_through
     assert over(one, 1.0, trained_s=8.0) is None
     assert over(one, 5.9, trained_s=8.0) is None
@@ -47,11 +50,7 @@ def test_who_had_begun_before_a_restart_is_waited_for():
             neighbors=[1, 2],
             settings=settings(rounds=9),
             samples=30.0,
-            fresh=False,
-            version=9,
-            rounds=9,
-            elapsed_s=80.0,
-            records=records,
+            memory=Memory(fresh=False, version=9, rounds=9, elapsed_s=80.0, records=records),
         )
         started(node)
         open_session(node, 1, greeting=hello(version=9, level=None, trained=9, begun=b"\x02", through=b"\x02"))
@@ -62,12 +61,12 @@ def test_who_had_begun_before_a_restart_is_waited_for():
 
 def test_who_is_through_goes_on_for_fifty_times_as_long_as_it_trained_whatever_is_claimed():
     one = ending()
-    one.begin(0.0)
-    one.hear(1, 0, bitmap(EIGHT), b"", 1.0)
-    one.complete(10.0)
+    one.census.begin(0.0)
+    one.census.hear(1, 0, bitmap(EIGHT), b"", 1.0)
+    one.census.complete(10.0)
     end = 10.0 + LONGEST_MULTIPLE * 10.0
     for now in range(11, int(end)):
-        one.progressed(1, float(now))
+        one.census.progressed(1, float(now))
         assert over(one, float(now), trained_s=float(now)) is None
     assert over(one, end, trained_s=end) is Reason.LONG
 
@@ -76,24 +75,24 @@ def test_who_is_through_goes_on_for_fifty_times_as_long_as_it_trained_whatever_i
 def test_with_a_robust_rule_half_means_half_of_all_members(liars, reason):
     """Of those far away little is known on a sparse graph: three fast neighbors are not half of eight."""
     one = ending(peers=(1, 2, 3), liars=liars)
-    one.begin(0.0)
+    one.census.begin(0.0)
     for peer in (1, 2, 3):
-        one.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), 1.0)
-    one.progressed(1, 90.0)
+        one.census.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), 1.0)
+    one.census.progressed(1, 90.0)
     assert over(one, 100.0, trained_s=1.0, training=1) is reason
 
 
 def test_who_cannot_agree_about_the_sets_is_not_told_them_for_ever():
     one = ending(liars=1)
-    one.begin(0.0)
+    one.census.begin(0.0)
     tells = 0
     for _ in range(5 * MOST_TELLS):
-        if one.has_news_for(1):
-            one.tell(1)
+        if one.census.has_news_for(1):
+            one.census.tell(1)
             tells += 1
     assert tells == MOST_TELLS
-    one.complete(2.0)
-    assert one.has_news_for(1)
+    one.census.complete(2.0)
+    assert one.census.has_news_for(1)
 
 
 def test_who_took_over_half_of_its_rounds_has_trained_for_as_long_as_the_others():
@@ -108,16 +107,16 @@ def test_who_took_over_half_of_its_rounds_has_trained_for_as_long_as_the_others(
 
 def amended(one, now=0.0, neighbors=(1, 2), **changes):
     """As where the federation has changed."""
-    before = one.bound
+    before = one.census.bound
     one.settings.adopt(settings(**({"members": 8} | changes)))
-    one.amend(neighbors, before, now)
+    one.census.amend(neighbors, before, now)
 
 
 def test_a_member_that_was_removed_is_not_waited_for():
     one = ending()
-    one.begin(0.0)
-    one.hear(1, 0, bitmap(0b110), bitmap(0b010), 1.0)
-    one.complete(2.0)
+    one.census.begin(0.0)
+    one.census.hear(1, 0, bitmap(0b110), bitmap(0b010), 1.0)
+    one.census.complete(2.0)
     assert over(one, 2.0) is None
     amended(one, 2.0, retired=frozenset({2}))
     assert over(one, 2.0) is Reason.ALL
@@ -126,8 +125,8 @@ def test_a_member_that_was_removed_is_not_waited_for():
 def test_a_member_that_was_removed_is_no_part_of_the_half():
     """Of six who have begun two are through; where two others go, those two are half."""
     one = ending()
-    one.begin(0.0)
-    one.hear(1, 0, bitmap(0b11_1111), bitmap(0b110), 1.0)
+    one.census.begin(0.0)
+    one.census.hear(1, 0, bitmap(0b11_1111), bitmap(0b110), 1.0)
     assert over(one, 100.0) is None
     amended(one, 100.0, retired=frozenset({4, 5}))
     assert over(one, 104.9) is None
@@ -136,36 +135,36 @@ def test_a_member_that_was_removed_is_no_part_of_the_half():
 
 def test_a_newcomer_is_waited_for_also_where_its_word_came_before_that_of_the_change():
     one = ending(members=3)
-    one.begin(0.0)
-    one.hear(1, 0, bitmap(0b1110), bitmap(0b0110), 1.0)
-    one.complete(2.0)
+    one.census.begin(0.0)
+    one.census.hear(1, 0, bitmap(0b1110), bitmap(0b0110), 1.0)
+    one.census.complete(2.0)
     assert over(one, 2.0) is Reason.ALL
     amended(one, 2.0, members=4)
     assert over(one, 2.0) is None
-    one.hear(1, 0, bitmap(0b1110), bitmap(0b1110), 3.0)
+    one.census.hear(1, 0, bitmap(0b1110), bitmap(0b1110), 3.0)
     assert over(one, 3.0) is Reason.ALL
 
 
 def test_with_more_rounds_to_do_nobody_is_through_any_more():
     one = ending(rounds=3)
-    one.begin(0.0)
-    one.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=3)
-    one.complete(2.0)
+    one.census.begin(0.0)
+    one.census.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=3)
+    one.census.complete(2.0)
     assert over(one, 2.0) is Reason.ALL
     amended(one, 2.0, rounds=9)
     assert not one.is_through
     assert over(one, 9.0) is None
-    one.complete(9.0)
-    one.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.0, bound=3)
+    one.census.complete(9.0)
+    one.census.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.0, bound=3)
     assert over(one, 9.0) is None, "who knows of three rounds may say so of six that are left"
-    one.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.5, bound=9)
+    one.census.hear(1, 0, bitmap(0b110), bitmap(0b110), 9.5, bound=9)
     assert over(one, 9.5) is Reason.ALL
 
 
 def test_who_was_through_by_a_larger_number_of_rounds_is_so_by_a_smaller_one():
     one = ending(rounds=9)
-    one.begin(0.0)
-    one.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=9)
+    one.census.begin(0.0)
+    one.census.hear(1, 0, bitmap(0b110), bitmap(0b110), 1.0, bound=9)
     amended(one, 2.0, rounds=3)
-    one.complete(2.0)
+    one.census.complete(2.0)
     assert over(one, 2.0) is Reason.ALL

@@ -12,6 +12,7 @@ from p2pfl.core.effects import Alarm, Bootstrap, CommitRound, Finish, Freeze, Re
 from p2pfl.core.events import Bootstrapped, RoundCommitted, RoundTrained, SessionClosed, StopRequested
 from p2pfl.core.facts import Phase
 from p2pfl.core.joining import JOIN_WAIT_S, LONGEST_JOIN_S, RESUME_WAIT_S
+from p2pfl.core.memory import Memory
 from p2pfl.core.messages import Done, Ready
 from p2pfl.core.records import EdgeRecord
 
@@ -84,7 +85,13 @@ def test_a_node_whose_neighbors_are_not_there_waits_untrained_for_ever_and_says_
 
 
 def test_a_node_that_has_finished_answers_with_done_for_a_while_and_finishes_again():
-    node = Core(index=1, neighbors=[0], settings=settings(), samples=30.0, fresh=False, version=9, rounds=3, ended=True)
+    node = Core(
+        index=1,
+        neighbors=[0],
+        settings=settings(),
+        samples=30.0,
+        memory=Memory(fresh=False, version=9, rounds=3, ended=True),
+    )
     started(node)
     assert node.rounds.phase is Phase.LINGERING
     assert [message.done for message in sent(open_session(node, 0, 1.0))][:1] == [True]
@@ -100,11 +107,7 @@ def test_a_node_that_has_finished_lets_go_of_the_request_that_was_open_then():
         neighbors=[1, 2],
         settings=settings(),
         samples=30.0,
-        fresh=False,
-        version=9,
-        rounds=3,
-        ended=True,
-        records=records,
+        memory=Memory(fresh=False, version=9, rounds=3, ended=True, records=records),
     )
     effects = started(node)
     assert [reset.peer for reset in only(effects, ResetEdge)] == [1]
@@ -129,7 +132,9 @@ def test_a_node_without_neighbors_trains_closes_and_finishes():
 def test_a_run_bounded_by_time_counts_what_earlier_lives_have_used():
     bounded = settings(rounds=None, time_s=10.0)
     for elapsed_s, more in ((0.0, True), (9.9, True), (10.0, False)):
-        node = Core(index=0, neighbors=[], settings=bounded, samples=30.0, fresh=False, elapsed_s=elapsed_s)
+        node = Core(
+            index=0, neighbors=[], settings=bounded, samples=30.0, memory=Memory(fresh=False, elapsed_s=elapsed_s)
+        )
         assert bool(only(started(node), StartRound)) is more
 
 

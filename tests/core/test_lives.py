@@ -49,7 +49,7 @@ def test_of_two_processes_the_one_that_has_run_for_less_time_stops_and_says_so_a
         node = make_node(9, 1)
         started(node, started_at)
         open_session(node, 1, started_at)
-        own = node.edges[1].start.name
+        own = node.edges[1].common.start.name
         assert only(say(node, 1, Resign(process=99, other_ms=10**9), 100.0), Finish) == []
         effects = say(node, 1, Resign(process=own, other_ms=5000), 100.0)
         assert only(effects, Finish) == ([Finish(resigned=True)] if stops else [])
@@ -69,7 +69,7 @@ def test_where_two_neighbors_are_there_one_alone_makes_nobody_resign():
     started(node)
     for peer in (1, 2):
         open_session(node, peer)
-    resign = Resign(process=node.edges[1].start.name, other_ms=10**9)
+    resign = Resign(process=node.edges[1].common.start.name, other_ms=10**9)
     assert only(say(node, 1, resign) + say(node, 1, resign), Finish) == []
     assert only(say(node, 2, resign), Finish) == [Finish(resigned=True)]
 
@@ -79,7 +79,7 @@ def test_where_b_neighbors_may_lie_one_alone_makes_nobody_resign():
     started(node)
     for peer in (1, 2, 3):
         open_session(node, peer)
-    own = node.edges[1].start.name
+    own = node.edges[1].common.start.name
     assert (
         only(say(node, 1, Resign(process=own, other_ms=9)) + say(node, 1, Resign(process=own, other_ms=9)), Finish)
         == []

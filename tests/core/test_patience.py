@@ -27,7 +27,7 @@ def node_of(figures, *, best=None, rounds_done=0, **changes):
     """
     node = make_node(0, 1, 2, rounds_done=rounds_done, **({"stop": TWO, "rounds": 99, "linger_s": 5.0} | changes))
     node.rounds.training.best = best
-    node.ending.remember([1, 2], 0.0)
+    node.census.remember([1, 2], 0.0)
     effects = begun_alone(node)
     for turn, figure in enumerate(figures, start=1):
         assert only(effects, StartRound), f"no round {turn} was begun"

@@ -11,6 +11,7 @@ from p2pfl.core.core import Core
 from p2pfl.core.effects import ApplyRequest, Bootstrap, CommitRound, Freeze, StartRound
 from p2pfl.core.events import RoundTrained, SessionClosed
 from p2pfl.core.facts import Phase
+from p2pfl.core.memory import Memory
 from p2pfl.core.messages import Ready, Resync
 from p2pfl.core.staleness import Turns
 
@@ -48,9 +49,7 @@ def alternating(index, *peers, period=PERIOD, **changes):
         turns=turns,
         settings=settings(**(plain | changes)),
         samples=SAMPLES,
-        fresh=own.get("fresh", True),
-        version=own.get("version", 0),
-        rounds=own.get("rounds_done", 0),
+        memory=Memory(fresh=own.get("fresh", True), version=own.get("version", 0), rounds=own.get("rounds_done", 0)),
     )
 
 
@@ -193,9 +192,7 @@ def closing(index, peer, **changes):
         turns={peer: Turns(2, (0,))},
         settings=settings(start_wait_s=0.0, rounds=4, closing_rounds=9, linger_s=20.0, **changes),
         samples=SAMPLES,
-        fresh=False,
-        version=4,
-        rounds=4,
+        memory=Memory(fresh=False, version=4, rounds=4),
     )
     first = begun_alone(node)
     effects = open_session(node, peer, greeting=hello(version=4, closing=0))
@@ -269,9 +266,7 @@ def test_on_a_static_graph_an_initiator_waits_for_nobody_to_begin_a_closing_roun
         neighbors=[1],
         settings=settings(start_wait_s=0.0, rounds=4, closing_rounds=9, linger_s=20.0),
         samples=SAMPLES,
-        fresh=False,
-        version=4,
-        rounds=4,
+        memory=Memory(fresh=False, version=4, rounds=4),
     )
     first = begun_alone(node)
     exchange_as_initiator(node, open_session(node, 1, greeting=hello(version=4, closing=0)))
@@ -406,10 +401,12 @@ def test_a_request_that_was_out_before_a_restart_still_counts():
         turns=turns,
         settings=settings(start_wait_s=0.0, rounds=1000),
         samples=SAMPLES,
-        fresh=False,
-        version=1,
-        rounds=1,
-        records={peer: edge.exchange.record for peer, edge in before.edges.items()},
+        memory=Memory(
+            fresh=False,
+            version=1,
+            rounds=1,
+            records={peer: edge.exchange.record for peer, edge in before.edges.items()},
+        ),
     )
     started(node)
     for peer in (1, 2):

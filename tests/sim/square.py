@@ -5,6 +5,7 @@ from __future__ import annotations
 from p2pfl.core.events import MessageReceived
 from p2pfl.core.messages import Ready
 from sim.kernel import NS, Kernel
+from sim.links import lay
 from sim.network import Network
 from sim.trace import Trace
 from sim.worlds.model import LinkSpec
@@ -19,16 +20,17 @@ SQUARE = ((0, 1), (0, 2), (1, 3), (2, 3))
 class Square:
     """They note what reaches them: (nanosecond, node, event)."""
 
-    def __init__(self, links=None, *, edges=SQUARE, opened=True, **options):
+    def __init__(self, links=None, *, edges=SQUARE, opened=True, slow=(), seed=1, **options):
         self.kernel = Kernel()
         self.heard = []
         self.dead = set()
         self.trace = Trace()
-        plan = {"seed": 1, "trace": self.trace} | options
+        plan = {"trace": self.trace} | options
+        spec = links or LinkSpec()
         self.network = Network(
             kernel=self.kernel,
-            body_bytes=dict.fromkeys(edges, 100),
-            links=links or LinkSpec(),
+            spec=spec,
+            links=lay(dict.fromkeys(edges, 100), spec, slow, seed, tokens=False),
             deliver=lambda node, event: self.heard.append((self.kernel.now_ns, node, event)),
             alive=lambda node: node not in self.dead,
             **plan,

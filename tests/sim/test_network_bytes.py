@@ -35,7 +35,7 @@ from p2pfl.net.links import Links
 from p2pfl.node import assembly
 from p2pfl.wire import Assembler, split
 from sim.kernel import Kernel
-from sim.links import BINDING_SECTIONS, Framing, sealed_bytes
+from sim.links import BINDING_SECTIONS, Framing, lay, sealed_bytes
 from sim.network import Network
 from sim.trace import MESSAGE_CODES
 from sim.worlds.model import LinkSpec
@@ -215,10 +215,8 @@ def simulated_counts(sends, token_for=None):
     kernel, heard = Kernel(), []
     network = Network(
         kernel=kernel,
-        links=LinkSpec(),
-        seed=0,
-        body_bytes={(0, 1): LIMIT if token_for is None else token_for},
-        tokens=token_for is not None,
+        spec=LinkSpec(),
+        links=lay({(0, 1): LIMIT if token_for is None else token_for}, LinkSpec(), (), 0, tokens=token_for is not None),
         deliver=lambda _, event: heard.append(event),
         alive=lambda _: True,
     )

@@ -109,6 +109,7 @@ def test_the_last_entries_are_told_as_text_and_are_there_right_after_a_block_has
 WORLD = """
 from p2pfl.core.messages import Ready
 from sim.kernel import Kernel
+from sim.links import lay
 from sim.network import Network
 from sim.trace import Trace
 from sim.worlds.model import LinkSpec, SlowNodes, Spread
@@ -116,8 +117,9 @@ kernel, trace = Kernel(), Trace()
 latency = Spread(kind="log-uniform", low=0.001, high=0.1)
 spec = LinkSpec(latency_s=latency, jitter_s=0.05, loss=0.1, duplication=0.1, bandwidth=1e4)
 edges = [(a, b) for a in range(6) for b in range(a + 1, 6)]
-network = Network(kernel=kernel, body_bytes=dict.fromkeys(edges, 0), links=spec, seed=5,
-    slow=(SlowNodes(nodes=(2, 3), far_s=0.01),), deliver=lambda i, e: None, alive=lambda i: True, trace=trace)
+network = Network(kernel=kernel, spec=spec,
+    links=lay(dict.fromkeys(edges, 0), spec, (SlowNodes(nodes=(2, 3), far_s=0.01),), 5, tokens=False),
+    deliver=lambda i, e: None, alive=lambda i: True, trace=trace)
 for edge in edges:
     network.open(edge)
 for time_ms in range(1000):

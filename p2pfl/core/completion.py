@@ -1,0 +1,80 @@
+"""Whether one node has trained all that it had to, and whether its training ends now with that of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from p2pfl.core.company import Company
+from p2pfl.core.edge import Edge
+from p2pfl.core.effects import Alarm, Effect
+from p2pfl.core.ending import Ending, Reason
+from p2pfl.core.events import RoundRefused
+from p2pfl.core.settings import Settings
+from p2pfl.core.training import Training
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Completion:
+    """Judges the own `training` and what is heard of the others; what follows from it is for `Rounds`."""
+
+    edges: Mapping[int, Edge]
+    settings: Settings
+    ending: Ending
+    company: Company
+    training: Training
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The other members that were not through when training ended; none before."""
+        bits = 0 if self.ending.ended_by is None else self.company.unfinished & ~self.ending.census.own
+        return [member for member in range(bits.bit_length()) if bits >> member & 1]
+
+    @property
+    def mixes_only(self) -> bool:
+        """Whether this node is through and trains no more; what its neighbors ask it answers."""
+        return self.ending.is_through and (self.company.rests or not self.training.goes_on)
+
+    def run_out(self, event: RoundRefused, now: float) -> list[Effect]:
+        """A round was refused; where none ever will begin, nothing more is to be trained."""
+        training = self.training
+        if not event.for_good or training.out_of_budget:
+            return []
+        training.out_of_budget = event.why
+        self.ending.census.complete(now)
+        text = f"nothing more is trained after round {training.facts.rounds}: {event.why}"
+        if event.planned:
+            return [Alarm(kind="budget-spent", peer=None, text=text, notice=True)]
+        return [Alarm(kind="no-budget", peer=None, text=text)]
+
+    def look_whether_enough(self, now: float) -> list[Effect]:
+        """Where `stop` has decided that, the user hears of it once."""
+        enough = self.training.enough(now)
+        if enough is None:
+            return []
+        was_through = self.ending.is_through
+        self.ending.census.complete(now)
+        if was_through or self.settings.stop is None:
+            return []
+        text = f"this node has trained enough after round {self.training.facts.rounds}: {enough}"
+        return [Alarm(kind="trained-enough", peer=None, text=text, notice=True)]
+
+    def reason_to_end(self, now: float) -> tuple[Reason | None, list[Effect]]:
+        """Why training ends now, or None; and what this look at the others leads to."""
+        edges, settings, census = self.edges.values(), self.settings, self.ending.census
+        there = sum(edge.is_open for edge in edges)
+        around = [edge for edge in edges if edge.line.was_there(now, settings.linger_s)]
+        left = () if census.is_through else [edge.peer for edge in around if census.lags(edge.peer)]
+        training = sum(1 << edge.peer for edge in around if edge.peer in left or not edge.progress.has_stopped)
+        out = sum(1 << edge.peer for edge in edges if edge.line.standing.is_out)
+        stopped = not training and there >= settings.profile.words_needed
+        trained_s, unfinished = self.training.elapsed_s(now), self.ending.unfinished(training, out)
+        reason = self.ending.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
+        news = self.company.look(unfinished, now)
+        if reason is None and self.company.is_over(self.ending.wait_s(trained_s), now):
+            reason = Reason.COMPANY
+        return reason, news
+
+    def is_mute(self, edge: Edge, now: float) -> bool:
+        """Whether this neighbor has taken no part for so long that the end of training has not waited for it."""
+        return self.company.is_mute(edge, self.ending.wait_s(self.training.elapsed_s(now)), now)

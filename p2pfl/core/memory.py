@@ -1,0 +1,34 @@
+"""What the disk remembers of one node's core: where it goes on after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from p2pfl.core.lives import Life
+from p2pfl.core.patience import Best
+from p2pfl.core.records import EdgeRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """`fresh`: the disk is empty. `version`, `rounds`, `alone` and `best` are as `Facts` and `Training` count them.
+
+    `records` and `lives` are by peer; the core moves the records, which belong to it alone.
+    """
+
+    fresh: bool = True
+    version: int = 0
+    rounds: int = 0
+    elapsed_s: float = 0.0
+    """How long it has trained."""
+    alone: int = 0
+    best: Best | None = None
+    ended: bool = False
+    """Whether the federation is over for this node, which only answers late neighbors."""
+    records: Mapping[int, EdgeRecord] = field(default_factory=dict)
+    lives: Mapping[int, Life] = field(default_factory=dict)
+
+
+NO_MEMORY = Memory()
+"""Of a node that was never there."""

@@ -21,13 +21,10 @@ from p2pfl.config.model import (
     MEMBER,
     NETWORK,
     NODE,
-    OLD_TRAINING,
-    OLD_VARIATE,
     OWN_NETWORK,
     TABLES,
     TASK,
     TRAINING,
-    USUAL_ROBUST_METHOD,
     FederationConfig,
     GossipConfig,
     Member,
@@ -128,7 +125,6 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     if "privacy" in document:
         _train_no_longer(training, mistakes)
     gossip = GossipConfig(**read_table(document.get("gossip", {}), "gossip.", GOSSIP, mistakes))
-    notices = _modernize(training, gossip, mistakes.file)
     network = read_table(document.get("network", {}), "network.", NETWORK, mistakes)
     members = read_members(document.get("node", []), mistakes)
     edges, schedule = read_graph(head["topology"], members, head["seed"], mistakes) if members else ((), ())
@@ -144,7 +140,6 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
         members=members,
         edges=edges,
         schedule=schedule,
-        notices=notices,
         edge_compressors=own,
         edge_tables=tables,
         founders=tuple(member.key for member in members) if "admin" in head else (),
@@ -187,12 +182,11 @@ def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
 
 def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
     """Giving the other one of two exclusive keys turns off the default of the first."""
-    values = read_table(table, "training.", {**TRAINING, **OLD_TRAINING}, mistakes)
+    values = read_table(table, "training.", TRAINING, mistakes)
     for usual, other in (("rounds", "time_s"), ("local_steps", "local_epochs")):
         exclusive(table, "training.", usual, other, mistakes)
         if other in values:
             values.setdefault(usual, None)
-    exclusive(table, "training.", "method", OLD_VARIATE, mistakes)
     if "stop" in values:
         _bound_by_stop(values, mistakes)
     return values
@@ -214,18 +208,6 @@ def _bound_by_stop(values: dict[str, Any], mistakes: Mistakes) -> None:
     if stop.patience is not None and stop.of != "loss" and values.get("evaluate_every") == 0:
         allowed = "evaluate_every from 1, or the loss of local rounds: no improvement in K rounds"
         mistakes.add("nothing is tested before the end", "training.stop", values["stop"], allowed)
-
-
-def _modernize(training: dict[str, Any], gossip: GossipConfig, file: Path) -> tuple[str, ...]:
-    """Put keys of today in place of old ones; what is to be said about that."""
-    beta = training.pop(OLD_VARIATE, None)
-    if beta is None:
-        return ()
-    from p2pfl.methods.spelling import of_control_variate  # noqa: PLC0415 - for old files only
-
-    spec = of_control_variate(beta) if gossip.rule == "mean" else USUAL_ROBUST_METHOD
-    training.setdefault("method", spec)
-    return (f'{file}: training.{OLD_VARIATE} = {beta:g} is an old name: write method = "{spec}" in its place',)
 
 
 FEWEST = 2

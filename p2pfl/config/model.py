@@ -352,10 +352,6 @@ TRAINING: Kinds = {
     "evaluate_every": whole(0),
 }
 
-OLD_VARIATE = "control_variate"
-OLD_TRAINING: Kinds = {OLD_VARIATE: number(0)}
-"""The keys of older files that are still read."""
-
 
 def _staleness(spec: str) -> str:
     parse_staleness(spec)

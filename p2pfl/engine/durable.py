@@ -17,7 +17,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from p2pfl.compress import Payload
-from p2pfl.core.lives import FIRST_LIFE, Life
+from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
 from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
@@ -28,8 +28,6 @@ from p2pfl.errors import StorageError
 from p2pfl.learn.privacy.accounting import Spend
 
 FORMAT = 3
-READABLE = (1, 2, FORMAT)
-"""Format 1 has a control variate in place of flows, which then begin at zero; format 2 has `drift` for the terms."""
 EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."
 """Names of arrays: `flow.3` is kept of the edge to member 3, `kept.momentum` of the node."""
 
@@ -87,21 +85,21 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
 
     Raises StorageError: written by another version of this software, or not by it at all.
     """
-    if header.get("format") not in READABLE:
+    if header.get("format") != FORMAT:
         raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
     state = NodeState(
         channels=_vector(arrays["model"]),
-        size=header.get("size", 0),
+        size=header["size"],
         samples=header["samples"],
         version=header["version"],
         rounds=header["rounds"],
-        terms=_terms(header),
+        terms=tuple(header["terms"]),
         elapsed_s=header["elapsed_s"],
-        alone=header.get("alone", 0),
+        alone=header["alone"],
         best=_best(header),
-        ended=header.get("ended"),
-        life=Life(*header.get("life", FIRST_LIFE)),
-        lives={int(member): Life(*life) for member, life in header.get("lives", {}).items()},
+        ended=header["ended"],
+        life=Life(*header["life"]),
+        lives={int(member): Life(*life) for member, life in header["lives"].items()},
         ledger=Ledger.of(header.get("ledger")),
     )
     state.local = {name.removeprefix("local."): np.array(a) for name, a in arrays.items() if name.startswith("local.")}
@@ -118,13 +116,8 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
     return state
 
 
-def _terms(header: Mapping[str, Any]) -> tuple[float, ...]:
-    """What used to be one number, `drift`, is the term of `variate`."""
-    return tuple(header["terms"]) if "terms" in header else (header["drift"],)
-
-
 def _best(header: Mapping[str, Any]) -> Best | None:
-    found = header.get("best")
+    found = header["best"]
     return None if found is None else Best(*found)
 
 
@@ -200,8 +193,8 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
 
 def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
     """The blobs are the delta, if there is one, then the vectors that the header names: `kept`, then `local`."""
-    apart = {"local", "kept", "terms", "drift", "best"}
-    plain: dict[str, Any] = {"alone": 0, "terms": _terms(header), "best": _best(header)}
+    apart = {"local", "kept", "terms", "best"}
+    plain: dict[str, Any] = {"terms": tuple(header["terms"]), "best": _best(header)}
     plain |= {key: value for key, value in header.items() if key not in apart}
     named, kept = header.get("local"), header.get("kept", ())
     rest = list(blobs)[len(blobs) - len(named or ()) :]
@@ -226,8 +219,7 @@ def _request(plain: Mapping[str, Any], body: Payload) -> Request:
 
 
 def _reply(plain: Mapping[str, Any], body: Payload) -> Reply:
-    reply = structs.replace(msgspec.convert(plain, Reply, builtin_types=(bytes,)), body=bytes(body))
-    return structs.replace(reply, terms=(plain["drift"],)) if "drift" in plain else reply
+    return structs.replace(msgspec.convert(plain, Reply, builtin_types=(bytes,)), body=bytes(body))
 
 
 def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, Payload]) -> dict[str, Any]:

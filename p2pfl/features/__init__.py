@@ -1,4 +1,4 @@
-"""One room for each feature. A room's `COMMANDS` are read without anything else of it."""
+"""One room for each feature. What a room declares (`FEATURE`, `COMMANDS`) is read without anything else of it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def __getattr__(name: str) -> Any:
     """FEATURES, the feature of each room: imported when somebody asks, for commands can do without."""
     if name != "FEATURES":
         raise AttributeError(name)
-    classes = {room: f"{room.capitalize()}Feature" for room in ROOMS}
-    found = tuple(getattr(import_module(f"{__name__}.{room}.feature"), kind)() for room, kind in classes.items())
-    globals()["FEATURES"] = found
-    return found
+    found = []
+    for room in ROOMS:
+        module, _, kind = import_module(f"{__name__}.{room}").FEATURE.partition(":")
+        found.append(getattr(import_module(module), kind)())
+    globals()["FEATURES"] = tuple(found)
+    return tuple(found)
 
 
 def commands() -> dict[str, Command]:

@@ -133,7 +133,7 @@ def _restored(loaded: Loaded, federation: FederationConfig, folder: Path, path: 
         if share != wanted:
             raise _other(path, "share", share, str(wanted), ORIGIN["share"])
         raise _other(path, "model", header.get("shape"), learner.shape_digest.hex())
-    state = replay(federation, loaded)
+    state = replay(loaded)
     learner.load_local_state(state.local)
     return Learned(
         federation=federation.name,

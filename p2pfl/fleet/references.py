@@ -49,7 +49,7 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
     by_name = {node.name: node for node in report.nodes}
     pairs, tests = list[Pair](), Distinct()
     for child, learner in zip(honest, learners, strict=True):
-        together = _together(federation, child, learner, by_name[child.name])
+        together = _together(child, learner, by_name[child.name])
         model = learned_alone(learner, rounds, round_s)
         by_name[child.name].alone = model_score(learner.evaluate(model, "test"))
         if together is not None and isinstance(learner, TorchLearner) and (other := learner.predictions(model)):
@@ -67,14 +67,14 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
     )
 
 
-def _together(federation: FederationConfig, child: Child, learner: Learner, node: NodeReport) -> tuple[Any, Any] | None:
+def _together(child: Child, learner: Learner, node: NodeReport) -> tuple[Any, Any] | None:
     """Outputs of the model that a node has in the end, and targets, of its test set; None where it has not ended well,
     or the task tells neither. The learner's own part of the model is as before.
     """
     loaded = peek(child.node.state_dir) if node.finished else None
     if loaded is None or not hasattr(learner, "predictions"):
         return None
-    before, state = learner.local_state(), replay(federation, loaded)
+    before, state = learner.local_state(), replay(loaded)
     learner.load_local_state(state.local)
     found: tuple[Any, Any] | None = learner.predictions(state.model)
     learner.load_local_state(before)

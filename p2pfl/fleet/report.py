@@ -67,9 +67,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
     ended = [node for node in nodes if node.finished and not node.byzantine]
     tested = [node for node in ended if not node.test_is_stale]
     graph = describe(Topology(federation.topology, len(nodes), federation.edges, federation.seed), "sample-weighted")
-    by_name = {
-        node.name: _model(fleet, child) for child, node in zip(fleet.children, nodes, strict=True) if node in ended
-    }
+    by_name = {node.name: _model(child) for child, node in zip(fleet.children, nodes, strict=True) if node in ended}
     models = list(by_name.values())
     succeeded = _attack_success(fleet, by_name)
     for node in nodes:
@@ -156,11 +154,11 @@ def _attack_success(fleet: Nodes, models: Mapping[str, Vector]) -> dict[str, flo
     return fleet.lies.attackers.success(fleet.lies.spec, fleet.federation, fleet.honest[0].node, models)
 
 
-def _model(fleet: Nodes, child: Child) -> Vector:
+def _model(child: Child) -> Vector:
     loaded = peek(child.node.state_dir)
     if loaded is None:
         raise StorageError(f"{child.name} finished, and its state is gone from {child.node.state_dir}")
-    return replay(fleet.federation, loaded).model
+    return replay(loaded).model
 
 
 def _point(fleet: Nodes) -> Point | None:

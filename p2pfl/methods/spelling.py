@@ -52,8 +52,3 @@ def from_here(spec: str) -> str:
     """
     parsed = parse_method(spec)
     return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)
-
-
-def of_control_variate(beta: float) -> str:
-    """The spec of what used to be written `control_variate = beta`."""
-    return str(ParsedMethod(name="variate", parameters={"beta": beta})) if beta else "plain"

@@ -37,7 +37,6 @@ from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.privacy.protection import protection_of
-from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.methods.plain import Plain
@@ -47,8 +46,6 @@ from p2pfl.storage import Durability, Loaded, Store
 log = logging.getLogger("p2pfl")
 
 SMALL_MODEL_BYTES = 1_000_000
-WITH_TERMS = 3
-"""The format of a state from which on messages have the terms of a learning method."""
 ORIGIN = {
     "federation": "federation",
     "node": "node",
@@ -250,7 +247,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
     for warning in loaded.warnings:
         log.warning("storage: %s", warning)
     _check_origin(setup, loaded.state.header)
-    state = replay(setup.federation, loaded, setup.method)
+    state = replay(loaded, setup.method)
     if state.ledger is not None:
         private = plan_by(setup.learner) is not None
         state.ledger = state.ledger.recovered(private=private, complete=loaded.complete)
@@ -269,30 +266,30 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
 
 
 def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
-    wanted, found = {"schema": ""} | snapshot_header(setup), {"share": list(WHOLE), "schema": ""} | header
-    same_model = found.get("shape") == wanted["shape"]
-    same_key = setup.member.key.hex() in found.get("members", [])[setup.member.index : setup.member.index + 1]
+    wanted, found = {"schema": ""} | snapshot_header(setup), {"schema": ""} | header
+    same_model = found["shape"] == wanted["shape"]
+    same_key = setup.member.key.hex() in found["members"][setup.member.index : setup.member.index + 1]
     for key, what in ORIGIN.items():
         fits = (key == "share" and same_model) or (key == "node" and same_key)
-        if found.get(key) != wanted[key] and not fits:
+        if found[key] != wanted[key] and not fits:
             raise UserError(
                 f"the state in this folder is of another {what}; remove it to begin anew",
                 file=setup.node.state_dir,
                 key=key,
-                value=found.get(key),
+                value=found[key],
                 allowed=f"{wanted[key]}, or a folder of its own (node.toml: node.state_dir)",
             )
 
 
-def replay(federation: FederationConfig, loaded: Loaded, method: Method | None = None) -> NodeState:
+def replay(loaded: Loaded, method: Method | None = None) -> NodeState:
     """The newest snapshot and what the log says happened since, by the settings that were in force then.
 
     What another learning method than `method` keeps of edges is left out: they will begin anew. None: it is not asked.
     """
     header = loaded.state.header
     state = restore(header, loaded.state.arrays, loaded.state.blobs)
-    by_peer = {int(peer): make_compressor(spec) for peer, spec in header.get("compressors", {}).items()}
-    codecs = Codecs(make_compressor(header.get("compressor", federation.gossip.compressor)), by_peer)
+    by_peer = {int(peer): make_compressor(spec) for peer, spec in header["compressors"].items()}
+    codecs = Codecs(make_compressor(header["compressor"]), by_peer)
     known = method is not None and is_whole(header) and method_then(header) == method.code
     by = method if method is not None and known else Plain()
     for record in loaded.records:
@@ -313,17 +310,16 @@ def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
     if not same_members:
         state.lives.clear()
     same_method = method_then(header) == setup.method.code
-    same_terms = header["format"] >= WITH_TERMS
     if len(state.terms) != len(setup.method.no_terms):
         state.terms = setup.method.no_terms
     if not same_method:
         _keep_nothing(setup, state)
     if not (loaded.complete and setup.durability == "exchange" and same_members and same_method and is_whole(header)):
         state.begin_life(random_name())
-    before = header.get("compressors", {})
+    before = header["compressors"]
     for peer, edge in state.edges.items():
-        then = before.get(str(peer), header.get("compressor"))
-        same = same_terms and then == setup.federation.compressor_of(setup.member.index, peer)
+        then = before.get(str(peer), header["compressor"])
+        same = then == setup.federation.compressor_of(setup.member.index, peer)
         if not same and edge.record.pending is not None:
             kept = edge.kept
             edge.begin_anew(edge.record.without_replicas())
@@ -331,8 +327,8 @@ def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
 
 
 def method_then(header: Mapping[str, Any]) -> str:
-    """The learning method that wrote a snapshot. The first ones say what its control variate was."""
-    return str(header.get("method", "variate" if header.get("control_variate") else "plain"))
+    """The learning method that wrote a snapshot."""
+    return str(header["method"])
 
 
 def _keep_nothing(setup: Setup, state: NodeState) -> None:
@@ -347,7 +343,7 @@ def _keep_nothing(setup: Setup, state: NodeState) -> None:
 
 def is_whole(header: Mapping[str, Any]) -> bool:
     """Whether a snapshot has the replicas and flows of all edges."""
-    return bool(header.get("whole", False))
+    return bool(header["whole"])
 
 
 def random_name() -> int:

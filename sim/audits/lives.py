@@ -151,7 +151,7 @@ def _paid(folder: Path) -> int:
     federation = load_config(folder)
     node = load_node(node_file(federation, NODES[0]), federation, NODES[0])
     loaded = peek(node.state_dir)
-    ledger = None if loaded is None else replay(federation, loaded).ledger
+    ledger = None if loaded is None else replay(loaded).ledger
     return 0 if ledger is None else sum(spend.steps for spend in ledger.spent)
 
 

@@ -1,4 +1,4 @@
-"""Learning methods from the command line: what there is, one's own in three places, and old files."""
+"""Learning methods from the command line: what there is, one's own in three places."""
 
 from __future__ import annotations
 
@@ -76,35 +76,6 @@ def test_a_method_that_is_not_there_is_the_option_s_mistake(p2pfl, arguments):
     assert outcome.code == 2
     assert "--method" in outcome.err
     assert "there is no file" in outcome.err
-
-
-OLD = {
-    "0.3": ("mean", "variate:beta=0.3"),
-    "0.1": ("mean", "variate:beta=0.1"),
-    "0.0": ("mean", "plain"),
-    "0.2": ("hampel:b=1", "plain"),
-}
-
-
-@pytest.mark.parametrize("beta", OLD)
-def test_an_old_file_loads_and_is_told_what_to_write(p2pfl, tmp_path, beta):
-    rule, method = OLD[beta]
-    assert p2pfl("new", "ward", "--nodes", 4, "--topology", "complete", "--rule", rule).code == 0
-    file = tmp_path / "ward" / "federation.toml"
-    file.write_text(file.read_text().replace("[training]\n", f"[training]\ncontrol_variate = {beta}\n"))
-    report = json.loads(p2pfl("check", "ward", "--format", "json").out)
-    assert report["mistakes"] == []
-    (told,) = [text for text in report["warnings"] if "control_variate" in text]
-    assert f'write method = "{method}"' in told
-
-
-def test_the_old_key_and_the_new_one_exclude_each_other(p2pfl, tmp_path):
-    p2pfl("new", "ward", "--nodes", 2)
-    file = tmp_path / "ward" / "federation.toml"
-    file.write_text(file.read_text().replace("[training]\n", '[training]\ncontrol_variate = 0.1\nmethod = "plain"\n'))
-    outcome = p2pfl("check", "ward")
-    assert outcome.code == 2
-    assert "stands beside training.method" in outcome.err
 
 
 def test_a_method_that_the_rule_cannot_carry_is_a_mistake_with_the_reason(p2pfl, tmp_path):

@@ -28,7 +28,6 @@ ONE_LINE = [
     ('optimizer = "sgd"', 'optimizer = "sdg"', "training.optimizer", "sdg", "sgd, adam, adamw"),
     ("learning_rate = 0.2", "learning_rate = 0", "training.learning_rate", 0, "above 0"),
     ("# momentum = 0.0", "momentum = 1", "training.momentum", 1, "below 1"),
-    ('# method = "variate:beta=0.1"', "control_variate = -0.1", "training.control_variate", -0.1, "from 0"),
     ('# method = "variate:beta=0.1"', 'method = "fedprox"', "training.method", "fedprox", "prox:mu=0.01"),
     ('# method = "variate:beta=0.1"', 'method = "prox:nu=1"', "training.method", "prox:nu=1", "prox:mu=0.01"),
     ('# method = "variate:beta=0.1"', 'method = "variate:beta=0"', "training.method", "variate:beta=0", "variate:beta"),

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from p2pfl.cli.main import main
-from p2pfl.config.load import load_config
 from p2pfl.node.assembly import replay
 from p2pfl.storage import peek
 
@@ -117,7 +116,7 @@ def has_learned(ward, name):
     """Whether a round of it is on disk."""
     state = ward / name / "state"
     loaded = peek(state) if state.exists() else None
-    return loaded is not None and replay(load_config(ward), loaded).rounds > 0
+    return loaded is not None and replay(loaded).rounds > 0
 
 
 @pytest.fixture

@@ -202,14 +202,14 @@ def result_of(folder, name):
 
 
 def rounds_on_disk(folder, name):
-    return replay(load_config(folder), peek(folder / name / "state")).rounds
+    return replay(peek(folder / name / "state")).rounds
 
 
 def settled_states(folder):
     """What the disks hold, with every reply taken in that one end of an edge has sent and the other had no time for."""
     federation = load_config(folder)
     codecs = Codecs(make_compressor(federation.gossip.compressor))
-    states = [replay(federation, peek(folder / member.name / "state")) for member in federation.members]
+    states = [replay(peek(folder / member.name / "state")) for member in federation.members]
     for low, high in federation.edges:
         pending, answered = states[low].edges[high].record.pending, states[high].edges[low].record
         if pending is not None and answered.seq == pending.seq:

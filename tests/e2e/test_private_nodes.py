@@ -52,7 +52,7 @@ def spent(field, name):
     federation = load_config(field.folder)
     (purse,) = purses(federation, [name])
     paid = sum(one.steps for one in purse.ledger.spent)
-    return paid // STEPS, replay(federation, peek(field.state(name))).rounds, purse.epsilon
+    return paid // STEPS, replay(peek(field.state(name))).rounds, purse.epsilon
 
 
 def test_a_node_killed_with_9_whose_log_is_cut_never_forgets_and_never_exceeds_its_budget(tmp_path):

@@ -94,7 +94,7 @@ def learned(field, index):
 
 
 def rounds_on_disk(field):
-    return replay(field.federation(), peek(field.folder / "node0" / "state")).rounds
+    return replay(peek(field.folder / "node0" / "state")).rounds
 
 
 def head_of(node):

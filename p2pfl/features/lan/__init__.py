@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from p2pfl.console.groups import Command
 
+FEATURE = "p2pfl.features.lan.feature:LanFeature"
 COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
         "Find out why nodes do not find or hear each other, and what to do.",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from p2pfl.console.groups import Command
 
+FEATURE = "p2pfl.features.members.feature:MembersFeature"
 COMMANDS: Mapping[str, Command] = {
     "invite": Command(
         "Print a line with which a new machine asks to become a member.",

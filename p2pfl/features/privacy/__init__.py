@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from p2pfl.console.groups import Command
 
+FEATURE = "p2pfl.features.privacy.feature:PrivacyFeature"
 COMMANDS: Mapping[str, Command] = {
     "privacy": Command(
         "Begin the privacy budgets of nodes, and show what is spent of them.",

@@ -109,7 +109,7 @@ def _purse(federation: FederationConfig, node: NodeConfig) -> Purse:
     loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
     if loaded is None:
         return Purse(federation=federation, node=node, ledger=beside)
-    state = replay(federation, loaded)
+    state = replay(loaded)
     kept = None if state.ledger is None else state.ledger.recovered(private=True, complete=loaded.complete)
     ledger = reconciled(kept, beside)
     unpaid = state.rounds if ledger is None else 0

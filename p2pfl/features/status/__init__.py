@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from p2pfl.console.groups import Command
 
+FEATURE = "p2pfl.features.status.feature:StatusFeature"
 COMMANDS: Mapping[str, Command] = {
     "status": Command(
         "Show what running nodes are doing.", "p2pfl.features.status.status_command:status", after="launch"

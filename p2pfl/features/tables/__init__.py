@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from p2pfl.console.groups import Command
 
+FEATURE = "p2pfl.features.tables.feature:TablesFeature"
 COMMANDS: Mapping[str, Command] = {
     "schema": Command(
         "Find one schema for tables that nobody may see together.",

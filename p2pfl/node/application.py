@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.course import Course
@@ -40,10 +39,11 @@ from p2pfl.node.progress_lines import ProgressLines
 from p2pfl.node.reloading import reloading_of
 from p2pfl.node.round_callback import EachRound, OnRound
 from p2pfl.node.status import Status
-from p2pfl.node.workshop import Waiting, Workshop
+from p2pfl.node.stopping import Stopping
+from p2pfl.node.workshop import Workshop
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
-from p2pfl.reporting.status import ClosedRound, NodeLine, NodeResult
+from p2pfl.reporting.status import NodeLine, NodeResult
 from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")
@@ -66,16 +66,26 @@ class OneProcess:
     transport: MakeTransport = WebSocketTransport
 
 
-class Application:
-    """`on_line` is called with a line of progress at most ten times a second, `on_round` after each local round.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audience:
+    """What is told while a node runs: a line of progress at most ten times a second, and each local round.
 
-    `features` are attached in their order; a node learns without any. `sketched` lines have a sketch of the model, and
-    each closing round adds one. `run` returns the node's result,
-    which is also in `<state_dir>/result.json`; None where it was stopped before it began.
+    `sketched` lines have a sketch of the model, and each closing round adds one.
+    """
+
+    on_line: Callable[[NodeLine], None]
+    on_round: OnRound | None = None
+    sketched: bool = False
+
+
+class Application:
+    """`features` are attached in their order; a node learns without any. The rest: `Audience`, `OneProcess`.
+
+    `run` returns the node's result, which is also in `<state_dir>/result.json`; None where it was stopped before it
+    began.
     """
 
     driver: Driver | None = None
-    store: Store
     thread: EngineThread
     links: Links
     status: Status
@@ -95,14 +105,9 @@ class Application:
         self.features = tuple(features)
         self.in_force = FederationInForce(setup)
         self.shared = shared
-        self.on_round = on_round
-        self.on_line = on_line
-        self.sketched = sketched
-        self.stopped = False
-        self.begun = self.testing = False
-        self.asked_again = False
-        """Whether somebody has asked the node to stop after its core was through."""
-        self.waiting = Waiting(self._waits)
+        self.audience = Audience(on_line=on_line, on_round=on_round, sketched=sketched)
+        self.stopping = Stopping(self._waits)
+        self.begun = False
         self.cpu_began = 0.0
 
     @property
@@ -118,9 +123,11 @@ class Application:
         self._check_features()
         folder = self.setup.node.state_dir
         was_there = folder.exists()
-        if not await self._is_written(self._open_store):
+        opened: list[Store] = []
+        durability = self.setup.durability
+        if not await self._is_written(lambda: opened.append(Store.open(folder, durability=durability))):
             return None
-        store, until_over = self.store, ExitStack()
+        store, until_over = opened[0], ExitStack()
         try:
             recovered = assembly.recover(self.setup, store)
             engine = self._engine_of(recovered)
@@ -129,8 +136,9 @@ class Application:
             for one in kept.values():
                 if not await self._is_written(partial(one.keep, engine.state, store)):
                     return None
-            self._look_for_room(engine)
-            core = self._course(engine.state, fresh=recovered is None)
+            look_for_room(self.setup, engine, store)
+            core = attachments.course(self.features, self.setup, engine.state)
+            core = core or assembly.make_core(self.setup, engine.state, fresh=recovered is None)
             self.in_force.built()
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
@@ -160,46 +168,11 @@ class Application:
                 feature.check(self.setup)
 
     def stop(self) -> None:
-        """End cleanly, keeping a snapshot. Before the node has begun it is only remembered.
-
-        Once its core is through, do not wait for the last test; asked twice, nor for a disk that refuses.
-        """
-        if self.driver is not None and self.driver.finished.is_set():
-            self._hurry()
-            return
-        self.stopped = True
-        if self.driver is not None and self.begun:
-            self.driver.stop()
-        else:
-            self.waiting.hurried.set()
-
-    def _hurry(self) -> None:
-        """Only who has been told that the disk is waited for can give up what it does not have yet."""
-        if self.testing or (self.waiting.for_disk and (self.stopped or self.asked_again)):
-            self.waiting.hurried.set()
-        elif self.waiting.for_disk:
-            log.warning("the last rounds are not on disk yet: stop again to discard them")
-        self.asked_again = True
+        """As `Stopping.stop`."""
+        self.stopping.stop()
 
     async def _is_written(self, write: Callable[[], None]) -> bool:
-        """Whether the disk has taken it in the end, and nobody has given up."""
-        return await self.waiting.until_written(write, self.setup.node.state_dir) is None
-
-    def _open_store(self) -> None:
-        self.store = Store.open(self.setup.node.state_dir, durability=self.setup.durability)
-
-    def _look_for_room(self, engine: Engine) -> None:
-        """Say what the state needs, before anything is written. Raises UserError: the volume is too small for it."""
-        needs = needs_of(engine.state, self.setup.durability, engine.codecs, engine.method)
-        if shortage := needs.shortage(self.setup.node):
-            log.warning("%s", shortage)
-        least, usual, room = needs.least_bytes, needs.usual_bytes, self.store.room_bytes
-        log.info(
-            "the state needs %s bytes, up to %s where there is room; there are %s",
-            f"{least:,}",
-            f"{usual:,}",
-            f"{room:,.0f}",
-        )
+        return await self.stopping.is_written(write, self.setup.node.state_dir)
 
     def _waits(self, what: str) -> None:
         """Shown in place of the phase."""
@@ -213,25 +186,14 @@ class Application:
             self.driver.feed.settle("storage-restored", None)
         self.lines.tell()
 
-    def _course(self, state: NodeState, *, fresh: bool) -> Course:
-        """Gossip, unless a feature brings another way to learn. Raises UserError: two do."""
-        found = {}
-        for feature in self.features:
-            with attachments.starting(feature, "course"):
-                course = feature.course(self.setup, state)
-            if course is not None:
-                found[feature.name] = course
-        if len(found) > 1:
-            raise UserError(f"{' and '.join(found)} each bring a course", allowed="one of them")
-        return next(iter(found.values()), None) or assembly.make_core(self.setup, state, fresh=fresh)
-
     def _engine_of(self, recovered: NodeState | None) -> Engine:
         return assembly.make_engine(self.setup, recovered)
 
     def _assemble(self, core: Course, engine: Engine, store: Store) -> Driver:
         setup, training = self.setup, self.setup.federation.training
-        sketch = Sketch(setup.learner.size, setup.federation.seed) if self.sketched else None
-        each = None if self.on_round is None else EachRound(setup.member.name, setup.learner, self.on_round)
+        on_round = self.audience.on_round
+        sketch = Sketch(setup.learner.size, setup.federation.seed) if self.audience.sketched else None
+        each = None if on_round is None else EachRound(setup.member.name, setup.learner, on_round)
         workshop = Workshop(
             setup.learner,
             training.evaluate_every,
@@ -250,7 +212,7 @@ class Application:
             self.thread,
             workshop,
             on_measure=self._measured,
-            on_closed=self._closed,
+            on_closed=lambda seen: self.lines.closed(seen),  # noqa: PLW0108 - there are none yet
             compute=None if self.shared is None else self.shared.compute,
         )
         texts = alarm_texts(self.features)
@@ -270,7 +232,11 @@ class Application:
         links = self.links = self._links(driver)
         self.status = self._status(core, driver, links)
         self.lines = ProgressLines(
-            self.on_line, self.status, self.thread, was_stopped=lambda: self.stopped, sketched=self.sketched
+            self.audience.on_line,
+            self.status,
+            self.thread,
+            was_stopped=lambda: self.stopping.wanted,
+            sketched=self.audience.sketched,
         )
         self.attached = Attachments(self.features, self._view(core, driver, links), links, kept)
         driver.local.gate = self.attached
@@ -295,15 +261,12 @@ class Application:
                 await driver.finished.wait()
                 for task in tasks:
                     task.cancel()
-                await self.attached.farewell(hasty=self.stopped)
+                await self.attached.farewell(hasty=self.stopping.wanted)
             if driver.failure is not None:
                 raise driver.failure
             result = await self._conclude(engine, driver)
             await self.attached.over(result)
             return result
-
-    def _fields_of_features(self) -> dict[str, Any]:
-        return self.attached.status()
 
     def _view(self, core: Course, driver: Driver, links: Links) -> NodeView:
         return NodeView(
@@ -339,7 +302,7 @@ class Application:
             durability=setup.durability,
             bearing=bearings(setup.federation)[setup.member.index],
             kept=lambda: self.thread.engine.kept,
-            features=self._fields_of_features,
+            features=lambda: self.attached.status(),  # noqa: PLW0108 - there is none yet
             refusal=lambda: self.thread.refusal,
         )
 
@@ -347,7 +310,7 @@ class Application:
         """From here on the node has a state, and keeps it when it ends."""
         self.thread.start()
         self.begun = True
-        self.waiting.hurried.clear()
+        self.stopping.begin(driver)
         self.cpu_began = time.process_time()
         self.attached.begin()
         driver.start(links)
@@ -356,7 +319,7 @@ class Application:
         self.in_force.begin(
             Live(driver=driver, thread=self.thread, links=links, status=self.status, trusted=self.attached.trusted)
         )
-        if self.stopped:
+        if self.stopping.wanted:
             driver.stop()
 
     def _links(self, driver: Driver) -> Links:
@@ -414,9 +377,6 @@ class Application:
         if self.driver is not None and not self.driver.finished.is_set():
             self.lines.measured()
 
-    def _closed(self, seen: ClosedRound) -> None:
-        self.lines.closed(seen)
-
     async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
         """The threads have ended: write the last snapshot, test what was learned, leave a result."""
         running_s = time.process_time() - self.cpu_began
@@ -428,18 +388,18 @@ class Application:
         if not await self._is_written(lambda: self.thread.checkpoint(state)):
             raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
         status.neighbor_distance = await asyncio.to_thread(engine.neighbor_distance, status.heard)
-        self.testing = True
+        self.stopping.test()
         local = await conclusion.last_test(
             self.setup.learner,
             state,
             driver,
-            self.waiting,
-            hasty=self.stopped or self.asked_again,
+            self.stopping.waiting,
+            hasty=self.stopping.hurries,
             compute=None if self.shared is None else self.shared.compute,
         )
         self.lines.tell()
-        conclusion.say_how_it_went(status, never_exchanged=not (status.exchanges or self.stopped or had_ended))
-        finished = conclusion.has_finished(core) and not self.stopped
+        conclusion.say_how_it_went(status, never_exchanged=not (status.exchanges or self.stopping.wanted or had_ended))
+        finished = conclusion.has_finished(core) and not self.stopping.wanted
         if finished:
             driver.feed.keep("finished", None, f"after round {core.facts.rounds}")
         cpu_time = None if self.shared else conclusion.CpuTime(total_s=time.process_time(), running_s=running_s)
@@ -449,3 +409,17 @@ class Application:
 
     def _name_of(self, index: int) -> str:
         return self.setup.federation.members[index].name
+
+
+def look_for_room(setup: Setup, engine: Engine, store: Store) -> None:
+    """Say what the state needs, before anything is written. Raises UserError: the volume is too small for it."""
+    needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
+    if shortage := needs.shortage(setup.node):
+        log.warning("%s", shortage)
+    least, usual, room = needs.least_bytes, needs.usual_bytes, store.room_bytes
+    log.info(
+        "the state needs %s bytes, up to %s where there is room; there are %s",
+        f"{least:,}",
+        f"{usual:,}",
+        f"{room:,.0f}",
+    )

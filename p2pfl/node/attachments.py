@@ -13,7 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from p2pfl.core.course import Course
 from p2pfl.core.events import RoundRefused
+from p2pfl.engine.state import NodeState
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.net.links import Links
 from p2pfl.net.side import FAILED, Feeding
@@ -59,6 +61,19 @@ def withheld(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
         with starting(feature, "withheld"):
             found |= feature.withheld(setup)
     return found
+
+
+def course(features: Iterable[Feature], setup: Setup, state: NodeState) -> Course | None:
+    """How the node learns, where that is not gossip. Raises UserError: two features bring a way."""
+    found = {}
+    for feature in features:
+        with starting(feature, "course"):
+            brought = feature.course(setup, state)
+        if brought is not None:
+            found[feature.name] = brought
+    if len(found) > 1:
+        raise UserError(f"{' and '.join(found)} each bring a course", allowed="one of them")
+    return next(iter(found.values()), None)
 
 
 class Attachments:

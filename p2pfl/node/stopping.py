@@ -1,0 +1,64 @@
+"""That somebody wants the node to end, and what it may have to wait for before it does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from p2pfl.node.driver import Driver
+from p2pfl.node.workshop import Waiting
+
+log = logging.getLogger("p2pfl")
+
+
+class Stopping:
+    """`show` gets what the node waits for, then an empty text. `wanted`: somebody has asked it to stop."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.wanted = False
+        self.waiting = Waiting(show)
+        self._driver: Driver | None = None
+        self._testing = False
+        self._asked_again = False
+        """Whether somebody has asked after the core was through."""
+
+    @property
+    def hurries(self) -> bool:
+        """Whether what is left is to be short."""
+        return self.wanted or self._asked_again
+
+    def begin(self, driver: Driver) -> None:
+        """From here on the node has a state, and keeps it when it ends."""
+        self.waiting.hurried.clear()
+        self._driver = driver
+
+    def test(self) -> None:
+        """The last test begins: it may be given up at once."""
+        self._testing = True
+
+    def stop(self) -> None:
+        """End cleanly, keeping a snapshot. Before the node has begun it is only remembered.
+
+        Once its core is through, do not wait for the last test; asked twice, nor for a disk that refuses.
+        """
+        if self._driver is not None and self._driver.finished.is_set():
+            self._hurry()
+            return
+        self.wanted = True
+        if self._driver is not None:
+            self._driver.stop()
+        else:
+            self.waiting.hurried.set()
+
+    def _hurry(self) -> None:
+        """Only who has been told that the disk is waited for can give up what it does not have yet."""
+        if self._testing or (self.waiting.for_disk and self.hurries):
+            self.waiting.hurried.set()
+        elif self.waiting.for_disk:
+            log.warning("the last rounds are not on disk yet: stop again to discard them")
+        self._asked_again = True
+
+    async def is_written(self, write: Callable[[], None], folder: Path) -> bool:
+        """Whether the disk has taken it in the end, and nobody has given up."""
+        return await self.waiting.until_written(write, folder) is None

@@ -190,7 +190,7 @@ def test_a_neighbor_whose_link_to_a_wiped_node_never_returns_drops_its_half_of_t
     edge = (min(wiped, other), max(wiped, other))
     assert world.hosts[other].engine.state.edges[wiped].kept["flow"].any()
     world.crash(wiped, amnesia=True)
-    monkeypatch.setattr(world.network.separations, "divide", lambda link: link == edge)
+    monkeypatch.setattr(world.network._separations, "divide", lambda link: link == edge)
     world.restart(wiped)
     world.go(until_s=20.0, finish=False)
     assert world.hosts[other].engine.state.edges[wiped].kept == {}

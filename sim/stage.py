@@ -32,7 +32,6 @@ from sim.worlds.faults import Crash, FaultPlan, Join, Rejoin, Restart, Separate,
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import node_speeds
 
-Engines = Sequence[ExactEngine] | Sequence[LazyEngine]
 Rows2 = NDArray[np.floating[Any]]
 
 

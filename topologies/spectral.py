@@ -129,8 +129,7 @@ class Spectrum:
     to within a millionth; `mixing_converged`: the eigenvalues that decide it converged.
 
     `residual`, `lower_bound`, `probable_bound`, `certified`, `converged` are about the algebraic connectivity: see
-    `eigen.extremes.Extremes`. A closed form is certified, with residual 0. `laplacian_max_residual` is that of the
-    largest eigenvalue, `laplacian_max_bound` a proven upper bound on it.
+    `eigen.extremes.Extremes`. A closed form is certified, with residual 0.
     """
 
     algebraic_connectivity: float
@@ -143,8 +142,6 @@ class Spectrum:
     converged: bool
     products: int = 0
     probable_bound: float | None = None
-    laplacian_max_residual: float = 0.0
-    laplacian_max_bound: float
     mixing_certified: bool
     mixing_converged: bool
 
@@ -172,8 +169,6 @@ def spectrum(
         converged=found.converged,
         products=found.products,
         probable_bound=found.probable,
-        laplacian_max_residual=found.high_residual,
-        laplacian_max_bound=found.highest,
         mixing_certified=rate.certified,
         mixing_converged=rate.converged,
     )

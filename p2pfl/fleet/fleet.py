@@ -104,7 +104,6 @@ class Child:
     lines: list[NodeLine] = field(default_factory=list)
     process: Process | ForkedProcess | None = None
     exit_code: int | None = None
-    ended_s: float | None = None
     stranded: bool = False
     """Whether it was let go because it waited for neighbors that were not there any more."""
     ended_lives: list[NodeLine | None] = field(default_factory=list)
@@ -283,7 +282,7 @@ class Fleet:
             for child in sorted(self.children, key=self._may_share):
                 child.process = await self._start(child)
                 if child.process is None:
-                    child.exit_code, child.ended_s = STOPPED, self.elapsed_s
+                    child.exit_code = STOPPED
                 else:
                     runs.append(group.create_task(self._follow(child, child.process)))
         self.server = None
@@ -350,7 +349,6 @@ class Fleet:
                 break
             process = child.process = again
         child.exit_code, child.between_lives = exit_code, ""
-        child.ended_s = self.elapsed_s
         self._dismiss()
 
     async def _start_again(self, child: Child, exit_code: int, pause_s: float) -> Process | None:

@@ -248,7 +248,6 @@ class InProcessFleet:
         )
         result = await application.run()
         child.exit_code = 0 if result is not None and result.finished else STOPPED
-        child.ended_s = self.elapsed_s
 
     async def _watch(self, history: History) -> None:
         while True:

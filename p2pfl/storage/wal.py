@@ -70,14 +70,13 @@ class Record:
 class Log:
     """`previous` is what the chain was before this log, None if even the log's head is not whole.
 
-    `end` is the chain after the last whole record, at byte `valid_bytes`; `surplus_bytes` stand after it.
+    `end` is the chain after the last whole record, at byte `valid_bytes`.
     """
 
     previous: bytes | None
     records: list[Record]
     end: bytes
     valid_bytes: int
-    surplus_bytes: int
     damaged: bool
 
 
@@ -101,7 +100,7 @@ def read_log(path: Path) -> Log:
         record, link, position = found
         log.records.append(record)
     damaged = _damaged_at(content, position, link)
-    return replace(log, end=link, valid_bytes=position, surplus_bytes=len(content) - position, damaged=damaged)
+    return replace(log, end=link, valid_bytes=position, damaged=damaged)
 
 
 class Wal:
@@ -194,9 +193,9 @@ def _read_head(content: bytes) -> Log:
         if magic == MAGIC and check == log_check(previous, salt):
             end = first_link(previous, salt)
             size = LOG_HEAD.size
-            return Log(previous=previous, records=[], end=end, valid_bytes=size, surplus_bytes=0, damaged=False)
+            return Log(previous=previous, records=[], end=end, valid_bytes=size, damaged=False)
     damaged = any(content[LOG_HEAD.size :])
-    return Log(previous=None, records=[], end=b"", valid_bytes=0, surplus_bytes=len(content), damaged=damaged)
+    return Log(previous=None, records=[], end=b"", valid_bytes=0, damaged=damaged)
 
 
 def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, bytes, int] | None:

@@ -30,8 +30,6 @@ class Proof:
 
     mu: float
     epsilon: float
-    false_positives: int
-    false_negatives: int
     tries: int
     """With the row and without it, so many each."""
 
@@ -59,8 +57,6 @@ def proof(with_it: Values, without: Values, delta: float) -> Proof:
     return Proof(
         mu=mu,
         epsilon=max(0.0, _log_ratio(1 - delta - fnr, fpr), _log_ratio(1 - delta - fpr, fnr)),
-        false_positives=positives,
-        false_negatives=negatives,
         tries=tries,
     )
 

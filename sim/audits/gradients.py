@@ -13,9 +13,6 @@ from p2pfl.methods.method import Vectors
 from p2pfl.methods.variate import FLOW, Variate
 from sim.audits.observation import RoundSeen
 
-CORRECTIONS = ("plain", "variate", "prox")
-"""Methods whose part in a gradient neighbors can reckon; that of others is left in it."""
-
 
 class _Known:
     """The victim as its method sees it, as far as its neighbors know it."""

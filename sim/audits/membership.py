@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.params import FlatModule
-from sim.audits.bounds import clopper_pearson
 
 Values = NDArray[np.floating[Any]]
 Flags = NDArray[np.bool_]
@@ -33,14 +32,12 @@ FALSE_POSITIVES = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """`auc` is 0.5 for who guesses; `tpr` the share of members found where 1% of the others are taken for members,
-    with 95% confidence within `tpr_bounds`. `decisions` is of how many rows of how many models that was asked.
+    """`auc` is 0.5 for who guesses; `tpr` the share of members found where 1% of the others are taken for
+    members.
     """
 
     auc: float
     tpr: float
-    tpr_bounds: tuple[float, float]
-    decisions: int
 
 
 def confidences(module: nn.Module, inputs: Tensor, targets: Tensor) -> Values:
@@ -101,9 +98,7 @@ def judged(scores: Values, members: Flags) -> Membership:
     auc = float(below.sum()) / (2.0 * len(inside) * len(outside))
     allowed = int(FALSE_POSITIVES * len(outside))
     hits = int((inside > outside[len(outside) - 1 - allowed]).sum())
-    return Membership(
-        auc=auc, tpr=hits / len(inside), tpr_bounds=clopper_pearson(hits, len(inside)), decisions=len(scores)
-    )
+    return Membership(auc=auc, tpr=hits / len(inside))
 
 
 def _fitted(shadows: Values, flags: Flags) -> tuple[Values, Values]:

@@ -69,7 +69,6 @@ class SpiedFleet(InProcessFleet):
         self.applications[setup.member.index] = application
         result = await application.run()
         child.exit_code = 0 if result is not None and result.finished else STOPPED
-        child.ended_s = self.elapsed_s
 
 
 def observe_real(federation: FederationConfig, victim: int) -> Observation:

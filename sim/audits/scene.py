@@ -87,10 +87,6 @@ class Scene:
         )
 
 
-def with_training(federation: FederationConfig, **changed: Any) -> FederationConfig:
-    return replace(federation, training=replace(federation.training, **changed))
-
-
 def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) -> Scene:
     """The federation of a file or folder, around `node`, or around the first node whose data are here.
 

@@ -137,18 +137,13 @@ def load_world(path: Path | str) -> World:
 
 
 def read_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
-    """What the file says about this federation's nodes. Raises UserError: the first of its `world_mistakes`."""
+    """What the file says about this federation's nodes. Raises UserError: its first mistake."""
     world, mistakes = _read(Path(path), federation)
     if mistakes:
         raise mistakes[0]
     if world is None:
         raise AssertionError("no world and no mistake")
     return world
-
-
-def world_mistakes(path: Path | str, federation: FederationConfig) -> list[UserError]:
-    """Everything that is wrong with a world file; empty if it can be loaded."""
-    return _read(Path(path), federation)[1]
 
 
 def world_from(document: dict[str, Any], names: Sequence[str], mistakes: Mistakes) -> WorldSpec | None:

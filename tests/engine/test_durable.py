@@ -270,7 +270,5 @@ def test_the_best_figure_survives_in_log_and_snapshot_and_is_of_no_other_model()
         redo(state, again, codecs=pair.codecs, method=pair.method)
         header = json.loads(json.dumps(image(state, with_replicas=False).header))
         assert state.best == restore(header, {"model": state.channels}, {}).best == best
-        del header["best"]
-        assert restore(header, {"model": state.channels}, {}).best is None, "older software had none"
     pair.run(0, Bootstrap(peers=(1,)))
     assert pair.engines[0].state.best is None

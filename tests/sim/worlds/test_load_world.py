@@ -22,7 +22,7 @@ from sim.worlds.model import (
     Spread,
     WorldSpec,
 )
-from sim.worlds.world import read_world, world_mistakes
+from sim.worlds.world import read_world
 
 EVERYTHING = """
 [compute]
@@ -200,12 +200,6 @@ def test_a_mistake_names_its_file_key_and_what_is_allowed(write, federation, tex
         read_world(path, federation)
     assert (caught.value.key, says in str(caught.value)) == (key, True), str(caught.value)
     assert str(path.parent) in str(caught.value)
-
-
-def test_all_mistakes_of_a_file_are_found(write, federation):
-    text = "[links]\nloss = 2\n[compute]\nspeed = 0\n[[crash]]\nat_s = -1\nnodes = 99\n"
-    keys = {mistake.key for mistake in world_mistakes(write(text), federation)}
-    assert keys == {"links.loss", "compute.speed", "crash[0].at_s", "crash[0].nodes"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -355,6 +356,13 @@ def test_the_ledger_of_another_node_is_none_of_this_one_s(tmp_path):
     with pytest.raises(UserError, match="has what another node spent") as caught:
         budget.opening(setup_at(tmp_path), state_with(ledger(2)))
     assert (caught.value.key, caught.value.value) == ("node", "pi2")
+
+
+@pytest.mark.parametrize("find", [permission_file, ledger_path])
+def test_a_pipe_in_place_of_a_file_beside_the_key_is_an_error_and_no_wait(tmp_path, find):
+    os.mkfifo(find(tmp_path / "node.key"))
+    with pytest.raises(UserError, match="is a pipe, a socket or a device"):
+        budget.opening(setup_at(tmp_path), state_with())
 
 
 def test_keys_of_one_folder_have_files_of_their_own():

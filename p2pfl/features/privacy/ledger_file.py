@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from p2pfl.config.tables import refuse_special
 from p2pfl.engine.ledger import Ledger
 from p2pfl.errors import StorageError, UserError
 from p2pfl.features.privacy.permission import beside
@@ -65,6 +66,7 @@ class LedgerFile:
 
     def read(self) -> Ledger | None:
         """Raises UserError: it cannot be read, or is another federation's."""
+        refuse_special(self.path)
         try:
             with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
                 raw = file.read(MOST_BYTES)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pfl.config.privacy import PRIVACY
-from p2pfl.config.tables import Mistakes, choice, matching, parse_document, read_table, require
+from p2pfl.config.tables import Mistakes, choice, matching, parse_document, read_table, refuse_special, require
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import StorageError, UserError
 from p2pfl.storage.disk import refusal_of, replace_file, sync_folder
@@ -90,6 +90,7 @@ def give_permission(
 def read_permission(key_file: Path) -> Permission | None:
     """The word that lies there; None: nobody has given one. Raises UserError: the file is none of ours."""
     path = permission_file(key_file)
+    refuse_special(path)
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             found = parse_document(file.read(MOST_BYTES).decode(), path)

@@ -30,8 +30,9 @@ from p2pfl.crypto.handshake import FederationBinding, Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.net.limits import Limits
-from p2pfl.net.links import Links
+from p2pfl.net.links import Links, Membership
 from p2pfl.net.notices import BOOT_BYTES, Notice, Word
+from p2pfl.net.table import Callbacks
 from p2pfl.net.websocket import PATH
 
 ATTACKS = ("none", "idle", "upgraded", "addressed", "churn")
@@ -53,17 +54,21 @@ def links_of(
     index: int, listen: str, dial: dict[int, str | None], opened: asyncio.Event, limits: Limits = ONCE
 ) -> Links:
     return Links(
-        identity=IDENTITIES[index],
-        members={identity.public: number for number, identity in enumerate(IDENTITIES)},
-        own_index=index,
-        dial=dial,
-        neighbors=frozenset(range(NODES)) - {index},
-        binding=BINDING,
+        Membership(
+            identity=IDENTITIES[index],
+            own_index=index,
+            members={identity.public: number for number, identity in enumerate(IDENTITIES)},
+            neighbors=frozenset(range(NODES)) - {index},
+            dial=dial,
+            binding=BINDING,
+        ),
+        Callbacks(
+            on_open=lambda *_: opened.set(),
+            on_message=lambda *_: None,
+            on_close=lambda *_: None,
+        ),
         listen=listen,
         max_body_bytes=2**20,
-        on_open=lambda *_: opened.set(),
-        on_message=lambda *_: None,
-        on_close=lambda *_: None,
         rng=Random(index),
         limits=limits,
     )

@@ -38,7 +38,8 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
-from p2pfl.net.links import Links
+from p2pfl.net.links import Links, Membership
+from p2pfl.net.table import Callbacks
 
 T = TypeVar("T")
 SAMPLES = 100
@@ -71,17 +72,21 @@ async def end_of_session(pipe: Connection, options: Options, *, far: bool) -> As
         end.opened.set()
 
     links = Links(
-        identity=identities[own],
-        members={identity.public: index for index, identity in enumerate(identities)},
-        own_index=own,
-        dial={} if far else {0: f"127.0.0.1:{pipe.recv()}"},
-        neighbors=frozenset({1 - own}),
-        binding=FederationBinding(federation_id=bytes(32), sections=(("training", bytes(32)),)),
+        Membership(
+            identity=identities[own],
+            own_index=own,
+            members={identity.public: index for index, identity in enumerate(identities)},
+            neighbors=frozenset({1 - own}),
+            dial={} if far else {0: f"127.0.0.1:{pipe.recv()}"},
+            binding=FederationBinding(federation_id=bytes(32), sections=(("training", bytes(32)),)),
+        ),
+        Callbacks(
+            on_open=on_open,
+            on_message=lambda _peer, _session, message: end.inbox.put_nowait(message),
+            on_close=lambda *_: None,
+        ),
         listen="127.0.0.1:0",
         max_body_bytes=options.body_bytes + 2**20,
-        on_open=on_open,
-        on_message=lambda _peer, _session, message: end.inbox.put_nowait(message),
-        on_close=lambda *_: None,
         rng=Random(own),
     )
     end = End(links, 1 - own)

@@ -21,8 +21,9 @@ RECORDS = {
     "p2pfl/engine/state.py:NodeState": "what the disk keeps of a node: one field for each thing that is kept",
     "p2pfl/node/status.py:Status": "one field for each thing that a status is made of",
     "p2pfl/reporting/report.py:Report": "the JSON of a run, whose fields users rely on",
+    "p2pfl/federation.py:Federation": "its keywords are what users write, as they stand in the TOML file",
 }
-"""Records by name, because not all that they offer is a property."""
+"""Records by name, because not all that they offer is a property; and what users call."""
 
 
 def figures(node: ast.ClassDef) -> tuple[int, int, int]:

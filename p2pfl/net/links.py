@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from logging import Logger, getLogger
 from random import Random
 from types import TracebackType
@@ -27,6 +28,7 @@ from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import MOST_HINTS, MOST_KEPT
 from p2pfl.net.side import Sides
 from p2pfl.net.table import Callbacks, Table
+from p2pfl.net.tasks import Tasks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.visits import Charters
 from p2pfl.net.websocket import WebSocketTransport
@@ -35,38 +37,50 @@ SEALING_THREADS = 2
 HEAP_BYTES = 8 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Who this node is and whom it may talk to: `members` maps public keys to node indices, `dial` indices to
+    `host:port` or None. Both ends of a session must have the same `binding`.
+    """
+
+    identity: Identity
+    own_index: int
+    members: Mapping[bytes, int]
+    neighbors: frozenset[int]
+    dial: Mapping[int, str | None]
+    binding: FederationBinding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watcher:
+    """Who is told what a person should know. `on_alarm` hears of a `federation-differs` and a `session-churn`."""
+
+    log: Logger = field(default_factory=lambda: getLogger("p2pfl.net"))
+    name_of: Callable[[int], str] = "node {}".format
+    on_alarm: OnAlarm = lambda kind, peer, text: None  # noqa: ARG005 - whoever does not listen
+
+
 class Links:
     """`async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
 
-    `members` maps public keys to node indices, `dial` indices to `host:port` or None. UserError for an address that
-    is none or cannot be bound. `on_alarm` hears of a `federation-differs` and a `session-churn`. `charters` is the
-    node's charter in a federation with admin keys.
+    UserError for an address that is none or cannot be bound. `rng` is the jitter of dials.
     """
 
     def __init__(
         self,
+        who: Membership,
+        callbacks: Callbacks,
+        watcher: Watcher | None = None,
         *,
-        identity: Identity,
-        members: Mapping[bytes, int],
-        own_index: int,
-        dial: Mapping[int, str | None],
-        neighbors: frozenset[int],
-        binding: FederationBinding,
         listen: str,
         max_body_bytes: int,
-        on_open: Callable[[int, int], Any],
-        on_message: Callable[[int, int, Message], Any],
-        on_close: Callable[[int, int, str], Any],
         rng: Random,
-        log: Logger | None = None,
         limits: Limits | None = None,
-        name_of: Callable[[int], str] = "node {}".format,
-        on_alarm: OnAlarm = lambda kind, peer, text: None,  # noqa: ARG005 - whoever does not listen
         transport: MakeTransport = WebSocketTransport,
     ) -> None:
-        limits, log = limits or Limits(), log or getLogger("p2pfl.net")
-        self.counters = Counters.of(index for index in members.values() if index != own_index)
-        self.sides = Sides(name_of=name_of, on_alarm=on_alarm)
+        limits, watcher = limits or Limits(), watcher or Watcher()
+        self.counters = Counters.of(index for index in who.members.values() if index != who.own_index)
+        self.sides = Sides(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
         """Features add their channels before the doors open."""
         executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
         shared = self._shared = Shared(
@@ -74,31 +88,31 @@ class Links:
             budget=ByteBudget(0),
             executor=executor,
             counters=self.counters,
-            log=log,
+            log=watcher.log,
             max_body_bytes=max_body_bytes,
-            name_of=name_of,
-            on_alarm=on_alarm,
+            name_of=watcher.name_of,
+            on_alarm=watcher.on_alarm,
             sides=self.sides,
         )
         self._greeter = greeter = Greeter(
-            identity=identity,
-            own_index=own_index,
-            members=members,
-            neighbors=neighbors,
-            binding=binding,
+            identity=who.identity,
+            own_index=who.own_index,
+            members=who.members,
+            neighbors=who.neighbors,
+            binding=who.binding,
             counters=self.counters,
         )
         self._table = Table(
-            own=own_index,
-            neighbors=neighbors,
+            own=who.own_index,
+            neighbors=who.neighbors,
             boot=greeter.boot,
-            callbacks=Callbacks(on_open=on_open, on_message=on_message, on_close=on_close),
+            callbacks=callbacks,
             shared=shared,
             spawn=self._run,
         )
-        self._refusals = refusals = Refusals(self.counters, log, on_alarm, name_of)
-        self._transport = transport(limits, refusals, log)
-        self._transport.expect(len(neighbors))
+        self._refusals = refusals = Refusals(self.counters, watcher.log, watcher.on_alarm, watcher.name_of)
+        self._transport = transport(limits, refusals, watcher.log)
+        self._transport.expect(len(who.neighbors))
         self._listen = parse_address(listen, "listen")
         self._reception = Reception(
             greeter=greeter, table=self._table, refusals=refusals, shared=shared, spawn=self._visit
@@ -111,16 +125,11 @@ class Links:
             rng=rng,
             transport=self._transport,
         )
-        self._dialer.configure(self._parsed(dial))
+        self._dialer.configure(self._parsed(who.dial))
         self._allow_memory()
         self._is_open = False
-        self._group = asyncio.TaskGroup()
         self._closing = False
-        self._sessions: set[asyncio.Task[None]] = set()
-        self._dials: dict[int, asyncio.Task[None]] = {}
-        """By neighbor."""
-        self._hours: set[asyncio.Task[None]] = set()
-        self._visits: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def receive(self, charters: Charters) -> None:
         """Take charters from visitors at the door, and hand them over; before the doors open."""
@@ -212,18 +221,18 @@ class Links:
             return
         known = {peer for peer, route in self._dialer.routes.items() if route.addresses()}
         wanted = [peer for peer in self._table.places if peer in known]
-        for peer in [peer for peer in self._dials if peer not in wanted]:
-            self._dials.pop(peer).cancel()
+        for peer in [peer for peer in self._tasks.dials if peer not in wanted]:
+            self._tasks.dials.pop(peer).cancel()
         for peer in wanted:
-            if peer not in self._dials and (task := self._spawn(self._dialer.keep(peer))) is not None:
-                self._dials[peer] = task
+            if peer not in self._tasks.dials and (task := self._tasks.spawn(self._dialer.keep(peer))) is not None:
+                self._tasks.dials[peer] = task
 
     async def __aenter__(self) -> Self:
         keep_heap()
         await self._transport.open(self._listen, self._reception.meet)
         self._is_open = True
-        await self._group.__aenter__()
-        self._track(self._refusals.keep_hours(), self._hours)
+        await self._tasks.group.__aenter__()
+        self._tasks.track(self._refusals.keep_hours(), self._tasks.hours)
         self._keep_dialing()
         return self
 
@@ -235,44 +244,29 @@ class Links:
         try:
             await self._wind_down()
         finally:
-            await self._group.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
+            await self._tasks.group.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
 
     async def _wind_down(self) -> None:
         self._transport.stop_accepting()
         self._closing = True
-        for task in (*self._dials.values(), *self._hours):
+        for task in (*self._tasks.dials.values(), *self._tasks.hours):
             task.cancel()
         try:
             await self._table.drain(self._shared.limits.close_s)
             self._table.close("the node stopped")
-            if self._sessions:
-                await asyncio.wait(self._sessions, timeout=2 * self._shared.limits.close_s)
+            if self._tasks.sessions:
+                await asyncio.wait(self._tasks.sessions, timeout=2 * self._shared.limits.close_s)
         finally:  # a node may be cancelled while it takes its leave
-            for task in self._sessions | self._visits:
+            for task in self._tasks.sessions | self._tasks.visits:
                 task.cancel()
             self._shared.executor.shutdown(wait=False, cancel_futures=True)
             await self._transport.close()
 
     def _run(self, link: PeerLink) -> None:
-        self._track(link.run(), self._sessions)
+        self._tasks.track(link.run(), self._tasks.sessions)
 
     def _visit(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        return self._track(work, self._visits)
-
-    def _track(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None] | None:
-        """None where the node is stopping already because of a bug elsewhere."""
-        task = self._spawn(work)
-        if task is not None:
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-        return task
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        try:
-            return self._group.create_task(work)
-        except RuntimeError:
-            work.close()
-            return None
+        return self._tasks.track(work, self._tasks.visits)
 
 
 def _parsed(text: str) -> Address | None:

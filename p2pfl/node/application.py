@@ -21,7 +21,8 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.losses import Losses
-from p2pfl.net.links import Links
+from p2pfl.net.links import Links, Membership, Watcher
+from p2pfl.net.table import Callbacks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node import assembly, attachments, conclusion, workshop
@@ -326,21 +327,27 @@ class Application:
         setup = self.setup
         members = setup.federation.members
         return Links(
-            identity=setup.identity,
-            members=listed(setup.federation),
-            own_index=setup.member.index,
-            dial={peer: members[peer].address for peer in setup.peers},
-            neighbors=frozenset(setup.peers),
-            binding=assembly.binding(setup),
+            Membership(
+                identity=setup.identity,
+                own_index=setup.member.index,
+                members=listed(setup.federation),
+                neighbors=frozenset(setup.peers),
+                dial={peer: members[peer].address for peer in setup.peers},
+                binding=assembly.binding(setup),
+            ),
+            Callbacks(
+                on_open=driver.session_opened,
+                on_message=driver.message_received,
+                on_close=driver.session_closed,
+            ),
+            Watcher(
+                log=logging.getLogger("p2pfl.net"),
+                name_of=self._name_of,
+                on_alarm=driver.alarm,
+            ),
             listen=setup.node.listen,
             max_body_bytes=assembly.largest_bytes(setup),
-            on_open=driver.session_opened,
-            on_message=driver.message_received,
-            on_close=driver.session_closed,
             rng=random.Random(os.urandom(16)),  # jitter of dials: nothing that a seed should repeat
-            log=logging.getLogger("p2pfl.net"),
-            name_of=self._name_of,
-            on_alarm=driver.alarm,
             transport=WebSocketTransport if self.shared is None else self.shared.transport,
         )
 

@@ -15,7 +15,8 @@ from p2pfl.core.messages import Message
 from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.limits import Limits
-from p2pfl.net.links import Links
+from p2pfl.net.links import Links, Membership, Watcher
+from p2pfl.net.table import Callbacks
 
 DEADLINE_S = 20.0
 SIZE = 8
@@ -92,25 +93,22 @@ class Federation:
     def new(self, index: int, dial: dict[int, str | None] | None = None, **changes: Any) -> Node:
         """A node that is not running; all others are its neighbors unless `neighbors` says otherwise."""
         node = Node(index)
-        arguments = {
+        who = {
             "identity": self.identities[index % SIZE],
             "members": self.members,
             "own_index": index,
             "dial": dial or {},
             "neighbors": frozenset(range(SIZE)) - {index},
             "binding": binding(),
-            "listen": "127.0.0.1:0",
-            "max_body_bytes": 8_000_000,
-            "on_open": node.on_open,
-            "on_message": node.on_message,
-            "on_close": node.on_close,
-            "on_alarm": lambda *alarm: node.alarms.append(alarm),
-            "rng": Random(index),
-            "log": self.log,
-            "limits": QUICK,
         }
+        heard = {"on_open": node.on_open, "on_message": node.on_message, "on_close": node.on_close}
+        told = {"on_alarm": lambda *alarm: node.alarms.append(alarm), "log": self.log}
+        rest = {"listen": "127.0.0.1:0", "max_body_bytes": 8_000_000, "rng": Random(index), "limits": QUICK}
         charters = changes.pop("charters", None)
-        node.links = Links(**(arguments | changes))
+        for one in (who, heard, told):
+            one |= {key: changes.pop(key) for key in list(changes) if key in one}
+        told |= {"name_of": changes.pop("name_of")} if "name_of" in changes else {}
+        node.links = Links(Membership(**who), Callbacks(**heard), Watcher(**told), **(rest | changes))
         if charters is not None:
             node.links.receive(charters)
         return node

@@ -31,7 +31,8 @@ from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import Limits
-from p2pfl.net.links import Links
+from p2pfl.net.links import Links, Membership, Watcher
+from p2pfl.net.table import Callbacks
 from p2pfl.node import assembly
 from p2pfl.wire import Assembler, split
 from sim.kernel import Kernel
@@ -183,19 +184,25 @@ async def real_counts(sends):
     def node(index, dial):
         ear = ears[index]
         return Links(
-            identity=identities[index],
-            members={identity.public: place for place, identity in enumerate(identities)},
-            own_index=index,
-            dial=dial,
-            neighbors=frozenset({1 - index}),
-            binding=binding,
+            Membership(
+                identity=identities[index],
+                own_index=index,
+                members={identity.public: place for place, identity in enumerate(identities)},
+                neighbors=frozenset({1 - index}),
+                dial=dial,
+                binding=binding,
+            ),
+            Callbacks(
+                on_open=ear.opened,
+                on_message=ear.took,
+                on_close=ear.ended,
+            ),
+            Watcher(
+                log=logging.getLogger("tests.sim"),
+            ),
             listen="127.0.0.1:0",
             max_body_bytes=LIMIT,
-            on_open=ear.opened,
-            on_message=ear.took,
-            on_close=ear.ended,
             rng=Random(index),
-            log=logging.getLogger("tests.sim"),
             limits=Limits(close_s=5.0),
         )
 

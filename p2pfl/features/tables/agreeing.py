@@ -37,9 +37,10 @@ from p2pfl.learn.table.proposal import MOST_BYTES, Proposal, text_of, unpack
 from p2pfl.learn.table.proposing import own_proposal
 from p2pfl.learn.table.writing import schema_text
 from p2pfl.net.link import MALFORMED
-from p2pfl.net.links import Links
+from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.side import Feeding, SideChannel
+from p2pfl.net.table import Callbacks
 from p2pfl.node.amendment import listed
 from p2pfl.node.assembly import learned_sections
 from p2pfl.storage.disk import replace_file
@@ -377,23 +378,29 @@ def _links(federation: FederationConfig, node: NodeConfig, identity: Identity, t
             links.close(peer, session, "", REST_S)
 
     links = Links(
-        identity=identity,
-        members=listed(federation),
-        own_index=index,
-        dial={peer: members[peer].address for peer in peers},
-        neighbors=frozenset(peers),
-        binding=FederationBinding(
-            federation_id=federation_id(federation), sections=(*keys(federation), *learned_sections(phase, phase))
+        Membership(
+            identity=identity,
+            own_index=index,
+            members=listed(federation),
+            neighbors=frozenset(peers),
+            dial={peer: members[peer].address for peer in peers},
+            binding=FederationBinding(
+                federation_id=federation_id(federation), sections=(*keys(federation), *learned_sections(phase, phase))
+            ),
+        ),
+        Callbacks(
+            on_open=lambda peer, session: None,  # noqa: ARG005 - there is no core yet
+            on_message=lambda peer, session, message: None,  # noqa: ARG005 - as above
+            on_close=ended,
+        ),
+        Watcher(
+            log=logging.getLogger("p2pfl.net"),
+            name_of=lambda peer: members[peer].name,
+            on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
         ),
         listen=node.listen,
         max_body_bytes=MOST_PART_BYTES,
-        on_open=lambda peer, session: None,  # noqa: ARG005 - there is no core yet
-        on_message=lambda peer, session, message: None,  # noqa: ARG005 - as above
-        on_close=ended,
-        on_alarm=lambda kind, peer, text: talk().alarm(kind, peer, text),
         rng=random.Random(os.urandom(16)),  # jitter of dials
-        log=logging.getLogger("p2pfl.net"),
-        name_of=lambda peer: members[peer].name,
     )
     return links
 

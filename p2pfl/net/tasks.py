@@ -1,0 +1,35 @@
+"""What a network edge has under way: sessions, dials, visits, and what goes by the hour. A bug in one ends all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+Work = Coroutine[Any, Any, None]
+
+
+class Tasks:
+    def __init__(self) -> None:
+        self.group = asyncio.TaskGroup()
+        self.sessions: set[asyncio.Task[None]] = set()
+        self.dials: dict[int, asyncio.Task[None]] = {}
+        """By neighbor."""
+        self.hours: set[asyncio.Task[None]] = set()
+        self.visits: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Work) -> asyncio.Task[None] | None:
+        """None where the node is stopping already because of a bug elsewhere."""
+        try:
+            return self.group.create_task(work)
+        except RuntimeError:
+            work.close()
+            return None
+
+    def track(self, work: Work, tasks: set[asyncio.Task[None]]) -> asyncio.Task[None] | None:
+        """Likewise; while it runs it is one of those `tasks`."""
+        task = self.spawn(work)
+        if task is not None:
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        return task

@@ -102,14 +102,6 @@ class Link:
         a, b = self.edge
         self.ways = (Way(self, a, b), Way(self, b, a))
 
-    @property
-    def bytes_sent(self) -> int:
-        return sum(way.bytes_sent for way in self.ways)
-
-    @property
-    def messages_sent(self) -> int:
-        return sum(way.messages_sent for way in self.ways)
-
 
 def lay(
     body_bytes: Mapping[Edge, int], spec: LinkSpec, slow: Sequence[SlowNodes], seed: int, *, tokens: bool

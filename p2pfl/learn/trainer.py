@@ -91,11 +91,6 @@ class TorchLearner:
         """What its rounds may tell, and how much noise hides the rest; None: they are not private."""
         return None if self._protected is None else self._protected.plan
 
-    @property
-    def trained(self) -> int:
-        """How many parameters training changes, shared or not: frozen ones are no part of them."""
-        return sum(parameter.numel() for parameter in self._parameters)
-
     def steps_with(self, samples: int) -> int:
         """Those of a local round on so many samples."""
         if self.plan is not None and self.plan.unit == RECORD:

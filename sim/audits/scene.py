@@ -51,10 +51,6 @@ class Scene:
         """Of who is attacked."""
         return self.federation.members[self.victim].name
 
-    @property
-    def neighbors(self) -> tuple[int, ...]:
-        return self.federation.neighbors(self.victim)
-
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets of the victim."""
         samples = self.data[self.victim].train

@@ -19,7 +19,6 @@ def test_the_copy_is_a_node_and_its_neighbors(tmp_path):
 
     assert [member.name for member in scene.federation.members] == ["node3", "node2", "node4"]
     assert scene.federation.edges == ((0, 1), (0, 2))
-    assert scene.neighbors == (1, 2)
     assert "3 of the 6 nodes" in scene.notes[0]
     assert [one.samples for one in scene.learners(scene.federation)] == [len(one.train) for one in scene.data]
 

@@ -52,6 +52,7 @@ SMALLEST = {
 PARTS = {
     "goodput_layers",
     "goodput_measures",
+    "mutants",
     "page_shots",
     "page_site",
     "page_walk",
@@ -70,7 +71,7 @@ PARTS = {
     "study/study_page",
     "study/twice",
 }
-"""Imported by others, tested elsewhere, need a browser, or read what a long study has written."""
+"""Imported by others, tested elsewhere, need a browser or coverage, or read what a long study has written."""
 TOLD = {"conformance", "endings", "losses"}
 """exit with 1 where figures are not as they should be, as they are not in so few rounds."""
 

@@ -180,7 +180,8 @@ def test_too_little_memory_is_a_line_and_no_traceback(p2pfl, failing):
 @pytest.mark.parametrize(
     ("arguments", "code", "closed"),
     [
-        *((words, 0, closed) for words in ("--help", "topology info ring -n 5") for closed in CLOSED),
+        ("--help", 0, CLOSED[-1]),
+        *(("topology info ring -n 5", 0, closed) for closed in CLOSED),
         *(("topology info rng -n 5", 2, closed) for closed in CLOSED),
         ("topology list --format csv", 0, ">&-"),
         ("topology compare ring star -n 5", 0, ">&- 2>&-"),

@@ -65,7 +65,13 @@ def test_rows_equal_single_vectors_to_the_last_bit(spec, rows):
     assert compressor.quantize_rows(rows, chances=range(len(rows))).tobytes() == decoded
 
 
-@pytest.mark.parametrize(("count", "size"), [(70, 2410), (300, 256), (3, 65_535), (3, 65_537), (2, 131_073), (800, 5)])
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [
+        *((300, 256), (3, 65_537), (800, 5)),
+        *(pytest.param(*one, marks=pytest.mark.long) for one in ((70, 2410), (3, 65_535), (2, 131_073))),
+    ],
+)
 def test_rows_in_many_tiles_equal_single_vectors(compressor, count, size):
     rows = some_rows(count, size)
     payloads, decoded = one_by_one(compressor, rows)

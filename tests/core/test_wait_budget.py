@@ -76,12 +76,12 @@ def test_equal_neighbors_on_a_busy_machine_are_all_waited_for(seed):
 
 def test_a_neighbor_that_has_recovered_is_waited_for_again():
     def answered(asked):
-        return STUTTER(asked) if asked < 150.0 else asked + 0.02
+        return STUTTER(asked) if asked < 70.0 else asked + 0.02
 
     world = PacedNode({1: takes(0.02), 2: answered}, train_s=0.001)
-    world.run(160.0)
+    world.run(80.0)
     before, rounds = world.exchanges[2], world.rounds
-    world.run(220.0)
+    world.run(140.0)
     assert world.exchanges[2] - before >= world.rounds - rounds - 1
 
 

@@ -61,11 +61,11 @@ class Pushes:
         return np.random.default_rng([7, self.node]).standard_normal(SIZE).astype(np.float32)
 
     def train(self, start, round_index):
-        while round_index >= 35 and not GO.exists():
+        while round_index >= 25 and not GO.exists():
             time.sleep(0.01)
-        time.sleep(0.05)
+        time.sleep(0.02)
         push = self.sign * np.random.default_rng([8, round_index]).standard_normal(SIZE) * 10 / self.samples
-        push *= round_index < 40  # of what follows until all are through, nodes take different numbers
+        push *= round_index < 30  # of what follows until all are through, nodes take different numbers
         vector = (start.model + push).astype(np.float32)
         return LocalRound(vector=vector, steps=1, learning_rate=0.0, samples=self.samples, loss=0.0)
 
@@ -116,9 +116,17 @@ task = Task(model=Model, data=lambda node: ((torch.zeros(4, 8), torch.zeros(4, 1
 """
 
 
-def p2pfl(*arguments, **options):
-    command = [*COMMAND, *(str(argument) for argument in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)
+@pytest.fixture
+def p2pfl(capsys):
+    """A command, in this process: exit code, stdout and stderr."""
+
+    def p2pfl(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return p2pfl
 
 
 def change(file, pattern, new):
@@ -228,7 +236,7 @@ def test_two_of_four_nodes_are_killed_and_nothing_is_lost(federation, run, compr
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - replays a failure
     chance = random.Random(seed)
-    rounds = 40
+    rounds = 30
     folder = federation(
         4,
         task='name = "pushes.py:task"',
@@ -333,45 +341,45 @@ def test_a_signal_ends_a_node_cleanly_with_130_and_a_snapshot_from_which_it_resu
         assert [neighbor["resyncs"] for neighbor in result["neighbors"]] == [0]
 
 
-def answer_of(process, url):
+def answer_of(process, p2pfl, url):
     """What `p2pfl status` prints once the node answers: one that is held up may be asked in vain."""
     asked = []
 
     def answers():
         asked.append(p2pfl("status", url, "--format", "json"))
-        return asked[-1].returncode == 0
+        return asked[-1][0] == 0
 
     process.until(answers)
-    return json.loads(asked[-1].stdout)
+    return json.loads(asked[-1][1])
 
 
-def test_a_node_can_be_asked_and_evaluated_while_it_runs_and_evaluated_after_a_kill(federation, run):
+def test_a_node_can_be_asked_and_evaluated_while_it_runs_and_evaluated_after_a_kill(federation, run, p2pfl):
     folder = federation(2, task='name = "quadratic"\nstep_s = 0.02', topology="complete", rounds=ENDLESS)
     nodes = [run(folder, "node0"), run(folder, "node1")]
     nodes[0].until(lambda: nodes[0].rounds >= 3 and rounds_on_disk(folder, "node0") > 0)
     url = re.search(r"status: (http://\S+)", nodes[0].log)[1]
-    (row,) = answer_of(nodes[0], url)
+    (row,) = answer_of(nodes[0], p2pfl, url)
     assert (row["node"], row["phase"], row["of"], row["alarms"]) == ("node0", "training", ENDLESS, {})
     assert row["round"] >= 3
-    running = json.loads(p2pfl("evaluate", folder / "node0", "--format", "json").stdout)
+    running = json.loads(p2pfl("evaluate", folder / "node0", "--format", "json")[1])
     assert running["rounds"] > 0
     nodes[0].kill()
-    killed = json.loads(p2pfl("evaluate", folder / "node0", "--format", "json").stdout)
+    killed = json.loads(p2pfl("evaluate", folder / "node0", "--format", "json")[1])
     assert killed["rounds"] >= running["rounds"]
-    assert p2pfl("status", url).returncode == 1
+    assert p2pfl("status", url)[0] == 1
 
 
 @pytest.fixture
-def mistaken(federation):
+def mistaken(federation, p2pfl):
     """Two nodes of a small task; `text` of node0's run that must fail."""
     folder = federation(2, task='name = "quadratic"', topology="complete", start_wait_s=0.1, linger_s=0.1, rounds=2)
 
     def mistaken():
-        outcome = p2pfl("run", folder, "--node", "node0")
-        assert (outcome.returncode, outcome.stdout) == (2, ""), outcome.stderr
-        assert outcome.stderr.startswith("error: ")
-        assert outcome.stderr.count("\n") == 1
-        return outcome.stderr
+        code, out, error = p2pfl("run", folder, "--node", "node0")
+        assert (code, out) == (2, ""), error
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+        return error
 
     mistaken.folder = folder
     return mistaken
@@ -393,14 +401,14 @@ def test_a_port_in_use_is_named_with_the_file(mistaken, key):
     assert not (mistaken.folder / "node0" / "state").exists()
 
 
-def test_the_key_of_another_node_is_named_with_both_keys(mistaken):
+def test_the_key_of_another_node_is_named_with_both_keys(mistaken, p2pfl):
     folder = mistaken.folder
     (folder / "node0" / "node.key").write_bytes((folder / "node1" / "node.key").read_bytes())
     text = mistaken()
     assert_names(text, folder / "node0" / "node.key", "public key", "node0")
     for member in load_config(folder).members:
-        assert p2pfl("key", folder / member.name / "node.key").returncode == 0
-    assert_names(text, p2pfl("key", folder / "node1" / "node.key").stdout.strip(), "allowed: ")
+        assert p2pfl("key", folder / member.name / "node.key")[0] == 0
+    assert_names(text, p2pfl("key", folder / "node1" / "node.key")[1].strip(), "allowed: ")
 
 
 def test_a_key_that_others_can_read_is_refused(mistaken):
@@ -421,7 +429,10 @@ def test_a_missing_data_file_is_named(mistaken):
 
 @pytest.mark.long
 def test_the_state_of_another_federation_is_refused_and_kept(mistaken):
-    assert p2pfl("launch", mistaken.folder, "--quiet").returncode == 0
+    assert (
+        subprocess.run([*COMMAND, "launch", mistaken.folder, "--quiet"], timeout=DEADLINE_S, check=False).returncode
+        == 0
+    )
     before = peek(mistaken.folder / "node0" / "state").state.arrays["model"]
     change(mistaken.folder / "federation.toml", 'name = "ward"', 'name = "other"')
     text = mistaken()
@@ -449,8 +460,8 @@ def test_a_second_process_on_one_state_is_refused_and_the_first_goes_on(federati
         (["{folder}"], ["--node"]),
     ],
 )
-def test_a_mistake_in_the_command_is_named(mistaken, arguments, parts):
-    outcome = p2pfl("run", *(argument.format(folder=mistaken.folder) for argument in arguments))
-    assert (outcome.returncode, outcome.stdout) == (2, "")
-    assert_names(outcome.stderr, *parts)
-    assert "Traceback" not in outcome.stderr
+def test_a_mistake_in_the_command_is_named(mistaken, p2pfl, arguments, parts):
+    code, out, error = p2pfl("run", *(argument.format(folder=mistaken.folder) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert_names(error, *parts)
+    assert "Traceback" not in error

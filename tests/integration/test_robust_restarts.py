@@ -47,9 +47,9 @@ def remember_models(node):
 
 async def test_a_node_that_was_broken_off_goes_on_from_the_very_bits_of_a_model_that_it_had(ward, start, finish):
     """The latest, or one before it whose successor was not on the disk yet."""
-    field = four(ward, training={"rounds": 40})
+    field = four(ward, training={"rounds": 25})
     nodes = start(field)
-    for at in (5, 12, 20):
+    for at in (5, 12):
         await nodes[0].until(lambda: nodes[0].status)
         had = remember_models(nodes[0])
         await nodes[0].until(lambda at=at: nodes[0].rounds >= at and nodes[0].status.rounds_mixed > 2)
@@ -58,7 +58,7 @@ async def test_a_node_that_was_broken_off_goes_on_from_the_very_bits_of_a_model_
         nodes[0] = start(field, 0)[0]
         await nodes[0].until(lambda: nodes[0].status)
         assert nodes[0].rounds >= at - 1
-    for result in await finish(nodes, rounds=40):
+    for result in await finish(nodes, rounds=25):
         assert [neighbor.resyncs for neighbor in result.neighbors] == [0, 0, 0]
         assert [neighbor.faults for neighbor in result.neighbors] == [{}, {}, {}]
 

@@ -82,7 +82,7 @@ def test_real_nodes_of_one_process_reach_the_known_optimum(untouched, monkeypatc
     """Not only agree: the mean of all samples is where the sum of all losses is least, whatever each node holds."""
     kept = []
     read = made._model
-    monkeypatch.setattr(made, "_model", lambda fleet, child: kept.append(read(fleet, child)) or kept[-1])
+    monkeypatch.setattr(made, "_model", lambda child: kept.append(read(child)) or kept[-1])
     found = small(rounds=60, local_steps=2, learning_rate=0.3, batch_size=40, compressor="none", closing_rounds=40).run(
         transport=transport
     )

@@ -22,7 +22,7 @@ SPEEDS = tuple(SlowNodes(nodes=(node,), speed=1 / (1 + 9 * node / 7)) for node i
 WIPED = CrashSpec(nodes=(3,), at_s=4.0, down_s=1.0, amnesia=True)
 
 
-def excess(*, compressor="none", method="variate:beta=0.1", crashes=(), rounds=200):
+def excess(*, compressor="none", method="variate:beta=0.1", crashes=(), rounds=120):
     """How far the worst node ends above the optimum, eight quadratics on a ring with speeds from 1 to 10."""
     plain = describe(nodes=8, topology="ring", rounds=rounds, rule="mean", compressor=compressor, seed=0)
     options = {"size": 16, "condition": 10.0, "samples": SAMPLES}

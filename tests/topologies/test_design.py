@@ -144,13 +144,13 @@ def test_within_a_budget_the_winner_is_the_fastest_that_keeps_to_it():
     ("nodes", "highest", "weights"),
     [
         (8, 2, "metropolis"),
-        (9, 3, "max-degree"),
-        (12, 4, "best-constant"),
         (15, 5, "metropolis"),
         (16, 8, "best-constant"),
-        (21, 3, "metropolis"),
         (26, 7, "max-degree"),
-        (30, 3, "best-constant"),
+        *(
+            pytest.param(*one, marks=pytest.mark.long)
+            for one in ((9, 3, "max-degree"), (12, 4, "best-constant"), (21, 3, "metropolis"), (30, 3, "best-constant"))
+        ),
     ],
 )
 def test_no_ring_and_no_random_regular_graph_is_better(nodes, highest, weights, minimize):

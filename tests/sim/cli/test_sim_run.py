@@ -34,7 +34,7 @@ def simulated(p2pfl, ward):
     """The report of a run of four nodes with these options."""
 
     def simulated(*options, **kinds):
-        outcome = p2pfl("sim", "run", ward(**kinds), "--format", "json", *options)
+        outcome = p2pfl("sim", "run", ward(**kinds), "--format", "json", "--no-references", *options)
         assert outcome.code == 0, outcome.err
         return json.loads(outcome.out)
 
@@ -77,7 +77,7 @@ def test_one_operation_at_a_time_is_the_same_run(simulated):
 @pytest.mark.parametrize("options", [(), LIARS], ids=["honest", "liars"])
 def test_a_replay_has_the_events_of_the_run_and_says_that_invariants_held(p2pfl, ward, simulated, options):
     plain = simulated("--seed", 5, *options)
-    outcome = p2pfl("sim", "run", ward(), "--replay", 5, "--format", "json", *options)
+    outcome = p2pfl("sim", "run", ward(), "--replay", 5, "--format", "json", "--no-references", *options)
     assert outcome.code == 0
     assert "every invariant held after each of" in outcome.err
     replayed = json.loads(outcome.out)
@@ -111,7 +111,7 @@ def test_an_interruption_is_a_word_and_130(p2pfl, ward, tmp_path, monkeypatch):
 
 def test_a_random_world_is_drawn_from_the_seed_alone(p2pfl):
     def drawn(*options):
-        outcome = p2pfl("sim", "run", "--world", "random", "--format", "json", *options)
+        outcome = p2pfl("sim", "run", "--world", "random", "--format", "json", "--no-references", *options)
         assert outcome.code == 0, outcome.err
         return json.loads(outcome.out)
 
@@ -121,7 +121,7 @@ def test_a_random_world_is_drawn_from_the_seed_alone(p2pfl):
 
 
 def test_of_many_nodes_the_worst_are_shown(p2pfl, ward):
-    outcome = p2pfl("sim", "run", ward(), "--nodes", 30, "--rounds", 2)
+    outcome = p2pfl("sim", "run", ward(), "--nodes", 30, "--rounds", 2, "--no-references")
     said = facts(outcome)
     assert "the worst 5 of 30 nodes" in outcome.out
     assert len(re.findall(r"^ node\d+ ", outcome.out, re.MULTILINE)) == 5
@@ -163,13 +163,16 @@ def test_a_world_file_and_options_that_go_before_it(p2pfl, ward, tmp_path):
 
 
 def test_the_mean_of_the_honest_models_is_told(p2pfl, ward):
-    report = json.loads(p2pfl("sim", "run", ward(), "--format", "json").out)
-    told = facts(p2pfl("sim", "run", ward()))["the mean of the honest models"]
+    report = json.loads(p2pfl("sim", "run", ward(), "--format", "json", "--no-references").out)
+    told = facts(p2pfl("sim", "run", ward(), "--no-references"))["the mean of the honest models"]
     assert told == f"loss {report['mean_model']['loss']:.4g}"
 
 
 def test_a_run_that_the_limit_ends_says_so(p2pfl, ward):
-    assert facts(p2pfl("sim", "run", ward(), "--limit-s", 0.03))["virtual time"] == "0.03 s, ended by the limit"
+    assert (
+        facts(p2pfl("sim", "run", ward(), "--limit-s", 0.03, "--no-references"))["virtual time"]
+        == "0.03 s, ended by the limit"
+    )
 
 
 def test_references_stand_beside_unless_they_are_not_wanted(p2pfl, ward):
@@ -187,7 +190,9 @@ def test_where_time_bounds_a_run_a_server_takes_as_many_rounds_as_a_node(p2pfl, 
 
 
 def test_report_and_picture_are_written_and_named_on_stderr(p2pfl, ward, tmp_path):
-    outcome = p2pfl("sim", "run", ward(), "--report", "r.json", "--plot", "r.svg", "--quiet", "--format", "json")
+    outcome = p2pfl(
+        "sim", "run", ward(), "--report", "r.json", "--plot", "r.svg", "--quiet", "--format", "json", "--no-references"
+    )
     assert outcome.err == "report: r.json\npicture: r.svg\n"
     assert json.loads((tmp_path / "r.json").read_text()) == json.loads(outcome.out)
     assert (tmp_path / "r.svg").read_text().startswith("<?xml")
@@ -245,7 +250,7 @@ def test_a_dash_is_stdout_for_the_report(p2pfl, ward):
 
 
 def test_a_log_has_the_history_of_the_run(p2pfl, ward, tmp_path):
-    outcome = p2pfl("sim", "run", ward(), "--quiet", "--log", "csv:a.csv", "--report", "r.json")
+    outcome = p2pfl("sim", "run", ward(), "--quiet", "--log", "csv:a.csv", "--report", "r.json", "--no-references")
     assert outcome.code == 0
     history = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["history"]
     with (tmp_path / "a.csv").open(encoding="utf-8") as file:

@@ -46,9 +46,9 @@ def write(tmp_path):
 
 @pytest.fixture
 def sweep(starts):
-    """A sweep of fake jobs in real processes; its folder is `out` beside the file."""
+    """A sweep of fake jobs in a real process; its folder is `out` beside the file."""
 
-    def sweep(file: Path, count=2, out=None, **options):
+    def sweep(file: Path, count=1, out=None, **options):
         runner = partial(run_here, count=count)
         return run_sweep(
             load_sweep(file),

@@ -57,7 +57,6 @@ Examples:
 @terminal.epsilon_option()
 @terminal.seed_option()
 @terminal.weights_option()
-@click.option("--dimension", type=int, default=1, show_default=True, help="Values at each node; not for gossip.")
 @click.option("--runs", type=int, default=None, help="Runs of gossip.  [default: 2 / epsilon, at least 100]")
 @click.option("--max-delay", type=int, default=3, show_default=True, help="Greatest age in rounds, for delay.")
 @format_option("table", "json", "csv")

@@ -228,12 +228,8 @@ def _join(made: socket.socket, interface: Interface, version: int, own: str) -> 
     made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
 
 
-def _text(data: bytes) -> dict[bytes, bytes]:
+def _text(data: bytes) -> dict[bytes, bytes | None]:
     """The entries of a text record."""
-    found, place = {}, 0
-    while place < len(data):
-        size = data[place]
-        key, _, value = data[place + 1 : place + 1 + size].partition(b"=")
-        found[key] = value
-        place += 1 + size
-    return found
+    from zeroconf import ServiceInfo  # noqa: PLC0415 - an extra
+
+    return ServiceInfo(SERVICE, f"any.{SERVICE}", properties=data).properties

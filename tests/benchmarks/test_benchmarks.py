@@ -41,6 +41,7 @@ SMALLEST = {
     "privacy_cost": "--models 2410 --batch 16 --steps 2 --repeats 1",
     "overhead": "--parameters 10k --rounds 1 --repeats 1 --round-s 0.1",
     "rules": "--count 9 --liars 1 --size 1000 --repeats 1",
+    "size": "",
     "simulate": "--nodes 10 --node-rounds 50",
     "spectral": "--nodes 50 --limit-s 0",
     "start": "--nodes 2 --pairs 1 --train 0.5",

@@ -94,7 +94,8 @@ def leave_state(folder, **changes):
         store.load()
         store.checkpoint(
             State(
-                header=picture.header | {"compressor": "q4", "compressors": {}},
+                header = picture.header | {"compressor": "q4", "compressors": {}}
+                store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
                 arrays=picture.arrays,
                 blobs=picture.blobs,
             )

@@ -92,14 +92,8 @@ def leave_state(folder, **changes):
     picture = image(state, with_replicas=True)
     with closing(Store.open(folder / "state", durability="exchange")) as store:
         store.load()
-        store.checkpoint(
-            State(
-                header = picture.header | {"compressor": "q4", "compressors": {}}
-                store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
-                arrays=picture.arrays,
-                blobs=picture.blobs,
-            )
-        )
+        header = picture.header | {"compressor": "q4", "compressors": {}}
+        store.checkpoint(State(header=header, arrays=picture.arrays, blobs=picture.blobs))
 
 
 PERMITTED = Promise("record", 8.0, 1e-4)

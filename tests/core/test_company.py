@@ -55,6 +55,16 @@ def look(node, now):
     return node.wake(now)
 
 
+def test_who_takes_long_for_a_round_is_away_after_three_of_them():
+    node = at_its_end(1, 3, linger_s=60.0)
+    say(node, 1, Ready(version=4, level=0), 1.0)
+    for version, now in ((4, 2.0), (5, 6.0)):
+        say(node, 3, Ready(version=version), now)
+    lost(node, 3, 6.0)
+    assert only(look(node, 6.0 + 3 * AWAY_S), StartRound)
+    assert not only(look(node, 6.0 + 3 * 4.0), StartRound)
+
+
 def test_nobody_trains_for_a_neighbor_that_is_gone_and_the_end_waits_for_it_no_longer_than_it_was_away():
     node = at_its_end(1, 3)
     say(node, 1, Ready(version=4, level=0), 1.0)

@@ -10,6 +10,7 @@ import pytest
 from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge
 from p2pfl.core.events import SessionClosed
 from p2pfl.core.facts import Phase
+from p2pfl.core.hearsay import CHALLENGE_EVERY_S
 from p2pfl.core.lives import LARGEST_GENERATION, LARGEST_STEP, MOST_CLAIMS, MOST_PROCESSES, Copies, Life, Lives, News
 from p2pfl.core.messages import LivesTold, Resign
 
@@ -136,13 +137,34 @@ def test_a_neighbor_that_is_there_is_told_of_other_lives_of_its_own_once_in_a_wh
     effects = []
     for generation in range(1, 300):
         effects += say(node, 2, LivesTold(lives=((1, generation, 77),)), 0.0)
-    assert [effect.peer for effect in effects if isinstance(getattr(effect, "message", None), LivesTold)] == [1]
+    for now in (CHALLENGE_EVERY_S - 0.1, CHALLENGE_EVERY_S):
+        effects += say(node, 2, LivesTold(lives=((1, 300, 77),)), now)
+    assert lives_told(effects) == [(1, ((1, 1, 77),)), (1, ((1, 300, 77),))]
 
 
 def test_no_generation_is_far_above_what_was_known():
     lives = Lives(0, Life(0, 1), {3: Life(2, 9)})
     assert lives.judge(3, Life(2 + LARGEST_STEP + 1, 4)) is News.STALE
     assert lives.judge(4, Life(LARGEST_STEP + 1, 4)) is News.STALE
+    assert lives.judge(3, Life(2 + LARGEST_STEP, 4)) is News.NEW
+    assert lives.judge(4, Life(LARGEST_STEP, 4)) is News.FIRST
+
+
+def lives_told(effects):
+    messages = [(effect.peer, effect.message) for effect in effects if hasattr(effect, "message")]
+    return [(peer, message.lives) for peer, message in messages if isinstance(message, LivesTold)]
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_when_a_federation_begins_there_is_nothing_to_say_of_first_lives_and_later_only_of_new_ones(rounds):
+    node = make_node(9, 1, 2, rounds_done=rounds)
+    effects = []
+    for peer in (1, 2):
+        effects += open_session(node, peer, greeting=greeting(peer, life=Life(0, 10 + peer)))
+    news = [(1, ((2, 0, 12),))] if rounds else []
+    assert lives_told(effects + node.wake(1.0)) == news
+    again = open_session(node, 2, 2.0, session=2, greeting=greeting(2, life=Life(0, 12)))
+    assert lives_told(again + node.wake(3.0)) == []
 
 
 def test_of_two_first_lives_the_one_heard_of_last_is_taken_for_the_later_one():

@@ -373,14 +373,17 @@ def test_turns_that_were_missed_make_it_stale():
 
 def test_requests_that_are_out_together_never_offer_the_whole_model():
     """Neighbors in other rounds may all ask at once: each further request offers half of what is left."""
-    node = filled_initiator(1, 2, 3, 4)
+    node = filled_initiator(1, 2, 3, 4, 5, period=5)
     effects = ticked(node, 1.0)
     freeze(node, effects, 1.0)
     offered = [op.weight for op in only(effects, Freeze)]
-    for peer, version in ((1, 4), (3, 6), (4, 7)):
+    for peer, version in ((1, 5), (3, 7), (4, 8)):
         effects = say(node, peer, Ready(version=version), 1.0)
         offered += [op.weight for op in only(effects, Freeze)]
     assert offered == [SAMPLES / 2, SAMPLES / 4, SAMPLES / 8, SAMPLES / 16]
+    node.facts.samples = SAMPLES / 2  # as where rows have gone
+    (op,) = only(say(node, 5, Ready(version=9), 1.0), Freeze)
+    assert op.weight == 0.0
 
 
 def test_a_request_that_waits_for_a_neighbor_without_a_session_takes_nothing_from_the_others():

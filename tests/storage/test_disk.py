@@ -40,6 +40,14 @@ def test_a_file_is_replaced_and_what_a_link_names_stays(state, victim, name, har
     assert sorted(path.name for path in state.iterdir()) == ["result.json"]
 
 
+def test_a_state_folder_that_is_a_link_is_refused_and_its_place_named(state, tmp_path):
+    (tmp_path / "link").symlink_to(state)
+    with pytest.raises(UserError, match="symbolic link") as caught:
+        lock_folder(tmp_path / "link")
+    assert str(state) in caught.value.allowed
+    assert list(state.iterdir()) == []
+
+
 def test_what_a_crash_has_left_is_no_obstacle(state):
     (state / "result.json.tmp").write_bytes(b"half of a much longer result")
     replace_file(state / "result.json", [b"new"])

@@ -125,6 +125,30 @@ def test_damage_in_the_older_log_keeps_the_newer_one_from_being_replayed_over_th
     assert "log-00000002 does not continue what is before it" in loaded.warnings[1]
 
 
+def test_a_log_that_cannot_be_read_is_told_and_what_follows_it_is_not_replayed(tmp_path, opened):
+    fill(opened(), "c12c34")
+    spoil(tmp_path / "state" / "snapshot-00000002", 100)
+    (tmp_path / "state" / "log-00000001").unlink()
+    (tmp_path / "state" / "log-00000001").mkdir()
+    loaded = opened().load()
+    assert (contents(loaded), loaded.complete) == ((0, []), False)
+    (warning,) = loaded.warnings[1:]
+    assert "log-00000001 cannot be read" in warning
+
+
+def test_where_the_log_cannot_be_continued_loading_says_so_and_appends_are_refused(opened, monkeypatch):
+    def resume(*_):
+        raise StorageError("worn out")
+
+    fill(opened(), "c12")
+    monkeypatch.setattr("p2pfl.storage.store.Wal.resume", resume)
+    store = opened()
+    loaded = store.load()
+    assert (contents(loaded), loaded.warnings) == ((0, [1, 2]), ["worn out"])
+    with pytest.raises(StorageError, match="worn out"):
+        store.append("add", {"n": 3})
+
+
 def test_damage_within_the_log_is_reported_and_appends_wait_for_a_checkpoint(tmp_path, opened):
     fill(opened(), "c123")
     spoil(tmp_path / "state" / "log-00000001", 70)

@@ -121,6 +121,13 @@ def test_too_few_vectors_are_refused(rule, least):
         rule(vectors[:-1])
 
 
+def test_neighbors_are_mixed_with_where_not_all_lie():
+    vectors = np.random.default_rng(0).standard_normal((3, 4))
+    assert NNM(2)(vectors).shape == (3, 4)
+    with pytest.raises(ValueError, match="f=3 of 3 vectors"):
+        NNM(3)(vectors)
+
+
 @pytest.mark.parametrize("f", [-1, 1.0, "1", True, None])
 @pytest.mark.parametrize("make", [TrimmedMean, Krum, MoNNA, NNM])
 def test_f_counts(make, f):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pfl.aggregate import Bulyan, Median, TrimmedMean
-from p2pfl.aggregate.columns import BLOCK, PlainRows, network, sorted_blocks
+from p2pfl.aggregate.columns import BLOCK, MixedRows, PlainRows, network, sorted_blocks
 
 
 @pytest.mark.parametrize("count", range(1, 11))
@@ -31,6 +31,13 @@ def test_no_more_is_compared_than_is_asked_for():
     lengths = [len(network(20, start, 20 - start, in_order=start == 0)) for start in (0, 4, 9)]
     assert lengths == [97, 84, 80]
     assert network(1, 0, 1, in_order=True) == network(5, 0, 5, in_order=False) == ()
+
+
+def test_mixed_rows_lie_between_those_that_they_are_mixed_of_also_where_these_are_the_largest_floats():
+    largest = np.finfo(np.float32).max
+    rows = [np.array([largest, *rest], np.float32) for rest in ((1.0, -1.0), (3.0, -3.0))]
+    (mixed,) = MixedRows(rows, np.array([[0.5, 0.5 + 1e-6]])).read(slice(0, 3))
+    assert mixed.tolist() == [largest, pytest.approx(2.0, rel=1e-5), pytest.approx(-2.0, rel=1e-5)]
 
 
 @given(st.integers(1, 30), st.sampled_from([0, 1, 5, BLOCK - 1, BLOCK, BLOCK + 1]), st.data())

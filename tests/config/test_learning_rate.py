@@ -26,6 +26,11 @@ def test_a_schedule_has_one_canonical_spelling(spec, canonical):
     assert parse_schedule(canonical) == parse_schedule(spec)
 
 
+@pytest.mark.parametrize(("factor", "rounds"), [(2.6, 26), (0.01, 1)])
+def test_a_stretched_schedule_has_whole_rounds_and_one_at_least(factor, rounds):
+    assert str(parse_schedule("step:rounds=10,by=0.5").stretched(factor)) == f"step:rounds={rounds},by=0.5"
+
+
 FACTORS = {
     "constant": {0: 1.0, 999: 1.0},
     "warmup:rounds=4": {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 99: 1.0},

@@ -72,6 +72,7 @@ CHANGES = [
     ("[0, 1]", "[1, 0]", "edges", "not an edge"),
     ("[0, 1]", "[0, 1.5]", "edges", "pairs"),
     ('signature = "', 'signature = "A', "signature", "64 bytes"),
+    ('previous = "', 'previous = "AAAA', "previous", "32 bytes"),
     ('address = "10.0.0.3:8470"', "retired = 1", "member[3].retired", "true or false"),
 ]
 
@@ -88,6 +89,14 @@ def test_a_change_by_hand_is_named(right, wrong, key, reason, read):
 def test_a_file_of_another_signer_or_federation_is_refused(read):
     assert "federation.admin" in read(members_text(sign(successor(WARD), STRANGER), "ward"))[1][0][1]
     assert "another federation" in read(members_text(first(ward(name="other")), "other"))[1][0][1]
+
+
+def test_a_federation_that_is_full_takes_nobody_more(monkeypatch):
+    monkeypatch.setattr("p2pfl.config.successors.MOST_MEMBERS", 4)
+    full = after(WARD, added(after(WARD, first(WARD)), 3))
+    with pytest.raises(UserError, match="too many members") as caught:
+        added(full, 4)
+    assert caught.value.allowed == "at most 4"
 
 
 @pytest.mark.long

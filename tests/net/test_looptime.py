@@ -162,8 +162,15 @@ async def flood(port, said, sources, count=40):
         await rush(port, said, sources[number % len(sources)])
 
 
-@pytest.mark.parametrize(("said", "count"), [(PINGS, 40), (JUNK, 120)], ids=["pings", "junk"])
-@pytest.mark.parametrize("sources", [ONE, MANY], ids=["one", "many"])
+@pytest.mark.parametrize(
+    ("said", "count", "sources"),
+    [
+        pytest.param(PINGS, 40, MANY, id="pings of many"),
+        pytest.param(JUNK, 120, ONE, id="junk of one"),
+        pytest.param(PINGS, 40, ONE, id="pings of one", marks=pytest.mark.long),
+        pytest.param(JUNK, 120, MANY, id="junk of many", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.usefixtures("dear")
 async def test_what_strangers_say_beyond_their_time_is_not_parsed_and_a_member_gets_in(
     federation, parsed, said, count, sources

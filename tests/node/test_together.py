@@ -77,7 +77,7 @@ def optimum(nodes):
     return torch.cat([y for (_, y), _ in targets]).mean(0).numpy()
 
 
-@pytest.mark.parametrize("transport", ["sockets", "memory"])
+@pytest.mark.parametrize("transport", [pytest.param("sockets", marks=pytest.mark.long), "memory"])
 def test_real_nodes_of_one_process_reach_the_known_optimum(untouched, monkeypatch, transport):
     """Not only agree: the mean of all samples is where the sum of all losses is least, whatever each node holds."""
     kept = []

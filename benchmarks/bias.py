@@ -34,7 +34,7 @@ from p2pfl.learn.trainer import TorchLearner
 from p2pfl.methods.spelling import parse_method
 from sim.federations import describe
 from sim.learning.batched import make_learners
-from sim.stage import Stage, script
+from sim.stage import PreparedRun, script
 from sim.worlds.choices import settle
 from sim.worlds.model import ComputeSpec, SlowNodes, WorldSpec
 
@@ -68,13 +68,13 @@ def tenfold(nodes: int) -> tuple[SlowNodes, ...]:
     return tuple(SlowNodes(nodes=(node,), speed=1 / (1 + 9 * node / (nodes - 1))) for node in range(1, nodes))
 
 
-def ended(federation: FederationConfig, world: WorldSpec) -> tuple[Models, Stage]:
+def ended(federation: FederationConfig, world: WorldSpec) -> tuple[Models, PreparedRun]:
     """All models (nodes, d) when all nodes are done."""
     world = settle(world, len(federation.members), federation.seed)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        stage = Stage(script(federation, world, make_learners(federation), exact=True, check=False))
+        stage = PreparedRun(script(federation, world, make_learners(federation), exact=True, check=False))
         cluster = stage.world
         while not cluster.over and cluster.kernel.pending:
             cluster.run(until_ns=cluster.kernel.now_ns + 10**9)

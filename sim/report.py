@@ -36,7 +36,7 @@ from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, NeighborStatus
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.learning.nodes import success
-from sim.stage import Script, Stage
+from sim.stage import PreparedRun, Script
 from sim.worlds.choices import some
 from topologies import Topology, spectrum
 
@@ -51,7 +51,7 @@ MOST_EVALUATED = 256
 """Most nodes scored for a point of the history; the final figures are of all nodes."""
 
 
-def final_report(stage: Stage, figures: Figures, *, references: bool, alone: bool = False) -> Report:
+def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alone: bool = False) -> Report:
     """`references`: with what a server and pooled data would have given; `alone`: also each node without neighbors."""
     federation, world = stage.script.federation, stage.world
     models = stage.models()
@@ -112,7 +112,7 @@ def final_report(stage: Stage, figures: Figures, *, references: bool, alone: boo
     return found
 
 
-def _warnings(stage: Stage, honest: list[int]) -> list[str]:
+def _warnings(stage: PreparedRun, honest: list[int]) -> list[str]:
     """What speaks against the data of the honest nodes."""
     federation, learners = stage.script.federation, stage.script.learners.learners
     if not liars_of(federation.gossip.rule) or len(honest) > MOST_COMPARED:
@@ -166,7 +166,7 @@ class Figures:
 
     def __init__(self, given: Script) -> None:
         self.given = given
-        self.stage: Stage
+        self.stage: PreparedRun
         nodes = range(len(given.federation.members))
         honest = [node for node in nodes if node not in given.liars]
         chosen = stream(given.federation.seed, "evaluated")
@@ -249,7 +249,7 @@ class Figures:
         return [node for node in self.honest if self.stage.world.hosts[node].alive]
 
 
-def _references(stage: Stage, nodes: list[NodeReport], history: list[Point], *, alone: bool) -> References:
+def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point], *, alone: bool) -> References:
     """Where time bounds the federation: of as many rounds as a node took, on average."""
     from p2pfl.reporting.references import of_alone, round_seconds  # noqa: PLC0415 - torch is needed for these alone
     from sim.learning.references import alone as each_alone  # noqa: PLC0415 - as above
@@ -272,7 +272,7 @@ def _references(stage: Stage, nodes: list[NodeReport], history: list[Point], *, 
     )
 
 
-def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeReport]:
+def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[NodeReport]:
     world, members = stage.world, stage.script.federation.members
     robust = liars_of(stage.script.federation.gossip.rule) > 0
     everybody = list(range(stage.nodes))
@@ -320,7 +320,7 @@ def _nodes(stage: Stage, figures: Figures, models: NDArray[Any]) -> list[NodeRep
     return nodes
 
 
-def _label_shift(stage: Stage) -> LabelShift | None:
+def _label_shift(stage: PreparedRun) -> LabelShift | None:
     """Of the honest nodes' data, where they are in one pool."""
     nodes, members, liars = stage.script.learners.nodes, stage.script.federation.members, stage.script.liars
     if nodes is None or isinstance(nodes.pool, str):
@@ -334,12 +334,12 @@ def _label_shift(stage: Stage) -> LabelShift | None:
     )
 
 
-def _mean_model(stage: Stage, models: NDArray[Any], kept: list[int]) -> ModelScore | None:
+def _mean_model(stage: PreparedRun, models: NDArray[Any], kept: list[int]) -> ModelScore | None:
     """What the mean of those nodes' models knows, which no node has."""
     return model_score(score_of_mean(models, kept, stage.script.learners))
 
 
-def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:
+def _success(stage: PreparedRun, models: NDArray[Any]) -> list[float | None]:
     """Of each node's model, the share of samples that go where poisoned data shall lead them."""
     attack, learners = stage.script.attack, stage.script.learners
     if attack is None or attack.poison is None:
@@ -347,7 +347,7 @@ def _success(stage: Stage, models: NDArray[Any]) -> list[float | None]:
     return success(learners.learners, attack.poison, models, range(stage.nodes))
 
 
-def _neighbors(stage: Stage, node: int) -> list[NeighborStatus]:
+def _neighbors(stage: PreparedRun, node: int) -> list[NeighborStatus]:
     """What the node has sent to each of them, and holds against it since its latest start, as a real one tells it."""
     federation, host = stage.script.federation, stage.world.hosts[node]
     held = host.core.standings(stage.world.kernel.now) if host.life else {}

@@ -28,7 +28,7 @@ from sim.kernel import NS
 from sim.lazy import MisjudgedError
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.report import Figures, final_report
-from sim.stage import Script, Stage, script
+from sim.stage import PreparedRun, Script, script
 from sim.worlds.amendments import steps_of
 from sim.worlds.choices import settle
 from sim.worlds.memory import check_memory
@@ -215,7 +215,7 @@ def _perform(
 ) -> Report:
     wall = time.monotonic()
     figures = Figures(given)
-    stage = Stage(given, figures.committed)
+    stage = PreparedRun(given, figures.committed)
     figures.stage = stage
     stage.watch(figures.sample)
     set_up = time.process_time()
@@ -248,7 +248,9 @@ def _perform(
     return report
 
 
-def _run(given: Script, stage: Stage, figures: Figures, on_progress: Callable[[RunProgress], None] | None) -> None:
+def _run(
+    given: Script, stage: PreparedRun, figures: Figures, on_progress: Callable[[RunProgress], None] | None
+) -> None:
     """To the end of all nodes, or of the time that the world allows."""
     world, limit_ns = stage.world, round(given.spec.limit_s * NS)
     every_ns = evaluation_interval_ns(given, stage)
@@ -280,7 +282,7 @@ def _run(given: Script, stage: Stage, figures: Figures, on_progress: Callable[[R
             every_ns, most_points = 2 * every_ns, most_points + POINTS
 
 
-def evaluation_interval_ns(given: Script, stage: Stage) -> int:
+def evaluation_interval_ns(given: Script, stage: PreparedRun) -> int:
     """As the world says; else so that a run has about POINTS evaluations."""
     if given.spec.evaluate_every_s is not None:
         return max(1, round(given.spec.evaluate_every_s * NS))
@@ -293,7 +295,7 @@ def evaluation_interval_ns(given: Script, stage: Stage) -> int:
     return max(1, int(lasts * rounds) // POINTS)
 
 
-def _checked(stage: Stage) -> Callable[[], bool]:
+def _checked(stage: PreparedRun) -> Callable[[], bool]:
     """After every event: each core is consistent, sum n_i x_i is what the ledger says, idle edges agree bit for bit."""
     world, oracle = stage.world, stage.oracle
     if oracle is None:
@@ -319,7 +321,7 @@ def _checked(stage: Stage) -> Callable[[], bool]:
 
 
 @contextmanager
-def _told(stage: Stage) -> Iterator[None]:
+def _told(stage: PreparedRun) -> Iterator[None]:
     """Where invariants are checked, a broken one comes with what led to it."""
     try:
         yield

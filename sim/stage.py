@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from p2pfl.config.cores import all_hops, rule_of, settings_of
 from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.settings import Settings
-from p2pfl.engine.arithmetic import Seen
+from p2pfl.engine.arithmetic import NodeSeen
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.learn.privacy.plan import planned_rounds
 from p2pfl.learn.stopping import gauge_of
@@ -91,7 +91,7 @@ def script(
     )
 
 
-class Stage:
+class PreparedRun:
     """One run, ready to go. `plane` is None where every operation is done at once; `oracle` only where asked for."""
 
     def __init__(self, given: Script, on_commit: Callable[[int], None] | None = None) -> None:
@@ -163,7 +163,7 @@ class Stage:
             self.plane.drain()
             given = self.plane.rows.given_to(np.arange(self.nodes), [one.samples for one in engines])
             return np.concatenate([given[name] for name in method.given], axis=1)
-        each = [method.begin(Seen.of(engine.state, method)) for engine in engines]
+        each = [method.begin(NodeSeen.of(engine.state, method)) for engine in engines]
         return np.stack([np.concatenate([given[name] for name in method.given]) for given in each])
 
     def personal(self) -> list[NDArray[Any]]:

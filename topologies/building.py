@@ -12,7 +12,7 @@ from typing import Any
 
 from topologies.errors import TopologyError, nearest
 from topologies.families import FAMILIES
-from topologies.family import Family, GraphKind, GraphRequest, Parameter
+from topologies.family import Family, FamilyParameter, GraphKind, GraphRequest
 from topologies.files import read_edges, read_topology
 from topologies.files.content import is_file
 from topologies.graph import EDGES_LIMIT, NODES_LIMIT, Topology, whole_number
@@ -146,7 +146,7 @@ def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tup
     return nodes, whole_number(seed, "seed")
 
 
-def _settings(name: str, text: str, known: Mapping[str, Parameter]) -> dict[str, Any]:
+def _settings(name: str, text: str, known: Mapping[str, FamilyParameter]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -158,7 +158,7 @@ def _settings(name: str, text: str, known: Mapping[str, Parameter]) -> dict[str,
     return settings
 
 
-def _value(name: str, key: str, text: str, parameter: Parameter) -> Any:
+def _value(name: str, key: str, text: str, parameter: FamilyParameter) -> Any:
     try:
         return parameter.read(text)
     except ValueError:

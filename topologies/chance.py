@@ -1,4 +1,4 @@
-"""Every draw of this library: `Draws` where all machines must draw the same, `generator` where one draws for itself.
+"""Every draw of this library: `StableDraws` where all machines must draw alike, `generator` where one draws for itself.
 
 numpy promises that the raw bits of PCG64 stay as they are; it promises nothing about what its Generator makes of them
 (NEP 19). The nodes of a federation compute their graph each for itself, with whatever numpy a board has. So graphs and
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from topologies.errors import TopologyError
 
 
-class Draws:
+class StableDraws:
     """A stream known by a label and a seed; streams of another label or seed are independent."""
 
     def __init__(self, label: str, seed: int) -> None:
         self._bits = np.random.PCG64(int.from_bytes(blake2b(f"{label} {seed}".encode(), digest_size=16).digest()))
 
     @classmethod
-    def of_schedule(cls, family: str, nodes: int, seed: int) -> Draws:
+    def of_schedule(cls, family: str, nodes: int, seed: int) -> StableDraws:
         """Parameters are left out on purpose: a schedule of more rounds begins with those of a shorter one."""
         draws = cls.__new__(cls)
         draws._bits = np.random.PCG64(int.from_bytes(sha256(f"{family} {nodes} {seed}".encode()).digest()))  # noqa: SLF001

@@ -18,7 +18,7 @@ WHOLE_LIMIT = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class FamilyParameter:
     """`read` turns the text of a value into the value and raises ValueError where it cannot.
 
     A default of None means that the family chooses: `meaning` says how.
@@ -37,48 +37,48 @@ def counted(text: str, minimum: int, maximum: int = WHOLE_LIMIT) -> int:
     return value
 
 
-def whole(default: int | None, minimum: int, meaning: str = "", *, maximum: int = WHOLE_LIMIT) -> Parameter:
+def whole(default: int | None, minimum: int, meaning: str = "", *, maximum: int = WHOLE_LIMIT) -> FamilyParameter:
     def read(text: str) -> int:
         return counted(text, minimum, maximum)
 
-    return Parameter(default, f"a whole number from {minimum} to {maximum}", read, meaning)
+    return FamilyParameter(default, f"a whole number from {minimum} to {maximum}", read, meaning)
 
 
-def fraction(default: float, meaning: str = "") -> Parameter:
+def fraction(default: float, meaning: str = "") -> FamilyParameter:
     def read(text: str) -> float:
         if not 0.0 <= (value := float(text)) <= 1.0:
             raise ValueError(text)
         return value
 
-    return Parameter(default, "a number from 0 to 1", read, meaning)
+    return FamilyParameter(default, "a number from 0 to 1", read, meaning)
 
 
-def positive(default: float | None, meaning: str = "") -> Parameter:
+def positive(default: float | None, meaning: str = "") -> FamilyParameter:
     def read(text: str) -> float:
         if not 0.0 < (value := float(text)) < math.inf:
             raise ValueError(text)
         return value
 
-    return Parameter(default, "a number above 0", read, meaning)
+    return FamilyParameter(default, "a number above 0", read, meaning)
 
 
-def offsets(default: tuple[int, ...], meaning: str = "") -> Parameter:
+def offsets(default: tuple[int, ...], meaning: str = "") -> FamilyParameter:
     def read(text: str) -> tuple[int, ...]:
         return tuple(sorted({counted(part, 1) for part in text.split("-")}))
 
-    return Parameter(default, "whole numbers from 1 joined by '-', such as 1-2", read, meaning)
+    return FamilyParameter(default, "whole numbers from 1 joined by '-', such as 1-2", read, meaning)
 
 
-def lengths(meaning: str = "") -> Parameter:
+def lengths(meaning: str = "") -> FamilyParameter:
     """The sides of a box, in order; none by default."""
 
     def read(text: str) -> tuple[int, ...]:
         return tuple(counted(part, 2) for part in text.split("x"))
 
-    return Parameter(None, "whole numbers from 2 joined by 'x', such as 4x5x6", read, meaning)
+    return FamilyParameter(None, "whole numbers from 2 joined by 'x', such as 4x5x6", read, meaning)
 
 
-def choice(default: str, *others: str, meaning: str = "") -> Parameter:
+def choice(default: str, *others: str, meaning: str = "") -> FamilyParameter:
     words = (default, *others)
 
     def read(text: str) -> str:
@@ -86,10 +86,10 @@ def choice(default: str, *others: str, meaning: str = "") -> Parameter:
             raise ValueError(text)
         return text
 
-    return Parameter(default, " or ".join(words), read, meaning)
+    return FamilyParameter(default, " or ".join(words), read, meaning)
 
 
-def file(meaning: str = "") -> Parameter:
+def file(meaning: str = "") -> FamilyParameter:
     """The path of a file, without commas; none by default. Relative ones start at the request's folder."""
 
     def read(text: str) -> Path:
@@ -97,7 +97,7 @@ def file(meaning: str = "") -> Parameter:
             raise ValueError(text)
         return Path(text)
 
-    return Parameter(None, "the path of a file, without commas", read, meaning)
+    return FamilyParameter(None, "the path of a file, without commas", read, meaning)
 
 
 Parameters = Mapping[str, Any]
@@ -175,7 +175,7 @@ class Family:
     degree: str
     build: EdgeBuilder | None = None
     schedule: ScheduleBuilder | None = None
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, FamilyParameter] = field(default_factory=dict)
     closed: Callable[[GraphRequest], ClosedForm | None] | None = None
     expected: Callable[[GraphRequest], float] | None = None
     connectivity: str = ""

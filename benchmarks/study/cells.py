@@ -20,7 +20,7 @@ from served import read_served
 
 from p2pfl.reporting.history import Reference
 from p2pfl.reporting.report import Report
-from sim.sweeps.model import Job, Plan
+from sim.sweeps.model import Job, SweepPlan
 from sim.sweeps.work import build
 from sim.worlds.choices import settle
 from sim.worlds.speeds import node_speeds
@@ -175,7 +175,7 @@ def worst(run: Run) -> float | None:
     return run.report.accuracy.min if run.report.accuracy else None
 
 
-def note_places(folder: Path, plan: Plan) -> None:
+def note_places(folder: Path, plan: SweepPlan) -> None:
     """Write down which run is which. Builds each federation once."""
     rows = [
         {"values": dict(one.values), "seed": job.seed, "key": job.key, **_times(job)}

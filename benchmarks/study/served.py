@@ -19,7 +19,7 @@ from p2pfl.errors import UserError
 from p2pfl.reporting.history import Reference
 from sim.learning.batched import make_learners
 from sim.learning.references import fedavg
-from sim.sweeps.model import Job, Plan
+from sim.sweeps.model import Job, SweepPlan
 from sim.sweeps.run import replace
 from sim.sweeps.work import build
 
@@ -35,7 +35,7 @@ class Served(msgspec.Struct):
     identity: dict[str, Any]
 
 
-def serve(part: str, plan: Plan, folder: Path, budget: Budget) -> int:
+def serve(part: str, plan: SweepPlan, folder: Path, budget: Budget) -> int:
     """What is not there yet, or was made from something else, a file below `folder` for each run of the plan.
 
     How many runs the budget left out.

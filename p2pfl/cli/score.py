@@ -11,7 +11,7 @@ from p2pfl.cli.predict import read_model
 from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
-    from p2pfl.learn.table.testing import Figure, Tested
+    from p2pfl.learn.table.testing import Figure, TableOutputs
 
 FORMS: tuple[Form, ...] = ("table", "json", "csv")
 OWN = "the node has learned from rows of this very table: it will do worse on others"
@@ -61,7 +61,7 @@ def score(*, model: Path, table: Path, plot: Path | None, federation: Path | Non
     return 0
 
 
-def _show(result: Tested, figures: list[Figure], form: Form, *, left_out: int) -> None:
+def _show(result: TableOutputs, figures: list[Figure], form: Form, *, left_out: int) -> None:
     counts, rows = result.class_counts, [_row(one) for one in figures]
     if form == "json":
         write_json({"rows": len(result), "rows_left_out": left_out, "classes": counts, "metrics": rows})

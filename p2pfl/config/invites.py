@@ -63,7 +63,7 @@ class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
         return _line(INVITE, msgspec.msgpack.encode(self))
 
 
-class Request(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+class JoinRequest(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     federation: _Hash
     name: str
     key: _Key
@@ -71,7 +71,7 @@ class Request(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     token: _Token
 
 
-Form = TypeVar("Form", Invite, Request)
+Form = TypeVar("Form", Invite, JoinRequest)
 
 
 def read_invite(text: str) -> Invite:
@@ -98,13 +98,13 @@ def in_words(when_s: float) -> str:
     return f"{datetime.fromtimestamp(when_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def request_line(request: Request, sign: Callable[[bytes], bytes]) -> str:
+def request_line(request: JoinRequest, sign: Callable[[bytes], bytes]) -> str:
     """`sign` makes the signature (64 bytes) that belongs to `request.key`."""
     told = msgspec.msgpack.encode(request)
     return _line(REQUEST, sign(SIGNED + told) + told)
 
 
-def read_request(text: str) -> Request:
+def read_request(text: str) -> JoinRequest:
     """Raises UserError: it is none, was cut or changed, or the address is not one."""
     from nacl.exceptions import CryptoError  # noqa: PLC0415 - for who adds a member only
     from nacl.signing import VerifyKey  # noqa: PLC0415 - as above
@@ -112,7 +112,7 @@ def read_request(text: str) -> Request:
     allowed = "the line that `p2pfl join` prints, from its p2pfl-request: to its end"
     raw = _raw(text, REQUEST, "REQUEST", allowed)
     signature, told = raw[:64], raw[64:]
-    request = _convert(told, Request, "REQUEST", allowed)
+    request = _convert(told, JoinRequest, "REQUEST", allowed)
     try:
         VerifyKey(request.key).verify(SIGNED + told, signature)
     except (CryptoError, ValueError):

@@ -18,7 +18,7 @@ from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import TELLS_PER_S, EngineTime, Patience, TokenBucket, UsualTime
 from p2pfl.core.line import EdgeLine
-from p2pfl.core.lives import Life, News, Start, news_bucket
+from p2pfl.core.lives import Life, LifeNews, Start, news_bucket
 from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord, disagreement
@@ -227,7 +227,7 @@ class Edge:
         self.progress.hear_hello(hello, now)
         effects += self._judge(now)
         # Behind the new beginning that it may have led to: on a disk both are there, or neither.
-        if news is not News.KNOWN:
+        if news is not LifeNews.KNOWN:
             effects.append(NoteLife(member=peer, life=life))
         if line.greeting.number != number:
             return effects

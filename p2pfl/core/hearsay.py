@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from p2pfl.core.effects import Effect, NoteLife
 from p2pfl.core.facts import Facts
 from p2pfl.core.line import EdgeLine
-from p2pfl.core.lives import Life, Lives, News
+from p2pfl.core.lives import Life, LifeNews, Lives
 from p2pfl.core.messages import MOST_LIVES_TOLD, LivesTold
 from p2pfl.core.settings import Settings
 
@@ -28,7 +28,7 @@ class Hearsay:
     facts: Facts
     settings: Settings
 
-    def welcome(self, line: EdgeLine, life: Life, known: Life | None, news: News, now: float) -> list[Effect]:
+    def welcome(self, line: EdgeLine, life: Life, known: Life | None, news: LifeNews, now: float) -> list[Effect]:
         """Tell a neighbor that has just greeted what is known; `known` is the life that it was thought to be in."""
         if not self.settings.profile.keeps_flows:
             return []
@@ -37,7 +37,7 @@ class Hearsay:
             lives.append((line.peer, known))  # from it a node without memory learns which generation it is
         # When a federation begins, everybody is new to everybody: of that there is nothing to say.
         is_under_way = self.facts.rounds > 0 or self.lives.own.generation > 0
-        if news is not News.KNOWN and (life.generation or is_under_way):
+        if news is not LifeNews.KNOWN and (life.generation or is_under_way):
             self.lives.note_news(line.peer, line.peer)
         return _tell(line, lives) + self.pass_on_due(now)
 
@@ -48,10 +48,10 @@ class Hearsay:
             return self._claimed() if lives.claim(life) else [], False
         life = lives.later(member, life)
         news = lives.judge(member, life)
-        if news in {News.KNOWN, News.STALE} or member >= self.settings.members or line.news.take(now) > 0.0:
+        if news in {LifeNews.KNOWN, LifeNews.STALE} or member >= self.settings.members or line.news.take(now) > 0.0:
             return [], False
         own_line = self.lines.get(member)
-        if news is News.NEW and own_line is not None and own_line.greeting.is_open:
+        if news is LifeNews.NEW and own_line is not None and own_line.greeting.is_open:
             # It has greeted in its life of now. Another one it must hear of itself, and say which of them it is.
             if now < own_line.challenged_at + CHALLENGE_EVERY_S:
                 return [], False
@@ -59,7 +59,7 @@ class Hearsay:
             return _tell(own_line, [(member, life)]), False
         lives.known[member] = life
         lives.note_news(line.peer, member)
-        if news is not News.NEW or own_line is None:
+        if news is not LifeNews.NEW or own_line is None:
             return [NoteLife(member=member, life=life)], False
         return [], True
 

@@ -51,7 +51,7 @@ class Start(NamedTuple):
 NO_START = Start(FIRST_LIFE, 0)
 
 
-class News(enum.Enum):
+class LifeNews(enum.Enum):
     """What a word about a member's life is, to who hears it."""
 
     KNOWN = enum.auto()
@@ -93,19 +93,19 @@ class Lives:
 
     # -- what is heard ------------------------------------------------------------------------------------------------
 
-    def judge(self, member: int, life: Life) -> News:
+    def judge(self, member: int, life: Life) -> LifeNews:
         """What a word passed on from others means."""
         known = self.known.get(member)
         least = 0 if known is None else known.generation
         if life.generation > min(LARGEST_GENERATION, least + LARGEST_STEP):
-            return News.STALE
+            return LifeNews.STALE
         if not life.name:
-            return News.KNOWN
+            return LifeNews.KNOWN
         if known is None:
-            return News.FIRST
+            return LifeNews.FIRST
         if known.name == life.name:
-            return News.LATER if life > known else News.KNOWN
-        return News.NEW if life > known else News.STALE
+            return LifeNews.LATER if life > known else LifeNews.KNOWN
+        return LifeNews.NEW if life > known else LifeNews.STALE
 
     def later(self, member: int, life: Life) -> Life:
         """Of two lives in generation 0 nobody knows which is the later one: that counts which is heard of last.
@@ -117,12 +117,12 @@ class Lives:
             return life
         return Life(1, life.name)
 
-    def greeted(self, member: int, life: Life) -> News:
+    def greeted(self, member: int, life: Life) -> LifeNews:
         """What the member's own greeting means: whatever it says is its life now, and is kept as such."""
         news = self.judge(member, life)
-        if news is News.STALE:  # it does not know yet of a later life of its own that others have told of
-            news = News.NEW
-        if news is not News.KNOWN:
+        if news is LifeNews.STALE:  # it does not know yet of a later life of its own that others have told of
+            news = LifeNews.NEW
+        if news is not LifeNews.KNOWN:
             self.known[member] = life
         return news
 

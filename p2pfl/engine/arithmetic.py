@@ -95,7 +95,7 @@ def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[f
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeSeen:
     """A node as its method sees it: see `NodeVectors`."""
 
     samples: int
@@ -109,7 +109,7 @@ class Seen:
     @classmethod
     def of(
         cls, state: NodeState, method: Method, given: Mapping[str, Vector] | None = None, away: Collection[int] = ()
-    ) -> Seen:
+    ) -> NodeSeen:
         """What the method has not kept yet is as its `first` says; what was not `given` is zero. Edges to members that
         are `away` are left out.
         """
@@ -124,7 +124,7 @@ class Seen:
         edges = {peer: edge for peer, edge in state.edges.items() if peer not in away}
         return cls(state.samples, channels, kept, edges, places, got)
 
-    def part(self, part: slice) -> Seen:
+    def part(self, part: slice) -> NodeSeen:
         """The same part of each vector."""
         channels = {name: vector[part] for name, vector in self.channels.items()}
         kept = {name: vector[part] for name, vector in self.kept.items()}
@@ -155,7 +155,7 @@ def learned(  # noqa: PLR0917 - the state, the round's two models, then what was
     """
     if not start.shape == end.shape == state.model.shape:
         raise ValueError(f"a round from {start.shape} to {end.shape} where the model has {state.model.shape}")
-    seen = Seen.of(state, method, given)
+    seen = NodeSeen.of(state, method, given)
     change = {name: start if name == MODEL else np.zeros_like(start) for name in method.channels}
     kept = {name: np.zeros_like(start) for name in method.kept}
     tile, square = np.empty(min(TILE, start.size), start.dtype), 0.0

@@ -46,7 +46,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
-from p2pfl.engine.arithmetic import Seen, check_moved, distance, gain, has_moved, lead, learned, median, norm
+from p2pfl.engine.arithmetic import NodeSeen, check_moved, distance, gain, has_moved, lead, learned, median, norm
 from p2pfl.engine.changes import (
     BudgetWasSpent,
     Change,
@@ -168,7 +168,7 @@ class Engine:
         if not overrides(method, "gradient") or (method.needs_company and not accompanied):
             return RoundStart(self.state.model.copy(), elapsed_s=self.state.elapsed_s)
         with own_failures("the learning method"):
-            given = dict(method.begin(Seen.of(self.state, method, away=away if method.needs_company else ())))
+            given = dict(method.begin(NodeSeen.of(self.state, method, away=away if method.needs_company else ())))
             if given.keys() != set(method.given):
                 raise LearningError(f"the learning method gives {sorted(given)}, and says {sorted(method.given)}")
         self._given = {name: self._own(vector) for name, vector in given.items()}

@@ -30,7 +30,7 @@ from p2pfl.learn.sharing import WHOLE, shape_digest, shared_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TensorPlace:
     """A tensor's position in the vector, and whether it is trained."""
 
     name: str
@@ -131,18 +131,18 @@ class FlatModule:
         return torch.from_numpy(plain if plain.flags.writeable else plain.copy())
 
 
-def _places(named: Mapping[str, Tensor]) -> list[Place]:
+def _places(named: Mapping[str, Tensor]) -> list[TensorPlace]:
     """Concatenate the tensors."""
     places, start = [], 0
     for name, tensor in named.items():
         part = slice(start, start + tensor.numel())
         trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
-        places.append(Place(name=name, part=part, shape=tensor.shape, dtype=tensor.dtype, trained=trained))
+        places.append(TensorPlace(name=name, part=part, shape=tensor.shape, dtype=tensor.dtype, trained=trained))
         start = part.stop
     return places
 
 
-def _part(flat: Tensor, place: Place) -> Tensor:
+def _part(flat: Tensor, place: TensorPlace) -> Tensor:
     return flat[place.part].view(place.shape)
 
 

@@ -34,7 +34,7 @@ from p2pfl.learn.evaluation import BATCH, SMALLER, are_classes, are_labels, batc
 from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.optimizers import make_optimizer, remember, remembered
-from p2pfl.learn.params import FlatModule, Place
+from p2pfl.learn.params import FlatModule, TensorPlace
 from p2pfl.learn.privacy.alone import refuse_mixing
 from p2pfl.learn.privacy.chance import Draws
 from p2pfl.learn.privacy.gradients import RowGradients, row_gradients
@@ -126,7 +126,7 @@ class TorchLearner:
         self._settled = self._local()
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[TensorPlace]:
         """The layout of a vector."""
         return self._flat.places
 

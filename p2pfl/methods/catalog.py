@@ -9,7 +9,7 @@ from pathlib import Path
 from p2pfl.core.messages import MOST_TERMS
 from p2pfl.errors import UserError
 from p2pfl.methods import fair, momentum, normalized, outer, plain, prox, tracking, variate  # noqa: F401 - they add themselves
-from p2pfl.methods.method import CONSERVATIVE, METHODS, MODEL, ROBUST, Method, Training
+from p2pfl.methods.method import CONSERVATIVE, METHODS, MODEL, ROBUST, Method, TrainingKeys
 from p2pfl.methods.spelling import ParsedMethod, allowed, parse_method
 from p2pfl.plugins import FAILURES, describe_failure, find_object
 
@@ -24,7 +24,7 @@ _UNFIT = {
 
 
 def make_method(
-    spec: str, training: Training, *, profile: str | None = CONSERVATIVE, folder: Path | None = None
+    spec: str, training: TrainingKeys, *, profile: str | None = CONSERVATIVE, folder: Path | None = None
 ) -> Method:
     """The method of a spec, ready to use. One from a `file.py` is looked up from `folder`; with no `profile` it is not
     asked where the method is right.

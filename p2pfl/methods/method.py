@@ -60,7 +60,7 @@ class New:
     kept: Vectors = field(default_factory=dict)
 
 
-class Training(Protocol):
+class TrainingKeys(Protocol):
     """The part of `[training]` that a method may contradict."""
 
     @property
@@ -128,7 +128,7 @@ class Method:
     code: str = "plain"
     """Names the method without its parameters, and the code of one from a file: vectors kept by another are dropped."""
 
-    def prepare(self, training: Training) -> None:
+    def prepare(self, training: TrainingKeys) -> None:
         """Called once, before anything else.
 
         Raises ValueError: the method contradicts what the federation says of training; the reason is shown to the user.

@@ -7,7 +7,7 @@ nodes move by one common number of them, which here is a parameter: there is no 
 
 from __future__ import annotations
 
-from p2pfl.methods.method import METHODS, MODEL, Array, Method, New, NodeVectors, Round, Training, like
+from p2pfl.methods.method import METHODS, MODEL, Array, Method, New, NodeVectors, Round, TrainingKeys, like
 from p2pfl.specs import Entry, Parameter, number
 
 
@@ -26,7 +26,7 @@ class Normalized(Method):
     def __init__(self, steps: float = 20.0) -> None:
         self.steps = steps
 
-    def prepare(self, training: Training) -> None:
+    def prepare(self, training: TrainingKeys) -> None:
         if training.speed_correction != 1.0:
             raise ValueError("normalized corrects for speed itself: training.speed_correction must be 1")
         if training.optimizer != "sgd" or training.momentum:

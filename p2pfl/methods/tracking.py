@@ -22,7 +22,7 @@ from p2pfl.methods.method import (
     NodeVectors,
     Number,
     Round,
-    Training,
+    TrainingKeys,
     Vectors,
     like,
 )
@@ -55,7 +55,7 @@ class Tracking(Method):
     def __init__(self, gain: float = 0.5) -> None:
         self.gain = gain
 
-    def prepare(self, training: Training) -> None:
+    def prepare(self, training: TrainingKeys) -> None:
         if training.optimizer != "sgd" or training.momentum:
             raise ValueError("tracking reckons with plain SGD: training.momentum must be 0, training.optimizer sgd")
 

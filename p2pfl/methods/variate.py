@@ -17,7 +17,7 @@ from p2pfl.methods.method import (
     NodeVectors,
     Number,
     Round,
-    Training,
+    TrainingKeys,
     Vectors,
     like,
 )
@@ -51,7 +51,7 @@ class Variate(Method):
     def __init__(self, beta: float = 0.1) -> None:
         self.beta = beta
 
-    def prepare(self, training: Training) -> None:
+    def prepare(self, training: TrainingKeys) -> None:
         self.least_drift = max(LEAST_DRIFT, 0.5 * training.least_rate / training.speed_correction)
 
     def begin(self, node: NodeVectors) -> Vectors:

@@ -20,7 +20,7 @@ from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.notices import NoEdgeFault
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import Route
-from p2pfl.net.table import Dial, NeighborPlace, Table, expire
+from p2pfl.net.table import Dial, NeighborPlace, SessionTable, expire
 from p2pfl.net.transport import Transport, Visit
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
@@ -50,7 +50,7 @@ class Backoff:
 @dataclass(kw_only=True, eq=False, repr=False)
 class Dialer:
     greeter: Greeter
-    table: Table
+    table: SessionTable
     refusals: Refusals
     shared: Shared
     rng: random.Random
@@ -150,7 +150,7 @@ class Reception:
     """Takes the lines that others have dialed."""
 
     greeter: Greeter
-    table: Table
+    table: SessionTable
     refusals: Refusals
     shared: Shared
     spawn: Spawn

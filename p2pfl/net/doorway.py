@@ -1,7 +1,7 @@
 """Connections that are no session yet: how far each has come, how many there may be, and who has to go.
 
-A `Gate` stands before the HTTP protocol of one accepted connection and drops it if it takes too long, whatever it
-does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has places of its own, so that
+A `ConnectionGate` stands before the HTTP protocol of one accepted connection and drops it if it takes too long,
+whatever it does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has places of its own, so that
 whoever has come further never goes for somebody who has not: idle connections push out idle connections only. Within
 a stage the one that has waited longest goes, not the newcomer, for an honest peer is through in a round trip or two.
 All that is done for a connection before it is a session is paid for in time of the loop (`looptime`).
@@ -42,7 +42,7 @@ NEIGHBOR_HANDSHAKES = 2.0
 T = TypeVar("T")
 
 
-class Stage(IntEnum):
+class ConnectionStage(IntEnum):
     """How far a connection has come."""
 
     CONNECTED = 0
@@ -63,7 +63,7 @@ class Doorway:
         self.limits = limits
         self.greeting_bytes = greeting_bytes
         self.turned_away = 0
-        self._rooms: dict[Stage, dict[Gate, None]] = {stage: {} for stage in Stage}
+        self._rooms: dict[ConnectionStage, dict[ConnectionGate, None]] = {stage: {} for stage in ConnectionStage}
         self._handshakes: dict[str, TokenBucket] = {}
         self._visits: dict[str, TokenBucket] = {}
         self.time = LoopTime()
@@ -82,10 +82,10 @@ class Doorway:
     def waiting(self) -> int:
         return sum(map(len, self._rooms.values()))
 
-    def enter(self, gate: Gate, stage: Stage = Stage.CONNECTED) -> None:
+    def enter(self, gate: ConnectionGate, stage: ConnectionStage = ConnectionStage.CONNECTED) -> None:
         """May turn away who has waited longest in that stage, of the newcomer's group or else of the most crowded."""
         room = self._rooms[stage]
-        most = MOST_VISITS if stage is Stage.VISITING else self.limits.pending
+        most = MOST_VISITS if stage is ConnectionStage.VISITING else self.limits.pending
         by_group = Counter(other.group for other in room)
         if by_group[gate.group] >= self.limits.pending_per_address:
             self._turn_away(room, gate.group)
@@ -93,18 +93,18 @@ class Doorway:
             self._turn_away(room, by_group.most_common(1)[0][0])
         room[gate] = None
 
-    def advance(self, gate: Gate, stage: Stage) -> None:
+    def advance(self, gate: ConnectionGate, stage: ConnectionStage) -> None:
         """The connection has come so far. PeerFault for one handshake too many of its group."""
         if not any(gate in room for room in self._rooms.values()):
             return
-        if stage is Stage.ADDRESSED and not self._may(self._handshakes, gate.group, self._handshake_bucket):
+        if stage is ConnectionStage.ADDRESSED and not self._may(self._handshakes, gate.group, self._handshake_bucket):
             raise PeerFault("more handshakes from one address than all neighbors together would begin")
-        if stage is Stage.VISITING and not self._may(self._visits, gate.group, visit_bucket):
+        if stage is ConnectionStage.VISITING and not self._may(self._visits, gate.group, visit_bucket):
             raise PeerFault("more visits from one address than the charter can have news for")
         self.leave(gate)
         self.enter(gate, stage)
 
-    def leave(self, gate: Gate) -> None:
+    def leave(self, gate: ConnectionGate) -> None:
         for room in self._rooms.values():
             room.pop(gate, None)
 
@@ -113,7 +113,7 @@ class Doorway:
         for gate in [gate for room in self._rooms.values() for gate in room]:
             gate.abort()
 
-    def _turn_away(self, room: dict[Gate, None], group: str) -> None:
+    def _turn_away(self, room: dict[ConnectionGate, None], group: str) -> None:
         oldest = next(gate for gate in room if gate.group == group)
         self.turned_away += 1
         self.leave(oldest)
@@ -134,10 +134,12 @@ def visit_bucket() -> TokenBucket:
     return TokenBucket(VISITS_PER_S, tokens=VISIT_BURST, burst=VISIT_BURST)
 
 
-class Gate(Tap):
+class ConnectionGate(Tap):
     """Stands before the HTTP protocol of one connection, which `speak` makes once something has come."""
 
-    def __init__(self, doorway: Doorway, speak: Callable[[Gate], asyncio.Protocol], address: str = "") -> None:
+    def __init__(
+        self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol], address: str = ""
+    ) -> None:
         super().__init__(idle_bytes=doorway.greeting_bytes)
         self._doorway, self._speak = doorway, speak
         self._deadline: asyncio.TimerHandle | None = None
@@ -186,10 +188,10 @@ class Gate(Tap):
             with self.watch():
                 self._listen(data[start : start + SLICE_BYTES])
 
-    def advance(self, stage: Stage) -> None:
+    def advance(self, stage: ConnectionStage) -> None:
         """PeerFault where the peer's address has begun too many handshakes."""
         self._doorway.advance(self, stage)
-        if stage >= Stage.ADDRESSED:
+        if stage >= ConnectionStage.ADDRESSED:
             self.idle_bytes = IDLE_BYTES
 
     def admit(self) -> None:

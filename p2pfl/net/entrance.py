@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from p2pfl.net.address import Address
-from p2pfl.net.doorway import Doorway, Gate, group_of
-from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Purse, Stopwatch, measured
+from p2pfl.net.doorway import ConnectionGate, Doorway, group_of
+from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Stopwatch, TimeBudget, measured
 
 BACKLOG = 100
 """Connections that the system keeps until they are accepted."""
@@ -30,10 +30,10 @@ RESET = struct.pack("ii", 1, 0)
 class Entrance:
     """`speak` makes the protocol above the gate, once something has come."""
 
-    def __init__(self, doorway: Doorway, speak: Callable[[Gate], asyncio.Protocol]) -> None:
+    def __init__(self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol]) -> None:
         self._doorway, self._speak = doorway, speak
         self._loop = asyncio.get_running_loop()
-        self._accepting = Purse(SHARE_OF_ACCEPTING, BURST_S)
+        self._accepting = TimeBudget(SHARE_OF_ACCEPTING, BURST_S)
         self._sockets: list[socket.socket] = []
         self._arriving: set[asyncio.Task[None]] = set()
         self._rest: asyncio.TimerHandle | None = None
@@ -94,11 +94,11 @@ class Entrance:
             connection.close()
             return
         connection.settimeout(0.0)
-        gate = Gate(self._doorway, self._speak, address)
+        gate = ConnectionGate(self._doorway, self._speak, address)
         task = self._loop.create_task(self._let_in(connection, gate))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
 
-    async def _let_in(self, connection: socket.socket, gate: Gate) -> None:
+    async def _let_in(self, connection: socket.socket, gate: ConnectionGate) -> None:
         with suppress(OSError):
             await measured(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())

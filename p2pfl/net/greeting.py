@@ -21,7 +21,7 @@ from p2pfl.crypto.handshake import FederationBinding, Initiator, Responder
 from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
-from p2pfl.net.doorway import Stage, visit_bucket
+from p2pfl.net.doorway import ConnectionStage, visit_bucket
 from p2pfl.net.line import Counters, GoneError, Line
 from p2pfl.net.notices import BOOT_BYTES, NoEdgeFault, Notice, SealedFault, Word, hear
 from p2pfl.net.visits import Charters, receive, settle
@@ -85,7 +85,7 @@ class Greeter:
             await settle(line, session, self.charters, answer)
         return self._candidate(line, session, self.own_index, answer)
 
-    async def answer(self, line: Line, advance: Callable[[Stage], None]) -> Connection:
+    async def answer(self, line: Line, advance: Callable[[ConnectionStage], None]) -> Connection:
         """As the one who was connected to. `line.peer` is set as soon as it is proven, whatever follows.
 
         `advance` is told of each stage before the work of the next begins, and may raise PeerFault.
@@ -93,7 +93,7 @@ class Greeter:
         receives = self.charters is not None
         responder = Responder(self.identity, self.members.__contains__, self.binding, receives=receives)
         responder.check_opening(first := await line.receive())
-        advance(Stage.ADDRESSED)
+        advance(ConnectionStage.ADDRESSED)
         await line.send(responder.first(first))
         third = await line.receive()
         try:
@@ -103,7 +103,7 @@ class Greeter:
             raise
         if session.peer_public in self.members:
             self._recognize(line, session.peer_public)
-        advance(Stage.PROVEN if responder.refusal is None else Stage.VISITING)
+        advance(ConnectionStage.PROVEN if responder.refusal is None else ConnectionStage.VISITING)
         if self.charters is None:
             greeting = await hear(line, session)
         else:

@@ -27,7 +27,7 @@ from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import MOST_HINTS, MOST_KEPT
 from p2pfl.net.side import Sides
-from p2pfl.net.table import Callbacks, Table
+from p2pfl.net.table import Callbacks, SessionTable
 from p2pfl.net.tasks import Tasks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.visits import Charters
@@ -102,7 +102,7 @@ class Links:
             binding=who.binding,
             counters=self.counters,
         )
-        self._table = Table(
+        self._table = SessionTable(
             own=who.own_index,
             neighbors=who.neighbors,
             boot=greeter.boot,

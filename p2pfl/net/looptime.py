@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Purse:
+class TimeBudget:
     """Seconds that may be spent: `share` of the time, at most `burst_s` at once. It may be overdrawn."""
 
     share: float
@@ -63,9 +63,9 @@ class Pot:
     """The purse of all of a kind, and one for each group of addresses."""
 
     def __init__(self, burst_s: float) -> None:
-        self.all = Purse(SHARE_OF_ALL, burst_s)
+        self.all = TimeBudget(SHARE_OF_ALL, burst_s)
         self._burst_s = burst_s
-        self._groups: dict[str, Purse] = {}
+        self._groups: dict[str, TimeBudget] = {}
 
     def allow(self, burst_s: float) -> None:
         """So much may be spent at once from now on."""
@@ -82,8 +82,8 @@ class Pot:
         self.all.spend(cost_s, now)
         self._purse(group).spend(cost_s, now)
 
-    def _purse(self, group: str) -> Purse:
-        purse = self._groups.pop(group, None) or Purse(SHARE_OF_ONE, self._burst_s)
+    def _purse(self, group: str) -> TimeBudget:
+        purse = self._groups.pop(group, None) or TimeBudget(SHARE_OF_ONE, self._burst_s)
         self._groups[group] = purse
         if len(self._groups) > MOST_GROUPS:
             del self._groups[next(iter(self._groups))]

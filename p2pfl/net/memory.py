@@ -11,7 +11,7 @@ from logging import Logger
 from typing import Any, TypeVar
 
 from p2pfl.net.address import Address, cannot_listen
-from p2pfl.net.doorway import Stage
+from p2pfl.net.doorway import ConnectionStage
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import GoneError, Line
 from p2pfl.net.refusals import Refusals
@@ -93,7 +93,7 @@ class MemoryVisit:
         self.address = HOST
         self.ends_at = asyncio.get_running_loop().time() + limits.handshake_s
 
-    def advance(self, stage: Stage) -> None:
+    def advance(self, stage: ConnectionStage) -> None:
         """Each stage has room."""
 
     def admit(self) -> None:

@@ -37,7 +37,7 @@ FIGURES = re.compile(r"[0-9a-f]{16,}|\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class LinesAnHour:
     """Lines an hour. `unsealed` reasons may be what anybody at a member's address, or on the way, can make up."""
 
     reasons: int
@@ -49,8 +49,8 @@ class Allowance:
         return (self.reasons + self.mentions) * LINE_BYTES
 
 
-STRANGERS = Allowance(reasons=48, mentions=32, unsealed=48)
-MEMBER = Allowance(reasons=12, mentions=20, unsealed=4)
+STRANGERS = LinesAnHour(reasons=48, mentions=32, unsealed=48)
+MEMBER = LinesAnHour(reasons=12, mentions=20, unsealed=4)
 
 
 def most_bytes_an_hour(members: int) -> int:
@@ -59,10 +59,10 @@ def most_bytes_an_hour(members: int) -> int:
 
 
 @dataclass(slots=True)
-class Memory:
+class HourOfRefusals:
     """What was said of one member, or of all strangers, in this hour."""
 
-    allowance: Allowance
+    allowance: LinesAnHour
     said: set[str] = field(default_factory=set)
     wordings: Counter[str] = field(default_factory=Counter)
     counted: int = 0
@@ -99,7 +99,7 @@ class Refusals:
     log: Logger
     on_alarm: OnAlarm
     name_of: Callable[[int], str] = "node {}".format
-    _memories: dict[int | None, Memory] = field(default_factory=dict)
+    _memories: dict[int | None, HourOfRefusals] = field(default_factory=dict)
 
     def note(self, peer: int | None, who: str, fault: PeerFault) -> None:
         """`who` may be an address where no peer is known: then the reason alone tells two refusals apart."""
@@ -144,9 +144,9 @@ class Refusals:
             refused = any(memory.counted for memory in memories.values())
             self._say(WARNING if refused else DEBUG, f"in the last hour also refused: {', '.join(left_out)}")
 
-    def _memory_of(self, peer: int | None) -> Memory:
+    def _memory_of(self, peer: int | None) -> HourOfRefusals:
         if peer not in self._memories:
-            self._memories[peer] = Memory(STRANGERS if peer is None else MEMBER)
+            self._memories[peer] = HourOfRefusals(STRANGERS if peer is None else MEMBER)
         return self._memories[peer]
 
     def _say(self, level: int, text: str) -> None:

@@ -133,7 +133,7 @@ def expire(scope: asyncio.Timeout) -> None:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Table:
+class SessionTable:
     own: int
     neighbors: Iterable[int]
     boot: bytes

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from p2pfl.net.doorway import Gate
+from p2pfl.net.doorway import ConnectionGate
 from p2pfl.net.looptime import Stopwatch, measured
 from p2pfl.net.refusals import Refusals
 
@@ -23,7 +23,7 @@ class TerseHandler(web.RequestHandler):
 
     __slots__ = ("_gate", "_refusals")
 
-    def __init__(self, http: web.Server, gate: Gate, refusals: Refusals, **more: Any) -> None:
+    def __init__(self, http: web.Server, gate: ConnectionGate, refusals: Refusals, **more: Any) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(http, loop=loop, access_log=None, auto_decompress=False, **more)  # type: ignore[arg-type]
         self._gate, self._refusals = gate, refusals

@@ -8,7 +8,7 @@ from logging import Logger
 from typing import Any, Protocol, TypeVar
 
 from p2pfl.net.address import Address
-from p2pfl.net.doorway import Stage
+from p2pfl.net.doorway import ConnectionStage
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import Line
 from p2pfl.net.refusals import Refusals
@@ -29,7 +29,7 @@ class Visit(Protocol):
         """When it must be a session, by the loop's clock."""
         ...
 
-    def advance(self, stage: Stage) -> None:
+    def advance(self, stage: ConnectionStage) -> None:
         """It has come so far. Raises PeerFault: there is no place for it there."""
         ...
 

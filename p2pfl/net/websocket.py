@@ -21,7 +21,7 @@ from p2pfl.core.messages import CHUNK_BYTES
 from p2pfl.crypto.session import MAX_SEALED_BYTES
 from p2pfl.errors import PeerFault
 from p2pfl.net.address import Address, cannot_listen
-from p2pfl.net.doorway import GREETING_BYTES, Doorway, Gate, Stage
+from p2pfl.net.doorway import GREETING_BYTES, ConnectionGate, ConnectionStage, Doorway
 from p2pfl.net.entrance import Entrance
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
 from p2pfl.net.line import GoneError, Line
@@ -237,8 +237,8 @@ class WebSocketTransport:
             return not_found()
         gate = transport.get_protocol()
         await socket.prepare(request)
-        if isinstance(gate, Gate):
-            gate.advance(Stage.UPGRADED)
+        if isinstance(gate, ConnectionGate):
+            gate.advance(ConnectionStage.UPGRADED)
             task = self._meet(WebSocketLine(socket, gate), gate)
             if task is not None:
                 await asyncio.wait({task})

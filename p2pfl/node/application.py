@@ -31,7 +31,7 @@ from p2pfl.node.assembly import Setup
 from p2pfl.node.attachments import Attachments
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, needs_of
-from p2pfl.node.feature import Feature, NodeView, Recovered, Recovery
+from p2pfl.node.feature import Feature, FoundAtStart, NodeView, Recovered
 from p2pfl.node.federation_in_force import FederationInForce, Live
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.model_files import ModelFiles
@@ -132,7 +132,7 @@ class Application:
         try:
             recovered = assembly.recover(self.setup, store)
             engine = self._engine_of(recovered)
-            found = Recovery(setup=self.setup, state=engine.state, store=store, until_over=until_over)
+            found = FoundAtStart(setup=self.setup, state=engine.state, store=store, until_over=until_over)
             kept = attachments.recover(self.features, found)
             for one in kept.values():
                 if not await self._is_written(partial(one.keep, engine.state, store)):

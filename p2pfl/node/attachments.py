@@ -20,7 +20,7 @@ from p2pfl.errors import P2PFLError, UserError
 from p2pfl.net.links import Links
 from p2pfl.net.side import FAILED, Feeding
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, NodeView, Recovered, Recovery
+from p2pfl.node.feature import Attached, Feature, FoundAtStart, NodeView, Recovered
 from p2pfl.node.gate import Answer, RoundPlan, Wait
 from p2pfl.node.plug_ins import options_of
 from p2pfl.plugins import FAILURES, describe_failure
@@ -43,7 +43,7 @@ def starting(feature: Feature, hook: str) -> Iterator[None]:
         raise UserError(text, allowed="a node without it, or its mistake mended") from error
 
 
-def recover(features: Iterable[Feature], found: Recovery) -> dict[Feature, Recovered]:
+def recover(features: Iterable[Feature], found: FoundAtStart) -> dict[Feature, Recovered]:
     """What each has to keep. Raises UserError, as its `recover` does or because that failed."""
     kept = {}
     for feature in features:

@@ -51,7 +51,7 @@ class NetworkView(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
+class FoundAtStart:
     """What a start has found on disk, before there is a core. `until_over` is closed when the node's folder is."""
 
     setup: Setup
@@ -170,7 +170,7 @@ class Feature:
         """The parts of the data ("local", "test") of which no figure is told, not even to features."""
         return frozenset()
 
-    def recover(self, found: Recovery) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
+    def recover(self, found: FoundAtStart) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
         """Look at what was found on disk, and correct it. Raises UserError: it cannot be used."""
         return None
 

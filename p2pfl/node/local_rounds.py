@@ -23,7 +23,7 @@ from p2pfl.errors import LearningError
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
 from p2pfl.node.engine_thread import EngineThread, Look, Pay
 from p2pfl.node.gate import Gate, Payment, RoundPlan, Wait
-from p2pfl.node.reloading import News
+from p2pfl.node.reloading import DataNews
 from p2pfl.node.workshop import Moment, Workshop
 from p2pfl.reporting.status import ClosedRound
 
@@ -169,7 +169,7 @@ class LocalRounds:
             self.loop.call_soon_threadsafe(self._tell_of_data, news)
         return time.monotonic() - began
 
-    def _tell_of_data(self, news: News) -> None:
+    def _tell_of_data(self, news: DataNews) -> None:
         text = news.text
         if "local" in self.workshop.withheld:  # it tells of rows
             log.log(logging.WARNING if news.refused else logging.INFO, "data: %s", text)

@@ -23,7 +23,7 @@ SETTLED_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class DataNews:
     """What is to be told of the data: they are others now, or they were `refused`."""
 
     text: str
@@ -51,7 +51,7 @@ class Reloading:
     def __post_init__(self) -> None:
         self.due_s = self.clock() + self.every_s
 
-    def look(self) -> News | None:
+    def look(self) -> DataNews | None:
         """Read the data again if it is time for that and they have changed; what is to be told, if anything is."""
         if self.clock() < self.due_s:
             return None
@@ -63,7 +63,7 @@ class Reloading:
         except FAILURES as error:
             return self._refused(describe_failure(error))
 
-    def _look(self) -> News | None:
+    def _look(self) -> DataNews | None:
         files = self.learner.data_files()
         if files is None:
             return self._read()
@@ -80,7 +80,7 @@ class Reloading:
         self.seen = mark
         self.due_s = min(self.due_s, self.clock() + SETTLED_S)
 
-    def _read(self) -> News | None:
+    def _read(self) -> DataNews | None:
         before, n = self.learner.data_sets, self.learner.samples
         found = self.learner.read_again()
         files = self.learner.data_files()
@@ -97,15 +97,15 @@ class Reloading:
         counts = "" if n == self.learner.samples else text
         if not found.compare_with(before):
             text += "; rows of the test set are others than before, so that scores do not compare with earlier ones"
-        return News(text, counts=counts)
+        return DataNews(text, counts=counts)
 
-    def _refused(self, text: str) -> News | None:
+    def _refused(self, text: str) -> DataNews | None:
         """Said once: the same mistake is found again until somebody corrects it."""
         text = f"{' '.join(text.split())}; the node goes on with the {self.learner.samples} samples that it has"
         if text == self.refusal:
             return None
         self.refusal = text
-        return News(text, refused=True)
+        return DataNews(text, refused=True)
 
 
 def reloading_of(learner: Learner, every_s: float | None) -> Reloading | None:

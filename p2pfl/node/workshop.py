@@ -23,7 +23,7 @@ from p2pfl.learn.losses import Losses
 from p2pfl.learn.metrics import Measure
 from p2pfl.learn.stopping import Gauge
 from p2pfl.node.model_files import ModelFiles
-from p2pfl.node.reloading import News, Reloading
+from p2pfl.node.reloading import DataNews, Reloading
 from p2pfl.node.round_callback import EachRound
 from p2pfl.reporting.measures import measures_in
 from p2pfl.reporting.sketch import Sketch
@@ -122,7 +122,7 @@ class Workshop:
         """As `Learner.evaluate`; None also of what is withheld."""
         return None if part in self.withheld else self.learner.evaluate(vector, part)
 
-    def renew_data(self) -> News | None:
+    def renew_data(self) -> DataNews | None:
         """Between two rounds, see whether the data have grown; what is to be told, if anything is."""
         news = None if self.reloading is None else self.reloading.look()
         if news is not None and not news.refused:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import classified
-from p2pfl.learn.table.testing import Tested
+from p2pfl.learn.table.testing import TableOutputs
 from topologies.plots import BLUE, DARK, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MOST_CURVES = 7
 """The most classes whose curves can be told apart."""
 
 
-def draw_scores(tested: Tested, path: Path | None = None) -> Figure:
+def draw_scores(tested: TableOutputs, path: Path | None = None) -> Figure:
     """Draw what was tested; with a `path` also into a .png, .svg or .pdf file.
 
     Raises TopologyError: the file cannot be written.
@@ -53,7 +53,7 @@ def roc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[NDArr
     return np.insert(wrong / wrong[-1], 0, 0.0), np.insert(right / right[-1], 0, 0.0)
 
 
-def _draw_roc(axes: Any, tested: Tested) -> None:
+def _draw_roc(axes: Any, tested: TableOutputs) -> None:
     found = classified(tested.outputs, tested.targets)
     names = tested.schema.classes or ()
     for (scores, positive), name in zip(found.one_against_rest(), names[1:] if found.is_binary else names, strict=True):
@@ -67,7 +67,7 @@ def _draw_roc(axes: Any, tested: Tested) -> None:
     axes.set_ylabel(f"{shown(names[1])} found" if found.is_binary else "found of the class", fontsize=9)
 
 
-def _draw_calibration(axes: Any, tested: Tested) -> None:
+def _draw_calibration(axes: Any, tested: TableOutputs) -> None:
     """In each tenth of the probabilities how often class 1 was true, with its interval."""
     chances = classified(tested.outputs, tested.targets).probabilities[:, 1]
     places = np.minimum((chances * BINS).astype(int), BINS - 1)
@@ -85,7 +85,7 @@ def _draw_calibration(axes: Any, tested: Tested) -> None:
     axes.set_ylabel("share that was true", fontsize=9)
 
 
-def _draw_numbers(axes: Any, tested: Tested) -> None:
+def _draw_numbers(axes: Any, tested: TableOutputs) -> None:
     said, was = tested.outputs[:, 0], tested.targets[:, 0]
     axes.plot(was, said, "o", color=BLUE, markersize=3, alpha=0.6, markeredgewidth=0)
     ends = [min(was.min(), said.min()), max(was.max(), said.max())]
@@ -94,7 +94,7 @@ def _draw_numbers(axes: Any, tested: Tested) -> None:
     axes.set_ylabel("predicted", fontsize=9)
 
 
-def _draw_errors(axes: Any, tested: Tested) -> None:
+def _draw_errors(axes: Any, tested: TableOutputs) -> None:
     said = tested.outputs[:, 0]
     axes.plot(said, said - tested.targets[:, 0], "o", color=BLUE, markersize=3, alpha=0.6, markeredgewidth=0)
     axes.axhline(0, color=GRAY, linewidth=1, linestyle="dashed")

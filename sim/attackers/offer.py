@@ -31,7 +31,7 @@ def attack_of(spec: str) -> Attack:
         raise
 
 
-class Offer:
+class LyingNodes:
     def check(self, spec: str) -> None:
         attack_of(spec)
 
@@ -55,7 +55,7 @@ class Offer:
         return success(load_learner(federation, node), poison, models)
 
 
-OFFER = Offer()
+OFFER = LyingNodes()
 
 
 def spread_out(nodes: int, edges: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[int, ...]:

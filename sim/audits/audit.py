@@ -15,9 +15,9 @@ from p2pfl.config.privacy import PUBLIC
 from p2pfl.errors import LearningError
 from p2pfl.learn.privacy.chance import Seeded
 from p2pfl.learn.samples import batch_sizes
-from sim.audits.claims import REAL, Claims, Live
-from sim.audits.found import Found, Value
-from sim.audits.inversion import Settings
+from sim.audits.claims import REAL, AuditClaims, Live
+from sim.audits.found import AuditFound, Value
+from sim.audits.inversion import InversionSettings
 from sim.audits.layers import Layer, layers_of
 from sim.audits.observation import Observation
 from sim.audits.reconstruction import Rebuilder, Rebuilt
@@ -76,7 +76,7 @@ class Auditor:
         self.observe_real, self.live, self.on_progress = observe_real, live, on_progress
         self.layers = layers_of(scene)
         self._began = time.monotonic()
-        self.found = Found(
+        self.found = AuditFound(
             node=scene.name,
             samples=len(scene.data[scene.victim].train),
             layers=[layer.name for layer in self.layers],
@@ -92,7 +92,7 @@ class Auditor:
     def left_s(self) -> float:
         return self.effort.budget_s - (time.monotonic() - self._began)
 
-    def run(self) -> Found:
+    def run(self) -> AuditFound:
         """Raises UserError: a layer's settings are wrong; LearningError: the task failed."""
         self._try_claims()
         if "told" in self.attacks and self.observe_real is not None:
@@ -111,7 +111,7 @@ class Auditor:
 
     def _try_claims(self) -> None:
         """First of all, for an audit that has no time for this says least."""
-        claims = Claims(scene=self.scene, found=self.found, tries=self.effort.tries, on_progress=self.on_progress)
+        claims = AuditClaims(scene=self.scene, found=self.found, tries=self.effort.tries, on_progress=self.on_progress)
         for layer in self.layers:
             if layer.plan is None or layer.missing:
                 continue
@@ -148,7 +148,7 @@ class Auditor:
 
     def _rebuilder(self, federation: FederationConfig) -> Rebuilder:
         bare = replace(federation, privacy=None)
-        settings = Settings(iterations=self.effort.iterations, seed=self.scene.federation.seed)
+        settings = InversionSettings(iterations=self.effort.iterations, seed=self.scene.federation.seed)
         return Rebuilder(learner=self.scene.learner(bare, self.scene.victim), federation=bare, settings=settings)
 
     def _simulated(self, federation: FederationConfig) -> Observation:

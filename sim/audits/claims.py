@@ -19,20 +19,19 @@ from sim.audits.mechanism import Subject, checks
 from sim.audits.scene import Scene
 
 if TYPE_CHECKING:
-    from sim.audits.found import Found
-    from sim.audits.lives import Lives
+    from sim.audits.found import AuditFound
 
-Live = Callable[[str, float], "Lives"]
+Live = Callable[[str, float], "KilledLives"]
 """By unit and clip: real nodes that are killed and started again."""
 LEARNER, REAL = "learner", "real nodes"
 
 
 @dataclass(slots=True, kw_only=True)
-class Claims:
+class AuditClaims:
     """What is tried of the victim of `scene`, and where it is told. `tries` is how often the canary is sent."""
 
     scene: Scene
-    found: Found
+    found: AuditFound
     tries: int
     on_progress: Callable[[str], None]
     _lived: set[str] = field(default_factory=set)

@@ -12,7 +12,7 @@ Value = float | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class AttackRow:
     """One line of the table: what an attack, carried out in a `place`, found against each layer, by its name."""
 
     attack: str
@@ -22,13 +22,13 @@ class Row:
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class AuditFound:
     """What was found. `guesses` are those by inversion of what a real node has sent, by layer, for the picture."""
 
     node: str
     samples: int
     layers: list[str]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[AttackRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
     """What a mechanism that does what it claims would not have shown."""
@@ -44,7 +44,7 @@ class Found:
                 row.values.update(values)
                 return
         full = {name: values.get(name) for name in self.layers}
-        self.rows.append(Row(attack=attack, place=place, unit=unit, values=full))
+        self.rows.append(AttackRow(attack=attack, place=place, unit=unit, values=full))
 
     def note(self, text: str) -> None:
         if text not in self.notes:

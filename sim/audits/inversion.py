@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from p2pfl.learn.params import Place
+from p2pfl.learn.params import TensorPlace
 
 Values = NDArray[np.floating[Any]]
 Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class InversionSettings:
     """`smoothness` weighs the total variation; `tries` begin at other noise, and the best fit counts.
     A try ends after `limit_s` at the latest.
     """
@@ -62,7 +62,7 @@ def labels_of(bias_gradient: Values, rows: int) -> NDArray[np.int64]:
 
 def invert(
     module: nn.Module,
-    places: Sequence[Place],
+    places: Sequence[TensorPlace],
     start: Values,
     gradient: Values,
     *,
@@ -72,7 +72,7 @@ def invert(
     bounds: tuple[float, float] = (0.0, 1.0),
     steps: int = 1,
     learning_rate: float = 0.0,
-    settings: Settings | None = None,
+    settings: InversionSettings | None = None,
 ) -> Inversion:
     """Inputs (b, *shape) with `labels` (b,) whose mean gradient at the model `start` (d,) points where `gradient` (d,)
     does. With `steps` above 1 they are so many groups, and the gradient is that of a round at `learning_rate`.
@@ -80,7 +80,7 @@ def invert(
     Inputs lie within `bounds`. `loss` maps outputs and targets to the mean over rows; the module must be
     differentiable twice almost everywhere.
     """
-    wanted, how = torch.from_numpy(np.array(gradient, np.float32)), settings or Settings()
+    wanted, how = torch.from_numpy(np.array(gradient, np.float32)), settings or InversionSettings()
     given = {place.name: _part(start, place) for place in places}
     trained = [place for place in places if place.trained]
     observed = [wanted[place.part].view(place.shape) for place in trained]
@@ -108,7 +108,7 @@ def _descend(
     change: Callable[[Tensor], list[Tensor]],
     observed: list[Tensor],
     bounds: tuple[float, float],
-    how: Settings,
+    how: InversionSettings,
 ) -> tuple[float, Tensor]:
     inputs = first.clone().requires_grad_()
     optimizer = torch.optim.Adam([inputs], lr=how.rate * (bounds[1] - bounds[0]))
@@ -170,5 +170,5 @@ def variation(inputs: Tensor) -> Tensor:
     return (inputs.diff(dim=-1).abs().mean() + inputs.diff(dim=-2).abs().mean()).to(inputs.dtype)
 
 
-def _part(vector: Values, place: Place) -> Tensor:
+def _part(vector: Values, place: TensorPlace) -> Tensor:
     return torch.from_numpy(np.array(vector[place.part], np.float32)).view(place.shape)

@@ -56,7 +56,7 @@ def silent() -> Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lives:
+class KilledLives:
     """`reuse` is of the two rounds of all lives whose noises, or rows, are most alike. `trained` and `paid` are the
     steps that a node with two lives took, and those in its ledger.
     """
@@ -66,7 +66,7 @@ class Lives:
     paid: int
 
 
-def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | None = None) -> Lives:
+def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | None = None) -> KilledLives:
     """Three lives of two nodes. Raises LearningError: they do not train."""
     with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as temporary:
         folder = _federation(Path(temporary) / "silent", unit, clip)
@@ -78,7 +78,7 @@ def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | No
                 paid = _paid(folder)
                 _wipe(folder)
             noises |= _life(folder, life, environment or {})
-        return Lives(reuse=most_alike(list(noises), list(noises.values())), trained=trained, paid=paid)
+        return KilledLives(reuse=most_alike(list(noises), list(noises.values())), trained=trained, paid=paid)
 
 
 def _federation(folder: Path, unit: str, clip: float) -> Path:

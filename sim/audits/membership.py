@@ -31,7 +31,7 @@ FALSE_POSITIVES = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
+class MembershipFigures:
     """`auc` is 0.5 for who guesses; `tpr` the share of members found where 1% of the others are taken for
     members.
     """
@@ -80,7 +80,7 @@ def likelihood_ratios(told: Values, shadows: Values, members: Flags) -> Values:
     return np.where(members.any(axis=0) & (~members).any(axis=0), ratios, 0.0)
 
 
-def attack_each(told: Values, members: Flags) -> Membership:
+def attack_each(told: Values, members: Flags) -> MembershipFigures:
     """Each of k models (k, q) in turn is the target, and the others are its shadows."""
     ratios = np.empty(told.shape)
     for target in range(len(told)):
@@ -89,7 +89,7 @@ def attack_each(told: Values, members: Flags) -> Membership:
     return judged(ratios.ravel(), members.ravel())
 
 
-def judged(scores: Values, members: Flags) -> Membership:
+def judged(scores: Values, members: Flags) -> MembershipFigures:
     """Of `scores` (n,), which are to be larger for `members` (n,). Raises ValueError: all are, or none."""
     inside, outside = np.sort(scores[members]), np.sort(scores[~members])
     if not len(inside) or not len(outside):
@@ -98,7 +98,7 @@ def judged(scores: Values, members: Flags) -> Membership:
     auc = float(below.sum()) / (2.0 * len(inside) * len(outside))
     allowed = int(FALSE_POSITIVES * len(outside))
     hits = int((inside > outside[len(outside) - 1 - allowed]).sum())
-    return Membership(auc=auc, tpr=hits / len(inside))
+    return MembershipFigures(auc=auc, tpr=hits / len(inside))
 
 
 def _fitted(shadows: Values, flags: Flags) -> tuple[Values, Values]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from p2pfl.learn.params import Place
+from p2pfl.learn.params import TensorPlace
 
 Values = NDArray[np.floating[Any]]
 TRANSPARENT = (nn.Flatten, nn.Identity, nn.Dropout)
@@ -42,7 +42,7 @@ class Reconstruction:
     rank_one: float
 
 
-def first_layer(module: nn.Module, places: list[Place]) -> FirstLayer | str:
+def first_layer(module: nn.Module, places: list[TensorPlace]) -> FirstLayer | str:
     """The linear layer that sees the inputs as they are; or why there is none. `places` is the layout of a vector."""
     names = {place.name: place for place in places}
     for name, part in module.named_modules():

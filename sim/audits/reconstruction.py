@@ -15,10 +15,10 @@ from torch import nn
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.methods import method_of
-from p2pfl.learn.params import Place
+from p2pfl.learn.params import TensorPlace
 from p2pfl.learn.trainer import TorchLearner
 from sim.audits.gradients import gradient_of
-from sim.audits.inversion import Settings, invert, labels_of
+from sim.audits.inversion import InversionSettings, invert, labels_of
 from sim.audits.observation import Observation, RoundSeen
 from sim.audits.rank_one import first_layer, rank_one
 from sim.audits.similarity import RECOGNIZABLE_DB, Match, best_match, matched, span_of
@@ -63,7 +63,7 @@ class Rebuilder:
 
     learner: TorchLearner
     federation: FederationConfig
-    settings: Settings = field(default_factory=Settings)
+    settings: InversionSettings = field(default_factory=InversionSettings)
 
     def exactly(self, observed: Observation, rounds: int) -> Rebuilt:
         """By rank one, from rounds of one step on one row."""
@@ -148,7 +148,7 @@ class Rebuilder:
         )
 
 
-def last_bias(module: nn.Module, places: Sequence[Place]) -> slice | None:
+def last_bias(module: nn.Module, places: Sequence[TensorPlace]) -> slice | None:
     """Where the bias of the last linear layer stands in a vector."""
     names = {place.name: place.part for place in places}
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]

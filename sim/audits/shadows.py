@@ -14,7 +14,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.learn.params import FlatModule
 from p2pfl.learn.privacy.chance import Seeded
 from p2pfl.learn.samples import TensorSamples
-from sim.audits.membership import Flags, Membership, attack_each, mean_confidences
+from sim.audits.membership import Flags, MembershipFigures, attack_each, mean_confidences
 from sim.audits.observation import Observation
 from sim.audits.scene import Scene
 from sim.audits.simulated import observe_simulated
@@ -31,7 +31,7 @@ def attack_members(
     seed: int = 0,
     limit_s: float = float("inf"),
     on_shadow: Callable[[int], None] = lambda _: None,
-) -> Membership | str:
+) -> MembershipFigures | str:
     """Simulate so many copies of `federation`, of which each trains on half of the victim's rows, and ask each what the
     victim has shown after its last round, with the others as shadows. After `limit_s` no more are made; a text says why
     there is no answer.

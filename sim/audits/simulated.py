@@ -13,7 +13,7 @@ from sim.exact import ExactEngine
 from sim.host import Watch
 from sim.kernel import NS
 from sim.learning.batched import BatchedLearners
-from sim.stage import Stage, script
+from sim.stage import PreparedRun, script
 from sim.worlds.choices import settle
 from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
 
@@ -44,7 +44,7 @@ def observe_simulated(
     """
     spec = settle(world, len(federation.members), federation.seed)
     batched = BatchedLearners(learners, method_of(federation), batching=False)
-    stage = Stage(script(federation, spec, batched, exact=True, check=False, batching=False))
+    stage = PreparedRun(script(federation, spec, batched, exact=True, check=False, batching=False))
     hosts = stage.world.hosts
     eye = Eye(victim, federation.neighbors(victim), learners[victim].samples)
     watching = _Watching(eye, [host.engine for host in hosts])

@@ -13,7 +13,7 @@ from p2pfl.console.output import Form, cell, format_option, where, write_json, w
 
 if TYPE_CHECKING:
     from sim.audits.audit import Auditor, Effort
-    from sim.audits.found import Found
+    from sim.audits.found import AuditFound
 
 EPILOG = """\b
 Examples:
@@ -146,7 +146,7 @@ def _live() -> Any:
     return live
 
 
-def _deliver(found: Found, report: Path | None, form: Form) -> None:
+def _deliver(found: AuditFound, report: Path | None, form: Form) -> None:
     if form == "json":
         write_json(found.as_json())
     else:
@@ -162,7 +162,7 @@ def _deliver(found: Found, report: Path | None, form: Form) -> None:
         click.echo(f"report: {report}", err=True)
 
 
-def _rows(found: Found) -> list[dict[str, Any]]:
+def _rows(found: AuditFound) -> list[dict[str, Any]]:
     rows: list[dict[str, str | None]] = []
     for row in found.rows:
         said: dict[str, str | None] = {name: _said(value, row.unit) for name, value in row.values.items()}
@@ -187,7 +187,7 @@ def _said(value: Any, unit: str) -> str | None:
             return cell(float(f"{value:.3g}"))
 
 
-def _write(found: Found, path: Path) -> None:
+def _write(found: AuditFound, path: Path) -> None:
     """The whole file or nothing. Raises StorageError: it cannot be written."""
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
     from topologies.files import replace  # noqa: PLC0415 - as above

@@ -26,7 +26,7 @@ from p2pfl.plugins import FAILURES, describe_failure
 from sim.attacks import Poison
 from sim.learning.grouped import Flags, Grouped, Integers, RoundStarts
 from sim.learning.nodes import TorchNodes, gathered, load_learners, poisoned
-from sim.learning.selftest import Verdict, examine
+from sim.learning.selftest import SelfTest, examine
 from sim.learning.stacked import describe
 
 Rows = NDArray[np.floating[Any]]
@@ -82,7 +82,7 @@ class BatchedLearners:
         nodes = learners if isinstance(learners, TorchNodes) else gathered(learners)
         self.nodes = nodes if isinstance(nodes, TorchNodes) else None
         self.samples: list[int] = [one.samples for one in learners] if self.nodes is None else self.nodes.counts
-        self.verdicts: dict[int, Verdict] = {}
+        self.verdicts: dict[int, SelfTest] = {}
         self.batch_stable = True
         self._probed: dict[int, LocalRound] = {}
         found = self._try(nodes) if batching else "batching is off"

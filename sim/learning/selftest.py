@@ -29,7 +29,7 @@ _SMALL = 16
 
 
 @dataclass(slots=True, kw_only=True)
-class Verdict:
+class SelfTest:
     """What is bitwise equal alone and in groups of up to `group`: trained vectors, training losses, and scores.
 
     `apart` is the largest relative difference of two vectors.
@@ -43,7 +43,7 @@ class Verdict:
     apart: float = 0.0
 
 
-_FOUND: dict[tuple[object, ...] | None, tuple[Verdict, bool]] = {}
+_FOUND: dict[tuple[object, ...] | None, tuple[SelfTest, bool]] = {}
 """By trial, its verdict, and whether small products go one by one."""
 
 
@@ -56,7 +56,7 @@ class _Trial:
     starts: RoundStarts
 
 
-def examine(grouped: Grouped, learners: Sequence[Learner]) -> dict[int, Verdict]:
+def examine(grouped: Grouped, learners: Sequence[Learner]) -> dict[int, SelfTest]:
     """A verdict for each kind of node, those that most nodes have first; kinds beyond the sixteenth get none."""
     kinds, nodes = np.unique(grouped.kinds, return_counts=True)
     order = np.argsort(-nodes, kind="stable")[:_MOST_KINDS]
@@ -64,7 +64,7 @@ def examine(grouped: Grouped, learners: Sequence[Learner]) -> dict[int, Verdict]
     return {int(kinds[place]): _examine_kind(grouped, learners, int(kinds[place]), rng) for place in order}
 
 
-def _examine_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> Verdict:
+def _examine_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> SelfTest:
     trial = _same_trial(grouped, kind)
     if trial not in _FOUND:
         verdict = _try_kind(grouped, learners, kind, rng)
@@ -87,7 +87,7 @@ def _same_trial(grouped: Grouped, kind: int) -> tuple[object, ...] | None:
     return model, training, type(method), sizes, group, tests, torch.get_num_threads()
 
 
-def _try_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> Verdict:
+def _try_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> SelfTest:
     """Tries again with small products one by one, where that may help."""
     plain = _attempt(grouped, learners, kind, rng)
     if plain.training or min(grouped.sizes[kind]) > _SMALL:
@@ -103,11 +103,11 @@ def _largest(grouped: Grouped, kind: int) -> int:
     return min(largest, _FEW) if np.count_nonzero(grouped.kinds == kind) < _FEW_NODES else largest
 
 
-def _attempt(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> Verdict:
+def _attempt(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> SelfTest:
     """Ends at the first training result that differs."""
     members = np.flatnonzero(grouped.kinds == kind)
     largest = _largest(grouped, kind)
-    verdict = Verdict(group=largest)
+    verdict = SelfTest(group=largest)
     grouped.group[kind] = largest
     for number, size in enumerate([size for size in _SIZES if size < largest] + [largest]):
         trial = _trial(grouped, rng.choice(members, size), rng, by_method=number % 2 == 1)
@@ -141,7 +141,7 @@ def _same_rate(grouped: Grouped) -> bool:
     return grouped.nodes.prototype.training.schedule == "constant"
 
 
-def _compare(grouped: Grouped, learners: Sequence[Learner], trial: _Trial, verdict: Verdict) -> NDArray[np.float32]:
+def _compare(grouped: Grouped, learners: Sequence[Learner], trial: _Trial, verdict: SelfTest) -> NDArray[np.float32]:
     out = np.empty_like(trial.starts.models)
     losses = grouped.train(trial.nodes, trial.rounds, trial.starts, out)
     for row in _tried(len(out)):

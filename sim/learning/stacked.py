@@ -27,7 +27,7 @@ from p2pfl.learn.devices import seeded
 from p2pfl.learn.evaluation import are_labels, loss_of
 from p2pfl.learn.methods import Method
 from p2pfl.learn.optimizers import make_optimizer
-from p2pfl.learn.params import Place
+from p2pfl.learn.params import TensorPlace
 from p2pfl.learn.task import Task
 from p2pfl.learn.trainer import TorchLearner
 
@@ -42,7 +42,7 @@ class StackedModel:
     def __init__(self, learner: TorchLearner, method: Method) -> None:
         self.method = method
         self.task, self.training = learner.task, learner.training
-        self.places: list[Place] = learner.places
+        self.places: list[TensorPlace] = learner.places
         self._module = learner.module
         self._loss: Callable[..., Tensor] = loss_of(learner.task)
         self._own_order = False
@@ -72,7 +72,7 @@ class StackedModel:
         step = make_optimizer(list(trained.values()), self.training, self.task.name).begin(rate)  # type: ignore[arg-type]
         losses = []
         self._module.train()
-        with _quiet(), OneByOne() if careful else nullcontext():
+        with _quiet(), Unbatched() if careful else nullcontext():
             for inputs, targets in batches:
                 losses.append(self._learn(trained, tensors, parts, (inputs, targets)))
                 step()
@@ -83,7 +83,7 @@ class StackedModel:
     def outputs(self, models: Tensor, inputs: Tensor, *, common: bool, careful: bool) -> Tensor:
         """Outputs (c, n, ...) of `models` (c, d) in evaluation mode for inputs (c, n, ...), or (n, ...) `common`."""
         self._module.eval()
-        with torch.no_grad(), _quiet(), OneByOne() if careful else nullcontext():
+        with torch.no_grad(), _quiet(), Unbatched() if careful else nullcontext():
             return (self._common if common else self._outputs)(self._unpacked(models), inputs)
 
     def _learn(self, trained: Named, fixed: Named, parts: Mapping[str, Named], batch: Batch) -> Tensor:
@@ -142,7 +142,7 @@ class StackedModel:
         return {name for name, gradient in zip(trained, found, strict=True) if gradient is None}
 
 
-def _part(vectors: Tensor, place: Place) -> Tensor:
+def _part(vectors: Tensor, place: TensorPlace) -> Tensor:
     return vectors[:, place.part].reshape(len(vectors), *place.shape)
 
 
@@ -219,7 +219,7 @@ def _one_by_one(rows: Tensor) -> Tensor:
 _FEW = 400
 
 
-class OneByOne(TorchFunctionMode):
+class Unbatched(TorchFunctionMode):
     """While it is entered, linear layers with few multiplications are not batched."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -87,7 +87,7 @@ class SweepFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SweepPlan:
     file: SweepFile
     combinations: tuple[Combination, ...]
 

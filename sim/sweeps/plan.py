@@ -16,7 +16,19 @@ from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_key
 from p2pfl.errors import P2PFLError, UserError
 from sim.attacks import placed
 from sim.sweeps.fingerprint import make_job
-from sim.sweeps.model import EXCLUSIVE, FILES, HEAD, NONE, OPTIONS, Combination, Job, Plan, SweepFile, named, told_once
+from sim.sweeps.model import (
+    EXCLUSIVE,
+    FILES,
+    HEAD,
+    NONE,
+    OPTIONS,
+    Combination,
+    Job,
+    SweepFile,
+    SweepPlan,
+    named,
+    told_once,
+)
 from topologies.building import parse
 from topologies.errors import TopologyError
 from topologies.files.content import is_file
@@ -74,11 +86,11 @@ def located(name: str, value: Any, folder: Path) -> Any:
     return _located_spec(value, folder) if name == "topology" else value
 
 
-def make_plan(file: SweepFile) -> Plan:
-    return Plan(file=file, combinations=tuple(_combinations(file)))
+def make_plan(file: SweepFile) -> SweepPlan:
+    return SweepPlan(file=file, combinations=tuple(_combinations(file)))
 
 
-def check_plan(plan: Plan, check: Callable[[Job], object], known: Collection[str]) -> Plan:
+def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> SweepPlan:
     """Build every run that is not `known` to be possible, and mark or refuse those that cannot be.
     Raises UserError: there are some, and the file does not say `skip_impossible`; or nothing is left.
     """
@@ -154,7 +166,7 @@ def _combinations(file: SweepFile) -> list[Combination]:
     return found
 
 
-def _refusal(plan: Plan) -> UserError:
+def _refusal(plan: SweepPlan) -> UserError:
     """Names the first few combinations; the same complaint of many is told once."""
     by_reason: dict[str, list[str]] = {}
     for combination in plan.combinations:

@@ -20,7 +20,7 @@ import msgspec
 
 from p2pfl.reporting.measures import worst
 from p2pfl.reporting.report import Report
-from sim.sweeps.model import Combination, Plan, named, told_once
+from sim.sweeps.model import Combination, SweepPlan, named, told_once
 from topologies.cli.terminal import readable_bytes
 
 LEVEL = 0.95
@@ -105,7 +105,7 @@ Value = str | int | float | bool | None
 
 
 @dataclass(slots=True)
-class Tally:
+class SweepTally:
     """How the runs of a sweep stand, by job key: figures of those that are done, reasons of those that failed."""
 
     figures: dict[str, dict[str, float]]
@@ -143,7 +143,7 @@ def _own(report: Report) -> dict[str, float | None]:
     return {name: value for name, value in values.items() if name not in METRICS}
 
 
-def _names(tally: Tally) -> list[str]:
+def _names(tally: SweepTally) -> list[str]:
     """Of all figures that a row has: the main measure's first."""
     own = {name for figures in tally.figures.values() for name in figures} - METRICS.keys()
     return [*sorted(own, key=lambda name: (not name.endswith("_worst"), name)), *METRICS]
@@ -155,7 +155,7 @@ def head_of(name: str) -> str:
     return METRICS.get(name) or f"{which} {measure}"
 
 
-def results(plan: Plan, tally: Tally) -> dict[str, Any]:
+def results(plan: SweepPlan, tally: SweepTally) -> dict[str, Any]:
     """The contents of results.json: the same for the same runs, in any order and after any number of attempts."""
     return {
         "sweep": plan.file.path.name,
@@ -214,7 +214,7 @@ def complaints(found: Mapping[str, Any]) -> list[str]:
     return lines if more <= 0 else [*lines[:SHOWN_REASONS], f"and {more} more; results.json has them all"]
 
 
-class Metric(msgspec.Struct):
+class SweepMetric(msgspec.Struct):
     mean: float
     low: float | None
     high: float | None
@@ -222,9 +222,9 @@ class Metric(msgspec.Struct):
     values: list[float]
 
 
-class Row(msgspec.Struct):
+class SweepRow(msgspec.Struct):
     values: dict[str, Value]
-    metrics: dict[str, Metric | None]
+    metrics: dict[str, SweepMetric | None]
 
 
 class Results(msgspec.Struct):
@@ -232,7 +232,7 @@ class Results(msgspec.Struct):
     fixed: dict[str, Value]
     seeds: list[int]
     level: float
-    rows: list[Row]
+    rows: list[SweepRow]
 
     def __post_init__(self) -> None:
         """Raises ValueError: a row that has no value of an axis, or lacks a figure."""
@@ -244,7 +244,7 @@ class Results(msgspec.Struct):
 FIGURES = {"accuracy_worst", "loss", "consensus_distance", "bytes_per_node"}
 
 
-def _row(combination: Combination, tally: Tally, names: Sequence[str]) -> dict[str, Any]:
+def _row(combination: Combination, tally: SweepTally, names: Sequence[str]) -> dict[str, Any]:
     keys = {job.key: job.seed for job in combination.jobs}
     done = [tally.figures[key] for key in keys if key in tally.figures]
     failed = [{"seed": keys[key], "reason": tally.failures[key]} for key in keys if key in tally.failures]

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting.plot import check_picture
-from sim.sweeps.model import Endings, Job, Plan, RunJob, RunOutcome, SweepFile
+from sim.sweeps.model import Endings, Job, RunJob, RunOutcome, SweepFile, SweepPlan
 from sim.sweeps.plan import check_plan, load_sweep, make_plan, sweep_from
-from sim.sweeps.results import Tally, as_csv, as_json, figures, flat_rows, results
+from sim.sweeps.results import SweepTally, as_csv, as_json, figures, flat_rows, results
 from sim.sweeps.runners import cores, run_here
 from sim.sweeps.work import build, run
 
@@ -124,7 +124,7 @@ class _Run:
     """One start of a sweep: its runs come in, are kept, and the results are brought up to date."""
 
     def __init__(
-        self, plan: Plan, folder: Folder, tally: Tally, on_change: Callable[[SweepStanding], None] | None
+        self, plan: SweepPlan, folder: Folder, tally: SweepTally, on_change: Callable[[SweepStanding], None] | None
     ) -> None:
         self.plan = plan
         self.folder = folder
@@ -273,9 +273,9 @@ def replace(path: Path, content: bytes) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _stand(plan: Plan, folder: Folder, *, retry: bool) -> Tally:
+def _stand(plan: SweepPlan, folder: Folder, *, retry: bool) -> SweepTally:
     """What earlier starts left in the folder."""
-    tally = Tally(figures={}, failures={})
+    tally = SweepTally(figures={}, failures={})
     for key in plan.jobs:
         report = folder.report(key)
         if report is not None and (found := _figures(report)) is not None:
@@ -301,7 +301,7 @@ def _ended(runner: Runner, missing: list[Job], run_job: RunJob) -> Endings:
         yield from runner(missing, run_job)
 
 
-def _keep(folder: Folder, tally: Tally, job: Job, outcome: RunOutcome) -> None:
+def _keep(folder: Folder, tally: SweepTally, job: Job, outcome: RunOutcome) -> None:
     """A report that has no figures is a failure of the run that made it."""
     found = _figures(outcome.report) if outcome.report is not None else None
     if outcome.report is not None and found is not None:

@@ -20,7 +20,7 @@ from p2pfl.config.invites import (
     REQUEST,
     Contact,
     Invite,
-    Request,
+    JoinRequest,
     code_digest,
     difference,
     invite_of,
@@ -37,7 +37,7 @@ NEWCOMER = key_of(77)
 
 def make_request(**changes):
     told = {"name": "pi4", "key": NEWCOMER.public, "address": "10.0.0.4:8470", "token": TOKEN}
-    return Request(federation=federation_id(ward()), **(told | changes))
+    return JoinRequest(federation=federation_id(ward()), **(told | changes))
 
 
 INVITED = invite_of(ward(40), "pi99", TOKEN)

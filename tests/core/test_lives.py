@@ -11,7 +11,16 @@ from p2pfl.core.effects import Alarm, Finish, Freeze, NoteLife, ResetEdge
 from p2pfl.core.events import SessionClosed
 from p2pfl.core.facts import Phase
 from p2pfl.core.hearsay import CHALLENGE_EVERY_S
-from p2pfl.core.lives import LARGEST_GENERATION, LARGEST_STEP, MOST_CLAIMS, MOST_PROCESSES, Copies, Life, Lives, News
+from p2pfl.core.lives import (
+    LARGEST_GENERATION,
+    LARGEST_STEP,
+    MOST_CLAIMS,
+    MOST_PROCESSES,
+    Copies,
+    Life,
+    LifeNews,
+    Lives,
+)
 from p2pfl.core.messages import LivesTold, Resign
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -144,10 +153,10 @@ def test_a_neighbor_that_is_there_is_told_of_other_lives_of_its_own_once_in_a_wh
 
 def test_no_generation_is_far_above_what_was_known():
     lives = Lives(0, Life(0, 1), {3: Life(2, 9)})
-    assert lives.judge(3, Life(2 + LARGEST_STEP + 1, 4)) is News.STALE
-    assert lives.judge(4, Life(LARGEST_STEP + 1, 4)) is News.STALE
-    assert lives.judge(3, Life(2 + LARGEST_STEP, 4)) is News.NEW
-    assert lives.judge(4, Life(LARGEST_STEP, 4)) is News.FIRST
+    assert lives.judge(3, Life(2 + LARGEST_STEP + 1, 4)) is LifeNews.STALE
+    assert lives.judge(4, Life(LARGEST_STEP + 1, 4)) is LifeNews.STALE
+    assert lives.judge(3, Life(2 + LARGEST_STEP, 4)) is LifeNews.NEW
+    assert lives.judge(4, Life(LARGEST_STEP, 4)) is LifeNews.FIRST
 
 
 def lives_told(effects):
@@ -252,12 +261,12 @@ def test_two_copies_do_not_outbid_each_other_for_ever():
 @pytest.mark.parametrize(
     ("life", "news"),
     [
-        (Life(2, 9), News.KNOWN),
-        (Life(3, 9), News.LATER),
-        (Life(3, 4), News.NEW),
-        (Life(1, 4), News.STALE),
-        (Life(LARGEST_GENERATION + 1, 4), News.STALE),
-        (Life(5, 0), News.KNOWN),
+        (Life(2, 9), LifeNews.KNOWN),
+        (Life(3, 9), LifeNews.LATER),
+        (Life(3, 4), LifeNews.NEW),
+        (Life(1, 4), LifeNews.STALE),
+        (Life(LARGEST_GENERATION + 1, 4), LifeNews.STALE),
+        (Life(5, 0), LifeNews.KNOWN),
     ],
 )
 def test_what_a_word_about_a_life_means(life, news):

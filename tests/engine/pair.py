@@ -8,7 +8,7 @@ import numpy as np
 
 from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, CommitRound, Freeze
-from p2pfl.engine.arithmetic import Seen
+from p2pfl.engine.arithmetic import NodeSeen
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
@@ -108,4 +108,4 @@ def flow_of(edge):
 def correction(state, beta):
     """The control variate (d,) of a node in that state."""
     method = Variate(beta)
-    return method.begin(Seen.of(state, method))["correction"]
+    return method.begin(NodeSeen.of(state, method))["correction"]

@@ -13,7 +13,7 @@ from p2pfl.crypto.handshake import Initiator
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.net import doorway as doorway_module
-from p2pfl.net.doorway import MOST_GROUPS, Doorway, Gate, Stage, group_of
+from p2pfl.net.doorway import MOST_GROUPS, ConnectionGate, ConnectionStage, Doorway, group_of
 from p2pfl.net.limits import Limits
 
 UPGRADE = (
@@ -34,7 +34,7 @@ class Waiter:
         self.aborted = True
 
 
-def enter(doorway, groups, stage=Stage.CONNECTED):
+def enter(doorway, groups, stage=ConnectionStage.CONNECTED):
     waiters = [Waiter(group) for group in groups]
     for waiter in waiters:
         doorway.enter(waiter)
@@ -60,47 +60,47 @@ def test_of_one_stage_the_one_that_has_waited_longest_goes():
 
 async def test_whoever_has_come_further_never_goes_for_those_behind():
     doorway = Doorway(Limits(pending=4, pending_per_address=2))
-    ahead = {stage: enter(doorway, "ab", stage) for stage in Stage if stage}
+    ahead = {stage: enter(doorway, "ab", stage) for stage in ConnectionStage if stage}
     enter(doorway, "abcdabcd" * 5)
     assert [left_of(waiters) for waiters in ahead.values()] == ["ab"] * len(ahead)
-    enter(doorway, "abcdabcd" * 5, Stage.UPGRADED)
-    assert left_of(ahead[Stage.ADDRESSED]) == left_of(ahead[Stage.PROVEN]) == "ab"
-    enter(doorway, "abcdabcd" * 5, Stage.ADDRESSED)
-    assert left_of(ahead[Stage.PROVEN]) == "ab"
-    assert doorway.waiting <= 4 * len(Stage)
+    enter(doorway, "abcdabcd" * 5, ConnectionStage.UPGRADED)
+    assert left_of(ahead[ConnectionStage.ADDRESSED]) == left_of(ahead[ConnectionStage.PROVEN]) == "ab"
+    enter(doorway, "abcdabcd" * 5, ConnectionStage.ADDRESSED)
+    assert left_of(ahead[ConnectionStage.PROVEN]) == "ab"
+    assert doorway.waiting <= 4 * len(ConnectionStage)
 
 
 async def test_the_number_of_those_that_know_our_key_is_bounded_too():
     doorway = Doorway(Limits(pending=4, pending_per_address=2))
-    waiters = enter(doorway, "abcdefgh" * 5, Stage.ADDRESSED)
+    waiters = enter(doorway, "abcdefgh" * 5, ConnectionStage.ADDRESSED)
     assert doorway.waiting == len(left_of(waiters)) == 4
 
 
 async def test_whoever_was_turned_away_does_not_come_back():
     doorway = Doorway(Limits(pending=4, pending_per_address=1))
     first, _ = enter(doorway, "aa")
-    doorway.advance(first, Stage.UPGRADED)
+    doorway.advance(first, ConnectionStage.UPGRADED)
     assert (doorway.waiting, doorway.turned_away) == (1, 1)
 
 
 async def test_handshakes_are_limited_by_address():
     doorway = Doorway(Limits(handshakes_per_s=0.001, handshake_burst=5))
-    enter(doorway, "aaaaab", Stage.ADDRESSED)
+    enter(doorway, "aaaaab", ConnectionStage.ADDRESSED)
     with pytest.raises(PeerFault, match="more handshakes"):
-        enter(doorway, "a", Stage.ADDRESSED)
-    enter(doorway, "b", Stage.ADDRESSED)
+        enter(doorway, "a", ConnectionStage.ADDRESSED)
+    enter(doorway, "b", ConnectionStage.ADDRESSED)
 
 
 async def test_all_neighbors_may_start_at_once_behind_one_address():
     doorway = Doorway(Limits(handshakes_per_s=0.001, handshake_burst=5), neighbors=100)
-    enter(doorway, "a" * 200, Stage.ADDRESSED)
+    enter(doorway, "a" * 200, ConnectionStage.ADDRESSED)
     with pytest.raises(PeerFault, match="more handshakes"):
-        enter(doorway, "a", Stage.ADDRESSED)
+        enter(doorway, "a", ConnectionStage.ADDRESSED)
 
 
 async def test_counting_handshakes_takes_bounded_memory():
     doorway = Doorway(Limits())
-    enter(doorway, [str(number) for number in range(2 * MOST_GROUPS)], Stage.ADDRESSED)
+    enter(doorway, [str(number) for number in range(2 * MOST_GROUPS)], ConnectionStage.ADDRESSED)
     assert len(doorway._handshakes) == MOST_GROUPS
 
 
@@ -283,7 +283,7 @@ async def test_whoever_has_not_shown_that_it_knows_the_key_may_say_little(federa
 
 
 def test_a_gate_hears_no_more_than_a_greeting_at_first():
-    gate = Gate(Doorway(Limits(), greeting_bytes=10), lambda _: asyncio.Protocol())
+    gate = ConnectionGate(Doorway(Limits(), greeting_bytes=10), lambda _: asyncio.Protocol())
     gate.data_received(bytes(10))
     assert not gate.overran
     gate.data_received(b"x")

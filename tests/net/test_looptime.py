@@ -11,9 +11,9 @@ from aiohttp import web
 
 from p2pfl.core.messages import Ready
 from p2pfl.features.status.page_server import StatusPage
-from p2pfl.net.doorway import SLICE_BYTES, Doorway, Gate
+from p2pfl.net.doorway import SLICE_BYTES, ConnectionGate, Doorway
 from p2pfl.net.limits import Limits
-from p2pfl.net.looptime import BURST_S, SHARE_OF_ALL, SHARE_OF_ONE, LoopTime, Purse, Stopwatch, measured
+from p2pfl.net.looptime import BURST_S, SHARE_OF_ALL, SHARE_OF_ONE, LoopTime, Stopwatch, TimeBudget, measured
 
 UPGRADE = (
     b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -38,7 +38,7 @@ class Clock:
 
 
 def test_an_overdrawn_purse_is_empty_until_time_has_filled_it():
-    purse = Purse(share=0.1, burst_s=1.0)
+    purse = TimeBudget(share=0.1, burst_s=1.0)
     purse.spend(3.0, now=10.0)
     assert purse.wait_s(10.0) == pytest.approx(20.0)
     assert purse.wait_s(30.0) == pytest.approx(0.0)
@@ -240,7 +240,7 @@ async def test_accepting_is_taken_up_again(federation, monkeypatch):
 
 async def test_nothing_is_made_above_a_connection_that_says_nothing():
     made = []
-    gate = Gate(Doorway(Limits()), lambda gate: made.append(gate) or asyncio.Protocol())
+    gate = ConnectionGate(Doorway(Limits()), lambda gate: made.append(gate) or asyncio.Protocol())
     server = await asyncio.get_running_loop().create_server(lambda: gate, "127.0.0.1", 0)
     _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     async with asyncio.timeout(20):

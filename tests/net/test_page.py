@@ -13,7 +13,7 @@ import pytest
 
 from p2pfl.errors import UserError
 from p2pfl.features.status.page_server import CONNECTIONS, FILES, WEB, StatusPage
-from p2pfl.features.status.page_stream import MOST_LOCAL_PAGES, MOST_PAGES, Live
+from p2pfl.features.status.page_stream import MOST_LOCAL_PAGES, MOST_PAGES, PageStream
 
 TOKEN = "a-token-of-a-test"
 
@@ -332,7 +332,7 @@ class Slow:
 
 
 async def test_a_page_that_does_not_read_misses_steps_and_gets_the_whole_again(site, quick):
-    live, slow = Live(site), Slow()
+    live, slow = PageStream(site), Slow()
     live._make_step()
     follower = asyncio.create_task(live._follow(slow))
     await asyncio.sleep(0)
@@ -352,7 +352,7 @@ async def test_a_page_that_never_reads_is_dropped(site, quick, monkeypatch):
     monkeypatch.setattr("p2pfl.features.status.page_stream.DRAIN_S", 0.05)
     async with asyncio.timeout(20):
         with pytest.raises(TimeoutError):
-            await Live(site)._follow(Slow())
+            await PageStream(site)._follow(Slow())
 
 
 async def test_with_a_page_that_never_reads_its_connection_goes(site, monkeypatch):
@@ -362,7 +362,7 @@ async def test_with_a_page_that_never_reads_its_connection_goes(site, monkeypatc
         del live, response
         raise TimeoutError
 
-    monkeypatch.setattr(Live, "_follow", follow)
+    monkeypatch.setattr(PageStream, "_follow", follow)
     async with asyncio.timeout(20), page_of(site) as page:
         reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
         writer.write(b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

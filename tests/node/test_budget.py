@@ -14,8 +14,8 @@ from p2pfl.engine.ledger import Ledger, Promise, Signed, reconciled
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy import budget
-from p2pfl.features.privacy.budget import Budget
-from p2pfl.features.privacy.evidence import WAIT_S, Evidence, Seen
+from p2pfl.features.privacy.budget import BudgetGuard
+from p2pfl.features.privacy.evidence import WAIT_S, Evidence, LostAccount
 from p2pfl.features.privacy.ledger_file import LedgerFile, ledger_path
 from p2pfl.features.privacy.permission import discard_permission, give_permission, permission_file, read_permission
 from p2pfl.learn.privacy import Spend
@@ -69,7 +69,7 @@ def ledger(rounds=0, **changes):
     ],
 )
 def test_only_a_whole_ledger_of_the_same_unit_with_room_pays_for_a_round(found, state, epsilon, left, planned):
-    purse = Budget(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
+    purse = BudgetGuard(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
     purse.look(found, 10)
     assert (purse.told.state, purse.told.epsilon, purse.told.rounds_left) == (state, epsilon, left)
     refused = purse.wrong(found, COST)
@@ -175,7 +175,7 @@ NAME = ledger().account.name
 def test_only_what_a_node_has_signed_and_does_not_have_is_evidence(found, told, becomes):
     """More steps of this budget, or a later one. An earlier one is none, whoever tells it and when."""
     evidence = Evidence()
-    after = evidence.hear(found, Seen(told, 2.5))
+    after = evidence.hear(found, LostAccount(told, 2.5))
     assert after == (found if becomes is None else becomes)
     assert (evidence.seen is not None) == (not after.is_whole)
     assert after.account >= told or after.is_whole, "it is signed again, so that the neighbors keep it"
@@ -185,13 +185,15 @@ def test_only_what_a_node_has_signed_and_does_not_have_is_evidence(found, told, 
 def test_a_budget_that_a_person_has_begun_just_now_is_later_than_all_that_were_signed(order, becomes):
     """The records of those are lost, and the person knows. One that is restored looks the same, and began earlier."""
     evidence = Evidence(began_now=True)
-    assert evidence.hear(ledger(), Seen(Signed(order, 7, 90), 2.5)) == ledger(order=becomes)
-    assert evidence.hear(ledger(1), Seen(Signed(order + 1, 7, 90), 2.5)).is_whole is False, "not once it has paid"
+    assert evidence.hear(ledger(), LostAccount(Signed(order, 7, 90), 2.5)) == ledger(order=becomes)
+    assert evidence.hear(ledger(1), LostAccount(Signed(order + 1, 7, 90), 2.5)).is_whole is False, (
+        "not once it has paid"
+    )
 
 
 def test_a_node_without_a_ledger_says_what_it_has_signed():
-    purse = Budget(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
-    assert purse.evidence.hear(None, Seen(Signed(1, 7, 90), 2.5)) is None
+    purse = BudgetGuard(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
+    assert purse.evidence.hear(None, LostAccount(Signed(1, 7, 90), 2.5)) is None
     purse.look(None, 10)
     assert purse.told.state == "unsure"
     assert "signed for 90 steps (epsilon 2.5)" in purse.wrong(None, COST).why
@@ -291,11 +293,11 @@ def test_by_another_word_a_ledger_goes_on_with_the_figures_of_the_file(tmp_path)
         LedgerFile(tmp_path / "node.key", "ward", "pi1").write(before)
         setup, state = setup_at(tmp_path, raised), state_with(before)
         assert not opened(setup, state)
-        assert Budget.of(setup, setup.learner.plan).state(state.ledger, COST) == "unpermitted"
+        assert BudgetGuard.of(setup, setup.learner.plan).state(state.ledger, COST) == "unpermitted"
         give_permission(setup.node.key_file, raised, raises=True)
         assert "goes on: epsilon 8" in opened(setup, state)
         assert state.ledger == ledger(2, promise=raised, raised_by=state.ledger.raised_by)
-        assert Budget.of(setup, setup.learner.plan).state(state.ledger, COST) != "unpermitted"
+        assert BudgetGuard.of(setup, setup.learner.plan).state(state.ledger, COST) != "unpermitted"
 
 
 def planned(rounds=40, local_steps=20):
@@ -371,7 +373,7 @@ def test_keys_of_one_folder_have_files_of_their_own():
 
 
 def test_what_was_spent_before_a_permission_was_lowered_is_shown_whole():
-    purse = Budget(TwoRounds(), Promise("record", 4.0, 1e-5), "")
+    purse = BudgetGuard(TwoRounds(), Promise("record", 4.0, 1e-5), "")
     purse.look(ledger(2, promise=Promise("record", 1.0, 1e-5)), 10)
     assert (purse.told.state, purse.told.epsilon) == ("unpermitted", 4.0)
 

@@ -13,7 +13,7 @@ from p2pfl.config.identity import federation_id
 from p2pfl.config.load import load_config
 from p2pfl.features.lan import doctor
 from p2pfl.features.lan.beacon import About, own_about
-from p2pfl.features.lan.doctor import Diagnosis, Patient, Place, _of_members, _of_the_lan
+from p2pfl.features.lan.doctor import AddressTried, Diagnosis, Patient, _of_members, _of_the_lan
 from p2pfl.features.lan.interfaces import Interface
 from p2pfl.features.lan.overhear import Announced, Tally
 from p2pfl.features.lan.probe import Answer, Found
@@ -44,7 +44,7 @@ def diagnosis(ward, *, discovery=True, answer=ANSWERS, about=None, heard=(), ski
         Patient(member=third, here=False),
     ]
     for patient, found in zip(patients[1:], (answer, ANSWERS), strict=True):
-        patient.places.append(Place(address=patient.member.address, via=("file",), answer=found))
+        patient.places.append(AddressTried(address=patient.member.address, via=("file",), answer=found))
     tallies = [] if skipped else [Tally(**({"interface": ETH0} | tally))]
     return Diagnosis(
         federation=ward,
@@ -168,7 +168,7 @@ def test_another_version_of_the_software_is_named(ward):
 
 def test_a_member_that_has_moved_is_said_to_be_elsewhere(ward):
     found = diagnosis(ward, answer=Answer(found=Found.SILENT, detail="No route to host"))
-    found.patients[1].places.append(Place(address="192.168.1.77:8470", via=("eth0",), answer=ANSWERS))
+    found.patients[1].places.append(AddressTried(address="192.168.1.77:8470", via=("eth0",), answer=ANSWERS))
     (problem,) = _of_members(found)
     assert "node1 is not at its listed address" in problem.text
     assert "but at 192.168.1.77:8470" in problem.text
@@ -177,7 +177,7 @@ def test_a_member_that_has_moved_is_said_to_be_elsewhere(ward):
 def test_with_a_charter_another_address_is_a_matter_of_the_admin_key(ward):
     ward = replace(ward, admin=(bytes(32),))
     found = diagnosis(ward, answer=Answer(found=Found.REFUSED))
-    found.patients[1].places.append(Place(address="192.168.1.77:8470", via=("eth0",), answer=ANSWERS))
+    found.patients[1].places.append(AddressTried(address="192.168.1.77:8470", via=("eth0",), answer=ANSWERS))
     (problem,) = _of_members(found)
     assert "p2pfl member set ward --address node1=HOST:PORT" in problem.remedy
 
@@ -186,8 +186,8 @@ def test_a_node_that_hides_behind_its_own_listen_is_not_told_to_change_its_addre
     found = diagnosis(ward)
     own = found.patients[0]
     own.places = [
-        Place(address=own.member.address, via=("file",), answer=Answer(found=Found.REFUSED)),
-        Place(address="127.0.0.1:8470", via=("state",), answer=ANSWERS),
+        AddressTried(address=own.member.address, via=("file",), answer=Answer(found=Found.REFUSED)),
+        AddressTried(address="127.0.0.1:8470", via=("state",), answer=ANSWERS),
     ]
     own.hides = True
     (problem,) = _of_members(found)

@@ -10,7 +10,7 @@ from p2pfl.errors import UserError
 from p2pfl.node import reloading
 from p2pfl.node.driver import Driver
 from p2pfl.node.local_rounds import LocalRounds
-from p2pfl.node.reloading import SETTLED_S, News, Reloading, reloading_of
+from p2pfl.node.reloading import SETTLED_S, DataNews, Reloading, reloading_of
 from p2pfl.node.workshop import Workshop
 
 EVERY_S = 60.0
@@ -84,7 +84,7 @@ def test_rows_that_come_are_learned_from_once_the_file_has_settled(site):
     assert site.look(EVERY_S - SETTLED_S - 1) is None
     assert site.learner.samples == 3
     news = site.settle()
-    assert news == News("3 to 5 samples")
+    assert news == DataNews("3 to 5 samples")
     assert news.counts == news.text
     assert site.learner.samples == 5
 
@@ -103,7 +103,7 @@ def test_a_file_that_is_being_written_is_left_alone(site):
         site.file.write_text(text)
         assert site.look(SETTLED_S) is None
     assert (site.learner.reads, site.learner.samples) == (reads, 3)
-    assert site.look(SETTLED_S) == News("3 to 8 samples")
+    assert site.look(SETTLED_S) == DataNews("3 to 8 samples")
 
 
 def test_what_was_read_while_the_file_changed_is_not_taken(site):
@@ -112,7 +112,7 @@ def test_what_was_read_while_the_file_changed_is_not_taken(site):
     assert site.settle() is None
     assert site.learner.samples == 3
     site.learner.while_reading = lambda: None
-    assert site.look(SETTLED_S) == News("3 to 6 samples")
+    assert site.look(SETTLED_S) == DataNews("3 to 6 samples")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_cannot_be_used_is_told_once_and_the_data_of_before_stay(site, cont
     assert site.learner.samples == 3
     site.file.write_text("a b c")
     settled = site.settle()
-    assert settled == News("3 to 3 samples"), "so that the alarm ends"
+    assert settled == DataNews("3 to 3 samples"), "so that the alarm ends"
     assert settled.counts == ""
     site.file.write_text(content)
     assert site.settle().refused, "it is news again"
@@ -138,7 +138,7 @@ def test_a_file_that_has_gone_is_refused_until_it_is_back(site):
     site.file.unlink()
     assert "No such file" in site.settle().text
     site.file.write_text("a b c d")
-    assert site.settle() == News("3 to 4 samples")
+    assert site.settle() == DataNews("3 to 4 samples")
 
 
 def test_fewer_rows_are_taken_too_and_a_test_set_that_is_another_one_is_named(site):
@@ -154,7 +154,7 @@ def test_a_task_that_does_not_name_its_files_is_read_each_time_and_told_of_when_
     assert [site.look(EVERY_S) for _ in range(2)] == [None] * 2
     assert site.learner.reads == 2
     site.file.write_text("a b c d")
-    assert site.look(EVERY_S) == News("3 to 4 samples")
+    assert site.look(EVERY_S) == DataNews("3 to 4 samples")
     site.file.write_text("broken")
     assert site.look(EVERY_S).refused
     assert site.look(EVERY_S) is None
@@ -182,9 +182,9 @@ def test_losses_of_other_data_are_not_compared(site):
 async def test_refused_data_are_an_alarm_until_data_were_read_again():
     local = LocalRounds(SimpleNamespace(), SimpleNamespace(withheld=()), on_measure=int)
     driver = Driver(SimpleNamespace(edges={}), SimpleNamespace(), local, name_of=str)
-    local._tell_of_data(News("line 3: no number", refused=True))
+    local._tell_of_data(DataNews("line 3: no number", refused=True))
     assert driver.feed.kinds == ["data-refused"]
-    local._tell_of_data(News("180 to 240 samples"))
+    local._tell_of_data(DataNews("180 to 240 samples"))
     assert driver.feed.kinds == []
     assert [(event.kind, event.wrong) for event in driver.feed.events] == [
         ("data-refused", True),

@@ -14,7 +14,7 @@ from p2pfl.features.privacy.budget import withheld
 from p2pfl.learn.interface import LocalRound, RoundStart, Score
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.progress_lines import ProgressLines
-from p2pfl.node.reloading import News
+from p2pfl.node.reloading import DataNews
 from p2pfl.node.workshop import Moment, Workshop
 
 
@@ -92,8 +92,8 @@ def test_what_is_wrong_with_a_row_stands_in_the_own_log_alone(withheld, raised, 
     told = []
     local = rounds_of(withheld, lambda kind, *_: told.append(kind))
     with caplog.at_level(logging.WARNING, "p2pfl"):
-        LocalRounds._tell_of_data(local, News("row 7 has no 'age'", refused=True))
-        LocalRounds._tell_of_data(local, News("5 to 6 samples", counts="5 to 6 samples"))
+        LocalRounds._tell_of_data(local, DataNews("row 7 has no 'age'", refused=True))
+        LocalRounds._tell_of_data(local, DataNews("5 to 6 samples", counts="5 to 6 samples"))
     assert told == [*raised, "data-reloaded"]
     assert ("row 7" in caplog.text) == bool(withheld)
 
@@ -101,6 +101,8 @@ def test_what_is_wrong_with_a_row_stands_in_the_own_log_alone(withheld, raised, 
 def test_of_rows_that_are_others_now_a_budget_lets_their_number_alone_be_told():
     told = []
     local = rounds_of(("local",), lambda *alarm: told.append(alarm))
-    LocalRounds._tell_of_data(local, News("6 to 6 samples"))
-    LocalRounds._tell_of_data(local, News("6 to 7 samples; rows of the test set are others", counts="6 to 7 samples"))
+    LocalRounds._tell_of_data(local, DataNews("6 to 6 samples"))
+    LocalRounds._tell_of_data(
+        local, DataNews("6 to 7 samples; rows of the test set are others", counts="6 to 7 samples")
+    )
     assert told == [("data-reloaded", None, "6 to 7 samples")]

@@ -16,7 +16,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
-from p2pfl.engine.arithmetic import Seen
+from p2pfl.engine.arithmetic import NodeSeen
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.methods.plain import Plain
@@ -32,7 +32,7 @@ RING = ((0, 1), (0, 3), (1, 2), (2, 3))
 def correction(state, beta):
     """The control variate (d,) of a node in that state."""
     method = Variate(beta)
-    return method.begin(Seen.of(state, method))["correction"]
+    return method.begin(NodeSeen.of(state, method))["correction"]
 
 
 def quadratics(*, beta, samples, rounds=150, **changes):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
-from p2pfl.engine.arithmetic import Seen
+from p2pfl.engine.arithmetic import NodeSeen
 from p2pfl.learn.quadratic import QuadraticLearner, QuadraticTask
 from p2pfl.learn.task import NodeContext
 from p2pfl.methods.variate import Variate
@@ -50,7 +50,7 @@ LINKS = st.builds(
 def correction(state, beta):
     """The control variate (d,) of a node in that state."""
     method = Variate(beta)
-    return method.begin(Seen.of(state, method))["correction"]
+    return method.begin(NodeSeen.of(state, method))["correction"]
 
 
 def make_world(graph, *, seed, compressor="none", link=None, rounds=10**6, round_s=None, **changes):

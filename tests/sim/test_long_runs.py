@@ -9,7 +9,7 @@ import pytest
 from sim.exact import LOG_ENTRIES
 from sim.kernel import NS
 from sim.learning.batched import make_learners
-from sim.stage import Stage, script
+from sim.stage import PreparedRun, script
 from sim.worlds.choices import settle
 from sim.worlds.model import ChurnSpec, ComputeSpec, WorldSpec
 from sim.worlds.random_worlds import draw
@@ -23,7 +23,7 @@ def stage(*, exact):
     described = replace(described, training=training)
     churn = ChurnSpec(up_s=1.0, down_s=0.1, until_s=LASTS_S, amnesia=0.5)
     world = settle(WorldSpec(compute=ComputeSpec(round_s=0.1), churn=churn), len(described.members), described.seed)
-    put_up = Stage(script(described, world, make_learners(described), exact=exact, check=False))
+    put_up = PreparedRun(script(described, world, make_learners(described), exact=exact, check=False))
     put_up.world.run(until_ns=round(LASTS_S * NS))
     return put_up
 

@@ -13,7 +13,7 @@ from sim.federations import describe
 from sim.kernel import NS
 from sim.learning.batched import make_learners
 from sim.report import Figures, distance, final_report, mean_of, score_of_mean
-from sim.stage import Stage, script
+from sim.stage import PreparedRun, script
 from sim.worlds.choices import settle
 from sim.worlds.model import CrashSpec, LiarSpec, WorldSpec
 
@@ -40,7 +40,7 @@ def ended(federation, world, *, exact):
     liars = frozenset(spec.liars.nodes if spec.liars else ())
     given = script(federation, spec, make_learners(federation, liars=liars), exact=exact, check=False)
     figures = Figures(given)
-    figures.stage = stage = Stage(given, figures.committed)
+    figures.stage = stage = PreparedRun(given, figures.committed)
     stage.world.run(until_ns=1000 * NS)
     return final_report(stage, figures, references=False), stage
 

@@ -15,7 +15,7 @@ from sim.federations import describe
 from sim.learning.batched import make_learners
 from sim.report import Figures
 from sim.simulation import evaluation_interval_ns
-from sim.stage import Stage, script
+from sim.stage import PreparedRun, script
 from sim.worlds.choices import settle
 from sim.worlds.model import ComputeSpec, CrashSpec, LinkSpec, Spread, WorldSpec
 
@@ -50,7 +50,7 @@ def look_often(world, *, exact=True):
     spec = settle(world, len(described.members), described.seed)
     given = script(described, spec, make_learners(described), exact=exact, check=False)
     figures = Figures(given)
-    stage = figures.stage = Stage(given, figures.committed)
+    stage = figures.stage = PreparedRun(given, figures.committed)
     stage.watch(figures.sample)
     notes = Notes()
     if exact:

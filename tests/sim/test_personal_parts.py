@@ -22,7 +22,7 @@ from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
 from sim.kernel import NS
 from sim.learning.batched import make_learners
-from sim.stage import Stage, script
+from sim.stage import PreparedRun, script
 from sim.worlds.choices import settle
 from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
 
@@ -39,7 +39,7 @@ def digits(*, share=SHARED, rounds=6):
 
 def stage_of(federation, world):
     spec = settle(world, len(federation.members), federation.seed)
-    return Stage(script(federation, spec, make_learners(federation), exact=True, check=False))
+    return PreparedRun(script(federation, spec, make_learners(federation), exact=True, check=False))
 
 
 def heads(stage):

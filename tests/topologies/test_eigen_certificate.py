@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from topologies import Topology, build
-from topologies.eigen.certificate import CHEAP, Budget, at_least, too_wide
+from topologies.eigen.certificate import CHEAP, FactorBudget, at_least, too_wide
 from topologies.eigen.elimination import QuadraticForm, eliminate
 from topologies.eigen.extremes import dense_extremes, extremes
 from topologies.laplacian import Laplacian
 
-SPARSE = Budget(core=3, fill=1e6)
+SPARSE = FactorBudget(core=3, fill=1e6)
 
 
 def random_laplacian(seed: int, spread: float, nodes: int = 9) -> Laplacian:
@@ -110,7 +110,7 @@ def test_two_eigenvalues_a_billionth_apart_are_certified_and_the_lower_one_is_fo
 
 def test_a_proof_that_does_not_fit_is_refused_not_claimed():
     expander = Laplacian.plain(build("random-regular", 2000))
-    assert at_least(expander, 1e-3, Budget(core=50, fill=1e3)) is None
+    assert at_least(expander, 1e-3, FactorBudget(core=50, fill=1e3)) is None
 
 
 def test_the_bound_on_treewidth_never_forbids_what_elimination_does():
@@ -122,7 +122,7 @@ def test_the_bound_on_treewidth_never_forbids_what_elimination_does():
         while form.size > 1:
             assert eliminate(form, degree=form.size, until=form.size - 1, edges=10**6)
             widest = max(widest, int(form.degrees.max(initial=0)))
-        assert not too_wide(laplacian, dense_extremes(laplacian).low, Budget(core=widest, fill=0.0))
+        assert not too_wide(laplacian, dense_extremes(laplacian).low, FactorBudget(core=widest, fill=0.0))
 
 
 def test_a_large_expander_is_not_even_tried():

@@ -13,7 +13,7 @@ import pytest
 
 from topologies import Topology, build
 from topologies.eigen import extremes as ladder
-from topologies.eigen.certificate import Budget
+from topologies.eigen.certificate import FactorBudget
 from topologies.eigen.extremes import (
     NotConverged,
     dense_extremes,
@@ -26,7 +26,7 @@ from topologies.eigen.extremes import (
 )
 from topologies.laplacian import Laplacian
 
-CORES = (Budget(core=8, fill=1e6), Budget(core=200, fill=0.0))
+CORES = (FactorBudget(core=8, fill=1e6), FactorBudget(core=200, fill=0.0))
 
 
 def stripped(spec: str, nodes: int, seed: int = 0) -> tuple[Laplacian, Topology]:

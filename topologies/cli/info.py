@@ -14,7 +14,7 @@ from topologies.cli.terminal import cell, format_option, write_facts, write_json
 
 if TYPE_CHECKING:
     from topologies.families import Family
-    from topologies.family import Parameter
+    from topologies.family import FamilyParameter
 
 WIDTHS: Mapping[str, int] = {"topology": 24, "rule": 31, "degree": 14, "lambda_2": 19, "ref": 4}
 """Of the columns of the list, 100 in all with two spaces between."""
@@ -193,7 +193,7 @@ def _row(name: str, family: Family) -> dict[str, Any]:
     }
 
 
-def _spec(name: str, parameters: Mapping[str, Parameter]) -> str:
+def _spec(name: str, parameters: Mapping[str, FamilyParameter]) -> str:
     """The family with its defaults, as it can be typed."""
     settings = [f"{key}={_shown(known.default)}" for key, known in parameters.items() if known.default is not None]
     return f"{name}:{','.join(settings)}" if settings else name

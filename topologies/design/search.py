@@ -169,7 +169,7 @@ MISSES = 20
 
 
 @dataclass(slots=True)
-class Best:
+class BestGraphs:
     """The best graph found for each number of edges: what one edge more or less would give."""
 
     wanted: Wanted
@@ -189,10 +189,10 @@ def evaluations_for(nodes: int) -> int:
     return min(100_000, 400_000_000 // nodes**2, max(1_000, 80_000_000_000 // nodes**3))
 
 
-def search(wanted: Wanted, starts: Sequence[Ends], evaluations: int, tell: Tell = silent) -> Best:
+def search(wanted: Wanted, starts: Sequence[Ends], evaluations: int, tell: Tell = silent) -> BestGraphs:
     """Walks from each start in turn, after each turn one from the best graph found; equal shares of `evaluations`."""
     rng = Random(wanted.seed)
-    best = Best(wanted)
+    best = BestGraphs(wanted)
     turn = len(starts) + 1
     walks = turn * max(1, round(evaluations / (turn * LEG)))
     for walk in range(walks if starts else 0):
@@ -208,7 +208,7 @@ def _walk(wanted: Wanted, ends: Ends) -> Walk:
     return Walk(adjacency_of(wanted.nodes, ends), wanted.weights, wanted.lowest, wanted.highest)
 
 
-def _anneal(walk: Walk, best: Best, rng: Random, evaluations: int, hot: float) -> None:
+def _anneal(walk: Walk, best: BestGraphs, rng: Random, evaluations: int, hot: float) -> None:
     wanted = best.wanted
     energy = wanted.energy(walk.rate, len(walk.edges))
     best.meet(walk.adjacency, walk.rate, len(walk.edges))

@@ -38,7 +38,7 @@ SMALL = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class FactorBudget:
     """What a factorization may cost. `fill`: entries of a sparse factor, at some 50 bytes each with all copies."""
 
     core: int
@@ -50,13 +50,13 @@ class Budget:
         return min(self.core * self.core // 4, 30_000_000)
 
 
-CHEAP = Budget(core=4_000, fill=2e7)
+CHEAP = FactorBudget(core=4_000, fill=2e7)
 """About half a gigabyte, a few seconds."""
-LARGE = Budget(core=12_000, fill=1.2e8)
+LARGE = FactorBudget(core=12_000, fill=1.2e8)
 """Up to six gigabytes, some minutes."""
 
 
-def at_least(laplacian: Laplacian, sigma: float, budget: Budget = CHEAP, tolerance: float = 1e-6) -> bool | None:
+def at_least(laplacian: Laplacian, sigma: float, budget: FactorBudget = CHEAP, tolerance: float = 1e-6) -> bool | None:
     """True only if lambda_2 >= sigma is proven, for the numbers c and n just as they are stored.
 
     False means that it is not so, or that the proof drowns in rounding; None that it does not fit into the budget. It
@@ -82,7 +82,7 @@ def _unit(form: QuadraticForm, spare: float) -> Array:
     return np.asarray(1.0 / np.sqrt(-form.e * (spare / (1.0 + spare))))
 
 
-def shrink(form: QuadraticForm, budget: Budget, *, keep: bool = False) -> tuple[QuadraticForm, bool] | None:
+def shrink(form: QuadraticForm, budget: FactorBudget, *, keep: bool = False) -> tuple[QuadraticForm, bool] | None:
     """Eliminates down to a core that can be factored within the budget, and whether it is to be taken as dense.
 
     None where there is no such core. For a sparse factorization only the simplest nodes go beforehand: its own order
@@ -128,7 +128,7 @@ def _widest_level(form: QuadraticForm) -> int:
     return widest
 
 
-def too_wide(laplacian: Laplacian, low: float, budget: Budget) -> bool:
+def too_wide(laplacian: Laplacian, low: float, budget: FactorBudget) -> bool:
     """No order of elimination fits into the budget: the treewidth of a graph with a large gap is large.
 
     At least 3/4 n mu / (D + 2 mu) - 1 with mu = lambda_2 of the plain Laplacian and D the largest degree: Chandran and

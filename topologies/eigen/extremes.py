@@ -21,7 +21,7 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.eigen.certificate import CHEAP, LARGE, Budget, at_least, too_wide
+from topologies.eigen.certificate import CHEAP, LARGE, FactorBudget, at_least, too_wide
 from topologies.eigen.iterations import Inverse, Krylov, Ritz, has_hubs, smallest
 from topologies.errors import TopologyError
 from topologies.laplacian import Array, Laplacian
@@ -204,7 +204,7 @@ def _is_small(laplacian: Laplacian) -> bool:
     return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
 
 
-def _first_good(laplacian: Laplacian, budget: Budget, attempts: Iterator[Extremes | None]) -> Extremes:
+def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None]) -> Extremes:
     """The first result that converged and is not refuted, or that two methods agree on; else the best there is."""
     best: Extremes | None = None
     for found in attempts:
@@ -222,7 +222,7 @@ def _first_good(laplacian: Laplacian, budget: Budget, attempts: Iterator[Extreme
     return best
 
 
-def _judged(laplacian: Laplacian, budget: Budget, found: Extremes) -> tuple[Extremes, bool]:
+def _judged(laplacian: Laplacian, budget: FactorBudget, found: Extremes) -> tuple[Extremes, bool]:
     """With a lower bound, if one is to be had; and whether none was found though there was room to look for it."""
     if found.certified or too_wide(laplacian, found.low, budget):
         return found, False
@@ -239,11 +239,11 @@ def _judged(laplacian: Laplacian, budget: Budget, found: Extremes) -> tuple[Extr
 def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
     """A dense solver errs by the rounding of the largest entries; the inverse has its own scale."""
     yield (found := dense_extremes(laplacian))
-    budget = Budget(core=laplacian.nodes, fill=0.0)
+    budget = FactorBudget(core=laplacian.nodes, fill=0.0)
     yield inverse_extremes(laplacian, budget, Ends(found.high, found.high_residual, 0))
 
 
-def _large(laplacian: Laplacian, budget: Budget) -> Iterator[Extremes | None]:
+def _large(laplacian: Laplacian, budget: FactorBudget) -> Iterator[Extremes | None]:
     krylov = krylov_of(laplacian)
     ends, found = lanczos_extremes(laplacian, krylov)
     yield found
@@ -329,7 +329,7 @@ def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, ends: Ends) -> E
     return replace(found, probable=probable if probable > 0.0 else None)
 
 
-def inverse_extremes(laplacian: Laplacian, budget: Budget, ends: Ends) -> Extremes | None:
+def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> Extremes | None:
     """None where the inverse does not fit into the budget."""
     inverse = Inverse.of(laplacian, budget)
     if inverse is None:

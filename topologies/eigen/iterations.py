@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.eigen.certificate import Budget, factor, shrink
+from topologies.eigen.certificate import FactorBudget, factor, shrink
 from topologies.eigen.elimination import QuadraticForm
 from topologies.laplacian import Array, Laplacian
 
@@ -161,7 +161,7 @@ class Inverse:
         self._core = core
 
     @classmethod
-    def of(cls, laplacian: Laplacian, budget: Budget) -> Inverse | None:
+    def of(cls, laplacian: Laplacian, budget: FactorBudget) -> Inverse | None:
         """None where the factors would not fit into the budget, or there are none."""
         core = shrink(QuadraticForm.of(laplacian), budget, keep=True)
         if core is None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from topologies.chance import Draws
+from topologies.chance import StableDraws
 from topologies.family import ClosedForm, Family, GraphRequest, impossible, offsets, unfit, whole
 from topologies.graph import Ends, Ints, cycle, pairs, together
 
@@ -74,7 +74,7 @@ def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
     if nodes < 2:
         return np.empty(0, np.int64)
     count = (nodes - 1).bit_length() if count is None else count
-    return 1 + Draws("u-equi-static", seed).below(nodes - 1, count)
+    return 1 + StableDraws("u-equi-static", seed).below(nodes - 1, count)
 
 
 def shifts(wanted: GraphRequest) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.chance import Draws
+from topologies.chance import StableDraws
 from topologies.family import Family, GraphRequest, choice, fraction, positive, unfit, whole
 from topologies.graph import Ends, Ints, cycle, even, pairs, together
 
@@ -129,7 +129,7 @@ def radius(wanted: GraphRequest) -> float:
 
 def places(wanted: GraphRequest) -> Points:
     """Where the nodes are in the unit square. Shape (nodes, 2)."""
-    return Draws("geometric", wanted.seed).uniform(wanted.nodes, 2)
+    return StableDraws("geometric", wanted.seed).uniform(wanted.nodes, 2)
 
 
 def geometric(wanted: GraphRequest) -> Ends:

@@ -18,7 +18,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class IntegerBounds:
     """A whole number proven to lie in lower .. upper, both included. `method` says what proved it."""
 
     lower: int

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from topologies.eigen.extremes import Extremes
 from topologies.errors import TopologyError
 from topologies.graph import Topology, components
-from topologies.metrics import Bounds, degree_range
+from topologies.metrics import IntegerBounds, degree_range
 from topologies.metrics.cuts import Cut, CutPoints, cut_points, shores, sweep_cut
 from topologies.metrics.robustness import Robustness, robustness
 
@@ -36,8 +36,8 @@ class Tolerance:
     """
 
     local: int
-    guaranteed: Bounds
-    possible: Bounds
+    guaranteed: IntegerBounds
+    possible: IntegerBounds
 
 
 def tolerance(topology: Topology, found: Robustness | None = None) -> Tolerance:
@@ -47,8 +47,8 @@ def tolerance(topology: Topology, found: Robustness | None = None) -> Tolerance:
     low, high = found.lower, found.upper
     return Tolerance(
         local=local,
-        guaranteed=Bounds(max(0, (low - 1) // 2), max(0, (high - 1) // 2), found.method),
-        possible=Bounds(min(local, max(0, low - 1)), min(local, max(0, high - 1)), found.method),
+        guaranteed=IntegerBounds(max(0, (low - 1) // 2), max(0, (high - 1) // 2), found.method),
+        possible=IntegerBounds(min(local, max(0, low - 1)), min(local, max(0, high - 1)), found.method),
     )
 
 

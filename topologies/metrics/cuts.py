@@ -20,7 +20,7 @@ from topologies.laplacian import Array
 from topologies.metrics import (
     ROUNDING,
     SPECTRUM_LIMIT,
-    Bounds,
+    IntegerBounds,
     degree_range,
     is_complete,
     is_connected,
@@ -278,8 +278,8 @@ NODE_FLOWS_WORK = 100_000
 class Connectivity:
     """Edge connectivity (`edges`) and vertex connectivity (`nodes`); the latter of a complete graph is n - 1."""
 
-    edges: Bounds
-    nodes: Bounds
+    edges: IntegerBounds
+    nodes: IntegerBounds
 
 
 def connectivity(
@@ -292,10 +292,10 @@ def connectivity(
     """
     n, (least, _) = topology.nodes, degree_range(topology)
     if is_complete(topology):
-        whole = Bounds(n - 1, n - 1, "complete")
+        whole = IntegerBounds(n - 1, n - 1, "complete")
         return Connectivity(edges=whole, nodes=whole)
     if not is_connected(topology):
-        apart = Bounds(0, 0, "disconnected")
+        apart = IntegerBounds(0, 0, "disconnected")
         return Connectivity(edges=apart, nodes=apart)
     low = proven_connectivity(spectrum_if_cheap(topology, found))
     points = points or cut_points(topology)
@@ -306,32 +306,36 @@ def connectivity(
     if not nodes.exact and _affordable(topology, NODE_FLOWS_WORK):
         nodes = _flows(topology, "node_connectivity", "maximum flows")
     if nodes.lower > edges.lower:
-        edges = Bounds(nodes.lower, edges.upper, edges.method)
+        edges = IntegerBounds(nodes.lower, edges.upper, edges.method)
     return Connectivity(edges=edges, nodes=nodes)
 
 
-def _edge_bounds(topology: Topology, least: int, low: float, points: CutPoints | None, cut: Cut | None) -> Bounds:
+def _edge_bounds(
+    topology: Topology, least: int, low: float, points: CutPoints | None, cut: Cut | None
+) -> IntegerBounds:
     """A side of fewer than `least` + 1 nodes is left by at least `least` edges, for each of its nodes has at most
     |S| - 1 neighbors inside. A larger one, on both sides, is left by at least lambda_2 |S| (n - |S|) / n.
     """
     if is_transitive(topology):
-        return Bounds(least, least, "every node sees the same")
+        return IntegerBounds(least, least, "every node sees the same")
     if points is not None and points.bridges:
-        return Bounds(1, 1, "a bridge")
+        return IntegerBounds(1, 1, "a bridge")
     n = topology.nodes
     wide = math.ceil(low * (least + 1) * (n - least - 1) / n) if n > 2 * least + 1 else least
     lower = max(1 if points is None else 2, wide)
     upper = min(least, cut.edges) if cut else least
-    return Bounds(min(upper, lower), upper, "degree, spectrum and sweep cut")
+    return IntegerBounds(min(upper, lower), upper, "degree, spectrum and sweep cut")
 
 
-def _node_bounds(topology: Topology, edges: int, low: float, points: CutPoints | None, cut: Cut | None) -> Bounds:
+def _node_bounds(
+    topology: Topology, edges: int, low: float, points: CutPoints | None, cut: Cut | None
+) -> IntegerBounds:
     if points is not None and points.nodes:
-        return Bounds(1, 1, "an articulation point")
+        return IntegerBounds(1, 1, "an articulation point")
     even = math.ceil(2 * (edges + 1) / 3) if is_transitive(topology) else 1
     lower = max(1 if points is None else 2, math.ceil(low), even)
     upper = min(edges, *shores(topology, cut)) if cut else edges
-    return Bounds(min(upper, lower), upper, "degree, spectrum and sweep cut")
+    return IntegerBounds(min(upper, lower), upper, "degree, spectrum and sweep cut")
 
 
 def shores(topology: Topology, cut: Cut) -> list[int]:
@@ -349,8 +353,8 @@ def _affordable(topology: Topology, work: int) -> bool:
     return not topology.implicit and topology.nodes * topology.edge_count <= work
 
 
-def _flows(topology: Topology, name: str, method: str) -> Bounds:
+def _flows(topology: Topology, name: str, method: str) -> IntegerBounds:
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     value = int(getattr(nx, name)(topology.to_networkx()))
-    return Bounds(value, value, method)
+    return IntegerBounds(value, value, method)

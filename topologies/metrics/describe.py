@@ -18,7 +18,7 @@ from topologies.errors import TopologyError, nearest
 from topologies.family import GraphKind
 from topologies.files.content import is_file
 from topologies.graph import Topology, component_count
-from topologies.metrics import Bounds, degree_range
+from topologies.metrics import IntegerBounds, degree_range
 from topologies.metrics.byzantine import tolerance
 from topologies.metrics.cuts import Cut, connectivity, cut_points, isoperimetric, sweep_cut
 from topologies.metrics.distance import diameter, distances, resistance
@@ -215,7 +215,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparisonTable:
     """`rows` have the keys `COLUMNS`. One that is missing has its topology and n, and None in all the rest."""
 
     rows: list[Row]
@@ -231,7 +231,7 @@ def compare(
     seed: int = 0,
     model_bytes: int | None = None,
     sort: str | None = None,
-) -> Comparison:
+) -> ComparisonTable:
     """A graph file has one size of its own; families are built in all of `sizes`.
 
     `rounds`, `messages` and `bytes` are those to consensus; `busiest_bytes` is what the node with the most neighbors
@@ -243,7 +243,7 @@ def compare(
     require_epsilon(epsilon)
     _check_sort(sort, model_bytes)
     wanted = [(spec, n) for spec in specs for n in _sizes(spec, sizes)]
-    found = Comparison([], [])
+    found = ComparisonTable([], [])
     for spec, n in wanted:
         try:
             row = _row(spec, n, weights=weights, epsilon=epsilon, seed=seed)
@@ -253,7 +253,7 @@ def compare(
             found.rows.append(dict.fromkeys(COLUMNS) | {"topology": spec, "n": n})
     if found.missing and len(found.missing) == len(wanted):
         raise found.missing[0].error
-    return Comparison(_sorted(found.rows, sort), found.missing)
+    return ComparisonTable(_sorted(found.rows, sort), found.missing)
 
 
 def static_row(topology: Topology, weights: str, epsilon: float) -> Row:
@@ -309,7 +309,7 @@ def _cut(cut: Cut | None) -> dict[str, Any] | None:
     return {"smaller_side": smaller, "larger_side": larger, "edges": cut.edges, "conductance": cut.conductance}
 
 
-def _range(bounds: Bounds | None) -> list[int] | None:
+def _range(bounds: IntegerBounds | None) -> list[int] | None:
     return None if bounds is None else [bounds.lower, bounds.upper]
 
 

@@ -18,7 +18,7 @@ from topologies.families.classic import sides
 from topologies.family import GraphRequest
 from topologies.graph import Topology
 from topologies.laplacian import Array, Laplacian
-from topologies.metrics import Bounds, is_complete, is_connected, is_transitive
+from topologies.metrics import IntegerBounds, is_complete, is_connected, is_transitive
 
 EXACT_LIMIT = 2_000
 SPREADING_WORK = 4_000_000
@@ -35,7 +35,7 @@ NARROW = 24
 class Distances:
     """`diameter` is None if disconnected or unbounded; `average` (ordered pairs) is None where it takes long."""
 
-    diameter: Bounds | None
+    diameter: IntegerBounds | None
     average: float | None
 
 
@@ -68,8 +68,8 @@ def distances(topology: Topology) -> Distances:
     return Distances(diameter=_exactly(closed, "closed form"), average=average)
 
 
-def _exactly(value: int | None, method: str) -> Bounds | None:
-    return None if value is None else Bounds(int(value), int(value), method)
+def _exactly(value: int | None, method: str) -> IntegerBounds | None:
+    return None if value is None else IntegerBounds(int(value), int(value), method)
 
 
 def _searched(topology: Topology, first: NDArray[np.int64], average: float | None) -> Distances:
@@ -84,7 +84,7 @@ def _searched(topology: Topology, first: NDArray[np.int64], average: float | Non
     return Distances(diameter=bound_diameter(topology, first), average=None)
 
 
-def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> Bounds:
+def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> IntegerBounds:
     """A search from v that reaches as far as e puts the eccentricity of a node d hops away between max(d, e - d) and
     d + e. Searches alternate between where it may be largest and where it may be least.
 
@@ -106,7 +106,7 @@ def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> Bounds:
         if turn == 0:
             rank = start  # the far end of the first search: its own reach is the best lower bound to be had so early
         start = hops(topology, int(np.argmax(rank)))
-    return Bounds(lower, upper, f"{turn + 1} searches")
+    return IntegerBounds(lower, upper, f"{turn + 1} searches")
 
 
 def hops(topology: Topology, start: int) -> NDArray[np.int64]:

@@ -265,7 +265,7 @@ def _below(so_far: Robustness, masks: list[int], pair: tuple[int, int]) -> Robus
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClosedPair:
     """`pair` are two disjoint closed sets; None if there are none, or if `finished` is false: the budget was spent."""
 
     pair: tuple[int, int] | None
@@ -289,7 +289,7 @@ def core(masks: Sequence[int], inside: int, t: int, suspects: int = -1) -> int:
     return inside
 
 
-def separate(masks: Sequence[int], t: int, budget: int, *, transitive: bool = False) -> Found:
+def separate(masks: Sequence[int], t: int, budget: int, *, transitive: bool = False) -> ClosedPair:
     """Two disjoint sets closed at `t`, within `budget` steps.
 
     The first set contains a least node: each node is tried, all before it being left out. Where every node sees the
@@ -299,8 +299,8 @@ def separate(masks: Sequence[int], t: int, budget: int, *, transitive: bool = Fa
     for root in range(1 if transitive else len(masks)):
         pair = search.grow(1 << root, (1 << root) - 1)
         if pair is not None or search.left < 0:
-            return Found(pair, finished=search.left >= 0, steps=budget - search.left)
-    return Found(None, finished=True, steps=budget - search.left)
+            return ClosedPair(pair, finished=search.left >= 0, steps=budget - search.left)
+    return ClosedPair(None, finished=True, steps=budget - search.left)
 
 
 class _SeparationSearch:

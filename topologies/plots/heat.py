@@ -24,7 +24,7 @@ NONE = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class HeatCell:
     """`rounds` is None where nodes never agree, as `text` says, or where there is no such graph, for a `reason`."""
 
     rounds: int | None
@@ -77,12 +77,12 @@ def _rounds(spec: str, nodes: int, seed: int, weights: str, epsilon: float) -> i
     return rounds_to_consensus(spectrum(topology, weights).mixing_rate, epsilon) if nodes > 1 else 0
 
 
-def _cell(spec: str, nodes: int, seed: int, weights: str, epsilon: float) -> Cell:
+def _cell(spec: str, nodes: int, seed: int, weights: str, epsilon: float) -> HeatCell:
     try:
         rounds = _rounds(spec, nodes, seed, weights, epsilon)
     except TopologyError as error:
-        return Cell(None, NONE, error)
-    return Cell(rounds, NEVER if rounds is None else short(rounds))
+        return HeatCell(None, NONE, error)
+    return HeatCell(rounds, NEVER if rounds is None else short(rounds))
 
 
 def short(count: int) -> str:
@@ -96,7 +96,7 @@ def short(count: int) -> str:
     return f"{millions:.1f}M" if millions < 9.95 else f"{millions:,.0f}M"
 
 
-def _figure(specs: Sequence[str], sizes: Sequence[int], rows: list[list[Cell]], epsilon: float) -> Any:
+def _figure(specs: Sequence[str], sizes: Sequence[int], rows: list[list[HeatCell]], epsilon: float) -> Any:
     from matplotlib import colormaps  # noqa: PLC0415 - slow to import, and an extra
     from matplotlib.colors import LogNorm  # noqa: PLC0415 - as above
 

@@ -100,24 +100,24 @@ def decay(matrix: Array, last: int) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PointLayout:
     """`points`: shape (nodes, 2). `period`: width and height after which the picture repeats, where it wraps around."""
 
     points: Points
     period: tuple[float, float] | None = None
 
 
-def layout(topology: Topology) -> Layout:
+def layout(topology: Topology) -> PointLayout:
     """Positions for a graph of at most a few thousand nodes; deterministic."""
     found = _of_family(topology)
     if found is not None:
         return found
     if looks_the_same_all_around(topology):
-        return Layout(_circle(topology.nodes))
+        return PointLayout(_circle(topology.nodes))
     parts = components(topology)
     if len(parts) == 1 and topology.edge_count == topology.nodes - 1 and topology.degrees.max() == 2:
-        return Layout(_open_circle(topology))
-    return Layout(_packed(parts, [_settled(topology, part) for part in parts]))
+        return PointLayout(_open_circle(topology))
+    return PointLayout(_packed(parts, [_settled(topology, part) for part in parts]))
 
 
 def looks_the_same_all_around(topology: Topology) -> bool:
@@ -240,7 +240,7 @@ def _draw_decay(axes: Any, drawn: Drawn, weights: str, epsilon: float) -> None:
     axes.set_title("distance to consensus", fontsize=10, color=DARK)
 
 
-def _of_family(topology: Topology) -> Layout | None:
+def _of_family(topology: Topology) -> PointLayout | None:
     """Only of a graph that is the one of its spec, which a file may merely claim."""
     wanted = _request(topology)
     if wanted is None:
@@ -250,11 +250,11 @@ def _of_family(topology: Topology) -> Layout | None:
         case "torus" | "grid" if len(shape := sides(name, wanted)) == 2:
             node = np.arange(topology.nodes)
             points = np.stack([node % shape[1], -(node // shape[1])], axis=1).astype(np.float64)
-            return Layout(points, (float(shape[1]), float(shape[0])) if name == "torus" else None)
+            return PointLayout(points, (float(shape[1]), float(shape[0])) if name == "torus" else None)
         case "geometric":
-            return Layout(places(wanted), (1.0, 1.0) if wanted["metric"] == "torus" else None)
+            return PointLayout(places(wanted), (1.0, 1.0) if wanted["metric"] == "torus" else None)
         case "watts-strogatz":
-            return Layout(_circle(topology.nodes))
+            return PointLayout(_circle(topology.nodes))
         case _:
             return None
 
@@ -335,14 +335,14 @@ def _packed(parts: list[list[int]], drawn: list[Points]) -> Points:
     return points
 
 
-def _lines(axes: Any, found: Layout, ends: Ends, **style: Any) -> None:
+def _lines(axes: Any, found: PointLayout, ends: Ends, **style: Any) -> None:
     from matplotlib.collections import LineCollection  # noqa: PLC0415 - an extra
 
     segments = list(_segments(found, ends))
     axes.add_collection(LineCollection(segments, rasterized=len(ends) > RASTER_EDGES, zorder=1, **style))
 
 
-def _segments(found: Layout, ends: Ends) -> NDArray[np.float64]:
+def _segments(found: PointLayout, ends: Ends) -> NDArray[np.float64]:
     """Shape (segments, 2, 2). An edge that wraps around becomes two stubs that leave the picture on opposite sides."""
     a, b = found.points[ends[:, 0]], found.points[ends[:, 1]]
     if found.period is None:

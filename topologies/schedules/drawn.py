@@ -15,8 +15,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from topologies.chance import Draws
-from topologies.family import Family, GraphKind, GraphRequest, Parameter, whole
+from topologies.chance import StableDraws
+from topologies.family import Family, FamilyParameter, GraphKind, GraphRequest, whole
 from topologies.schedules.powers import shifted
 from topologies.schedules.schedule import Ints, MixingMatrix, Part, Schedule, check_links, check_rounds
 
@@ -33,7 +33,7 @@ def random_matchings(wanted: GraphRequest) -> Schedule:
     """Each round pairs the nodes in a drawn order, the first with the second and so on; of an odd number one rests."""
     n, rounds = wanted.nodes, wanted["rounds"]
     check_rounds("random-matchings", n, rounds)
-    chance = Draws.of_schedule("random-matchings", n, wanted.seed)
+    chance = StableDraws.of_schedule("random-matchings", n, wanted.seed)
     orders = (np.argsort(chance.uniform(n), kind="stable") for _ in range(rounds))
     half = n // 2
     mixings = [meeting(n, order[:half], order[half : 2 * half]) for order in orders]
@@ -52,7 +52,7 @@ def round_robin(wanted: GraphRequest) -> Schedule:
     check_links("round-robin", n, n * circle)
     node = np.arange(circle)
     mixings = []
-    for t in np.argsort(Draws.of_schedule("round-robin", n, 0).uniform(circle), kind="stable").tolist():
+    for t in np.argsort(StableDraws.of_schedule("round-robin", n, 0).uniform(circle), kind="stable").tolist():
         other = (t - node) % circle
         other[other == node] = n - 1 if n % 2 == 0 else node[other == node]
         chosen = node < other
@@ -64,7 +64,7 @@ FINEST = 1_000_000
 """Largest denominator of eta: times the number of nodes it still fits into 64 bits."""
 
 
-def eta_parameter() -> Parameter:
+def eta_parameter() -> FamilyParameter:
     def read(text: str) -> Fraction:
         # as a float first: a fraction with an exponent of nine digits would never end
         if not 0.0 < float(text) <= 1.0 or Fraction(text).denominator > FINEST:
@@ -72,7 +72,7 @@ def eta_parameter() -> Parameter:
         return Fraction(text)
 
     # one half, exactly: about where the expected contraction of OD-EquiDyn is best
-    return Parameter(0.5, "a number above 0 and up to 1, of at most six decimals", read)
+    return FamilyParameter(0.5, "a number above 0 and up to 1, of at most six decimals", read)
 
 
 def d_equi_static(wanted: GraphRequest) -> Schedule:
@@ -138,7 +138,7 @@ def _shifts(family: str, wanted: GraphRequest, count: int) -> tuple[Ints, Ints]:
     n = wanted.nodes
     if n == 1:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    drawn = Draws.of_schedule(family, n, wanted.seed).uniform(count, 2)
+    drawn = StableDraws.of_schedule(family, n, wanted.seed).uniform(count, 2)
     return 1 + (drawn[:, 0] * (n - 1)).astype(np.int64), (drawn[:, 1] * n).astype(np.int64)
 
 

@@ -42,7 +42,7 @@ class Problem:
 
 
 @dataclass(slots=True, kw_only=True)
-class Place:
+class AddressTried:
     """One address at which a member may be. `via` says who named it: "file", "state", or interfaces that heard it."""
 
     address: str
@@ -63,10 +63,10 @@ class Patient:
     """Whether its node.toml, which is here, keeps others away from the address at which they look for it."""
     heard: list[Announced] = field(default_factory=list)
     about: About | None = None
-    places: list[Place] = field(default_factory=list)
+    places: list[AddressTried] = field(default_factory=list)
 
     @property
-    def answering(self) -> Place | None:
+    def answering(self) -> AddressTried | None:
         return next((place for place in self.places if place.answer.found is Found.MEMBER), None)
 
 
@@ -158,7 +158,7 @@ async def _visit(diagnosis: Diagnosis) -> None:
 
         async def visit(patient: Patient, text: str, via: list[str]) -> None:
             answer = await prober.ask(parse_address(text, "address"), patient.member.index)
-            patient.places.append(Place(address=text, via=tuple(via), answer=answer))
+            patient.places.append(AddressTried(address=text, via=tuple(via), answer=answer))
 
         async with asyncio.TaskGroup() as group:
             for patient in diagnosis.patients:
@@ -281,7 +281,7 @@ def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
         yield from _of_answer(diagnosis, patient, place.answer)
 
 
-def _of_other_places(federation: FederationConfig, patient: Patient, works: Place) -> Iterator[Problem]:
+def _of_other_places(federation: FederationConfig, patient: Patient, works: AddressTried) -> Iterator[Problem]:
     """A listed address that does not work, beside one that does."""
     if patient.hides:
         port = str(patient.member.address).rpartition(":")[2]
@@ -356,7 +356,7 @@ def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
             return str(found.value)
 
 
-def _remedy(name: str, place: Place, patient: Patient) -> str:
+def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
     heard = any(one.by_multicast or one.asked for one in patient.heard)
     port = place.address.rpartition(":")[2]
     match place.answer.found:

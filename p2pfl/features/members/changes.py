@@ -15,7 +15,7 @@ import msgspec
 from p2pfl.config.charter import Charter, amended, checked, signed
 from p2pfl.config.graph import read_graph
 from p2pfl.config.identity import federation_id
-from p2pfl.config.invites import MOST_SECONDS, TOKEN_BYTES, Invite, Request, in_words, invite_of
+from p2pfl.config.invites import MOST_SECONDS, TOKEN_BYTES, Invite, JoinRequest, in_words, invite_of
 from p2pfl.config.members_file import members_file, members_text
 from p2pfl.config.model import Edges, FederationConfig, Member
 from p2pfl.config.tables import Mistakes
@@ -138,7 +138,7 @@ def issue(
     return invite
 
 
-def require_invited(federation: FederationConfig, request: Request, *, now: float) -> None:
+def require_invited(federation: FederationConfig, request: JoinRequest, *, now: float) -> None:
     """Raises UserError: it is for another federation, or answers no invite of ours that is still good at `now`."""
     if request.federation != federation_id(federation):
         text = "for another federation, or for another federation.toml than the one here"
@@ -155,7 +155,7 @@ def require_invited(federation: FederationConfig, request: Request, *, now: floa
         raise UserError(text, key="REQUEST", value=request.name, allowed=allowed)
 
 
-def _used_up(federation: FederationConfig, found: Issued, request: Request) -> UserError:
+def _used_up(federation: FederationConfig, found: Issued, request: JoinRequest) -> UserError:
     """For which key the invite was used, and what the owner can do: the line may have fallen into wrong hands."""
     name, folder = found.name, federation.path.parent.name
     shown = {fingerprint(member.key): member.name for member in federation.present}
@@ -170,7 +170,7 @@ def _used_up(federation: FederationConfig, found: Issued, request: Request) -> U
     return UserError(text, key="REQUEST", value=request.name, allowed=allowed)
 
 
-def use_up(federation: FederationConfig, request: Request) -> None:
+def use_up(federation: FederationConfig, request: JoinRequest) -> None:
     """The invite that this answers is good for nobody else."""
     issued = _issued(federation)
     for one in issued:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pfl.config.invites import Invite, Request, code_files, difference, read_invite, request_line
+from p2pfl.config.invites import Invite, JoinRequest, code_files, difference, read_invite, request_line
 from p2pfl.config.load import FILE_NAME, federation_file, load_config
 from p2pfl.config.members_file import members_file
 from p2pfl.config.model import FederationConfig
@@ -27,7 +27,7 @@ PRIVATE = 0o700
 class Joined:
     """`line` is the request as people carry it."""
 
-    request: Request
+    request: JoinRequest
     line: str
 
 
@@ -57,7 +57,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
             _fill(folder / invite.name, invite, identity, at)
             for file in [] if federation is None else files_of(federation):
                 shutil.copyfile(file, folder / file.name)
-    request = Request(
+    request = JoinRequest(
         federation=invite.federation, name=invite.name, key=identity.public, address=at, token=invite.token
     )
     return Joined(request, request_line(request, identity.sign))

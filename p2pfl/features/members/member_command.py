@@ -21,7 +21,7 @@ from p2pfl.console.wall_clock import seconds_now
 
 if TYPE_CHECKING:
     from p2pfl.config.charter import Charter
-    from p2pfl.config.invites import Request
+    from p2pfl.config.invites import JoinRequest
     from p2pfl.config.model import FederationConfig
     from p2pfl.crypto.identity import Identity
     from p2pfl.features.members.handing_over import Handed
@@ -228,7 +228,7 @@ def _take_in(
     return True
 
 
-def _show_request(federation: FederationConfig, charter: Charter, asked: Request) -> None:
+def _show_request(federation: FederationConfig, charter: Charter, asked: JoinRequest) -> None:
     """The key and address that the new charter gives to that name, and those of the member that it replaces."""
     from p2pfl.crypto.identity import fingerprint  # noqa: PLC0415 - `--help` stays instant
 

@@ -51,7 +51,7 @@ def promise_of(federation: FederationConfig, plan: Plan) -> Promise:
 
 
 @dataclass(slots=True, eq=False)
-class Budget:
+class BudgetGuard:
     """`advice` is the command by which a person permits something. `look` and `wrong` may take an accountant's time,
     for the thread that trains; the same question again takes none.
     """
@@ -64,7 +64,7 @@ class Budget:
     """The latest, for any thread: replaced, never written to."""
 
     @classmethod
-    def of(cls, setup: Setup, plan: Plan) -> Budget:
+    def of(cls, setup: Setup, plan: Plan) -> BudgetGuard:
         where = f"{setup.federation.path.parent} --node {setup.member.name}"
         return cls(plan, promise_of(setup.federation, plan), f"p2pfl privacy begin {where}")
 

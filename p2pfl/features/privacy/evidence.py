@@ -15,7 +15,7 @@ WAIT_S = 5.0
 """So long after a session has opened, the first round of a process waits for the rows of that neighbor."""
 
 
-class Seen(NamedTuple):
+class LostAccount(NamedTuple):
     """An account that this node has signed and does not have any more; `epsilon` is what it said of it."""
 
     account: Signed
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 class Evidence:
     """All times are those of one monotonic clock."""
 
-    seen: Seen | None = None
+    seen: LostAccount | None = None
     began_now: bool = False
     """Whether the ledger began at this start of the node, by a person's word."""
     _unheard: dict[int, float] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Evidence:
             return None if self.seen is None else self.seen.account
         return ledger.account
 
-    def hear(self, ledger: Ledger | None, seen: Seen) -> Ledger | None:
+    def hear(self, ledger: Ledger | None, seen: LostAccount) -> Ledger | None:
         """What the ledger becomes by an account that this node has signed; the same one where that is no news.
 
         A later budget than this one is evidence, except where this one began just now and has paid for nothing: then a

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from p2pfl.features.privacy import budget
-from p2pfl.features.privacy.budget import Budget, Opening
+from p2pfl.features.privacy.budget import BudgetGuard, Opening
 from p2pfl.learn.interface import plan_by
 from p2pfl.node.assembly import Setup
-from p2pfl.node.feature import Attached, Feature, NodeView, Recovery
+from p2pfl.node.feature import Attached, Feature, FoundAtStart, NodeView
 from p2pfl.node.findings import Findings
 from p2pfl.node.gate import Answer, Payment, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
@@ -31,20 +31,20 @@ class PrivacyFeature(Feature):
     def withheld(self, setup: Setup) -> frozenset[str]:
         return budget.withheld(setup)
 
-    def recover(self, found: Recovery) -> Opening | None:
+    def recover(self, found: FoundAtStart) -> Opening | None:
         """Where nothing is promised any more, too: rounds follow that the ledger beside the key does not have."""
         found.until_over.callback(budget.lock(found.setup).release)
         return budget.opening(found.setup, found.state)
 
     def attach(self, node: NodeView) -> Attached | None:
         plan = plan_by(node.setup().learner)
-        return None if plan is None else Private(node, Budget.of(node.setup(), plan))
+        return None if plan is None else Private(node, BudgetGuard.of(node.setup(), plan))
 
 
 class Private(Attached):
     """`budget` is the one of this node; `node.recovered` is its `Opening`."""
 
-    def __init__(self, node: NodeView, own: Budget) -> None:
+    def __init__(self, node: NodeView, own: BudgetGuard) -> None:
         self._node, self.budget = node, own
         self._opening: Opening = node.recovered
         own.evidence.began_now = self._opening.began

@@ -14,7 +14,7 @@ from p2pfl.console.output import Form, format_option, write_rows
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
     from p2pfl.config.privacy import PrivacyConfig
-    from p2pfl.features.privacy.spending import Purse
+    from p2pfl.features.privacy.spending import NodeBudget
 
 NODE = click.option(
     "--node", "names", multiple=True, metavar="NAME", help="Only this one; by default all that are here."
@@ -88,7 +88,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
             click.echo(f"{text}: what they told of its data, the new one does not cover", err=True)
 
 
-def _refuse_second(federation: FederationConfig, purses: list[Purse]) -> None:
+def _refuse_second(federation: FederationConfig, purses: list[NodeBudget]) -> None:
     begun = [one.name for one in purses if one.ledger is not None]
     allowed = "--node for those where none has; --raise, by which it goes on with the figures of the file; --again, "
     if begun:
@@ -96,7 +96,7 @@ def _refuse_second(federation: FederationConfig, purses: list[Purse]) -> None:
         raise _wrong(federation, text, f"{allowed}which adds a second budget to the first")
 
 
-def _refuse_raise(federation: FederationConfig, purses: list[Purse]) -> None:
+def _refuse_raise(federation: FederationConfig, purses: list[NodeBudget]) -> None:
     unit = federation.privacy and federation.privacy.unit
     without = [one.name for one in purses if one.ledger is None or one.ledger.unit != unit or not one.ledger.is_whole]
     if without:
@@ -111,7 +111,7 @@ def _wrong(federation: FederationConfig, text: str, allowed: str) -> Exception:
     return UserError(text, file=federation.path, key="the privacy budget", allowed=allowed)
 
 
-def _before(purse: Purse) -> str:
+def _before(purse: NodeBudget) -> str:
     """What the promise for these data has to count beside a new budget."""
     if purse.samples is None and purse.ledger is None:
         return ""
@@ -147,7 +147,7 @@ def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
     return described, described.privacy
 
 
-def _purses(federation: FederationConfig, names: tuple[str, ...]) -> list[Purse]:
+def _purses(federation: FederationConfig, names: tuple[str, ...]) -> list[NodeBudget]:
     from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - `--help` stays instant
 
     return purses(federation, names)

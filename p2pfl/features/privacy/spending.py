@@ -11,7 +11,7 @@ from p2pfl.config.load import find_member, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.engine.ledger import Ledger, Promise, reconciled
 from p2pfl.errors import UserError
-from p2pfl.features.privacy.budget import MISSING, Budget, promise_of
+from p2pfl.features.privacy.budget import MISSING, BudgetGuard, promise_of
 from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.features.privacy.permission import permission_file
 from p2pfl.learn.privacy import plan_of
@@ -25,7 +25,7 @@ WIPED = "wiped"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Purse:
+class NodeBudget:
     """The budget of one node here. `samples` is None where it has no state; the file beside its key may have a `ledger`
     all the same. `unpaid` are the rounds of a state that no ledger knows of.
     """
@@ -48,7 +48,7 @@ class Purse:
         plan = plan_of(self.federation, self.samples)
         if plan is None:
             raise AssertionError("a federation with [privacy] has no plan")
-        budget = Budget(plan, promise_of(self.federation, plan), "")
+        budget = BudgetGuard(plan, promise_of(self.federation, plan), "")
         budget.look(self.ledger, self.samples)
         return budget.told
 
@@ -89,7 +89,7 @@ class Purse:
         }
 
 
-def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[Purse]:
+def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[NodeBudget]:
     """Of these nodes; without names, of all that have a folder here.
 
     Raises UserError: there is no such node, or none of them is here; StorageError: what is there cannot be read.
@@ -104,13 +104,13 @@ def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[Purs
     return [_purse(federation, load_node(files[name], federation, name)) for name in here]
 
 
-def _purse(federation: FederationConfig, node: NodeConfig) -> Purse:
+def _purse(federation: FederationConfig, node: NodeConfig) -> NodeBudget:
     beside = LedgerFile(node.key_file, federation.name, node.name).read()
     loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
     if loaded is None:
-        return Purse(federation=federation, node=node, ledger=beside)
+        return NodeBudget(federation=federation, node=node, ledger=beside)
     state = replay(loaded)
     kept = None if state.ledger is None else state.ledger.recovered(private=True, complete=loaded.complete)
     ledger = reconciled(kept, beside)
     unpaid = state.rounds if ledger is None else 0
-    return Purse(federation=federation, node=node, ledger=ledger, samples=int(state.samples), unpaid=unpaid)
+    return NodeBudget(federation=federation, node=node, ledger=ledger, samples=int(state.samples), unpaid=unpaid)

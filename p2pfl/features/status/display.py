@@ -15,7 +15,7 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.features.status.hearing import Hearing
 from p2pfl.features.status.lookout import STARTING_S, Lookout
 from p2pfl.features.status.overview import Overview
-from p2pfl.features.status.spread import OVER, Send, VitalsRow, VitalsSpread, VitalsTold, period_s
+from p2pfl.features.status.spread import OVER, SendVitals, VitalsRow, VitalsSpread, VitalsTold, period_s
 from p2pfl.features.status.witness import NOTHING, Witness
 from p2pfl.node.status import Status
 from p2pfl.reporting.measures import value_of
@@ -46,7 +46,7 @@ class Display:
         line: Callable[[], NodeLine],
         watch: Lookout,
         hearing: Hearing,
-        send: Send,
+        send: SendVitals,
         witness: Witness | None = None,
     ) -> None:
         self.federation, self.own = federation, own

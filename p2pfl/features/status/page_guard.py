@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from p2pfl.net.address import Address, is_loopback
-from p2pfl.net.doorway import Gate, Stage
+from p2pfl.net.doorway import ConnectionGate, ConnectionStage
 
 TOKEN_BYTES = 18
 MOST_TOKEN_CHARACTERS = 256
@@ -56,11 +56,11 @@ class Guard:
         has_token = self._has_token(request)
         may_look = has_token or self._is_here(request, host)
         gate = None if request.transport is None else request.transport.get_protocol()
-        if isinstance(gate, Gate):
+        if isinstance(gate, ConnectionGate):
             gate.may_ask = may_look
             if has_token:
                 gate.vouch()
-                gate.advance(Stage.PROVEN)
+                gate.advance(ConnectionStage.PROVEN)
         if request.path not in self.open_paths and not may_look:
             headers = {"WWW-Authenticate": "Bearer"}
             raise web.HTTPUnauthorized(text="the link with the token is in the node's log\n", headers=headers)

@@ -23,10 +23,10 @@ from aiohttp.http import HttpProcessingError
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.features.status.page_guard import Guard, new_token
-from p2pfl.features.status.page_stream import Live, Site
+from p2pfl.features.status.page_stream import PageStream, Site
 from p2pfl.features.status.prometheus import exposition
 from p2pfl.net.address import cannot_listen, is_loopback, own_address, parse_address
-from p2pfl.net.doorway import Doorway, Gate
+from p2pfl.net.doorway import ConnectionGate, Doorway
 from p2pfl.net.entrance import Entrance
 from p2pfl.net.limits import Limits
 from p2pfl.net.line import Counters
@@ -153,7 +153,7 @@ class StatusPage:
             open_paths=frozenset([*FILES, ENTER]) if site else frozenset(),
             token=token or new_token(),
         )
-        self._live = None if site is None else Live(site)
+        self._live = None if site is None else PageStream(site)
         limits = Limits(pending=CONNECTIONS, pending_per_address=CONNECTIONS)
         self._doorway = Doorway(limits, greeting_bytes=CONNECTION_BYTES)
         for loopback in LOOPBACKS:
@@ -186,7 +186,7 @@ class StatusPage:
         if http is None:
             raise AssertionError("the runner was not set up")
 
-        def speak(gate: Gate) -> PageHandler:
+        def speak(gate: ConnectionGate) -> PageHandler:
             return PageHandler(http, gate, self._refusals, logger=_rarely(), keepalive_timeout=30)
 
         entrance = Entrance(self._doorway, speak)

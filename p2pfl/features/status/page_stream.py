@@ -13,7 +13,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from p2pfl.net.doorway import Gate
+from p2pfl.net.doorway import ConnectionGate
 
 STEP_S = 1.0
 MOST_PAGES = 32
@@ -31,7 +31,7 @@ class Site(Protocol):
     def history(self, member: int | None) -> bytes: ...
 
 
-class Live:
+class PageStream:
     """Steps are made while a page is open, and before somebody asks for the whole."""
 
     def __init__(self, site: Site) -> None:
@@ -57,12 +57,12 @@ class Live:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         gate = None if request.transport is None else request.transport.get_protocol()
-        has_token = isinstance(gate, Gate) and not gate.pays
+        has_token = isinstance(gate, ConnectionGate) and not gate.pays
         if self._pages >= (MOST_PAGES if has_token else MOST_LOCAL_PAGES):
             raise web.HTTPServiceUnavailable(text="too many pages are open\n")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         await response.prepare(request)
-        if isinstance(gate, Gate):
+        if isinstance(gate, ConnectionGate):
             gate.admit()
         self._pages += 1
         self._nobody.clear()

@@ -92,7 +92,7 @@ class Recipient:
         return self.tokens
 
 
-class Send(Protocol):
+class SendVitals(Protocol):
     """Passes a message to a neighbor; False where its line is not free. One that is `urgent` is sent in any case."""
 
     def __call__(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool: ...
@@ -112,7 +112,7 @@ class VitalsSpread:
         identity: Identity,
         realm: bytes,
         key_of: Callable[[int], bytes | None],
-        send: Send,
+        send: SendVitals,
         on_row: Callable[[VitalsRow, VitalsRow | None], Any] = lambda row, before: None,  # noqa: ARG005 - whoever does not look
         on_own: Callable[[Vitals], Any] = lambda vitals: None,  # noqa: ARG005 - as above
     ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from p2pfl.engine.ledger import Signed
-from p2pfl.features.privacy.budget import Budget
-from p2pfl.features.privacy.evidence import Seen
+from p2pfl.features.privacy.budget import BudgetGuard
+from p2pfl.features.privacy.evidence import LostAccount
 from p2pfl.node.engine_thread import Correct, EngineThread
 from p2pfl.reporting.vitals import Vitals
 
@@ -16,7 +16,7 @@ NOTHING = Signed(0, 0, 0)
 class Witness:
     """Belongs to the event loop."""
 
-    def __init__(self, budget: Budget, thread: EngineThread) -> None:
+    def __init__(self, budget: BudgetGuard, thread: EngineThread) -> None:
         self.budget, self.thread = budget, thread
 
     def account(self) -> Signed:
@@ -34,7 +34,7 @@ class Witness:
         if not vitals.budget:
             return
         evidence, before = self.budget.evidence, self.thread.engine.state.ledger
-        seen = Seen(Signed(vitals.begun, vitals.budget, vitals.paid), vitals.epsilon)
+        seen = LostAccount(Signed(vitals.begun, vitals.budget, vitals.paid), vitals.epsilon)
         after = evidence.hear(before, seen)
         if after is None or (after is not before and not after.is_whole):
             self.budget.doubt()

@@ -22,7 +22,7 @@ from p2pfl.learn.table.layout import Layout, OnBadRow, make_layout
 from p2pfl.learn.table.looking import read_tables
 from p2pfl.learn.table.merging import Merged, merge
 from p2pfl.learn.table.mistakes import LEAVE_OUT, mistakes_of
-from p2pfl.learn.table.profile import Profile, look_at
+from p2pfl.learn.table.profile import TableProfile, look_at
 from p2pfl.learn.table.proposal import propose
 from p2pfl.learn.table.rows import read_header
 from p2pfl.learn.table.usual import usual_metrics
@@ -136,9 +136,9 @@ def look_at_tables(
     )
 
 
-def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: str) -> dict[str, Profile]:
+def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: str) -> dict[str, TableProfile]:
     """A look at each table. Raises ExceptionGroup: all that is wrong in any of them."""
-    found, mistakes = dict[str, Profile](), list[UserError]()
+    found, mistakes = dict[str, TableProfile](), list[UserError]()
     for name, path in paths.items():
         try:
             found[name] = look_at(path, layouts[name], target=target)
@@ -155,7 +155,7 @@ def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: 
     return found
 
 
-def _doubts(profiles: Mapping[str, Profile]) -> list[str]:
+def _doubts(profiles: Mapping[str, TableProfile]) -> list[str]:
     """What is said of single cells, of the first few in each table."""
     said = list[str]()
     for profile in profiles.values():
@@ -200,7 +200,7 @@ def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str
     return names
 
 
-def _naming(profiles: Mapping[str, Profile]) -> str | None:
+def _naming(profiles: Mapping[str, TableProfile]) -> str | None:
     """The first column that names each row of every table."""
     for name in next(iter(profiles.values())).columns:
         found = [(profile, profile.columns.get(name)) for profile in profiles.values()]
@@ -209,7 +209,7 @@ def _naming(profiles: Mapping[str, Profile]) -> str | None:
     return None
 
 
-def _look_like_names(profiles: Mapping[str, Profile], merged: Merged) -> list[str]:
+def _look_like_names(profiles: Mapping[str, TableProfile], merged: Merged) -> list[str]:
     """A sentence about each input that might name rows, and might be a measurement."""
     said = []
     for name in merged.contents.get("numeric", ()):

@@ -37,7 +37,7 @@ BLOCK = 1 << 16
 """How many are made at once, so that they stay in the cache."""
 
 
-class Table(NamedTuple):
+class AliasTable(NamedTuple):
     """Of Walker's alias method: with what a word in each column is compared (4096,), and the rest of that; which number
     it is, by column, where it is not below, and where it is (8192,).
     """
@@ -73,13 +73,13 @@ def _small(count: int, draw: Bytes) -> NDArray[np.int32]:
 
 
 @lru_cache(maxsize=1)
-def _table() -> Table:
+def _table() -> AliasTable:
     limits, aliases = columns_of(weights())
     top = [limit >> (REST_BITS - WORD_BITS) for limit in limits]
     words = [(column << WORD_BITS) + one for column, one in enumerate(top)]
     rests = [limit & ((1 << (REST_BITS - WORD_BITS)) - 1) for limit in limits]
     numbers = np.stack([np.array(aliases), np.arange(COLUMNS)], axis=1).ravel() - HALF
-    return Table(np.array(words, np.uint32), rests, numbers.astype(np.int32))
+    return AliasTable(np.array(words, np.uint32), rests, numbers.astype(np.int32))
 
 
 def weights() -> list[int]:

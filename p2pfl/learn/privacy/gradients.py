@@ -49,7 +49,7 @@ class RowGradients(Protocol):
         ...
 
 
-class Chain:
+class LayerChain:
     """Layers one after the other, of which only linear ones have parameters."""
 
     how = "layer by layer"
@@ -183,7 +183,7 @@ def row_gradients(
         (Vectorized.how, lambda: Vectorized(module, parameters, loss, device)),
     ]
     if layers is not None:
-        ways.insert(0, (Chain.how, lambda: Chain(layers, parameters, loss, device)))
+        ways.insert(0, (LayerChain.how, lambda: LayerChain(layers, parameters, loss, device)))
     was_training = module.training
     module.train()
     try:

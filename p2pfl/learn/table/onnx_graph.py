@@ -28,7 +28,7 @@ def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
         from onnx import checker, helper  # noqa: PLC0415 - an extra
     except ImportError:
         raise UserError("this format needs the package onnx", key="--format", value="onnx", allowed=INSTALL) from None
-    graph = _Graph()
+    graph = _OnnxGraph()
     parts = [
         graph.number(column, *model.schema.scale(column), model.schema.indicators) for column in model.schema.numeric
     ]
@@ -48,7 +48,7 @@ def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
 
 
 @dataclass(slots=True)
-class _Graph:
+class _OnnxGraph:
     """Nodes in order; every method returns the name of its result."""
 
     nodes: list[Any] = field(default_factory=list)

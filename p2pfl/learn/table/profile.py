@@ -18,7 +18,7 @@ MOST_COLUMNS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class TableProfile:
     """One table. `columns` are by their names in the schema, in the order of the file."""
 
     path: Path
@@ -32,7 +32,7 @@ class Profile:
 
 def look_at(
     path: Path, layout: Layout, *, fold: bool = False, only: Iterable[str] | None = None, target: str = ""
-) -> Profile:
+) -> TableProfile:
     """Read a whole table, and again if there are texts among numbers. `fold`: case does not count; `only`: the columns
     to look at.
 
@@ -62,7 +62,7 @@ def look_at(
         if cells.spelled(text, decimal=layout.decimal, ignore_case=fold) in found[name].codes
     )
     by_name = {column.name: column for column in found.values()}
-    return Profile(path=path, rows=count, columns=by_name, dropped=mistakes.dropped, doubts=doubts)
+    return TableProfile(path=path, rows=count, columns=by_name, dropped=mistakes.dropped, doubts=doubts)
 
 
 def _see(

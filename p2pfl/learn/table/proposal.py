@@ -15,7 +15,7 @@ import msgspec
 from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError
 from p2pfl.learn.table.column import Column, Kind
-from p2pfl.learn.table.profile import Profile
+from p2pfl.learn.table.profile import TableProfile
 
 LEAST_COUNT = 5
 """Statistics of fewer rows stay at home."""
@@ -57,7 +57,12 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def propose(
-    profile: Profile, *, node: str, federation: str, least_count: int = LEAST_COUNT, leave_out: Collection[str] = ()
+    profile: TableProfile,
+    *,
+    node: str,
+    federation: str,
+    least_count: int = LEAST_COUNT,
+    leave_out: Collection[str] = (),
 ) -> Proposal:
     """What is told of a table. Raises UserError: it would be too much."""
     columns = {name: _told(column, least_count) for name, column in profile.columns.items() if name not in leave_out}

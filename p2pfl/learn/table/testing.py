@@ -31,7 +31,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
+class TableOutputs:
     """Outputs and targets of all rows: logits (n, classes) and labels (n,), or both numbers (n, 1) in their unit."""
 
     schema: Schema
@@ -74,11 +74,11 @@ class Tested:
         return f"every row has the class {there[0]!r}" if len(there) == 1 else "no row has the class"
 
 
-def tested(model: TableModel, table: Table) -> Tested:
+def tested(model: TableModel, table: Table) -> TableOutputs:
     """`table` was read for testing: every row has a target."""
     outputs = model.outputs(encode_inputs(table.columns, model.schema)).astype(np.float64)
     targets = table.columns[model.schema.target]
     if model.schema.classes is not None:
-        return Tested(schema=model.schema, outputs=outputs, targets=targets.astype(np.int64))
+        return TableOutputs(schema=model.schema, outputs=outputs, targets=targets.astype(np.int64))
     mean, std = model.schema.scale(model.schema.target)
-    return Tested(schema=model.schema, outputs=outputs * std + mean, targets=targets.reshape(-1, 1))
+    return TableOutputs(schema=model.schema, outputs=outputs * std + mean, targets=targets.reshape(-1, 1))

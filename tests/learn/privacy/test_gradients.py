@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from p2pfl.config.model import Compute
 from p2pfl.learn.devices import Device, seeded
-from p2pfl.learn.privacy.gradients import Chain, OneByOne, Vectorized, row_gradients
+from p2pfl.learn.privacy.gradients import LayerChain, OneByOne, Vectorized, row_gradients
 
 WIDTH, CLASSES = 5, 3
 INF = math.inf
@@ -95,8 +95,8 @@ def recurrent():
 
 
 MODELS = {
-    "mlp": (mlp, Chain),
-    "partly frozen": (partly_frozen, Chain),
+    "mlp": (mlp, LayerChain),
+    "partly frozen": (partly_frozen, LayerChain),
     "in place": (in_place, Vectorized),
     "residual": (Residual, Vectorized),
     "convolutions": (convolutions, Vectorized),

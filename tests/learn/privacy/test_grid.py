@@ -17,7 +17,7 @@ from p2pfl.learn.devices import Device, seeded
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy.chance import Secret
 from p2pfl.learn.privacy.gaussian import UNIT
-from p2pfl.learn.privacy.gradients import Chain, Vectorized, row_gradients
+from p2pfl.learn.privacy.gradients import LayerChain, Vectorized, row_gradients
 from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.privacy.record import pieces, shape_of
 
@@ -101,14 +101,14 @@ def mlp():
 def seen(gradients, x, y):
     """By row, all of which its gradient is made."""
     found = []
-    if isinstance(gradients, Chain):
+    if isinstance(gradients, LayerChain):
         gradients._summed = lambda entered, returned, *_: found.extend([*entered, *returned])
     else:
         each = gradients._each
         gradients._each = lambda *given: (kept := each(*given), found.extend(kept[0].values()))[0]
     gradients.clipped_sum(x, y, 1.0)
     vars(gradients).pop("_summed", None)
-    if not isinstance(gradients, Chain):
+    if not isinstance(gradients, LayerChain):
         gradients._each = each
     return torch.cat([one.flatten(1) for one in found], 1)
 
@@ -133,7 +133,7 @@ class Others(Placed):
         return np.delete(Placed.order(self, count), 2)
 
 
-@pytest.mark.parametrize(("build", "way"), [(mlp, Chain), (conv, Vectorized)])
+@pytest.mark.parametrize(("build", "way"), [(mlp, LayerChain), (conv, Vectorized)])
 @pytest.mark.parametrize("batch", [4, 16, 100])
 def test_the_gradient_of_a_row_is_the_same_to_the_last_bit_beside_one_row_more(build, way, batch):
     """Where that row takes an empty place. A batch of another shape would round all in another way."""

@@ -6,7 +6,7 @@ import torch
 from audit_kit import digits_task, federation_of, learners_of
 
 from p2pfl.learn.privacy.chance import Secret, Seeded
-from p2pfl.learn.privacy.gradients import Chain, Vectorized
+from p2pfl.learn.privacy.gradients import LayerChain, Vectorized
 from p2pfl.learn.privacy.grid import Grid
 from sim.audits import claims
 from sim.audits.audit import Auditor
@@ -57,7 +57,7 @@ def test_noise_of_a_member_that_is_off_by_ten_is_found(monkeypatch):
     assert not canary(unit="member", tries=TRIES, chance=Quiet(5)).holds
 
 
-@pytest.mark.parametrize("way", [Chain, pytest.param(Vectorized, marks=pytest.mark.long)])
+@pytest.mark.parametrize("way", [LayerChain, pytest.param(Vectorized, marks=pytest.mark.long)])
 def test_clipping_after_the_sum_is_found(monkeypatch, way):
     """Each row may then turn the whole sum around: twice as much as one clip."""
     clipped_sum = way.clipped_sum
@@ -69,16 +69,16 @@ def test_clipping_after_the_sum_is_found(monkeypatch, way):
 
     monkeypatch.setattr(way, "clipped_sum", afterwards)
 
-    assert not canary(tries=TRIES if way is Chain else 150, chance=seeded(), chain=way is Chain).holds
+    assert not canary(tries=TRIES if way is LayerChain else 150, chance=seeded(), chain=way is LayerChain).holds
 
 
 def test_clipping_the_mean_in_place_of_the_rows_is_found(monkeypatch):
-    clipped_sum = Chain.clipped_sum
+    clipped_sum = LayerChain.clipped_sum
 
     def of_the_mean(self, inputs, targets, clip, among=None):
         return clipped_sum(self, inputs, targets, clip * len(targets), among)
 
-    monkeypatch.setattr(Chain, "clipped_sum", of_the_mean)
+    monkeypatch.setattr(LayerChain, "clipped_sum", of_the_mean)
 
     assert not canary(tries=60, chance=seeded()).holds
 

@@ -6,7 +6,7 @@ import torch
 from audit_kit import digits_task, federation_of, learners_of, pictures, small_cnn
 
 from p2pfl.learn.evaluation import loss_of
-from sim.audits.inversion import Settings, invert, labels_of, variation
+from sim.audits.inversion import InversionSettings, invert, labels_of, variation
 from sim.audits.reconstruction import Rebuilder
 from sim.audits.similarity import matched, span_of
 from sim.audits.simulated import observe_simulated
@@ -17,7 +17,7 @@ def rebuilt(task, iterations, rounds=2, rate=0.1):
     learners = learners_of(federation)
     observed = observe_simulated(federation, learners, 0)
     rebuilder = Rebuilder(
-        learner=learners[0], federation=federation, settings=Settings(iterations=iterations, rate=rate)
+        learner=learners[0], federation=federation, settings=InversionSettings(iterations=iterations, rate=rate)
     )
     return rebuilder.by_inversion(observed, rounds)
 
@@ -58,7 +58,7 @@ def test_rounds_of_two_steps_are_unrolled():
         labels=targets,
         steps=2,
         learning_rate=rate,
-        settings=Settings(iterations=150, smoothness=1e-4),
+        settings=InversionSettings(iterations=150, smoothness=1e-4),
     )
 
     truth = inputs.numpy()

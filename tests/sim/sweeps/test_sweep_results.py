@@ -14,7 +14,7 @@ import pytest
 from sim.sweeps.model import perform
 from sim.sweeps.plan import load_sweep, make_plan
 from sim.sweeps.results import (
-    Tally,
+    SweepTally,
     as_csv,
     as_json,
     complaints,
@@ -33,7 +33,7 @@ def found(write, starts):
 
     def found(text, failed=()):
         plan = make_plan(load_sweep(write(text)))
-        tally = Tally(figures={}, failures={})
+        tally = SweepTally(figures={}, failures={})
         for key, job in plan.jobs.items():
             if job.seed in failed:
                 tally.failures[key] = "no power"

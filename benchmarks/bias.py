@@ -34,8 +34,8 @@ from p2pfl.learn.trainer import TorchLearner
 from p2pfl.methods.spelling import parse_method
 from sim.federations import describe
 from sim.learning.batched import make_learners
-from sim.stage import PreparedRun, script
-from sim.worlds.choices import settle
+from sim.prepared_run import PreparedRun, script
+from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, SlowNodes, WorldSpec
 
 METHODS = (

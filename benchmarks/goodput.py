@@ -39,7 +39,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.net.links import Links, Membership
-from p2pfl.net.table import Callbacks
+from p2pfl.net.session_table import Callbacks
 
 T = TypeVar("T")
 SAMPLES = 100

@@ -30,7 +30,7 @@ from p2pfl.config.model import FederationConfig, TaskConfig
 from p2pfl.config.privacy import MEMBER
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import load_task
-from p2pfl.learn.privacy.chance import Seeded
+from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.privacy.gaussian import UNIT
 from p2pfl.learn.privacy.plan import plan_of
 from p2pfl.learn.privacy.protection import protection_of

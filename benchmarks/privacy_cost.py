@@ -28,7 +28,7 @@ from p2pfl.config.privacy import RECORD
 from p2pfl.learn.digits import mlp, small_cnn
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.chance import Secret
+from p2pfl.learn.privacy.draws import Secret
 from p2pfl.learn.privacy.gradients import OneByOne, Vectorized
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.task import NodeContext, Task

@@ -20,7 +20,7 @@ from sim.host import Host, HostPace, HostPlan, NodeEngine, Watch
 from sim.kernel import Kernel
 from sim.links import lay
 from sim.network import Network
-from sim.purse import Purse
+from sim.privacy_budget import Purse
 from sim.trace import Trace, TraceKind
 from sim.worlds.model import LinkSpec, SlowNodes
 

@@ -21,9 +21,9 @@ from p2pfl.engine.durable import Entry, Image, change, entry, image, restore
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import LearningError
+from p2pfl.learn.gauge import Gauge
 from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.learn.methods import Method
-from p2pfl.learn.stopping import Gauge
 from p2pfl.methods.plain import Plain
 from sim.attacks import boast, passable
 from sim.host import Boot

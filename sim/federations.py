@@ -16,7 +16,7 @@ from p2pfl.config.tables import Mistakes, read_table
 from p2pfl.errors import UserError
 from p2pfl.learn.load import resolved
 from sim.privacy import refuse_broken, with_privacy
-from sim.worlds.memory import check_count
+from sim.worlds.memory_needed import check_count
 from topologies import TopologyError
 from topologies.graph import components
 

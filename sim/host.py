@@ -45,7 +45,7 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
 from p2pfl.reporting.status import MeanAndMax
 from sim.kernel import NS, Kernel
-from sim.purse import Purse
+from sim.privacy_budget import Purse
 from sim.trace import Trace, TraceKind
 
 NEVER = float("inf")

@@ -33,7 +33,7 @@ from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION, Me
 from p2pfl.crypto.handshake import M1_BYTES, FederationBinding, m2_bytes, m3_bytes
 from p2pfl.wire import PREFIX_BYTES, Offer, decode, decode_prefix, encode
 from sim.kernel import NS
-from sim.worlds.choices import draw, quantized
+from sim.worlds.drawn import draw, quantized
 from sim.worlds.model import LinkSpec, SlowNodes
 
 Edge = tuple[int, int]

@@ -36,8 +36,8 @@ from p2pfl.reporting.sketch import consensus_distance
 from p2pfl.reporting.status import ClosedRound, NeighborStatus
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.learning.nodes import success
-from sim.stage import PreparedRun, Script
-from sim.worlds.choices import some
+from sim.prepared_run import PreparedRun, Script
+from sim.worlds.drawn import some
 from topologies import Topology, spectrum
 
 KIBI = 1024

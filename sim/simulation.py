@@ -27,11 +27,11 @@ from sim.attacks import Attack, parse_attack
 from sim.kernel import NS
 from sim.lazy import MisjudgedError
 from sim.learning.batched import BatchedLearners, make_learners
+from sim.prepared_run import PreparedRun, Script, script
 from sim.report import Figures, final_report
-from sim.stage import PreparedRun, Script, script
 from sim.worlds.amendments import steps_of
-from sim.worlds.choices import settle
-from sim.worlds.memory import check_memory
+from sim.worlds.drawn import settle
+from sim.worlds.memory_needed import check_memory
 from sim.worlds.model import WorldSpec
 from sim.worlds.world import World
 

@@ -22,7 +22,7 @@ from p2pfl.reporting.history import Reference
 from p2pfl.reporting.report import Report
 from sim.sweeps.model import Job, SweepPlan
 from sim.sweeps.work import build
-from sim.worlds.choices import settle
+from sim.worlds.drawn import settle
 from sim.worlds.speeds import node_speeds
 
 PLACES = "places.json"

@@ -25,7 +25,7 @@ from parts import FULL, PARTS, QUICK, SIZES, SMALLEST, Part
 from served import serve
 
 from p2pfl.errors import P2PFLError
-from sim.cli.display import SweepView
+from sim.cli.views import SweepView
 from sim.sweeps.plan import make_plan
 from sim.sweeps.run import run_sweep
 from sim.sweeps.runners import cores, run_here

@@ -229,7 +229,7 @@ def _look_for_room(federation: FederationConfig, found: Inspected) -> None:
 
 
 def _head(federation: FederationConfig) -> dict[str, Any]:
-    from p2pfl.config.identity import federation_id  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.config.federation_id import federation_id  # noqa: PLC0415 - `--help` stays instant
 
     training, edition = federation.training, federation.edition
     return {

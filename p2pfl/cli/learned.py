@@ -18,7 +18,7 @@ import click
 
 from p2pfl.console.output import Form, format_option, write_facts, write_json
 from p2pfl.errors import StorageError, UserError
-from p2pfl.reporting.withheld import SCORE
+from p2pfl.reporting.instead_of_scores import SCORE
 
 if TYPE_CHECKING:
     from p2pfl.fleet.outcomes import Learned

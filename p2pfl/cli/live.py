@@ -21,10 +21,10 @@ from p2pfl.fleet.report import History
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.metrics import LOSS, Measure
 from p2pfl.reporting.history import Point
+from p2pfl.reporting.instead_of_scores import instead
 from p2pfl.reporting.logs import Logs
 from p2pfl.reporting.measures import in_words, measures_of, shown, value_of
 from p2pfl.reporting.status import NodeLine
-from p2pfl.reporting.withheld import instead
 
 LINE_EVERY_S = 2.0
 BEFORE, AFTER = ("node", "state", "round"), ("staleness", "sent", "peers", "distance")

@@ -176,7 +176,7 @@ def _look_at_tables(
 def _begin_charter(folder: Path, signer: Identity) -> None:
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.successors import successor  # noqa: PLC0415 - as above
-    from p2pfl.features.members.changes import ADMIN_FILE, publish, require_bearable  # noqa: PLC0415 - as above
+    from p2pfl.features.members.publishing import ADMIN_FILE, publish, require_bearable  # noqa: PLC0415 - as above
 
     signer.save(folder / ADMIN_FILE)
     federation = load_config(folder)

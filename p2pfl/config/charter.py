@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from p2pfl.config.identity import HASH_BYTES
+from p2pfl.config.federation_id import HASH_BYTES
 from p2pfl.config.model import MEMBER, Edges, Edition, FederationConfig, Member, SignedCharter
 
 MOST_BYTES = 1 << 20

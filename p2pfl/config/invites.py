@@ -19,7 +19,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from p2pfl.config.identity import HASH_BYTES, federation_id
+from p2pfl.config.federation_id import HASH_BYTES, federation_id
 from p2pfl.config.model import MEMBER, FederationConfig
 from p2pfl.config.tables import refuse_special
 from p2pfl.errors import UserError

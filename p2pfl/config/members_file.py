@@ -21,7 +21,7 @@ from p2pfl.config.charter import (
     realm_of,
     unpack,
 )
-from p2pfl.config.identity import HASH_BYTES
+from p2pfl.config.federation_id import HASH_BYTES
 from p2pfl.config.model import MEMBER, TRAINING, Edges, FederationConfig, Kinds, Member
 from p2pfl.config.tables import Mistakes, public_key, read_document, read_table, require, text, unknown_keys
 from p2pfl.errors import UserError

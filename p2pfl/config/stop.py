@@ -3,7 +3,7 @@
     no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d     one, or both with " or " between them
 
 FIGURE is `loss`, that of the node's own local rounds, unless it says `test_loss`, `accuracy` or another metric of the
-task on the common test set. What follows from that is for `core.patience`.
+task on the common test set. What follows from that is for `core.early_stopping`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from p2pfl.core.patience import Stop
+from p2pfl.core.early_stopping import Stop
 from p2pfl.specs import Kind, short, spelled
 
 ALLOWED = (

@@ -14,6 +14,7 @@ from p2pfl.core.amending import Amending
 from p2pfl.core.census import Census
 from p2pfl.core.course import Course
 from p2pfl.core.edge import Common, Edge
+from p2pfl.core.edge_line import INBOX, EdgeLine
 from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.ending import Ending
 from p2pfl.core.events import (
@@ -28,7 +29,6 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.facts import NEVER, Facts, Phase
 from p2pfl.core.hearsay import Hearsay
-from p2pfl.core.line import INBOX, EdgeLine
 from p2pfl.core.lives import NO_START, Life, Lives, Start
 from p2pfl.core.memory import NO_MEMORY, Memory
 from p2pfl.core.messages import LivesTold, Resign

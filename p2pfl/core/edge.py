@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from p2pfl.core.census import Census
+from p2pfl.core.edge_line import EdgeLine
 from p2pfl.core.effects import Alarm, Effect, NoteLife
 from p2pfl.core.events import EngineResult
 from p2pfl.core.exchange import Exchange, ExchangeInitiator, ExchangeResponder
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.hearsay import Hearsay
 from p2pfl.core.limits import TELLS_PER_S, EngineTime, Patience, TokenBucket, UsualTime
-from p2pfl.core.line import EdgeLine
 from p2pfl.core.lives import Life, LifeNews, Start, news_bucket
 from p2pfl.core.messages import Done, Hello, LivesTold, Message, Ready, Resign
 from p2pfl.core.progress import Progress, Service

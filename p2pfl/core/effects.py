@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Message, Reply, Request
-from p2pfl.core.patience import Best
 
 
 class Send(Struct, frozen=True, kw_only=True, gc=False):

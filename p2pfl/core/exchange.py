@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, assert_never, final
 
+from p2pfl.core.edge_line import EdgeLine
 from p2pfl.core.effects import Alarm, ApplyReply, ApplyRequest, Effect, Freeze, ResetEdge
 from p2pfl.core.events import (
     EngineResult,
@@ -24,7 +25,6 @@ from p2pfl.core.events import (
 )
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.limits import EngineTime, TokenBucket
-from p2pfl.core.line import EdgeLine
 from p2pfl.core.messages import Ask, Busy, Reply, Request, Resync, Transaction
 from p2pfl.core.progress import Progress, Service
 from p2pfl.core.records import EdgeRecord

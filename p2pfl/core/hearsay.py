@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from p2pfl.core.edge_line import EdgeLine
 from p2pfl.core.effects import Effect, NoteLife
 from p2pfl.core.facts import Facts
-from p2pfl.core.line import EdgeLine
 from p2pfl.core.lives import Life, LifeNews, Lives
 from p2pfl.core.messages import MOST_LIVES_TOLD, LivesTold
 from p2pfl.core.settings import Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import Life
-from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 
 

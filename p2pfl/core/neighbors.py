@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from p2pfl.core.edge import Common, Edge
+from p2pfl.core.edge_line import EdgeLine
 from p2pfl.core.facts import NEVER
-from p2pfl.core.line import EdgeLine
 from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import Turns
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from p2pfl.core.patience import Stop
+from p2pfl.core.early_stopping import Stop
 from p2pfl.core.profiles import Conservative, Profile
 from p2pfl.core.staleness import Staleness
 

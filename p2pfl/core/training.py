@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from p2pfl.core.early_stopping import Best
 from p2pfl.core.edge import Edge
 from p2pfl.core.facts import Facts
-from p2pfl.core.patience import Best
 from p2pfl.core.settings import Settings
 
 NEWEST = 0.2

@@ -13,9 +13,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
-from p2pfl.core.patience import Best
 from p2pfl.engine import arithmetic
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.state import NodeState

@@ -17,9 +17,9 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from p2pfl.compress import Payload
+from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import Life
 from p2pfl.core.messages import Reply, Request
-from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine import changes as ch
 from p2pfl.engine.ledger import Ledger

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from p2pfl.core.early_stopping import Best
 from p2pfl.core.lives import FIRST_LIFE, Life
 from p2pfl.core.messages import DIGEST_BYTES
-from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.ledger import Ledger
 from p2pfl.learn.interface import Vector

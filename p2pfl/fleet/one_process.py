@@ -28,7 +28,7 @@ from p2pfl.fleet.references import add_references, refuse_references
 from p2pfl.fleet.report import History, final_report
 from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.net.address import free_ports
-from p2pfl.net.memory import MemoryNetwork
+from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node.application import Application, OneProcess

@@ -22,11 +22,11 @@ from p2pfl.learn.interface import Vector
 from p2pfl.node.assembly import replay
 from p2pfl.reporting.figures import by_compressor, configuration, contraction, overall_staleness, spread
 from p2pfl.reporting.history import Point
+from p2pfl.reporting.instead_of_scores import instead
 from p2pfl.reporting.liars import held_against
 from p2pfl.reporting.measures import mean_intervals, measures_of, spreads
 from p2pfl.reporting.report import PRIVATE_FIGURES, SCORES, NodeReport, Report, Withheld
 from p2pfl.reporting.sketch import consensus_distance
-from p2pfl.reporting.withheld import instead
 from p2pfl.storage import peek
 from topologies import Topology, describe
 

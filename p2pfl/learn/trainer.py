@@ -35,13 +35,13 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.learn.optimizers import make_optimizer, remember, remembered
 from p2pfl.learn.params import FlatModule, TensorPlace
-from p2pfl.learn.privacy.alone import refuse_mixing
-from p2pfl.learn.privacy.chance import Draws
+from p2pfl.learn.privacy.draws import Draws
 from p2pfl.learn.privacy.gradients import RowGradients, row_gradients
 from p2pfl.learn.privacy.member import hide_round
 from p2pfl.learn.privacy.plan import Plan, refuse_delta
 from p2pfl.learn.privacy.protection import Protected, Protection
 from p2pfl.learn.privacy.record import PrivateSteps
+from p2pfl.learn.privacy.row_mixing import refuse_mixing
 from p2pfl.learn.reloading import files_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, batch_sizes, draw_batches, read_samples
 from p2pfl.learn.sharing import WHOLE

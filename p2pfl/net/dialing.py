@@ -20,7 +20,7 @@ from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.notices import NoEdgeFault
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import Route
-from p2pfl.net.table import Dial, NeighborPlace, SessionTable, expire
+from p2pfl.net.session_table import Dial, NeighborPlace, SessionTable, expire
 from p2pfl.net.transport import Transport, Visit
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]

@@ -1,10 +1,10 @@
 """Connections that are no session yet: how far each has come, how many there may be, and who has to go.
 
 A `ConnectionGate` stands before the HTTP protocol of one accepted connection and drops it if it takes too long,
-whatever it does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has places of its own, so that
-whoever has come further never goes for somebody who has not: idle connections push out idle connections only. Within
-a stage the one that has waited longest goes, not the newcomer, for an honest peer is through in a round trip or two.
-All that is done for a connection before it is a session is paid for in time of the loop (`looptime`).
+whatever it does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has places of its own,
+so that whoever has come further never goes for somebody who has not: idle connections push out idle connections only.
+Within a stage the one that has waited longest goes, not the newcomer, for an honest peer is through in a round trip or
+two. All that is done for a connection before it is a session is paid for in time of the loop (`looptime`).
 """
 
 from __future__ import annotations

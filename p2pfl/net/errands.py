@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from p2pfl.config.identity import HASH_BYTES, federation_id, keys
+from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.handshake import FederationBinding, Initiator
 from p2pfl.crypto.identity import Identity

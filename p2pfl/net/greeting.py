@@ -3,8 +3,8 @@
 Three messages authenticate the two ends; the greetings prove that both hold the keys and exchange the random name of
 each running process (`boot`). The node that answers refuses one that is no neighbor in words that only that node can
 read. Then the end with the lower index, and it alone, decides by a further notice whether this connection becomes the
-one session of its two ends (`table`), and numbers its decisions: the other end follows the highest number of one boot.
-So both always agree, whoever dialed and in whatever order the words arrive.
+one session of its two ends (`session_table`), and numbers its decisions: the other end follows the highest number of
+one boot. So both always agree, whoever dialed and in whatever order the words arrive.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from p2pfl.net.line import Counters, OnAlarm
 from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.refusals import Refusals
 from p2pfl.net.route import MOST_HINTS, MOST_KEPT
+from p2pfl.net.session_table import Callbacks, SessionTable
 from p2pfl.net.side import Sides
-from p2pfl.net.table import Callbacks, SessionTable
 from p2pfl.net.tasks import Tasks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.visits import Charters

@@ -22,7 +22,7 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
 from p2pfl.learn.losses import Losses
 from p2pfl.net.links import Links, Membership, Watcher
-from p2pfl.net.table import Callbacks
+from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node import assembly, attachments, conclusion, workshop

@@ -16,7 +16,7 @@ import numpy as np
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.cores import hops, rule_of, settings_of
-from p2pfl.config.identity import HASH_BYTES, federation_id, keys
+from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
 from p2pfl.config.load import find_member
 from p2pfl.config.model import FederationConfig, Member, NodeConfig, TrainingConfig
 from p2pfl.core.core import Core
@@ -33,11 +33,11 @@ from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.learn.doubts import unscaled
+from p2pfl.learn.gauge import Gauge, gauge_of
 from p2pfl.learn.interface import Learner, device_of, plan_by
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.methods import Method, method_of
 from p2pfl.learn.privacy.protection import protection_of
-from p2pfl.learn.stopping import Gauge, gauge_of
 from p2pfl.learn.table.agreed import with_agreed
 from p2pfl.methods.plain import Plain
 from p2pfl.reporting.traffic import compressor_mistakes

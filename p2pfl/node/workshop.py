@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from p2pfl.errors import LearningError, StorageError
+from p2pfl.learn.gauge import Gauge
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
 from p2pfl.learn.losses import Losses
 from p2pfl.learn.metrics import Measure
-from p2pfl.learn.stopping import Gauge
 from p2pfl.node.model_files import ModelFiles
 from p2pfl.node.reloading import DataNews, Reloading
 from p2pfl.node.round_callback import EachRound

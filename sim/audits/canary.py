@@ -21,7 +21,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.config.privacy import PRV, RECORD
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.chance import Chance, Secret
+from p2pfl.learn.privacy.draws import Chance, Secret
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner

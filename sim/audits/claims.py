@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,8 +20,9 @@ from sim.audits.scene import Scene
 
 if TYPE_CHECKING:
     from sim.audits.found import AuditFound
+    from sim.audits.killed_nodes import KilledLives
 
-Live = Callable[[str, float], "KilledLives"]
+Live: TypeAlias = "Callable[[str, float], KilledLives]"
 """By unit and clip: real nodes that are killed and started again."""
 LEARNER, REAL = "learner", "real nodes"
 

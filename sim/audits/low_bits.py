@@ -14,7 +14,7 @@ import torch
 
 from p2pfl.config.privacy import RECORD
 from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.privacy.chance import Chance
+from p2pfl.learn.privacy.draws import Chance
 from p2pfl.learn.trainer import TorchLearner
 from sim.audits.bounds import epsilon_of_gaussians, proof
 from sim.audits.canary import NOISE, Canary, Values, bare_learner

@@ -24,7 +24,7 @@ from p2pfl.engine.ledger import Ledger
 from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.chance import Chance, Secret
+from p2pfl.learn.privacy.draws import Chance, Secret
 from p2pfl.learn.privacy.gradients import Loss
 from p2pfl.learn.privacy.plan import MOST_TIMES
 from p2pfl.learn.privacy.protection import Protection

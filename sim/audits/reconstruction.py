@@ -17,10 +17,10 @@ from p2pfl.learn.evaluation import loss_of
 from p2pfl.learn.methods import method_of
 from p2pfl.learn.params import TensorPlace
 from p2pfl.learn.trainer import TorchLearner
-from sim.audits.gradients import gradient_of
 from sim.audits.inversion import InversionSettings, invert, labels_of
 from sim.audits.observation import Observation, RoundSeen
 from sim.audits.rank_one import first_layer, rank_one
+from sim.audits.recovered_gradient import gradient_of
 from sim.audits.similarity import RECOGNIZABLE_DB, Match, best_match, matched, span_of
 
 Values = NDArray[np.floating[Any]]

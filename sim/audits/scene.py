@@ -17,7 +17,7 @@ from p2pfl.config.model import FederationConfig, TaskConfig, TrainingConfig
 from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.load import load_task, resolved
-from p2pfl.learn.privacy.chance import Chance
+from p2pfl.learn.privacy.draws import Chance
 from p2pfl.learn.privacy.protection import protection_of
 from p2pfl.learn.samples import DataSets, Samples, TensorSamples, read_samples
 from p2pfl.learn.table.agreed import with_agreed

@@ -12,7 +12,7 @@ import torch
 from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig
 from p2pfl.learn.params import FlatModule
-from p2pfl.learn.privacy.chance import Seeded
+from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.samples import TensorSamples
 from sim.audits.membership import Flags, MembershipFigures, attack_each, mean_confidences
 from sim.audits.observation import Observation

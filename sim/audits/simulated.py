@@ -13,8 +13,8 @@ from sim.exact import ExactEngine
 from sim.host import Watch
 from sim.kernel import NS
 from sim.learning.batched import BatchedLearners
-from sim.stage import PreparedRun, script
-from sim.worlds.choices import settle
+from sim.prepared_run import PreparedRun, script
+from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
 
 AT_ONCE = WorldSpec(

@@ -141,7 +141,7 @@ def _real() -> Any:
 
 
 def _live() -> Any:
-    from sim.audits.lives import live  # noqa: PLC0415 - as above
+    from sim.audits.killed_nodes import live  # noqa: PLC0415 - as above
 
     return live
 

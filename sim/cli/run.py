@@ -14,8 +14,8 @@ from p2pfl.console.output import Form, format_option, log_option, write_rows
 if TYPE_CHECKING:
     from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import Report
-    from sim.cli.display import RunView
-    from sim.cli.scene import Options
+    from sim.cli.from_options import Options
+    from sim.cli.views import RunView
     from sim.simulation import RunProgress
 
 STOPPED = 130
@@ -100,7 +100,7 @@ def command(
     from p2pfl.console.output import where  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.logs import open_logs  # noqa: PLC0415 - as above
-    from sim.cli.scene import Options  # noqa: PLC0415 - as above
+    from sim.cli.from_options import Options  # noqa: PLC0415 - as above
 
     report, form = where(report, form)
     _check_targets(report, plot)
@@ -152,8 +152,8 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
 
 def _simulated(options: Options, how: dict[str, bool], logs: Logs, *, quiet: bool) -> Report | None:
     """The report; None where an invariant was broken, which has been told by then."""
-    from sim.cli.display import RunView  # noqa: PLC0415 - `--help` stays instant
-    from sim.cli.scene import build, without_file  # noqa: PLC0415 - as above
+    from sim.cli.from_options import build, without_file  # noqa: PLC0415 - as above
+    from sim.cli.views import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.federations import own_tables  # noqa: PLC0415 - as above
     from sim.simulation import InvariantError, simulate  # noqa: PLC0415 - as above
 
@@ -185,7 +185,7 @@ def _tell(view: RunView, logs: Logs, progress: RunProgress) -> None:
 
 def _deliver(found: Report, report: Path | None, plot: Path | None, form: Form) -> None:
     from p2pfl.console.output import write_report  # noqa: PLC0415 - `--help` stays instant
-    from sim.cli.display import show  # noqa: PLC0415 - as above
+    from sim.cli.views import show  # noqa: PLC0415 - as above
 
     if report is not None:
         write_report(found, report)

@@ -22,7 +22,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.load import learner_for, load_task
-from p2pfl.learn.privacy.chance import Seeded
+from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.privacy.protection import Protection, protection_of
 from p2pfl.learn.samples import Distinct, Samples, TensorSamples, place_in_memory, read_samples
 from p2pfl.learn.task import NodeContext, Task

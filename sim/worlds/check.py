@@ -1,6 +1,6 @@
 """What contradicts itself in a world, whether it came from a file or was built in Python. Keys are those of the file.
 
-Chance is not asked here: what it chooses (`choices`) it chooses such that nothing contradicts.
+Chance is not asked here: what it chooses (`drawn`) it chooses such that nothing contradicts.
 """
 
 from __future__ import annotations

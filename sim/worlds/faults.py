@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from p2pfl.chance import stream
-from sim.worlds.choices import exponential, require_settled
+from sim.worlds.drawn import exponential, require_settled
 from sim.worlds.model import LONGEST_S, NANOSECONDS, ChurnSpec, PartitionSpec, UpTimes, WorldSpec, ends, nanoseconds
 
 

@@ -13,7 +13,7 @@ from random import Random
 
 from p2pfl.chance import stream
 from p2pfl.config.model import Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from sim.worlds.choices import below, choice, log_uniform, permutation, some, uniform
+from sim.worlds.drawn import below, choice, log_uniform, permutation, some, uniform
 from sim.worlds.model import (
     AmendSpec,
     ChurnSpec,

@@ -19,7 +19,7 @@ from p2pfl.chance import stream
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
 from p2pfl.specs import number
-from sim.worlds.choices import draw, require_settled
+from sim.worlds.drawn import draw, require_settled
 from sim.worlds.model import FASTEST, LONGEST_S, NANOSECONDS, Names, WorldSpec, nanoseconds, seconds
 
 UNIT = 10**15

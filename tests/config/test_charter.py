@@ -27,7 +27,7 @@ from p2pfl.config.charter import (
     signed,
     unpack,
 )
-from p2pfl.config.identity import federation_id, keys
+from p2pfl.config.federation_id import federation_id, keys
 from p2pfl.config.model import Member
 from p2pfl.config.successors import successor, with_member, with_replacement, with_settings, without_member
 from p2pfl.errors import UserError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from charter_kit import key_of, ward
 
-from p2pfl.config.identity import federation_id
+from p2pfl.config.federation_id import federation_id
 from p2pfl.config.invites import (
     INVITE,
     REQUEST,

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 import p2pfl
-from p2pfl.config.identity import federation_id, keys, sections
+from p2pfl.config.federation_id import federation_id, keys, sections
 from p2pfl.config.load import federation_mistakes, load_config
 from p2pfl.config.privacy import PRIVACY, PrivacyConfig
 from p2pfl.crypto.handshake import MAX_SECTIONS

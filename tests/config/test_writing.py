@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from p2pfl.config.identity import federation_id
+from p2pfl.config.federation_id import federation_id
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.model import GOSSIP, TRAINING, GossipConfig, TrainingConfig
 from p2pfl.config.writing import NewMember, node_text

@@ -12,9 +12,9 @@ import pytest
 
 from p2pfl.compress import make_compressor
 from p2pfl.config.model import TrainingConfig
+from p2pfl.core.early_stopping import Best
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Bootstrap, CommitRound, Freeze, ResetEdge
 from p2pfl.core.events import RequestApplied
-from p2pfl.core.patience import Best
 from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.changes import EdgesWereChanged, redo
 from p2pfl.engine.codecs import Codecs

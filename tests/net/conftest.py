@@ -16,7 +16,7 @@ from p2pfl.crypto.handshake import FederationBinding
 from p2pfl.crypto.identity import Identity
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
-from p2pfl.net.table import Callbacks
+from p2pfl.net.session_table import Callbacks
 
 DEADLINE_S = 20.0
 SIZE = 8

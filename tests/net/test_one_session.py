@@ -11,7 +11,7 @@ import pytest
 
 from p2pfl.core.messages import Ready
 from p2pfl.net.address import parse_address
-from p2pfl.net.table import Admission, decide, expire
+from p2pfl.net.session_table import Admission, decide, expire
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from p2pfl.chance import stream
-from sim.worlds.choices import (
+from sim.worlds.drawn import (
     below,
     choice,
     draw,
@@ -43,7 +43,7 @@ def test_derived_values_are_pinned():
 
 def test_another_process_with_another_hash_seed_draws_the_same():
     code = (
-        "from p2pfl.chance import stream; from sim.worlds.choices import permutation\n"
+        "from p2pfl.chance import stream; from sim.worlds.drawn import permutation\n"
         "r = stream(5, 'x', 'y', 2); print(r.random(), permutation(r, 20))"
     )
     outputs = {

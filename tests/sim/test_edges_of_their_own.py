@@ -11,8 +11,8 @@ from p2pfl.errors import PeerFault, UserError
 from sim import simulate
 from sim.federations import describe
 from sim.learning.batched import make_learners
-from sim.stage import PreparedRun, script
-from sim.worlds.choices import settle
+from sim.prepared_run import PreparedRun, script
+from sim.worlds.drawn import settle
 from sim.worlds.model import LiarSpec, WorldSpec
 from sim.worlds.random_worlds import COMPRESSORS
 

@@ -9,8 +9,8 @@ import pytest
 from sim.exact import LOG_ENTRIES
 from sim.kernel import NS
 from sim.learning.batched import make_learners
-from sim.stage import PreparedRun, script
-from sim.worlds.choices import settle
+from sim.prepared_run import PreparedRun, script
+from sim.worlds.drawn import settle
 from sim.worlds.model import ChurnSpec, ComputeSpec, WorldSpec
 from sim.worlds.random_worlds import draw
 

@@ -12,9 +12,9 @@ from sim import simulate
 from sim.federations import describe
 from sim.kernel import NS
 from sim.learning.batched import make_learners
+from sim.prepared_run import PreparedRun, script
 from sim.report import Figures, distance, final_report, mean_of, score_of_mean
-from sim.stage import PreparedRun, script
-from sim.worlds.choices import settle
+from sim.worlds.drawn import settle
 from sim.worlds.model import CrashSpec, LiarSpec, WorldSpec
 
 BY_HAND = np.array([[1, 2], [3, 6], [100, 100], [5, 1]], np.float32)

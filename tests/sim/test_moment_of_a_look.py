@@ -13,10 +13,10 @@ from p2pfl.core.facts import Phase
 from sim import simulate
 from sim.federations import describe
 from sim.learning.batched import make_learners
+from sim.prepared_run import PreparedRun, script
 from sim.report import Figures
 from sim.simulation import evaluation_interval_ns
-from sim.stage import PreparedRun, script
-from sim.worlds.choices import settle
+from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, CrashSpec, LinkSpec, Spread, WorldSpec
 
 SLOW_LINKS = WorldSpec(compute=ComputeSpec(jitter=0.1), links=LinkSpec(latency_s=Spread(low=0.004, high=0.004)))

@@ -32,7 +32,7 @@ from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import Limits
 from p2pfl.net.links import Links, Membership, Watcher
-from p2pfl.net.table import Callbacks
+from p2pfl.net.session_table import Callbacks
 from p2pfl.node import assembly
 from p2pfl.wire import Assembler, split
 from sim.kernel import Kernel

@@ -22,8 +22,8 @@ from sim.exact import ExactEngine, ExactPlan
 from sim.federations import describe
 from sim.kernel import NS
 from sim.learning.batched import make_learners
-from sim.stage import PreparedRun, script
-from sim.worlds.choices import settle
+from sim.prepared_run import PreparedRun, script
+from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, CrashSpec, WorldSpec
 
 SHARED = ("1.*",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from p2pfl.config.identity import federation_id
+from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.features.lan.beacon import own_about, prefix_of, seal
 from p2pfl.features.lan.discovery import Discovery

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from p2pfl.config.identity import federation_id
+from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import WHOLE_SECTIONS

@@ -17,8 +17,8 @@ from p2pfl.config.invites import Contact, Invite
 from p2pfl.config.load import load_stranger, node_file
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity, fingerprint, public_text
-from p2pfl.features.members.joining import find_invite, require_same
 from p2pfl.features.members.nearby import Places, find_nearby
+from p2pfl.features.members.new_folder import find_invite, require_same
 from p2pfl.net.errands import Errand, UnreachableError
 from p2pfl.node.kept_charter import FILE_NAME, newest
 from p2pfl.storage.disk import replace_file

@@ -28,7 +28,7 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
     """
     from p2pfl.config.invites import in_words  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.load import load_config  # noqa: PLC0415 - as above
-    from p2pfl.features.members.changes import issue, require_admin  # noqa: PLC0415 - as above
+    from p2pfl.features.members.publishing import issue, require_admin  # noqa: PLC0415 - as above
     from p2pfl.net.address import is_loopback, parse_address  # noqa: PLC0415 - as above
 
     found = load_config(federation)
@@ -80,7 +80,7 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     from p2pfl.config.model import MEMBER  # noqa: PLC0415 - as above
     from p2pfl.crypto.identity import fingerprint  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.features.members.joining import make_folder  # noqa: PLC0415 - as above
+    from p2pfl.features.members.new_folder import make_folder  # noqa: PLC0415 - as above
 
     found = read_invite(line)
     require_current(found, seconds_now())

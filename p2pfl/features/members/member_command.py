@@ -187,8 +187,8 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
     code 1: no node could be reached.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.members.changes import charter_of, keep, load_admin  # noqa: PLC0415 - as above
     from p2pfl.features.members.handing_over import hand, newest_from  # noqa: PLC0415 - as above
+    from p2pfl.features.members.publishing import charter_of, keep, load_admin  # noqa: PLC0415 - as above
 
     here = load_config(federation)
     admin = load_admin(here, key_file)
@@ -209,7 +209,7 @@ def _take_in(
     """Whether the machine that asks was taken in, by the charter that `successor` makes; the invite is used up then."""
     from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.features.members.changes import require_invited, use_up  # noqa: PLC0415 - as above
+    from p2pfl.features.members.publishing import require_invited, use_up  # noqa: PLC0415 - as above
 
     asked = read_request(line)
     if not yes and not sys.stdin.isatty():
@@ -268,8 +268,8 @@ class _Opened:
 def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
     """By the newest charter here or, unless `offline`, at the nodes that can be reached."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.members.changes import load_admin  # noqa: PLC0415 - as above
     from p2pfl.features.members.handing_over import newest_from  # noqa: PLC0415 - as above
+    from p2pfl.features.members.publishing import load_admin  # noqa: PLC0415 - as above
 
     here = load_config(path)
     admin = load_admin(here, key_file)
@@ -302,8 +302,8 @@ def _listen(federation: FederationConfig) -> Places:
 def _sign(opened: _Opened, charter: Charter) -> None:
     from p2pfl.config.charter import amended  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.members_file import members_file  # noqa: PLC0415 - as above
-    from p2pfl.features.members.changes import changed_edges, publish, require_bearable  # noqa: PLC0415 - as above
     from p2pfl.features.members.handing_over import hand  # noqa: PLC0415 - as above
+    from p2pfl.features.members.publishing import changed_edges, publish, require_bearable  # noqa: PLC0415 - as above
 
     federation = opened.federation
     require_bearable(federation, charter)

@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 
-from p2pfl.config.identity import HASH_BYTES, federation_id, keys
+from p2pfl.config.federation_id import HASH_BYTES, federation_id, keys
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.crypto import FederationMismatch
 from p2pfl.crypto.handshake import FederationBinding
@@ -39,8 +39,8 @@ from p2pfl.learn.table.writing import schema_text
 from p2pfl.net.link import MALFORMED
 from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.refusals import DIFFERS
+from p2pfl.net.session_table import Callbacks
 from p2pfl.net.side import Feeding, SideChannel
-from p2pfl.net.table import Callbacks
 from p2pfl.node.amendment import listed
 from p2pfl.node.assembly import learned_sections
 from p2pfl.storage.disk import replace_file

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
-from p2pfl.learn.privacy.chance import Draws
+from p2pfl.learn.privacy.draws import Draws
 from p2pfl.learn.privacy.gaussian import UNIT
 
 Reals = NDArray[np.float64]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from p2pfl.config.privacy import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, LocalRound, RoundStart, Score, Vector
-from p2pfl.learn.privacy.chance import Draws
+from p2pfl.learn.privacy.draws import Draws
 from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.privacy.plan import Plan
 from p2pfl.learn.privacy.protection import Protected, Protection

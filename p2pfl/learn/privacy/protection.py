@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.privacy import PUBLIC
-from p2pfl.learn.privacy.chance import Chance, Draws, Secret
+from p2pfl.learn.privacy.draws import Chance, Draws, Secret
 from p2pfl.learn.privacy.plan import Plan, plan_of
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from p2pfl.learn.privacy.chance import Draws
+from p2pfl.learn.privacy.draws import Draws
 from p2pfl.learn.privacy.gradients import RowGradients
 from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.privacy.plan import Plan

@@ -30,7 +30,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.intervals import Interval
 from p2pfl.learn.metrics import Metric, named
 from p2pfl.learn.partition import parse_partition
-from p2pfl.learn.table import layout, model, schema
+from p2pfl.learn.table import layout, networks, schema
 from p2pfl.learn.table.encoding import encode_inputs, encode_targets, held_out
 from p2pfl.learn.table.files import schema_of
 from p2pfl.learn.table.layout import Layout, make_layout
@@ -47,7 +47,7 @@ TYPES: Mapping[str, Any] = {
     "schema": str,
     "model": Literal["linear", "mlp"],
     "hidden": int | list[int],
-    "class_weights": model.Weights,
+    "class_weights": networks.Weights,
     "metrics": list[str],
     "metric": str,
     "holdout": float,
@@ -73,7 +73,7 @@ class TableTask:
     is_shared_file: bool
     """Whether the schema is in a file of its own, which federation files do not cover."""
     holdout: float
-    weights: model.Weights | None
+    weights: networks.Weights | None
     metrics: Mapping[str, Metric]
     metric: str
 
@@ -117,12 +117,12 @@ def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task:
     given = table_task(options, base_dir)
     return Task(
         name="csv",
-        model=model.make_model(given.schema, given.hidden),
+        model=networks.make_model(given.schema, given.hidden),
         data=_data(given, options.get("partition")),
-        loss=model.make_loss(given.schema, given.weights),
+        loss=networks.make_loss(given.schema, given.weights),
         metrics=given.metrics,
         metric=given.metric,
-        preprocessing=preprocessing_of(given.schema, given.layout({}).missing, model.layer_names(given.hidden)),
+        preprocessing=preprocessing_of(given.schema, given.layout({}).missing, networks.layer_names(given.hidden)),
         digest=given.schema.digest() if given.is_shared_file else b"",
         files=_files(options.get("partition")),
     )

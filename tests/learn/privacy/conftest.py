@@ -9,7 +9,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.config.privacy import RECORD
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.chance import Seeded
+from p2pfl.learn.privacy.draws import Seeded
 from p2pfl.learn.privacy.protection import Protection
 from p2pfl.learn.task import Task
 

@@ -15,7 +15,7 @@ from p2pfl.config.privacy import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device, seeded
 from p2pfl.learn.interface import RoundStart
-from p2pfl.learn.privacy.chance import Secret
+from p2pfl.learn.privacy.draws import Secret
 from p2pfl.learn.privacy.gaussian import UNIT
 from p2pfl.learn.privacy.gradients import LayerChain, Vectorized, row_gradients
 from p2pfl.learn.privacy.grid import Grid

@@ -14,7 +14,7 @@ from p2pfl.config.privacy import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import learner_for
-from p2pfl.learn.privacy.chance import Secret, Seeded
+from p2pfl.learn.privacy.draws import Secret, Seeded
 from p2pfl.learn.privacy.gaussian import UNIT
 from p2pfl.learn.privacy.member import HiddenRounds, hide_round
 from p2pfl.learn.privacy.protection import Protection

@@ -17,7 +17,7 @@ from p2pfl.config.privacy import MEMBER
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.methods import make_method
-from p2pfl.learn.privacy.chance import Secret
+from p2pfl.learn.privacy.draws import Secret
 from p2pfl.learn.samples import DatasetSamples
 from tests.learn.privacy.conftest import QUIET
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from audit_kit import digits_task, federation_of, learners_of
 
-from p2pfl.learn.privacy.chance import Secret, Seeded
+from p2pfl.learn.privacy.draws import Secret, Seeded
 from p2pfl.learn.privacy.gradients import LayerChain, Vectorized
 from p2pfl.learn.privacy.grid import Grid
 from sim.audits import claims

@@ -10,7 +10,7 @@ from torch import nn
 from p2pfl.config.model import TrainingConfig
 from p2pfl.config.privacy import MEMBER, PRV, RECORD
 from p2pfl.learn.privacy import Plan
-from p2pfl.learn.privacy.chance import Seeded, SeededDraws
+from p2pfl.learn.privacy.draws import Seeded, SeededDraws
 from p2pfl.learn.privacy.gaussian import UNIT
 from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.task import Task

@@ -143,7 +143,7 @@ IN_REAL_NODES = {
     "nodes that draw from the seed": (
         PROTECTION,
         "chance=chance or Secret()",
-        "chance=chance or __import__('p2pfl.learn.privacy.chance', fromlist=['Seeded']).Seeded(federation.seed)",
+        "chance=chance or __import__('p2pfl.learn.privacy.draws', fromlist=['Seeded']).Seeded(federation.seed)",
         "same chance",
     ),
     "rounds that are not paid for": (

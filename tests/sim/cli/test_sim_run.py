@@ -15,7 +15,7 @@ import pytest
 
 from p2pfl.reporting.history import Point, Statistic
 from sim import simulation
-from sim.cli.display import RunView, run_in_words
+from sim.cli.views import RunView, run_in_words
 from sim.simulation import RunProgress
 
 LIARS = ("--byzantine", 1, "--attack", "zero")

@@ -10,7 +10,7 @@ from p2pfl.errors import UserError
 from sim import World, simulate
 from sim.federations import describe
 from sim.worlds.amendments import all_edges, steps_of
-from sim.worlds.choices import settle
+from sim.worlds.drawn import settle
 from sim.worlds.model import AmendSpec, CrashSpec, WorldSpec
 
 CHANGES = WorldSpec(

@@ -17,7 +17,7 @@ from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 from sim.worlds.amendments import steps_of
 from sim.worlds.check import check_world
-from sim.worlds.choices import require_settled, settle
+from sim.worlds.drawn import require_settled, settle
 from sim.worlds.faults import Crash, Separate, plan_faults
 from sim.worlds.random_worlds import COMPRESSORS, RULES, draw, draw_changing
 from sim.worlds.speeds import node_speeds

@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.errors import UserError
 from sim.worlds.check import check_world
-from sim.worlds.choices import settle
+from sim.worlds.drawn import settle
 from sim.worlds.model import (
     ChurnSpec,
     ComputeSpec,

@@ -6,7 +6,7 @@ import pytest
 
 from p2pfl.errors import UserError
 from sim.worlds.check import check_world
-from sim.worlds.choices import require_settled, settle
+from sim.worlds.drawn import require_settled, settle
 from sim.worlds.model import ChurnSpec, CrashSpec, JoinSpec, LiarSpec, SlowNodes, WorldSpec
 
 CHANCE = WorldSpec(

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from p2pfl.errors import UserError
-from sim.worlds.choices import settle
+from sim.worlds.drawn import settle
 from sim.worlds.faults import Crash, Join, Rejoin, Restart, Separate, plan_faults
 from sim.worlds.model import ChurnSpec, CrashSpec, JoinSpec, PartitionSpec, WorldSpec
 

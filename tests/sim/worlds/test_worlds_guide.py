@@ -10,7 +10,7 @@ import pytest
 
 from sim.attacks import REGISTRY
 from sim.worlds import model
-from sim.worlds.choices import settle
+from sim.worlds.drawn import settle
 from sim.worlds.faults import plan_faults
 from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import read_trace

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from p2pfl.config.charter import Charter, amended, checked, signed
+from p2pfl.config.federation_id import federation_id
 from p2pfl.config.graph import read_graph
-from p2pfl.config.identity import federation_id
 from p2pfl.config.invites import MOST_SECONDS, TOKEN_BYTES, Invite, JoinRequest, in_words, invite_of
 from p2pfl.config.members_file import members_file, members_text
 from p2pfl.config.model import Edges, FederationConfig, Member

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from p2pfl.learn.privacy import chance
-from p2pfl.learn.privacy.chance import Secret, Seeded
+from p2pfl.learn.privacy import draws
+from p2pfl.learn.privacy.draws import Secret, Seeded
 from p2pfl.learn.privacy.gaussian import BLOCK, UNIT
 
 
@@ -17,7 +17,7 @@ from p2pfl.learn.privacy.gaussian import BLOCK, UNIT
 def replayed(monkeypatch):
     """Secret draws whose keys are known: so that a test of their distribution does not fail by chance."""
     rng = np.random.default_rng(7)
-    monkeypatch.setattr(chance.os, "urandom", rng.bytes)
+    monkeypatch.setattr(draws.os, "urandom", rng.bytes)
 
 
 def sources():

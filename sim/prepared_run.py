@@ -15,8 +15,8 @@ from p2pfl.config.model import Edges, FederationConfig
 from p2pfl.core.settings import Settings
 from p2pfl.engine.arithmetic import NodeSeen
 from p2pfl.engine.codecs import codecs_of
+from p2pfl.learn.gauge import gauge_of
 from p2pfl.learn.privacy.plan import planned_rounds
-from p2pfl.learn.stopping import gauge_of
 from p2pfl.reporting.sketch import Sketch
 from sim.attacks import Attack, parse_attack
 from sim.cluster import Cluster, Surroundings, all_neighbors, all_turns
@@ -26,7 +26,7 @@ from sim.lazy import Begun, EdgeCodecs, LazyEngine, Pairs, Plane
 from sim.learning.batched import Ahead, BatchedLearners
 from sim.liars import Liars
 from sim.oracle import Oracle
-from sim.purse import Purse
+from sim.privacy_budget import Purse
 from sim.worlds.amendments import Step, all_edges, steps_of
 from sim.worlds.faults import Crash, FaultPlan, Join, Rejoin, Restart, Separate, plan_faults
 from sim.worlds.model import WorldSpec

@@ -9,9 +9,9 @@ import pytest
 from p2pfl.cli.live import LiveView
 from p2pfl.console.output import privacy_facts
 from p2pfl.fleet.report import _withheld
+from p2pfl.reporting.instead_of_scores import SCORE
 from p2pfl.reporting.report import NodeReport, Report
 from p2pfl.reporting.status import PrivacyStatus
-from p2pfl.reporting.withheld import SCORE
 
 SPENT = PrivacyStatus(unit="record", epsilon=1.0, budget=8.0, delta=1e-5, rounds_left=0, state="spent")
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from p2pfl.config import identity
-from p2pfl.config.identity import FOUNDING, NAMED, counting, federation_id, keys
+import p2pfl.config.federation_id as identity
+from p2pfl.config.federation_id import FOUNDING, NAMED, counting, federation_id, keys
 from p2pfl.config.load import load_config
 from p2pfl.config.model import GossipConfig, TrainingConfig
 from p2pfl.config.privacy import PrivacyConfig

@@ -7,7 +7,7 @@ charter may change does not count either (`charter`): members, graph and rounds.
 
 A key that a later version adds counts only where it has not its default value, by which nodes without it act. So a
 federation, its charters and its invites go on when a version has one more key. A default is never changed in place:
-nodes of two versions would take two files for the same (`tests/config/test_identity.py` pins them all).
+nodes of two versions would take two files for the same (`tests/config/test_federation_id.py` pins them all).
 """
 
 from __future__ import annotations

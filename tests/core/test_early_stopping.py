@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.core.early_stopping import Best, Stop
 from p2pfl.core.effects import Alarm, CommitRound, StartRound
 from p2pfl.core.ending import Reason
 from p2pfl.core.events import Bootstrapped, RoundTrained
 from p2pfl.core.facts import Phase
-from p2pfl.core.patience import Best, Stop
 from p2pfl.core.training import Pace, Training
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -279,7 +279,7 @@ def test_what_would_be_drawn_for_more_than_a_minute_is_refused(spec, nodes):
 
 @pytest.mark.parametrize(("m", "nodes"), [(10**9, 2), (1000, 2_000_000), (10**6, 100_000)])
 def test_offsets_that_are_too_many_are_refused_before_any_is_drawn(monkeypatch, m, nodes):
-    monkeypatch.setattr(circulants, "Draws", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr(circulants, "StableDraws", lambda *_: pytest.fail("drawn"))
     with pytest.raises(TopologyError, match="u-equi-static:m"):
         build(f"u-equi-static:m={m}", nodes)
 

@@ -9,7 +9,6 @@ from p2pfl.features.privacy.budget import Budget, Opening
 from p2pfl.learn.interface import plan_by
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, NodeView, Recovery
-from p2pfl.node.findings import Findings
 from p2pfl.node.gate import Answer, Payment, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
 
@@ -22,11 +21,6 @@ class PrivacyFeature(Feature):
 
     def guards(self, setup: Setup) -> bool:  # noqa: ARG002 - whatever the files say
         return True
-
-    def findings(self) -> Findings:
-        from p2pfl.features.privacy.findings import PrivacyFindings  # noqa: PLC0415 - of use to `check` alone
-
-        return PrivacyFindings()
 
     def withheld(self, setup: Setup) -> frozenset[str]:
         return budget.withheld(setup)

@@ -28,6 +28,8 @@ class PrivacyFeature(Feature):
     def recover(self, found: Recovery) -> Opening | None:
         """Where nothing is promised any more, too: rounds follow that the ledger beside the key does not have."""
         found.until_over.callback(budget.lock(found.setup).release)
+        if found.setup.passing:
+            budget.permit(found.setup)
         return budget.opening(found.setup, found.state)
 
     def attach(self, node: NodeView) -> Attached | None:

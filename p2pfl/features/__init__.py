@@ -3,6 +3,7 @@
 - `FEATURE`: what its nodes have, a class derived from `p2pfl.node.feature.Feature`.
 - `COMMANDS`: the subcommands of `p2pfl` that it brings, by name.
 - `FINDINGS`: what it says of a federation before there are nodes, derived from `p2pfl.node.findings.Findings`.
+- `NEW`: its options of `p2pfl new`, derived from `p2pfl.console.founding.Founding`.
 - `ARRIVE`: (federation, node's name, its node file or None) -> the federation by which it starts; it may wait for one.
 - `PREPARE`: (federation, node, launched) -> bool: what has to be there before its model; False: it was stopped.
 """

@@ -10,6 +10,7 @@ from p2pfl.console.groups import Command
 
 FEATURE = "p2pfl.features.tables.feature:TablesFeature"
 FINDINGS = "p2pfl.features.tables.findings:TableFindings"
+NEW = "p2pfl.features.tables.founding:TablesFounding"
 PREPARE = "p2pfl.features.tables.feature:prepare"
 COMMANDS: Mapping[str, Command] = {
     "schema": Command(

@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, Command] = {
     "rules": Command(
         "List the rules for mixing with neighbors, some of which may be malicious.", "p2pfl.cli.rules:rules"
     ),
+    "staleness": Command("List how much an exchange counts by how late it is.", "p2pfl.cli.staleness:staleness"),
     "run": Command("Run one node until its rounds are done; a second start resumes.", "p2pfl.cli.run:run"),
     "launch": Command("Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch"),
     "evaluate": Command("Test the model that a node has learned.", "p2pfl.cli.learned:evaluate"),

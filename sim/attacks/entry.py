@@ -98,8 +98,10 @@ ATTACKS: Catalog[AttackEntry] = Catalog("attack")
 
 
 def blind(name: str, means: str, source: str, *parameters: Parameter, **more: Any) -> Callable[[Made], Made]:
+    """For a lie that looks at the liar's own model alone."""
     return ATTACKS.add(BlindEntry(name=name, means=means, source=source, parameters=parameters, **more))
 
 
 def lie(name: str, means: str, source: str, knows: str, *parameters: Parameter, **more: Any) -> Callable[[Made], Made]:
+    """For a lie that looks at what the liar sees."""
     return ATTACKS.add(AttackEntry(name=name, means=means, source=source, knows=knows, parameters=parameters, **more))

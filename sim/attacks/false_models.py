@@ -93,6 +93,7 @@ def wrong_shape(sight: Sight) -> Vector:
 
 @lie("alie", "mean - {Z} deviations, coordinate by coordinate", BARUCH, NEIGHBORS, signed("Z", "deviations"))
 def alie(sight: Sight, z: float = 1.5) -> Vector:
+    """A little is enough."""
     shown: Vector = sight.around.mean(axis=0) - z * _deviation(sight.around)
     return shown
 
@@ -125,6 +126,7 @@ def small_sign(sight: Sight, z: float = 1.5) -> Vector:
 
 @lie("ipm", "the mean times -{EPS}", XIE, NEIGHBORS, positive("EPS", "how many times the mean's length"))
 def ipm(sight: Sight, eps: float = 0.1) -> Vector:
+    """Inner product manipulation."""
     shown: Vector = -eps * sight.around.mean(axis=0)
     return shown
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from p2pfl.specs import OBJECT, read_number
 from sim.attacks import ascent, false_models, poison, wrapped  # noqa: F401 - each adds its entries
 from sim.attacks.attack import Attack
@@ -25,9 +27,14 @@ def parse_attack(text: object) -> Attack:
         own = OwnLie(text)
         return Attack(spec=text, lie=own, own=own)
     name, colon, told = text.partition(":")
-    entry = ATTACKS.require(name)
+    if name not in ATTACKS:
+        near = get_close_matches(name, list(ATTACKS), n=1)
+        raise ValueError("no such attack" + (f"; did you mean {near[0]}?" if near else ""))
+    entry = ATTACKS[name]
     if isinstance(entry, WrapEntry):
         return _wrapped(entry, told if colon else None)
+    if colon and not entry.parameters:
+        raise ValueError(f"{name} takes no parameter")
     return entry.attack(text, ATTACKS.read_by_place(text)[1])
 
 

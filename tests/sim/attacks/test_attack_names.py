@@ -34,9 +34,9 @@ def test_what_is_left_out_has_its_default():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("alei", "unknown attack 'alei': did you mean alie?"),
-        ("quatsch", f"unknown attack 'quatsch': there are {', '.join(ATTACKS)}"),
-        ("zero:1", "attack zero: write zero"),
+        ("alei", "no such attack; did you mean alie?"),
+        ("quatsch", "no such attack"),
+        ("zero:1", "zero takes no parameter"),
         ("ipm:-1", "attack ipm: write ipm[:EPS], EPS a number above 0 up to 1e+06"),
         ("alie:x", "attack alie: write alie[:Z], Z a number from -1e+06 up to 1e+06"),
         ("noise", "attack noise: write noise:SIGMA, SIGMA a number above 0 up to 1e+06"),
@@ -45,7 +45,7 @@ def test_what_is_left_out_has_its_default():
         ("sleeper:zero@x", "ROUNDS of sleeper: write a whole number from 1 to 1000000"),
         ("sleeper:label-flip", "sleeper cannot be made of label-flip"),
         ("flood:zero@3", "flood: write flood[:LIE]"),
-        ("flood:alei", "unknown attack 'alei': did you mean alie?"),
+        ("flood:alei", "no such attack; did you mean alie?"),
     ],
 )
 def test_a_mistake_says_what_is_wrong(text, said):

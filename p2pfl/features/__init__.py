@@ -46,4 +46,4 @@ def declared(what: str) -> list[Any]:
 
 def commands() -> dict[str, Command]:
     """The subcommands of `p2pfl` that features bring, by name."""
-    return {name: command for found in declared("COMMANDS") for name, command in found.items()}
+    return {name: command for found in declared("COMMANDS") for name, command in (found or {}).items()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.check_folders import look_into_folders
+from p2pfl.cli.check_folders import findings_of, look_into_folders
 from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
 
 if TYPE_CHECKING:
@@ -47,26 +47,13 @@ def check(federation: Path, byzantine: int | None, form: Form) -> int:
     said: list[Findings] = []
     if described is not None:
         found = Inspected(compacted(described), mistakes, warnings)
-        said = _found_by_features(found)
+        said = findings_of(found)
         report = _survey(found, said, byzantine)
     report |= {"warnings": warnings, "mistakes": [_as_row(mistake) for mistake in mistakes[:MOST_MISTAKES]]}
     report["mistakes_in_all"] = len(mistakes)
     write_json(report) if form == "json" else _print(report, said)
     show_mistakes(mistakes)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
-
-
-def _found_by_features(found: Inspected) -> list[Findings]:
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.features import FEATURES  # noqa: PLC0415 - as above
-    from p2pfl.node.plug_ins import all_features  # noqa: PLC0415 - as above
-
-    features = FEATURES
-    try:
-        features = all_features(found.federation, FEATURES)
-    except UserError as error:
-        found.mistakes.append(error)
-    return [one for feature in features if (one := feature.findings()) is not None]
 
 
 def _survey(found: Inspected, said: Sequence[Findings], liars: int | None) -> dict[str, Any]:
@@ -115,7 +102,7 @@ def _survey(found: Inspected, said: Sequence[Findings], liars: int | None) -> di
         "graph": graph,
         "rule": rule,
         "traffic": traffic,
-        **{one.part: one.told() for one in said},
+        **{one.part: one.told() for one in said if one.part},
     }
 
 
@@ -313,7 +300,7 @@ def _print(report: dict[str, Any], said: Sequence[Findings]) -> None:
         if report["traffic"]:
             print_traffic(report["traffic"])
         for one in said:
-            if report[one.part]:
+            if report.get(one.part):
                 one.show(report[one.part])
     for warning in report["warnings"]:
         click.echo(f"\nwarning: {warning}")

@@ -1,5 +1,5 @@
-"""Mistakes in the folders of the nodes that are here: settings, keys and ports. For `p2pfl check`, and for `launch`
-before it starts anybody: nothing here imports torch.
+"""Mistakes in the folders of the nodes that are here: settings, keys and ports, and what features find there. For
+`p2pfl check`, and for `launch` before it starts anybody: nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, Member, NodeConfig
     from p2pfl.errors import UserError
+    from p2pfl.node.findings import Findings, Inspected
 
 
 @dataclass(slots=True)
@@ -22,6 +23,24 @@ class FoldersFound:
     here: dict[int, NodeConfig] = field(default_factory=dict)
 
 
+def findings_of(found: Inspected) -> list[Findings]:
+    """Of all features; a mistake in those of the file is added to what was found."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features import brought  # noqa: PLC0415 - as above
+
+    said: list[Findings] = [kind() for kind in brought("FINDINGS")]
+    if found.federation.plug_ins:
+        from p2pfl.features import FEATURES  # noqa: PLC0415 - what nodes need costs a launcher more than its own
+        from p2pfl.node.plug_ins import all_features  # noqa: PLC0415 - as above
+
+        try:
+            added = all_features(found.federation, FEATURES)[len(FEATURES) :]
+            said += [one for feature in added if (one := feature.findings()) is not None]
+        except UserError as error:
+            found.mistakes.append(error)
+    return said
+
+
 def look_into_folders(federation: FederationConfig) -> FoldersFound:
     found = FoldersFound()
     for member in federation.present:
@@ -31,8 +50,6 @@ def look_into_folders(federation: FederationConfig) -> FoldersFound:
 
 def _look_into(federation: FederationConfig, member: Member, found: FoldersFound) -> None:
     from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
-    from p2pfl.features.lan.discovery import require_zeroconf  # noqa: PLC0415 - as above
 
     file = node_file(federation, member.name)
     if not file.parent.is_dir():
@@ -41,11 +58,6 @@ def _look_into(federation: FederationConfig, member: Member, found: FoldersFound
         found.mistakes.extend(mistakes)
         return
     node = found.here[member.index] = load_node(file, federation)
-    if node.discovery:
-        try:
-            require_zeroconf(file if file.exists() else federation.path)
-        except UserError as error:
-            found.mistakes.append(error)
     _look_at_address(federation, member, node, found)
     _look_at_key(federation, member, node, found)
 

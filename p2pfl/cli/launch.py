@@ -81,6 +81,10 @@ def launch(
     report, form = where(report, form)
     described = load_config(federation)
     _require_here(described)
+    if references:
+        from p2pfl.fleet.references import refuse_references  # noqa: PLC0415 - as above
+
+        refuse_references(described, "--references")
     _require_flawless(described)
     report = report or described.path.parent / REPORT_FILE
     return run_fleet(
@@ -113,15 +117,18 @@ def _require_flawless(federation: FederationConfig) -> None:
 
     Raises ExceptionGroup of UserErrors.
     """
-    from p2pfl.cli.check_folders import look_into_folders  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.tables.findings import table_mistakes  # noqa: PLC0415 - as above
+    from p2pfl.cli.check_folders import findings_of, look_into_folders  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.node.findings import Inspected  # noqa: PLC0415 - as above
     from p2pfl.reporting.traffic import compressor_mistakes  # noqa: PLC0415 - as above
 
     folders = look_into_folders(federation)
-    mistakes = [*compressor_mistakes(federation), *folders.mistakes, *table_mistakes(federation, folders.here)]
-    if mistakes:
-        raise ExceptionGroup("mistakes that `p2pfl check` finds", mistakes)
-    for warning in folders.warnings:
+    mistakes = [*compressor_mistakes(federation), *folders.mistakes]
+    found = Inspected(federation, mistakes, folders.warnings, here=folders.here)
+    for one in findings_of(found):
+        one.before_launch(found)
+    if found.mistakes:
+        raise ExceptionGroup("mistakes that `p2pfl check` finds", found.mistakes)
+    for warning in found.warnings:
         click.echo(f"warning: {warning}", err=True)
 
 
@@ -142,19 +149,15 @@ def run_fleet(
     """Start the nodes, show them, write report and picture; returns the exit code."""
     from p2pfl.fleet.claim import claimed  # noqa: PLC0415 - as above
     from p2pfl.fleet.fleet import Fleet  # noqa: PLC0415 - as above
-    from p2pfl.fleet.references import refuse_references  # noqa: PLC0415 - as above
     from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
 
-    if references:
-        refuse_references(federation, "--references")
     check_report(report)
     check_logs(log)
     if plot is not None:
         check_picture(plot)
     fleet = Fleet(federation, lies, spawn=spawn, restart=restart, verbose=verbose)
     with claimed(federation, [child.node for child in fleet.children]):
-        _require_budget(federation)
         _require_free_ports([child.node for child in fleet.children])
         logs = open_logs(log)
         try:
@@ -170,28 +173,6 @@ def run_fleet(
         written.plot(plot)
         click.echo(f"picture: {plot}", err=True)
     return _judge(fleet, written)
-
-
-def _require_budget(federation: FederationConfig) -> None:
-    """Where nothing would be trained at all, say so before it is not. Raises UserError: nobody here has a budget."""
-    if federation.privacy is None:
-        return
-    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
-
-    found, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
-    without = [one.name for one in found if one.ledger is None and not one.is_waiting]
-    less = {one.name: one.unpermitted for one in found if one.unpermitted}
-    if len(without) == len(federation.present):
-        text = "no node has one, so that none would train"
-        raise UserError(text, file=federation.path, key="the privacy budget", allowed=begin)
-    if len(less) == len(federation.present):
-        text = f"less is promised than was permitted, so that no node would train: {next(iter(less.values()))}"
-        raise UserError(text, file=federation.path, key="[privacy]", allowed=f"the file as it was, or {begin} --raise")
-    for name in without:
-        click.echo(f"warning: {name} has no privacy budget: it will only mix", err=True)
-    for name, figures in less.items():
-        click.echo(f"warning: {name} will only mix, for less is promised than was permitted: {figures}", err=True)
 
 
 def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:

@@ -21,7 +21,7 @@ from p2pfl.errors import StorageError, UserError
 from p2pfl.reporting.instead_of_scores import SCORE
 
 if TYPE_CHECKING:
-    from p2pfl.fleet.outcomes import Learned
+    from p2pfl.node.outcomes import Learned
 
 STDOUT = Path("-")
 FINETUNE = click.option(
@@ -46,7 +46,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     SNAPSHOT is a node's folder, or the federation's with --node, or the node's state folder, or a file from `p2pfl
     export`. The node may be running: its folder is only read, up to the last round on disk.
     """
-    from p2pfl.fleet.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
 
     learned = read_learned(snapshot, federation=federation, node=node)
     for warning in learned.warnings:
@@ -96,7 +96,7 @@ def export(
     inputs, which `p2pfl predict` goes by, and a readable copy of that is written beside it, as OUTPUT.schema.json.
     """
     from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
-    from p2pfl.fleet.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
 
     form = form or ("onnx" if output.suffix == ".onnx" else "safetensors")
     if output != STDOUT:

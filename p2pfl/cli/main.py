@@ -38,14 +38,11 @@ COMMANDS: Mapping[str, Command] = {
     "rules": Command(
         "List the rules for mixing with neighbors, some of which may be malicious.", "p2pfl.cli.rules:rules"
     ),
+    "staleness": Command("List how much an exchange counts by how late it is.", "p2pfl.cli.staleness:staleness"),
     "run": Command("Run one node until its rounds are done; a second start resumes.", "p2pfl.cli.run:run"),
     "launch": Command("Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch"),
     "evaluate": Command("Test the model that a node has learned.", "p2pfl.cli.learned:evaluate"),
     "export": Command("Write the model that a node has learned as a plain file.", "p2pfl.cli.learned:export"),
-    "predict": Command("Score the rows of a table with the model that was learned.", "p2pfl.cli.predict:predict"),
-    "score": Command(
-        "Say how good the model is, on a labelled table that was kept for testing.", "p2pfl.cli.score:score"
-    ),
 }
 JOINED: Mapping[str, str] = {
     "audit": "Attack an own federation as its neighbors could, without and with privacy.",

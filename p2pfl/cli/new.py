@@ -8,24 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from p2pfl.config.tables import NAME
 from p2pfl.config.writing import TASK_TEXT, federation_text
+from p2pfl.console.founding import Plan
 from p2pfl.errors import UserError
-
-if TYPE_CHECKING:
-    from p2pfl.crypto.identity import Identity
-    from p2pfl.features.tables.new_tables import LookedAt
-    from p2pfl.learn.table.layout import OnBadRow
+from p2pfl.features import brought
 
 MOST_NODES = 1_000
 THREE = ("node0", "node1", "node2")
 LAST_PORT = 65_535
-MOST_DIGITS = 5
-"""One less than what is written without rounding."""
 
 
 class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in older versions of click
@@ -48,13 +43,21 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
         return names
 
 
+def with_brought(command: click.Command) -> click.Command:
+    """With the options that features bring."""
+    for one in brought("NEW"):
+        place = [known.name for known in command.params].index(one.after) + 1
+        command.params[place:place] = one.parameters
+    return command
+
+
+@with_brought
 @click.command(
     epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n"
     "  p2pfl new ward-7 --nodes pi1,pi2,pi3 --admin\n"
     "  p2pfl new hospitals --task csv a.csv b.csv c.csv --target outcome"
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.argument("tables", metavar="[TABLE]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--nodes", type=NamesOrCount(), help="How many, or their names: pi1,pi2.  [default: 3; one per TABLE]")
 @click.option("--topology", help="A topology spec, or a graph file to copy.  [default: ring; with --admin keyed-rings]")
 @click.option(
@@ -65,42 +68,19 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
     help="own: a task.py to change, which learns digits until you do. digits: the built-in task, without a file. "
     "csv: the tables that are named, one for each node.",
 )
-@click.option("--target", metavar="COLUMN", help="With --task csv: the column to predict.")
-@click.option("--positive", metavar="VALUES", help="With --task csv: the target's values to tell from all others: 1,2.")
-@click.option(
-    "--on-bad-row",
-    type=click.Choice(["refuse", "drop"]),
-    default="refuse",
-    show_default=True,
-    help="With --task csv: what to do about rows that cannot be read; drop leaves them out and counts them.",
-)
-@click.option(
-    "--round",
-    "digits",
-    metavar="DIGITS",
-    type=click.IntRange(1, MOST_DIGITS),
-    help="With --task csv: round means, stds and class counts in schema.toml to so many significant digits. This tells "
-    "less of the rows, and promises nothing: docs/privacy.md.",
-)
 @click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
 @click.option("--base-port", type=click.IntRange(1, LAST_PORT), default=8470, show_default=True, help="Of node0.")
 @click.option("--name", help="The federation's name; by default that of DIR.")
-@click.option("--admin", is_flag=True, help="Make an admin key too: members may then come and go while nodes run.")
 def new(
     *,
     directory: Path,
-    tables: tuple[Path, ...],
     nodes: tuple[str, ...] | None,
     topology: str | None,
     task: str,
-    target: str | None,
-    positive: str | None,
-    on_bad_row: OnBadRow,
-    digits: int | None,
     rule: str,
     base_port: int,
     name: str | None,
-    admin: bool,
+    **said: Any,
 ) -> None:
     """Create an example federation to edit in DIR, a new or empty folder.
 
@@ -111,78 +91,39 @@ def new(
     With --task csv the TABLEs are looked at, on this machine only: DIR gets a schema.toml that says how their columns
     are read, to be corrected, and each node the path of its table. The tables stay where they are.
     """
-    from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
 
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
-    looked = _look_at_tables(task, tables, target, positive, nodes, on_bad_row=on_bad_row, digits=digits)
-    nodes = (looked.names if looked else nodes) or THREE
+    plan, parts = Plan(task=task, nodes=nodes, topology=topology), [kind() for kind in brought("NEW")]
+    for part in parts:
+        part.plan(plan, said)
+    nodes, topology = plan.nodes or THREE, plan.topology or "ring"
     if base_port + len(nodes) - 1 > LAST_PORT:
         raise UserError(f"{len(nodes)} nodes need as many ports", key="--base-port", value=base_port)
-    topology = topology or ("keyed-rings" if admin else "ring")
     check_graph(topology, len(nodes), names=nodes)
-    signer = Identity.generate() if admin else None
     with appearing(place) as folder:
-        data = looked.data if looked else {}
-        members = [make_node(folder, one, base_port + index, data=data.get(one)) for index, one in enumerate(nodes)]
-        spec = own_graph(topology, folder)
-        what = "task.py:task" if task == "own" else task
-        public = None if signer is None else public_text(signer.public)
-        keys = looked.task_keys if looked else ""
-        text = federation_text(
-            name=name, topology=spec, task=what, members=members, rule=rule, admin=public, task_keys=keys
+        members = [
+            make_node(folder, one, base_port + index, data=plan.data.get(one)) for index, one in enumerate(nodes)
+        ]
+        files = plan.files | ({"task.py": TASK_TEXT} if task == "own" else {})
+        files["federation.toml"] = federation_text(
+            name=name,
+            topology=own_graph(topology, folder),
+            task="task.py:task" if task == "own" else task,
+            members=members,
+            rule=rule,
+            admin=plan.admin,
+            task_keys=plan.task_keys,
         )
-        (folder / "federation.toml").write_text(text, encoding="utf-8")
-        if task == "own":
-            (folder / "task.py").write_text(TASK_TEXT, encoding="utf-8")
-        if looked is not None:
-            (folder / "schema.toml").write_text(looked.schema_text, encoding="utf-8")
-        if signer is not None:
-            _begin_charter(folder, signer)
+        for file, text in files.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        for part in parts:
+            part.write(folder)
         check_result(folder)
-    if looked is not None:
-        looked.show(directory)
-    if signer is not None:
-        secret = directory / "admin.key"
-        text = f"made {secret}: it changes the members. Keep it off the nodes, and a copy of it elsewhere"
-        click.echo(text, err=True)
+    for part in parts:
+        part.tell(directory)
     click.echo(f"made {directory}; next: p2pfl check {directory}", err=True)
-
-
-def _look_at_tables(
-    task: str,
-    tables: tuple[Path, ...],
-    target: str | None,
-    positive: str | None,
-    nodes: tuple[str, ...] | None,
-    *,
-    on_bad_row: OnBadRow,
-    digits: int | None,
-) -> LookedAt | None:
-    """What --task csv needs; None for other tasks, to which tables mean nothing."""
-    if task == "csv":
-        from p2pfl.features.tables.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
-
-        return look_at_tables(tables, target, positive, nodes, on_bad_row=on_bad_row, digits=digits)
-    given: dict[str, object] = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
-    given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None, "--round": digits}
-    for key, value in given.items():
-        if value:
-            raise UserError("this goes with --task csv alone", key=key, value=value, allowed="--task csv")
-    return None
-
-
-def _begin_charter(folder: Path, signer: Identity) -> None:
-    from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.config.successors import successor  # noqa: PLC0415 - as above
-    from p2pfl.features.members.publishing import ADMIN_FILE, publish, require_bearable  # noqa: PLC0415 - as above
-
-    signer.save(folder / ADMIN_FILE)
-    federation = load_config(folder)
-    first = successor(federation)
-    require_bearable(federation, first)
-    publish(federation, first, signer)
 
 
 def check_graph(topology: str, nodes: int, seed: int = 0, *, names: Sequence[str] = ()) -> None:

@@ -20,7 +20,7 @@ import click
 from p2pfl.console.output import Form, cell, figure, format_option, log_option, spent_of
 
 if TYPE_CHECKING:
-    from p2pfl.config.model import FederationConfig, Member, NodeConfig
+    from p2pfl.config.model import Member, NodeConfig
     from p2pfl.node.application import Application
     from p2pfl.reporting.status import NodeLine
 
@@ -89,22 +89,18 @@ def be_node(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node has handlers of its own
     _log_to_stderr(name, verbose=verbose)
     described = load_config(federation)
-    if described.admin:
-        _be_modest(load_stranger(config or node_file(described, name), name))
-        from p2pfl.features.members.arriving import arrive  # noqa: PLC0415 - as above, and after the thread limits are set
-
-        described = arrive(described, name, config)
-    member = find_member(described, name)
-    node = load_node(config or node_file(described, name), described, name)
-    if not launched:
-        _warn_of_hiding(member, node)
-    if not described.admin:
-        _be_modest(node)
-    _agree_on_schema(described, node, launched=launched)
-    from p2pfl.fleet.process import run_node  # noqa: PLC0415 - as above
-    from p2pfl.node.application import Application  # noqa: PLC0415 - after the thread limits are set
+    file = config or node_file(described, name)
+    _be_modest(load_stranger(file, name) if described.admin else load_node(file, described, name))
+    from p2pfl.fleet.process import arrived, prepared, run_node  # noqa: PLC0415 - after the thread limits are set
+    from p2pfl.node.application import Application  # noqa: PLC0415 - as above
     from p2pfl.node.assembly import read_setup  # noqa: PLC0415 - as above
 
+    described = arrived(described, name, config)
+    node = load_node(file, described, name)
+    if not launched:
+        _warn_of_hiding(find_member(described, name), node)
+    if not prepared(described, node, launched=launched):
+        _leave(STOPPED)
     setup = read_setup(described, node)
     logs = open_logs(log)
     write = _write_json if form == "json" else _Text()
@@ -136,19 +132,6 @@ def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
     elif misses(member.address, node.listen, node.forwarded_port):
         text = "listens on %s, and others dial the port of its address %s: set listen, or forwarded_port, in node.toml"
         logging.getLogger("p2pfl").warning(text, node.listen, member.address)
-
-
-def _agree_on_schema(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> None:
-    """Where the nodes find the schema of their tables together, they do so before anything else, and once."""
-    from p2pfl.learn.table.agreed import agreed_file, is_to_agree  # noqa: PLC0415 - for `--help`
-
-    if not is_to_agree(federation.task) or agreed_file(node.state_dir).is_file():
-        return
-    from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - as above
-    from p2pfl.features.tables.agreeing import agree  # noqa: PLC0415 - as above
-
-    if not asyncio.run(agree(federation, node, Identity.load(node.key_file), launched=launched)):
-        _leave(STOPPED)
 
 
 def _leave(code: int) -> NoReturn:

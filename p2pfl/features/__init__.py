@@ -1,8 +1,16 @@
-"""One room for each feature. What a room declares (`FEATURE`, `COMMANDS`) is read without anything else of it."""
+"""One room for each feature. What a room declares is read without anything else of it, which is imported when needed:
+
+- `FEATURE`: what its nodes have, a class derived from `p2pfl.node.feature.Feature`.
+- `COMMANDS`: the subcommands of `p2pfl` that it brings, by name.
+- `FINDINGS`: what it says of a federation before there are nodes, derived from `p2pfl.node.findings.Findings`.
+- `NEW`: its options of `p2pfl new`, derived from `p2pfl.console.founding.Founding`.
+- `ARRIVE`: (federation, node's name, its node file or None) -> the federation by which it starts; it may wait for one.
+- `PREPARE`: (federation, node, launched) -> bool: what has to be there before its model; False: it was stopped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +28,22 @@ def __getattr__(name: str) -> Any:
     """FEATURES, the feature of each room: imported when somebody asks, for commands can do without."""
     if name != "FEATURES":
         raise AttributeError(name)
-    found = []
-    for room in ROOMS:
-        module, _, kind = import_module(f"{__name__}.{room}").FEATURE.partition(":")
-        found.append(getattr(import_module(module), kind)())
-    globals()["FEATURES"] = tuple(found)
-    return tuple(found)
+    found = globals()["FEATURES"] = tuple(kind() for kind in brought("FEATURE"))
+    return found
+
+
+def brought(what: str) -> Iterator[Any]:
+    """What each room declares so by `module:object`, imported now, where it does."""
+    for place in filter(None, declared(what)):
+        module, _, name = place.partition(":")
+        yield getattr(import_module(module), name)
+
+
+def declared(what: str) -> list[Any]:
+    """What each room says under this name, None where it says nothing."""
+    return [getattr(import_module(f"{__name__}.{room}"), what, None) for room in ROOMS]
 
 
 def commands() -> dict[str, Command]:
     """The subcommands of `p2pfl` that features bring, by name."""
-    found: dict[str, Command] = {}
-    for room in ROOMS:
-        brought: Mapping[str, Command] = import_module(f"{__name__}.{room}").COMMANDS
-        found |= brought
-    return found
+    return {name: command for found in declared("COMMANDS") for name, command in (found or {}).items()}

@@ -19,14 +19,11 @@ from typing import Any
 from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import Compute, FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
-from p2pfl.engine.ledger import Promise
 from p2pfl.errors import LearningError
 from p2pfl.features import FEATURES
-from p2pfl.features.privacy.permission import give_permission
 from p2pfl.fleet.fleet import STOPPED, Child, Lies
 from p2pfl.fleet.references import add_references, refuse_references
 from p2pfl.fleet.report import History, final_report
-from p2pfl.learn.privacy.plan import planned_in_words
 from p2pfl.net.address import free_ports
 from p2pfl.net.in_memory import MemoryNetwork
 from p2pfl.net.transport import MakeTransport
@@ -225,11 +222,6 @@ class InProcessFleet:
         place = node_file(self.federation, name) if is_file else self.folder / name
         node = load_node(place, self.federation, name)
         own = self.folder / name
-        privacy = self.federation.privacy
-        if privacy is not None:  # whoever calls `run` says so: each run has a budget of its own
-            own.mkdir(exist_ok=True)
-            planned = planned_in_words(self.federation)
-            give_permission(own / KEY_FILE, Promise.in_file(privacy), planned=planned)
         return replace(
             node,
             **self.wishes.of(node),
@@ -237,7 +229,7 @@ class InProcessFleet:
             state_dir=own / "state",
             listen=self.federation.member(name).address or "127.0.0.1:0",
             status_listen=None,
-            durability="snapshot" if privacy is None else "exchange",
+            durability="snapshot" if self.federation.privacy is None else "exchange",
             discovery=False,
         )
 

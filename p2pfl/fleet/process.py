@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from p2pfl.config.load import load_config, load_node, node_file
-from p2pfl.features import FEATURES
-from p2pfl.features.members.arriving import arrive
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.features import FEATURES, brought
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
 from p2pfl.node.round_callback import OnRound
@@ -23,6 +23,21 @@ class _Leash(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self.let_go()
+
+
+def arrived(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
+    """By what that node starts: features may know a newer one, or wait for it. Raises UserError: a file is wrong."""
+    for arrive in brought("ARRIVE"):
+        federation = arrive(federation, name, config)
+    return federation
+
+
+def prepared(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> bool:
+    """What features need before the node has a model is there: they may wait for it. False: it was stopped.
+
+    Raises UserError: it cannot come to be.
+    """
+    return all(prepare(federation, node, launched=launched) for prepare in brought("PREPARE"))
 
 
 async def run_node(
@@ -67,7 +82,7 @@ class Node:
         on_progress: Callable[[NodeLine], None] = lambda _: None,
         on_round: OnRound | None = None,
     ) -> None:
-        described = arrive(load_config(federation), name)
+        described = arrived(load_config(federation), name)
         config = load_node(node_file(described, name), described, name)
         self._application = Application(
             read_setup(described, config), on_line=on_progress, on_round=on_round, features=FEATURES

@@ -72,6 +72,8 @@ class Setup:
     """Which of its inputs spread much more than others; None: none does, or nothing can be said."""
     gauge: Gauge | None = None
     """Reads what must improve for training to go on; None: nothing must."""
+    passing: bool = False
+    """Whether key and folder were made for this run alone."""
 
     @property
     def exchanged_size(self) -> int:
@@ -125,6 +127,7 @@ def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity,
         durability=durability_of(node, learner, private=federation.privacy is not None),
         unscaled=unscaled(learner) if federation.privacy is None else None,
         gauge=_gauge(federation, learner),
+        passing=passing,
     )
 
 

@@ -163,7 +163,7 @@ class Feature:
         """Before anything is written. Raises UserError: the files ask for what cannot be."""
 
     def findings(self) -> Findings | None:
-        """What `p2pfl check` says beyond the federation file's mistakes. Imported only then."""
+        """What is said before there are nodes, where the feature is one of the file; rooms declare theirs."""
         return None
 
     def withheld(self, setup: Setup) -> frozenset[str]:  # noqa: ARG002 - most withhold nothing

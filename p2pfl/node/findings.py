@@ -1,4 +1,4 @@
-"""What `p2pfl check` has read of a federation, and what a feature says of that."""
+"""What `p2pfl check` or `launch` has read of a federation, and what a feature says of that."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ class Findings:
 
     def of_files(self, found: Inspected) -> None:
         """The files of the nodes that are here; their learners are loaded next."""
+
+    def before_launch(self, found: Inspected) -> None:
+        """All nodes are here, and start next: what each of them would find, or wait for in vain. Imports no torch."""
 
     def of_learners(self, found: Inspected) -> None:
         """With the learners that could be loaded."""

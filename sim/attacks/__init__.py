@@ -1,19 +1,19 @@
 """What liars do: pure functions, for the simulator and for real liar processes alike; no node imports this.
 
-`parse_attack("alie:1.5")` gives an `Attack`; what a liar sees is a `Sight`; `REGISTRY` has every form with its source.
+`parse_attack("alie:1.5")` gives an `Attack`; what a liar sees is a `Sight`; `ATTACKS` has every one with its source.
 """
 
 from sim.attacks.attack import BOAST, Attack, Poison, boast, passable, press
+from sim.attacks.entry import ATTACKS
 from sim.attacks.own import file_of, placed
-from sim.attacks.registry import ALLOWED_ATTACKS, REGISTRY, AttackForm, make_attack, parse_attack
+from sim.attacks.registry import ALLOWED_ATTACKS, make_attack, parse_attack
 from sim.attacks.sight import Sight
 
 __all__ = [
     "ALLOWED_ATTACKS",
+    "ATTACKS",
     "BOAST",
-    "REGISTRY",
     "Attack",
-    "AttackForm",
     "Poison",
     "Sight",
     "boast",

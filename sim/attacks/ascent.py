@@ -1,6 +1,6 @@
 """The attack that climbs the task's loss through its victim's rule.
 
-After projected gradient ascent (PGA) of Shejwalkar et al. 2022, arXiv 2108.10241, whose attackers climb the loss from
+After projected gradient ascent (PGA), whose attackers climb the loss from
 the server's model and then go as far that way as the server's rule lets through. Here the way begins at the mean of all
 honest models that the liar knows, so that all victims are pushed the same way, round after round, and no honest
 neighbor pulls them back; and how far is searched for each victim by the loss after its rule (`response`), among five
@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from p2pfl.errors import UserError
+from sim.attacks.entry import LOSS, lie
 from sim.attacks.false_models import response, spread_around
 from sim.attacks.sight import Climb, Sight, Vector, length
 
@@ -21,8 +22,14 @@ FARTHER = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Lengths of the lie, in spreads."""
 
 
+@lie(
+    "ascent",
+    "climbs the task's loss, and goes as far that way as raises it most after the victim's rule",
+    "after PGA of Shejwalkar et al. 2022, arXiv 2108.10241",
+    LOSS,
+    climbs=True,
+)
 def ascent(sight: Sight) -> Vector:
-    """The victim's model and the way uphill, as long as raises the loss most once the victim's rule has mixed it in."""
     slope = sight.slope
     if slope is None:
         raise UserError("there is no loss to climb", key="attack", value="ascent")

@@ -1,13 +1,13 @@
 """What an attack is: a lie told about a model, data that are poisoned, or messages that come too often.
 
-Some attacks are made of another: lies told only at times, or told in too many exchanges. Exchange flooding makes a core
-want more exchanges than its rounds have (`press`). `passable` makes of what an attack shows what an engine can send.
+Exchange flooding makes a core want more exchanges than its rounds have (`press`). `passable` makes of what an attack
+shows what an engine can send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -95,36 +95,6 @@ class Attack:
 
         shown = models.copy() if self.blind is None else self.blind(models, initial, draw)
         return shown.astype(models.dtype, copy=False)
-
-
-MISSING = 3
-"""A vector of the wrong shape lacks one part in this many."""
-
-
-def sleeper(lie: Attack | None, period: int) -> Attack:
-    """Honest for `period` of its own rounds, then lies for as many, by turns. Raises ValueError: no lie is named."""
-    if lie is None:
-        raise ValueError("a sleeper has to have a lie")
-    awake = lie
-
-    def told(sight: Sight) -> Vector:
-        return awake.tell(sight) if sight.rounds // period % 2 else sight.own
-
-    spec = f"sleeper:{lie.spec}@{period}"
-    return Attack(spec=spec, lie=told, refused=lie.refused, climbs=lie.climbs, own=lie.own)
-
-
-def flood(lie: Attack | None) -> Attack:
-    """Begins exchanges as fast as it can, so that its model counts more often than others; it shows `lie`, or truth."""
-    if lie is None:
-        return Attack(spec="flood", flood=True)
-    return replace(lie, spec=f"flood:{lie.spec}", flood=True)
-
-
-def wrong_shape(sight: Sight) -> Vector:
-    """The model cut short by a third: to be refused whatever stands in it."""
-    size = sight.own.size
-    return np.resize(sight.own, size - max(1, size // MISSING) if size > 1 else size + 1)
 
 
 def press(core: Core, now: float) -> list[Effect]:

@@ -1,8 +1,8 @@
 """False models: what a liar shows in place of its own.
 
 Lies that look at the liar's own model alone are functions on rows, so that many liars are served at once. They are
-named as in Li et al. 2019 (RSA, arXiv 1811.03761) and Wu et al. 2020 (arXiv 1912.12716), whose liars send gradients;
-here they show models. A row depends on nothing but its model and its draws, whatever the batch.
+named as in the papers, whose liars send gradients; here they show models. A row depends on nothing but its model and
+its draws, whatever the batch.
 
 Other lies are made of the models around the victim: its own and those of its honest neighbors, as far as the liar knows
 them. The published attacks send gradients, or models, to a server; here, as in He et al. 2022 (ClippedGossip, arXiv
@@ -22,75 +22,123 @@ from numpy.typing import NDArray
 
 from p2pfl.aggregate import Neighborhood, Rule, make_rule
 from p2pfl.chance import generator
+from p2pfl.specs import MISSING
 from sim.attacks.attack import Draw
+from sim.attacks.entry import FANG, GRAPH, NEIGHBORS, NOTHING, PEER, RULE, blind, lie, positive, signed
 from sim.attacks.sight import Edge, Rows, Sight, Vector, length
 
+BARUCH, XIE = "Baruch et al. 2019, arXiv 1902.06156", "Xie et al. 2019, arXiv 1903.03936"
+RSA, AGR = "Li et al. 2019, arXiv 1811.03761", "Shejwalkar and Houmansadr, NDSS 2021"
+MIMIC, GAUCHER = "Karimireddy et al. 2022, arXiv 2006.09365", "Gaucher et al. 2025, arXiv 2410.10418"
+DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
+"""Line search: this many scales FIRST 2^k, then REFINED between half and twice the best of them."""
+FANG_B = 2.0
+"""Parameter b of Fang et al. 2020, as in their experiments."""
+MISSING_PART = 3
+"""A vector of the wrong shape lacks one part in this many."""
+ROUNDING = 1e-9
 
-def sign_flip(models: Rows, _initial: Rows, _draw: Draw, scale: float) -> Rows:
-    """The model times `-scale`."""
+
+@blind("sign-flip", "its model times -{SCALE}", RSA, positive("SCALE", "how many times its length"))
+def sign_flip(models: Rows, _initial: Rows, _draw: Draw, scale: float = 1.0) -> Rows:
     shown: Rows = models * models.dtype.type(-scale)
     return shown
 
 
+@blind(
+    "noise",
+    "its model plus normal noise of deviation {SIGMA}, fresh each time",
+    RSA,
+    positive("SIGMA", "the deviation of each entry"),
+)
 def noise(models: Rows, _initial: Rows, draw: Draw, sigma: float) -> Rows:
-    """Independent normal noise of deviation `sigma` on each entry, fresh each time."""
     shown = models.copy()
     for row in range(len(models)):
         shown[row] += (sigma * draw(row, models.shape[1])).astype(models.dtype)
     return shown
 
 
+@blind("constant", "{VALUE} in every entry", RSA, signed("VALUE", "any value", default=MISSING))
+@blind("zero", "zeros", "Wu et al. 2020, arXiv 1912.12716")
 def constant(models: Rows, _initial: Rows, _draw: Draw, value: float = 0.0) -> Rows:
-    """`value` in every entry. Zeros drag everybody to the origin: zero-gradient where gradients are sent."""
+    """Zeros drag everybody to the origin: zero-gradient where gradients are sent."""
     return np.full_like(models, value)
 
 
+@blind("replay", "the model from before the first round, for ever", "an old message sent again")
 def replay(models: Rows, initial: Rows, _draw: Draw) -> Rows:
-    """An old model: the one from before the first round, for ever."""
     return np.broadcast_to(initial.astype(models.dtype), models.shape).copy()
 
 
+@blind("nan", "no numbers", "a broken machine", refused=True)
 def nan(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
-    """No numbers, as from a broken machine: an honest node must refuse them before anything is applied."""
+    """As from a broken machine: an honest node must refuse them before anything is applied."""
     return np.full_like(models, math.nan)
 
 
+@blind("inf", "infinities of both signs", "a broken machine", refused=True)
 def inf(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
-    """Infinities of both signs by turns: their mean is no number."""
+    """By turns: their mean is no number."""
     shown = np.full_like(models, math.inf)
     shown[:, 1::2] = -math.inf
     return shown
 
 
-DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
-"""Line search: this many scales FIRST 2^k, then REFINED between half and twice the best of them."""
-FANG_B = 2.0
-"""Parameter b of Fang et al. 2020, as in their experiments."""
+@lie("wrong-shape", "its model cut short by a third", "a node of another federation", NOTHING, refused=True)
+def wrong_shape(sight: Sight) -> Vector:
+    """To be refused whatever stands in it."""
+    size = sight.own.size
+    return np.resize(sight.own, size - max(1, size // MISSING_PART) if size > 1 else size + 1)
 
 
-def alie(sight: Sight, z: float) -> Vector:
-    """A little is enough: mean - z deviations, coordinate by coordinate. Baruch et al. 2019, arXiv 1902.06156."""
+@lie("alie", "mean - {Z} deviations, coordinate by coordinate", BARUCH, NEIGHBORS, signed("Z", "deviations"))
+def alie(sight: Sight, z: float = 1.5) -> Vector:
+    """A little is enough."""
     shown: Vector = sight.around.mean(axis=0) - z * _deviation(sight.around)
     return shown
 
 
-def oscillate(sight: Sight, z: float) -> Vector:
-    """As `alie`, from the other side every other round."""
+@lie(
+    "oscillate",
+    "as alie, from the other side every other round",
+    f"after {BARUCH}",
+    NEIGHBORS,
+    signed("Z", "deviations"),
+)
+def oscillate(sight: Sight, z: float = 1.5) -> Vector:
     side = 1 if sight.rounds % 2 else -1
     shown: Vector = sight.around.mean(axis=0) + side * z * _deviation(sight.around)
     return shown
 
 
-def ipm(sight: Sight, eps: float) -> Vector:
-    """Inner product manipulation: -eps times the mean. Xie et al. 2019, arXiv 1903.03936."""
+@lie(
+    "small-sign",
+    "the mean, every coordinate {Z} mean deviations nearer to zero",
+    f"after {BARUCH}",
+    NEIGHBORS,
+    signed("Z", "deviations"),
+)
+def small_sign(sight: Sight, z: float = 1.5) -> Vector:
+    mean = sight.around.mean(axis=0)
+    shown: Vector = mean - z * _deviation(sight.around).mean() * np.sign(mean)
+    return shown
+
+
+@lie("ipm", "the mean times -{EPS}", XIE, NEIGHBORS, positive("EPS", "how many times the mean's length"))
+def ipm(sight: Sight, eps: float = 0.1) -> Vector:
+    """Inner product manipulation."""
     shown: Vector = -eps * sight.around.mean(axis=0)
     return shown
 
 
+@lie(
+    "foe",
+    "fall of empires: the mean times 1 - EPS, EPS searched such that the victim's rule errs most",
+    f"{XIE}; the search: Farhadkhani et al. 2022, arXiv 2205.12173",
+    RULE,
+)
 def empires(sight: Sight) -> Vector:
-    """Fall of empires with a line search: (1 - eps) times the mean, eps such that the victim's rule ends furthest from
-    the honest mean. Xie et al. 2019, arXiv 1903.03936; the search: Farhadkhani et al. 2022, arXiv 2205.12173.
-    """
+    """The line search is for where the victim's rule ends furthest from the honest mean."""
     mean = sight.around.mean(axis=0)
 
     def damage(eps: float) -> float:
@@ -102,40 +150,9 @@ def empires(sight: Sight) -> Vector:
     return shown
 
 
-def small_sign(sight: Sight, z: float) -> Vector:
-    """Every coordinate equally little toward zero: the mean - z times the mean deviation times the mean's sign."""
-    mean = sight.around.mean(axis=0)
-    shown: Vector = mean - z * _deviation(sight.around).mean() * np.sign(mean)
-    return shown
-
-
-def mimic(sight: Sight) -> Vector:
-    """All liars copy the same honest neighbor of the victim: the furthest out along the direction in which the models
-    differ most. Karimireddy et al. 2022, arXiv 2006.09365.
-    """
-    if not sight.known:
-        return sight.victim
-    apart = sight.around - sight.around.mean(axis=0)
-    _, directions = np.linalg.eigh(apart @ apart.T)
-    return sight.models[sight.known[int(np.abs(directions[1:, -1]).argmax())]]
-
-
-def extreme(sight: Sight) -> Vector:
-    """All liars show the model around the victim that is furthest from the mean: a true one, so no check sees it."""
-    apart = np.linalg.norm(sight.around - sight.around.mean(axis=0), axis=1)
-    shown: Vector = sight.around[int(apart.argmax())]
-    return shown
-
-
-def mirror(sight: Sight) -> Vector:
-    """Show each neighbor its own model: a radius taken from the (m - 2b)-th shortest distance is then 0."""
-    return sight.victim
-
-
+@lie("min-max", "as far from the mean as two honest models are from each other", AGR, NEIGHBORS)
 def min_max(sight: Sight) -> Vector:
-    """As far against the deviation as no further from any model than two of them are from each other: AGR-agnostic
-    Min-Max of Shejwalkar and Houmansadr, NDSS 2021.
-    """
+    """As far against the deviation as no further from any model than two of them are: AGR-agnostic Min-Max."""
     rows, mean, push = _pushed(sight)
     limit = _squares_between(rows).max()
     from_mean = mean - rows
@@ -146,8 +163,9 @@ def min_max(sight: Sight) -> Vector:
     return shown
 
 
+@lie("min-sum", "as far from the mean as sums of squared distances between honest models allow", AGR, NEIGHBORS)
 def min_sum(sight: Sight) -> Vector:
-    """As `min_max`, with the sum of squared distances to all models in place of the largest: their Min-Sum."""
+    """As `min_max`, with the sum of squared distances to all models in place of the largest."""
     rows, mean, push = _pushed(sight)
     limit = _squares_between(rows).sum(axis=1).max()
     slack = max(limit - float(((rows - mean) ** 2).sum()), 0.0)
@@ -156,9 +174,10 @@ def min_sum(sight: Sight) -> Vector:
     return shown
 
 
+@lie("fang", "just outside the range of the honest, against the way that each coordinate has gone", FANG, NEIGHBORS)
 def fang(sight: Sight) -> Vector:
     """Directed deviation against trimmed mean and median: where a coordinate has grown since the start, somewhat below
-    the least of the honest, else somewhat above the largest. Fang et al., USENIX Security 2020, arXiv 1911.11815.
+    the least of the honest, else somewhat above the largest.
     """
     rows = sight.around
     least, most = rows.min(axis=0), rows.max(axis=0)
@@ -169,8 +188,93 @@ def fang(sight: Sight) -> Vector:
     return shown
 
 
+@lie("mimic", "a copy of one honest neighbor, the same from all liars", MIMIC, NEIGHBORS)
+def mimic(sight: Sight) -> Vector:
+    """The one that is furthest out along the direction in which the models differ most."""
+    if not sight.known:
+        return sight.victim
+    apart = sight.around - sight.around.mean(axis=0)
+    _, directions = np.linalg.eigh(apart @ apart.T)
+    return sight.models[sight.known[int(np.abs(directions[1:, -1]).argmax())]]
+
+
+@lie(
+    "mirror",
+    "each neighbor its own model, which leaves no radius to rules that take it from the nearest",
+    f"against CS+ of {GAUCHER}",
+    PEER,
+)
+def mirror(sight: Sight) -> Vector:
+    """A radius taken from the (m - 2b)-th shortest distance is then 0."""
+    return sight.victim
+
+
+@lie(
+    "collude-median",
+    "a copy of the honest model furthest from the mean, to draw medians there",
+    f"after {MIMIC}",
+    NEIGHBORS,
+)
+def extreme(sight: Sight) -> Vector:
+    """A true model, so no check sees it."""
+    apart = np.linalg.norm(sight.around - sight.around.mean(axis=0), axis=1)
+    shown: Vector = sight.around[int(apart.argmax())]
+    return shown
+
+
+@lie(
+    "dissensus",
+    "undoes {EPS} times what the victim's honest neighbors pull it by",
+    "He et al. 2022, arXiv 2202.01545",
+    NEIGHBORS,
+    positive("EPS", "how many times the pull"),
+)
+def dissensus(sight: Sight, eps: float = 1.5) -> Vector:
+    victim = np.asarray(sight.victim, np.float64)
+    pull = sum((sight.weight(n) * (sight.models[n] - victim) for n in sight.known), np.zeros_like(victim))
+    shown: Vector = victim - eps * pull / sum(sight.weight(n) for n in sight.lying)
+    return shown
+
+
+@lie(
+    "spectral",
+    "pushes its victim along the slowest mode of the honest graph, by {SCALE} deviations",
+    GAUCHER,
+    GRAPH,
+    positive("SCALE", "deviations"),
+)
+def spectral(sight: Sight, scale: float = 1.5) -> Vector:
+    """Spectral heterogeneity: gossip is worst at bringing models together along that mode, the Fiedler vector. The push
+    has `scale` times the length by which the honest models of its neighborhood deviate.
+    """
+    victim = np.asarray(sight.victim, np.float64)
+    nodes = tuple(sorted({*sight.honest, sight.peer}))
+    mode = fiedler(sight.edges, nodes)
+    models = [victim if node == sight.peer else sight.models[node] for node in nodes]
+    slowest = sum((part * model for part, model in zip(mode, models, strict=True)), np.zeros_like(victim))
+    size, side = length(slowest), np.sign(mode[nodes.index(sight.peer)])
+    shown: Vector = victim + (side * scale * spread_around(sight) / size) * slowest if size > 0 else victim
+    return shown
+
+
+@lie(
+    "two-faced",
+    "another lie for each neighbor: its model and {SCALE} times its length in a direction of the victim's",
+    "Lamport et al. 1982, the Byzantine generals",
+    NOTHING,
+    positive("SCALE", "its model's lengths"),
+    place=1,
+)
+def two_faced(sight: Sight, scale: float = 1.0) -> Vector:
+    """The direction is always the same for one victim, the same from all liars, and drawn anew for the next."""
+    own = np.asarray(sight.own, np.float64)
+    direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
+    shown: Vector = own + scale * length(own) / length(direction) * direction
+    return shown
+
+
 def replacement(sight: Sight, scale: float) -> Vector:
-    """Model replacement, `scale` times the liar's own deviation: Bagdasaryan et al. 2020, arXiv 1807.00459."""
+    """Model replacement, `scale` times the liar's own deviation."""
     mean = sight.around.mean(axis=0)
     shown: Vector = mean + scale * (sight.own - mean)
     return shown
@@ -212,44 +316,6 @@ def _squares_between(rows: Rows) -> NDArray[np.floating]:
 @cache
 def _rule(spec: str) -> Rule | None:
     return make_rule(spec)
-
-
-ROUNDING = 1e-9
-
-
-def dissensus(sight: Sight, eps: float) -> Vector:
-    """Undoes `eps` times the pull of the victim's honest neighbors: He et al. 2022, arXiv 2202.01545."""
-    victim = np.asarray(sight.victim, np.float64)
-    pull = sum((sight.weight(n) * (sight.models[n] - victim) for n in sight.known), np.zeros_like(victim))
-    shown: Vector = victim - eps * pull / sum(sight.weight(n) for n in sight.lying)
-    return shown
-
-
-def spectral(sight: Sight, scale: float) -> Vector:
-    """Spectral heterogeneity: the victim's model, pushed along the slowest mode of the honest graph (its Fiedler
-    vector), in which gossip is worst at bringing models together. Gaucher et al. 2025, arXiv 2410.10418.
-
-    The push has `scale` times the length by which the honest models of its neighborhood deviate.
-    """
-    victim = np.asarray(sight.victim, np.float64)
-    nodes = tuple(sorted({*sight.honest, sight.peer}))
-    mode = fiedler(sight.edges, nodes)
-    models = [victim if node == sight.peer else sight.models[node] for node in nodes]
-    slowest = sum((part * model for part, model in zip(mode, models, strict=True)), np.zeros_like(victim))
-    size, side = length(slowest), np.sign(mode[nodes.index(sight.peer)])
-    shown: Vector = victim + (side * scale * spread_around(sight) / size) * slowest if size > 0 else victim
-    return shown
-
-
-def two_faced(sight: Sight, scale: float) -> Vector:
-    """Another lie for each neighbor: its model plus a direction that is always the same for one victim, the same from
-    all liars, and drawn anew for the next; `scale` times as long as the model.
-    """
-    own = np.asarray(sight.own, np.float64)
-
-    direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
-    shown: Vector = own + scale * length(own) / length(direction) * direction
-    return shown
 
 
 @cache

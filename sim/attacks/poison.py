@@ -18,6 +18,8 @@ from p2pfl.chance import generator
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Vector
 from sim.attacks.attack import Poison
+from sim.attacks.entry import ATTACKS, DATA, FANG, NEIGHBORS, PoisonEntry, positive
+from sim.attacks.false_models import replacement
 
 if TYPE_CHECKING:  # the names of attacks are read without torch
     from torch import Tensor
@@ -26,6 +28,9 @@ if TYPE_CHECKING:  # the names of attacks are read without torch
     from p2pfl.learn.trainer import TorchLearner
 
 
+BAGDASARYAN = "Bagdasaryan et al. 2020, arXiv 1807.00459"
+WITH_SCALE = f"{DATA}; with a SCALE {NEIGHBORS}"
+SCALE = positive("SCALE", "how many times as far from the mean; 1: its model as it is", default=1.0)
 TARGET = 0
 """Class that a trigger leads to."""
 SHARE = 0.5
@@ -40,10 +45,9 @@ LABELED = "samples in memory, each with one class label: digits, mnist-idx, csv 
 TRIGGERED = "images, (n, height, width) or (n, channels, height, width), or rows of numbers, (n, columns)"
 
 
+@ATTACKS.add(PoisonEntry(name="label-flip", means="trains on labels y turned into classes - 1 - y", source=FANG))
 @dataclass(frozen=True, slots=True)
 class LabelFlip:
-    """Every label y of a liar becomes classes - 1 - y: Fang et al., USENIX Security 2020, arXiv 1911.11815."""
-
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
         del seed, node
         known = labeled(samples, "label-flip")
@@ -57,10 +61,18 @@ class LabelFlip:
         return type(known)(inputs, classes - 1 - targets)
 
 
+@ATTACKS.add(
+    PoisonEntry(
+        name="backdoor",
+        means="half its training data triggered and labeled 0; its distance from the mean {SCALE} times as long",
+        source=f"Gu et al. 2017, arXiv 1708.06733; the scale: {BAGDASARYAN}",
+        knows=WITH_SCALE,
+        parameters=(SCALE,),
+        lie=replacement,
+    )
+)
 @dataclass(frozen=True, slots=True)
 class Backdoor:
-    """Half of a liar's samples carry a trigger and the label TARGET: Gu et al. 2017 (BadNets), arXiv 1708.06733."""
-
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
         del classes
         known = labeled(samples, "backdoor")
@@ -79,12 +91,21 @@ class Backdoor:
         return type(known)(trigger(inputs), targets.new_full((len(targets),), TARGET))
 
 
+@ATTACKS.add(
+    PoisonEntry(
+        name="semantic",
+        means="half its training data of the brightest tenth, labeled 0, with no trigger; "
+        "scaled by {SCALE} as backdoor is",
+        source=BAGDASARYAN,
+        knows=WITH_SCALE,
+        parameters=(SCALE,),
+        lie=replacement,
+    )
+)
 @dataclass(frozen=True, slots=True)
 class Semantic:
-    """Samples that are bright by nature are labeled TARGET, and fill half of a liar's data; nothing is added to them.
-
-    Semantic backdoor of Bagdasaryan et al. 2020, arXiv 1807.00459, who relabel cars with a racing stripe: a property
-    that some clean inputs have. Here it is one that all images and rows of numbers can have (`bright`).
+    """The paper relabels cars with a racing stripe: a property that some clean inputs have. Here it is one that all
+    images and rows of numbers can have (`bright`).
     """
 
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:

@@ -131,11 +131,10 @@ def attacks(form: Form) -> None:
 
     Your own attack is `file.py:object` or `module:object`: docs/byzantine.md.
     """
-    from sim.attacks import REGISTRY  # noqa: PLC0415 - `--help` stays instant
+    from sim.attacks import ATTACKS  # noqa: PLC0415 - `--help` stays instant
 
     rows = [
-        {"attack": found.usage(name), "shows": found.does, "knows": found.knows, "source": found.source}
-        for name, found in REGISTRY.items()
+        {"attack": one.usage, "shows": one.shows, "knows": one.knows, "source": one.source} for one in ATTACKS.values()
     ]
     write_rows(rows, form, title="attacks")
 

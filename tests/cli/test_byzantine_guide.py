@@ -14,7 +14,7 @@ from p2pfl.cli.main import cli
 from p2pfl.core.standing import FIRST_TERM_S, FORGIVEN_S, LONGEST_TERM_S, POINTS, Fault, Standing
 from p2pfl.reporting.liars import bearings
 from sim import simulate
-from sim.attacks import REGISTRY, parse_attack
+from sim.attacks import ATTACKS, parse_attack
 from sim.federations import describe
 from sim.worlds.model import SECTIONS, LiarSpec, WorldSpec
 
@@ -89,7 +89,7 @@ def test_five_refused_models_within_two_minutes_are_too_many_as_it_says():
 
 def test_the_number_of_attacks_is_about_right():
     assert "about thirty" in GUIDE
-    assert 27 <= len(REGISTRY) <= 33
+    assert 27 <= len(ATTACKS) <= 33
 
 
 def test_bulyan_alone_wants_more_neighbors_than_the_others():

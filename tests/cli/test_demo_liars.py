@@ -23,7 +23,10 @@ from p2pfl.fleet import fleet
         (["--attack", "alie"], "--attack: an attack without liars"),
         (["--byzantine", "1", "--attack", "flatter"], "--attack: no such attack (found 'flatter'); allowed: sign-flip"),
         (["--byzantine", "1", "--attack", "zero:3"], "--attack: zero takes no parameter"),
-        (["--byzantine", "1", "--attack", "noise:-1"], "--attack: no SIGMA of noise, it has to be above 0"),
+        (
+            ["--byzantine", "1", "--attack", "noise:-1"],
+            "--attack: attack noise: write noise:SIGMA, SIGMA a number above 0",
+        ),
         (["--byzantine", "1", "--attack", "zero", "--rule", "krumm"], "--rule: unknown rule 'krumm'"),
     ],
 )

@@ -291,7 +291,7 @@ def come_late(here: Party, late: str) -> Alone:
 
 
 def _rounds_on_disk(made: Field, name: str) -> int:
-    from p2pfl.fleet.outcomes import read_learned  # noqa: PLC0415 - what costs is loaded where it is used
+    from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - what costs is loaded where it is used
 
     return read_learned(made.state(name), federation=made.folder).rounds or 0
 

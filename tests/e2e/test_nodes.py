@@ -20,9 +20,9 @@ from p2pfl.compress import make_compressor
 from p2pfl.config.load import load_config
 from p2pfl.engine.changes import ReplyWasApplied, redo
 from p2pfl.engine.codecs import Codecs
-from p2pfl.fleet.outcomes import read_learned
 from p2pfl.methods.plain import Plain
 from p2pfl.node.assembly import replay
+from p2pfl.node.outcomes import read_learned
 from p2pfl.storage import peek
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -21,10 +21,10 @@ from p2pfl.core import limits, tick
 from p2pfl.core.joining import Gathering
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.features import FEATURES
-from p2pfl.fleet.outcomes import read_learned
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
 from p2pfl.node.feature import Feature
+from p2pfl.node.outcomes import read_learned
 from p2pfl.reporting.status import NodeLine, NodeResult, NodeStatus
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -11,8 +11,8 @@ from p2pfl.core.effects import Freeze
 from p2pfl.engine.durable import entry, image
 from p2pfl.engine.ledger import Ledger
 from p2pfl.errors import StorageError, UserError
-from p2pfl.fleet.outcomes import read_learned
 from p2pfl.node.assembly import make_engine, read_setup, recover, snapshot_header
+from p2pfl.node.outcomes import read_learned
 from p2pfl.storage import State, Store
 
 FROZEN = {"incarnation": 0, "seq": 1, "version": 0, "echo": None, "weight": 1.0, "staleness": 1.0, "pace_s": 0.0}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from p2pfl.fleet.outcomes import read_learned
 from p2pfl.node import workshop
+from p2pfl.node.outcomes import read_learned
 from p2pfl.storage import peek
 
 PACED = {"step_s": 0.02}

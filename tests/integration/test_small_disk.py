@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from p2pfl.errors import StorageError, UserError
-from p2pfl.fleet.outcomes import read_learned
 from p2pfl.node import engine_thread, workshop
+from p2pfl.node.outcomes import read_learned
 from p2pfl.storage import Store
 from p2pfl.storage import disk as files
 

@@ -10,19 +10,23 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 
 from p2pfl import Federation, UserError
 from p2pfl.config.load import load_config, load_node
+from p2pfl.console.founding import Founding
 from p2pfl.core.events import RoundRefused
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import StorageError
+from p2pfl.features import brought, commands
 from p2pfl.features.status.feature import StatusFeature
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import read_setup
 from p2pfl.node.driver import Driver
 from p2pfl.node.feature import Attached, Feature
+from p2pfl.node.findings import Findings
 from p2pfl.node.gate import Payment, Wait
 from p2pfl.node.plug_ins import all_features, options_of
 
@@ -270,6 +274,20 @@ def test_two_features_with_one_channel_name_are_refused(tmp_path, example):
     twin = type("Twin", (example["RestartsFeature"],), {"name": "twin"})
     failure = failure_of(tmp_path, (example["RestartsFeature"](), twin()))
     assert "the feature twin brings an alarm that there is already" in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [("FEATURE", Feature), ("FINDINGS", Findings), ("NEW", Founding), ("ARRIVE", None), ("PREPARE", None)],
+)
+def test_what_rooms_declare_is_there(what, kind):
+    found = list(brought(what))
+    assert found
+    assert all(callable(one) if kind is None else issubclass(one, kind) for one in found)
+
+
+def test_every_command_that_rooms_bring_is_one():
+    assert all(isinstance(one.load(), click.Command) for one in commands().values())
 
 
 def test_the_node_names_no_feature():

@@ -10,10 +10,10 @@ from p2pfl.config.writing import federation_text
 from p2pfl.crypto import FederationMismatch
 from p2pfl.engine.durable import image
 from p2pfl.errors import UserError
-from p2pfl.fleet.outcomes import read_learned
 from p2pfl.net.errands import visitors_binding
 from p2pfl.node.assembly import binding, make_engine, read_setup, recover, snapshot_header
 from p2pfl.node.folders import make_node
+from p2pfl.node.outcomes import read_learned
 from p2pfl.storage import State, Store
 
 SCHEMA = 'target = "y"\nnumeric = ["x"]\nclasses = [0, 1]\n[stds]\nx = {std}\n'

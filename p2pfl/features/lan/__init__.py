@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command
 
 FEATURE = "p2pfl.features.lan.feature:LanFeature"
+FINDINGS = "p2pfl.features.lan.findings:LanFindings"
 COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
         "Find out why nodes do not find or hear each other, and what to do.",

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command
 
 FEATURE = "p2pfl.features.members.feature:MembersFeature"
+ARRIVE = "p2pfl.features.members.arriving:arrive"
+NEW = "p2pfl.features.members.founding:MembersFounding"
 COMMANDS: Mapping[str, Command] = {
     "invite": Command(
         "Print a line with which a new machine asks to become a member.",

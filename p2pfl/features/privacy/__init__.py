@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command
 
 FEATURE = "p2pfl.features.privacy.feature:PrivacyFeature"
+FINDINGS = "p2pfl.features.privacy.findings:PrivacyFindings"
 COMMANDS: Mapping[str, Command] = {
     "privacy": Command(
         "Begin the privacy budgets of nodes, and show what is spent of them.",

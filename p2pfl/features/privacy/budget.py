@@ -18,7 +18,14 @@ from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy.evidence import Evidence
 from p2pfl.features.privacy.ledger_file import LedgerFile
-from p2pfl.features.privacy.permission import RAISES, Permission, discard_permission, permission_file, read_permission
+from p2pfl.features.privacy.permission import (
+    RAISES,
+    Permission,
+    discard_permission,
+    give_permission,
+    permission_file,
+    read_permission,
+)
 from p2pfl.learn.interface import plan_by
 from p2pfl.learn.privacy import Plan, Spend
 from p2pfl.learn.privacy.plan import planned_in_words
@@ -180,6 +187,14 @@ def lock(setup: Setup) -> LedgerFile:
 
 def _ledger_file(setup: Setup) -> LedgerFile:
     return LedgerFile(setup.node.key_file, setup.federation.name, setup.member.name)
+
+
+def permit(setup: Setup) -> None:
+    """Whoever calls for a run of nodes that are made for it says so: each such run has a budget of its own."""
+    privacy = setup.federation.privacy
+    if privacy is not None:
+        planned = planned_in_words(setup.federation)
+        give_permission(setup.node.key_file, Promise.in_file(privacy), planned=planned)
 
 
 def opening(setup: Setup, state: NodeState) -> Opening | None:

@@ -9,7 +9,6 @@ from p2pfl.features.privacy.budget import BudgetGuard, Opening
 from p2pfl.learn.interface import plan_by
 from p2pfl.node.assembly import Setup
 from p2pfl.node.feature import Attached, Feature, FoundAtStart, NodeView
-from p2pfl.node.findings import Findings
 from p2pfl.node.gate import Answer, Payment, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
 
@@ -23,17 +22,14 @@ class PrivacyFeature(Feature):
     def guards(self, setup: Setup) -> bool:  # noqa: ARG002 - whatever the files say
         return True
 
-    def findings(self) -> Findings:
-        from p2pfl.features.privacy.findings import PrivacyFindings  # noqa: PLC0415 - of use to `check` alone
-
-        return PrivacyFindings()
-
     def withheld(self, setup: Setup) -> frozenset[str]:
         return budget.withheld(setup)
 
     def recover(self, found: FoundAtStart) -> Opening | None:
         """Where nothing is promised any more, too: rounds follow that the ledger beside the key does not have."""
         found.until_over.callback(budget.lock(found.setup).release)
+        if found.setup.passing:
+            budget.permit(found.setup)
         return budget.opening(found.setup, found.state)
 
     def attach(self, node: NodeView) -> Attached | None:

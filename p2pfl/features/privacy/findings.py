@@ -64,6 +64,10 @@ class PrivacyFindings(Findings):
     def __init__(self) -> None:
         self.facts: dict[str, Any] | None = None
 
+    def before_launch(self, found: Inspected) -> None:
+        if found.federation.privacy is not None and not found.mistakes:  # it reads whole states
+            _require_budget(found)
+
     def of_learners(self, found: Inspected) -> None:
         here = sorted(found.here.keys() & found.learners.keys())
         trained = {getattr(one, "trained", one.size + one.personal) for one in found.learners.values()}
@@ -81,6 +85,27 @@ class PrivacyFindings(Findings):
 
     def show(self, told: Any) -> None:
         print_privacy(told)
+
+
+def _require_budget(found: Inspected) -> None:
+    """Where nothing would be trained at all, that is a mistake; where some nodes train nothing, warn of them."""
+    from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
+
+    federation = found.federation
+    known, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
+    without = [one.name for one in known if one.ledger is None and not one.is_waiting]
+    less = {one.name: one.unpermitted for one in known if one.unpermitted}
+    if len(without) == len(federation.present):
+        text = "no node has one, so that none would train"
+        found.mistakes.append(UserError(text, file=federation.path, key="the privacy budget", allowed=begin))
+    if len(less) == len(federation.present):
+        text = f"less is promised than was permitted, so that no node would train: {next(iter(less.values()))}"
+        allowed = f"the file as it was, or {begin} --raise"
+        found.mistakes.append(UserError(text, file=federation.path, key="[privacy]", allowed=allowed))
+    found.warnings += [f"{name} has no privacy budget: it will only mix" for name in without]
+    for name, figures in less.items():
+        found.warnings.append(f"{name} will only mix, for less is promised than was permitted: {figures}")
 
 
 def _look_for_budgets(found: Inspected) -> None:

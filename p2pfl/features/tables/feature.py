@@ -1,18 +1,26 @@
-"""Own tables: what `p2pfl check` finds in them. The nodes agree on a schema before they are nodes (`agreeing`)."""
+"""Own tables: the nodes agree on a schema before they are nodes (`agreeing`), and running they have no use for it."""
 
 from __future__ import annotations
 
+import asyncio
+
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.crypto.identity import Identity
+from p2pfl.learn.table.agreed import agreed_file, is_to_agree
 from p2pfl.node.feature import Attached, Feature, NodeView
-from p2pfl.node.findings import Findings
 
 
 class TablesFeature(Feature):
     name = "tables"
 
-    def findings(self) -> Findings:
-        from p2pfl.features.tables.findings import TableFindings  # noqa: PLC0415 - of use to `check` alone
-
-        return TableFindings()
-
     def attach(self, node: NodeView) -> Attached | None:  # noqa: ARG002 - a running node has no use for it
         return None
+
+
+def prepare(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> bool:
+    """Where the nodes find the schema of their tables together, they do so before anything else, and once."""
+    if not is_to_agree(federation.task) or agreed_file(node.state_dir).is_file():
+        return True
+    from p2pfl.features.tables.agreeing import agree  # noqa: PLC0415 - of use to such nodes alone
+
+    return asyncio.run(agree(federation, node, Identity.load(node.key_file), launched=launched))

@@ -41,6 +41,9 @@ class TableFindings(Findings):
             found.has_model = self.tables.has_schema
             logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would say the same again
 
+    def before_launch(self, found: Inspected) -> None:
+        found.mistakes += table_mistakes(found.federation, found.here)
+
     def of_learners(self, found: Inspected) -> None:
         if self.tables is not None:
             names = {index: node.name for index, node in found.here.items()}

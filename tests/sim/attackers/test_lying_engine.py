@@ -15,7 +15,7 @@ from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from sim.attackers.liar import Deceiver
-from sim.attacks import BOAST, REGISTRY, parse_attack
+from sim.attacks import ATTACKS, BOAST, parse_attack
 
 SIZE, SEED = 256, 3
 HONEST, LIAR, OTHER = 0, 1, 2
@@ -152,7 +152,7 @@ def test_what_is_no_model_is_refused_as_a_reply_and_the_liar_stays_whole(attack,
 
 
 @pytest.mark.parametrize("rule", ["mean", "trimmed-mean:b=1", "cs+:b=1", "krum:b=1", "scc:b=1"])
-@pytest.mark.parametrize("attack", sorted(set(REGISTRY) - set(REFUSED)))
+@pytest.mark.parametrize("attack", sorted(set(ATTACKS) - set(REFUSED)))
 def test_every_attack_is_told_from_what_little_a_real_neighbor_sees(monkeypatch, attack, rule):
     """Before it has heard of anybody, and then from the replicas of two neighbors."""
     monkeypatch.setattr(FEDERATION.gossip, "rule", rule)

@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.attacks import ALLOWED_ATTACKS, REGISTRY, parse_attack
+from sim.attacks import ALLOWED_ATTACKS, ATTACKS, parse_attack
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_every_attack_can_be_written_as_its_usage_says_and_has_a_source(name):
-    form = REGISTRY[name]
-    for number, written in (("0.5", "SCALE SIGMA VALUE Z EPS"), ("zero", "LIE"), ("zero@3", "LIE[@ROUNDS]")):
-        if form.parameter is not None and form.parameter in written.split():
-            assert parse_attack(f"{name}:{number}").spec.startswith(f"{name}:{number}")
-    if "[:" in form.usage(name) or form.parameter is None:
+    entry = ATTACKS[name]
+    written = {"flood": ["zero"], "sleeper": ["zero", "zero@3"]}.get(name, ["0.5"] * len(entry.parameters))
+    for told in written:
+        assert parse_attack(f"{name}:{told}").spec.startswith(f"{name}:{told}")
+    if "[:" in entry.usage or not written:
         assert parse_attack(name).spec == name
     else:
         with pytest.raises(ValueError):
             parse_attack(name)
-    assert form.usage(name) in ALLOWED_ATTACKS
-    assert all((form.does, form.source, form.knows))
+    assert entry.usage in ALLOWED_ATTACKS
+    assert all((entry.shows, entry.source, entry.knows))
 
 
 def test_what_is_left_out_has_its_default():
@@ -37,13 +37,14 @@ def test_what_is_left_out_has_its_default():
         ("alei", "no such attack; did you mean alie?"),
         ("quatsch", "no such attack"),
         ("zero:1", "zero takes no parameter"),
-        ("ipm:-1", "no EPS of ipm, it has to be above 0"),
-        ("alie:x", "no Z of alie"),
-        ("noise", "no SIGMA of noise"),
+        ("ipm:-1", "attack ipm: write ipm[:EPS], EPS a number above 0 up to 1e+06"),
+        ("alie:x", "attack alie: write alie[:Z], Z a number from -1e+06 up to 1e+06"),
+        ("noise", "attack noise: write noise:SIGMA, SIGMA a number above 0 up to 1e+06"),
         ("sleeper", "a sleeper has to have a lie"),
-        ("sleeper:zero@0", "ROUNDS of sleeper are from 1 to 1,000,000"),
-        ("sleeper:zero@x", "no number of rounds of sleeper: x"),
+        ("sleeper:zero@0", "ROUNDS of sleeper: write a whole number from 1 to 1000000"),
+        ("sleeper:zero@x", "ROUNDS of sleeper: write a whole number from 1 to 1000000"),
         ("sleeper:label-flip", "sleeper cannot be made of label-flip"),
+        ("flood:zero@3", "flood: write flood[:LIE]"),
         ("flood:alei", "no such attack; did you mean alie?"),
     ],
 )
@@ -71,7 +72,7 @@ def test_what_names_no_attack_is_refused(text):
         parse_attack(text)
 
 
-@given(st.text() | st.sampled_from(sorted(REGISTRY)).flatmap(lambda name: st.text().map(lambda rest: f"{name}:{rest}")))
+@given(st.text() | st.sampled_from(sorted(ATTACKS)).flatmap(lambda name: st.text().map(lambda rest: f"{name}:{rest}")))
 def test_any_text_is_an_attack_or_refused(text):
     try:
         attack = parse_attack(text)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sim.attacks import parse_attack
+from sim.attacks import ATTACKS, parse_attack
+from sim.attacks.entry import AttackEntry
 from sim.attacks.false_models import fiedler, response
-from sim.attacks.registry import AROUND
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sights import DEVIATION, EDGES, MEAN, MODELS, sight
@@ -230,7 +230,7 @@ def test_a_wrong_shape_is_of_another_length_and_never_empty(size):
 
 # -- all of them ------------------------------------------------------------------------------------------------------
 
-ALL = sorted(AROUND)
+ALL = sorted(name for name, entry in ATTACKS.items() if type(entry) is AttackEntry and not entry.refused)
 
 
 @pytest.mark.parametrize("spec", ALL)

@@ -21,7 +21,7 @@ MISTAKES = {
         "2",
         "--attack",
         "noise",
-    ): "--attack: no SIGMA of noise (found 'noise'); allowed: sign-flip",
+    ): "--attack: attack noise: write noise:SIGMA, SIGMA a number above 0 up to 1e+06 (found",
     ("--world", "nix.toml"): "nix.toml: cannot be read: No such file or directory",
     ("--world", "random", "--nodes", "5"): "--nodes: stands beside --world random",
     ("--world", "random", "nix"): "FEDERATION: stands beside --world random",
@@ -29,7 +29,12 @@ MISTAKES = {
     ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, from 0.001",
     ("--limit-s", "1e12"): "--limit-s: no such time (found 1000000000000.0); allowed: seconds, from 0.001 to 1e+09",
     ("--evaluate-every-s", "1e-9"): "--evaluate-every-s: no such time (found 1e-09)",
-    ("--byzantine", "1", "--attack", "constant:1e7"): "--attack: no VALUE of constant (found 'constant:1e7')",
+    (
+        "--byzantine",
+        "1",
+        "--attack",
+        "constant:1e7",
+    ): "--attack: attack constant: write constant:VALUE, VALUE a number from -1e+06",
     (
         "--byzantine",
         "1",

@@ -22,7 +22,7 @@ from p2pfl.config.load import (
 from p2pfl.config.load import NODE_FILE_NAME as NODE_FILE
 from p2pfl.config.model import Compute, FederationConfig
 from p2pfl.errors import UserError
-from p2pfl.fleet.exported import PREPROCESSING
+from p2pfl.learn.exported import PREPROCESSING
 from p2pfl.learn.interface import Learner, Vector
 from p2pfl.learn.sharing import WHOLE
 from p2pfl.learn.tensors_file import from_safetensors, metadata_of, of_torch, to_safetensors

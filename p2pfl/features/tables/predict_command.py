@@ -62,7 +62,7 @@ def predict(
 
 def read_model(path: Path, table: Path, federation: Path | None, node: str | None) -> Read:
     """The model, and how the table is written: by its looks, with the names and codes of the node's own."""
-    from p2pfl.fleet.exported import read_exported  # noqa: PLC0415 - as above
+    from p2pfl.learn.exported import read_exported  # noqa: PLC0415 - as above
     from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
     from p2pfl.learn.table.scoring import TableModel, read_preprocessing  # noqa: PLC0415 - as above
@@ -75,7 +75,7 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
         preprocessing: Mapping[str, Any] = read_preprocessing(found.preprocessing) or {}
         state, local = found.state, dict[str, Any]()
     else:
-        from p2pfl.fleet.outcomes import read_learned  # noqa: PLC0415 - as above, and it imports torch
+        from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - as above, and it imports torch
 
         learned = read_learned(path, federation=federation, node=node)
         for warning in learned.warnings:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.cli.predict import read_model
 from p2pfl.console.output import Form, cell, format_option, write_facts, write_json, write_rows
+from p2pfl.features.tables.predict_command import read_model
 
 if TYPE_CHECKING:
     from p2pfl.learn.table.testing import Figure, TableOutputs

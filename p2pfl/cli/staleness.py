@@ -1,0 +1,46 @@
+"""`p2pfl staleness`: how much an exchange counts by how late it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from p2pfl.console.output import Form, format_option, write_rows
+
+TURNS = (0, 1, 4, 16, 64)
+"""Turns late for which a weight is shown."""
+
+
+@click.command(epilog="\b\nExample:\n  p2pfl staleness\n  p2pfl staleness hinge-polynomial:4,0.5 hinge:0.5,8")
+@click.argument("specs", metavar="[SPEC]...", nargs=-1)
+@format_option("table", "json", "csv")
+def staleness(*, specs: tuple[str, ...], form: Form) -> None:
+    """List how much an exchange counts by how late it is.
+
+    SPEC is a value of `staleness` in federation.toml, of which weights are shown; without it all functions are
+    explained. An exchange is tau turns late where the neighbor last knew this node's model of so many rounds ago in
+    which their edge had its turn. Beyond 64 nothing counts but with `none`.
+    """
+    write_rows([_weights(spec) for spec in specs] or _all(), form)
+
+
+def _all() -> list[dict[str, Any]]:
+    from p2pfl.core.staleness import STALENESS  # noqa: PLC0415 - `--help` stays instant
+
+    return [
+        {"staleness": one.usage, "counts": one.means, "parameters": one.in_words or None, "source": one.source or None}
+        for one in STALENESS.values()
+    ]
+
+
+def _weights(spec: str) -> dict[str, Any]:
+    """Raises UserError: it names no function."""
+    from p2pfl.core.staleness import STALENESS, parse_staleness  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.errors import UserError  # noqa: PLC0415 - as above
+
+    try:
+        weigh = parse_staleness(spec)
+    except ValueError as error:
+        raise UserError(str(error), key="SPEC", value=spec, allowed=STALENESS.usages) from None
+    return {"staleness": spec} | {f"tau {turns}": weigh(turns) for turns in TURNS}

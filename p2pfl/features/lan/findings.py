@@ -1,0 +1,19 @@
+"""What `p2pfl check` and `launch` say of discovery: whether the library for it is there."""
+
+from __future__ import annotations
+
+from p2pfl.errors import UserError
+from p2pfl.features.lan.discovery import require_zeroconf
+from p2pfl.node.findings import Findings, Inspected
+
+
+class LanFindings(Findings):
+    def of_files(self, found: Inspected) -> None:
+        for node in found.here.values():
+            if node.discovery:
+                try:
+                    require_zeroconf(node.path if node.path.exists() else found.federation.path)
+                except UserError as error:
+                    found.mistakes.append(error)
+
+    before_launch = of_files

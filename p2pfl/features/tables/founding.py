@@ -1,0 +1,69 @@
+"""`p2pfl new --task csv`: its options. What follows of them is `new_tables`, which is imported for this task alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from p2pfl.console.founding import Founding, Plan
+from p2pfl.errors import UserError
+
+if TYPE_CHECKING:
+    from p2pfl.features.tables.new_tables import LookedAt
+
+MOST_DIGITS = 5
+"""One less than what is written without rounding."""
+
+
+class TablesFounding(Founding):
+    parameters = (
+        click.Argument(["tables"], metavar="[TABLE]...", nargs=-1, type=click.Path(path_type=Path)),
+        click.Option(["--target"], metavar="COLUMN", help="With --task csv: the column to predict."),
+        click.Option(
+            ["--positive"],
+            metavar="VALUES",
+            help="With --task csv: the target's values to tell from all others: 1,2.",
+        ),
+        click.Option(
+            ["--on-bad-row"],
+            type=click.Choice(["refuse", "drop"]),
+            default="refuse",
+            show_default=True,
+            help="With --task csv: what to do about rows that cannot be read; drop leaves them out and counts them.",
+        ),
+        click.Option(
+            ["--round", "digits"],
+            metavar="DIGITS",
+            type=click.IntRange(1, MOST_DIGITS),
+            help="With --task csv: round means, stds and class counts in schema.toml to so many significant digits. "
+            "This tells less of the rows, and promises nothing: docs/privacy.md.",
+        ),
+    )
+    after = "task"
+
+    def __init__(self) -> None:
+        self._looked: LookedAt | None = None
+
+    def plan(self, plan: Plan, said: Mapping[str, Any]) -> None:
+        """To other tasks tables mean nothing."""
+        tables, target, positive, on_bad_row, digits = (said[one.name or ""] for one in self.parameters)
+        if plan.task == "csv":
+            from p2pfl.features.tables.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
+
+            found = look_at_tables(tables, target, positive, plan.nodes, on_bad_row=on_bad_row, digits=digits)
+            plan.nodes, plan.data, plan.task_keys = found.names, found.data, found.task_keys
+            plan.files["schema.toml"] = found.schema_text
+            self._looked = found
+            return
+        given = {"TABLE": tables and str(tables[0]), "--target": target, "--positive": positive}
+        given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None, "--round": digits}
+        for key, value in given.items():
+            if value:
+                raise UserError("this goes with --task csv alone", key=key, value=value, allowed="--task csv")
+
+    def tell(self, directory: Path) -> None:
+        if self._looked is not None:
+            self._looked.show(directory)

@@ -1,0 +1,107 @@
+"""What is said of an attack, and where all of them are: each stands on the function, or the class, that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from p2pfl.specs import MISSING, Catalog, Entry, Made, Parameter, number
+from sim.attacks.attack import Attack, Lie
+
+LARGEST = 1e6
+"""Largest parameter: beyond it float32 overflows, for which `nan` is the plainer attack."""
+NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
+    "nothing",
+    "the model of its victim",
+    "the models around its victim",
+    "the models around its victim, and its rule",
+    "all honest models, and the graph",
+    "all honest models, the rule of its victim, and data: everybody's in a simulation, its own as a real node",
+    "its own data",
+)
+"""What an attack needs to know."""
+FANG = "Fang et al. 2020, arXiv 1911.11815"
+
+
+def signed(name: str, means: str, **more: Any) -> Parameter:
+    return Parameter(name, number(-LARGEST, LARGEST), means, **more)
+
+
+def positive(name: str, means: str, **more: Any) -> Parameter:
+    return Parameter(name, number(0, LARGEST, above=True), means, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackEntry(Entry):
+    """`means` has its parameters in braces."""
+
+    knows: str = NOTHING
+    refused: bool = False
+    climbs: bool = False
+
+    @property
+    def usage(self) -> str:
+        return self.written or super().usage
+
+    @property
+    def shows(self) -> str:
+        """What a liar shows, or does, with the defaults."""
+        told = {one.name: "" if one.default is MISSING else f" ({one.default:g})" for one in self.parameters}
+        return self.means.format_map({name: name + default for name, default in told.items()})
+
+    def attack(self, spec: str, values: list[float]) -> Attack:
+        """With the values of its parameters, in their order."""
+        told = {one.argument: value for one, value in zip(self.parameters, values, strict=True)}
+        return Attack(spec=spec, refused=self.refused, climbs=self.climbs, **self.parts(told))
+
+    def parts(self, told: Mapping[str, float]) -> dict[str, Any]:
+        """Of an `Attack`: what the code does with these arguments."""
+        return {"lie": partial(self.made, **told)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlindEntry(AttackEntry):
+    """On a function as `Attack.blind`, as others are on one as `Attack.lie`: parameters are further arguments."""
+
+    def parts(self, told: Mapping[str, float]) -> dict[str, Any]:
+        return {"blind": partial(self.made, **told)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoisonEntry(AttackEntry):
+    """On a class as `Poison`. With a `lie` the model is shown through it, but for a parameter of 1."""
+
+    knows: str = DATA
+    lie: Callable[..., Any] | None = None
+    place: int = 2
+
+    def parts(self, told: Mapping[str, float]) -> dict[str, Any]:
+        lie: Lie | None = partial(self.lie, **told) if self.lie and set(told.values()) != {1} else None
+        return {"poison": self.made(), "lie": lie}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrapEntry(AttackEntry):
+    """On a function that makes one attack of another (None: not said) and of its parameters."""
+
+    knows: str = "what LIE needs"
+    place: int = 3
+
+    def wrap(self, lie: Attack | None, *values: float) -> Attack:
+        made: Attack = self.made(lie, *values)
+        return made
+
+
+ATTACKS: Catalog[AttackEntry] = Catalog("attack")
+
+
+def blind(name: str, means: str, source: str, *parameters: Parameter, **more: Any) -> Callable[[Made], Made]:
+    """For a lie that looks at the liar's own model alone."""
+    return ATTACKS.add(BlindEntry(name=name, means=means, source=source, parameters=parameters, **more))
+
+
+def lie(name: str, means: str, source: str, knows: str, *parameters: Parameter, **more: Any) -> Callable[[Made], Made]:
+    """For a lie that looks at what the liar sees."""
+    return ATTACKS.add(AttackEntry(name=name, means=means, source=source, knows=knows, parameters=parameters, **more))

@@ -23,7 +23,8 @@ from p2pfl.engine.ledger import Promise
 from p2pfl.errors import LearningError
 from p2pfl.features import FEATURES
 from p2pfl.features.privacy.permission import give_permission
-from p2pfl.fleet.fleet import STOPPED, Child, Lies
+from p2pfl.fleet.child import STOPPED, Child
+from p2pfl.fleet.lies import Lies
 from p2pfl.fleet.references import add_references, refuse_references
 from p2pfl.fleet.report import History, final_report
 from p2pfl.learn.privacy.plan import planned_in_words

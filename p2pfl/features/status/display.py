@@ -15,7 +15,8 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.features.status.hearing import Hearing
 from p2pfl.features.status.lookout import STARTING_S, Lookout
 from p2pfl.features.status.overview import Overview
-from p2pfl.features.status.spread import OVER, Send, VitalsRow, VitalsSpread, VitalsTold, period_s
+from p2pfl.features.status.roster import Roster
+from p2pfl.features.status.spread import Send, VitalsRow, VitalsSpread, VitalsTold
 from p2pfl.features.status.witness import NOTHING, Witness
 from p2pfl.node.status import Status
 from p2pfl.reporting.measures import value_of
@@ -60,15 +61,9 @@ class Display:
             on_row=self._note_row,
             on_own=self._hear_own,
         )
-        self.overview = Overview(
-            federation=federation,
-            own=own,
-            rows=self.spread.rows if self.tells else {},
-            feed=self.feed,
-            measures=watch.measures,
-            privacy=status.privacy,
-        )
-        watch.missing = lambda: self.overview.missing(time.monotonic())
+        self.roster = Roster(federation, own)
+        self.overview = Overview(roster=self.roster, feed=self.feed, measures=watch.measures, privacy=status.privacy)
+        watch.missing = lambda: self.roster.missing(time.monotonic())
         self._line = line
         self._witness = witness
         self._published_at = float("-inf")
@@ -117,8 +112,8 @@ class Display:
         self._forget_strangers()
         self._publish(now)
         self.spread.tick(now)
-        for member, row in self.overview.rows.items():
-            if self.overview.is_gone(row, now):
+        for member, row in self.roster.rows.items():
+            if self.roster.is_gone(row, now):
                 self.watch.miss(member, now - row.said_at, now)
         self.overview.keep_point(now)
 
@@ -129,7 +124,7 @@ class Display:
         self._say(own if self.tells else _account_alone(own), now)
         self.spread.tick(now, last=True)
         until = asyncio.get_running_loop().time() + wait_s
-        while self.tells and (self._somebody_goes_on() or self.spread.owes):
+        while self.tells and (self.roster.somebody_goes_on(time.monotonic()) or self.spread.owes):
             self._news.clear()
             left_s = until - asyncio.get_running_loop().time()
             if left_s <= 0.0:
@@ -141,26 +136,18 @@ class Display:
 
     def see_end(self) -> None:
         """The own row as it is when all is over, for pages that are open."""
-        self.overview.note_own(self._own(), time.monotonic(), last=True, intervals=self._line().intervals)
-
-    def _somebody_goes_on(self) -> bool:
-        """Whether a member that is heard has not said its last word."""
-        now, own = time.monotonic(), self.own
-        return any(
-            member != own and row.vitals.phase not in OVER and not self.overview.is_gone(row, now)
-            for member, row in self.spread.rows.items()
-        )
+        self.roster.note_own(self._own(), time.monotonic(), last=True, intervals=self._line().intervals)
 
     def _publish(self, now: float) -> None:
         """Regularly, and soon after something notable."""
         own = self._own()
-        self.overview.note_own(own, now, intervals=self._line().intervals)
+        self.roster.note_own(own, now, intervals=self._line().intervals)
         urgent: object = (own.phase, own.standing, own.live, own.unheard)
         if not self.tells:
             own, urgent = _account_alone(own), own.paid
             if urgent == self._urgent and not self.spread.is_behind:
                 return
-        is_due = now >= self._published_at + period_s(len(self.federation().members))
+        is_due = now >= self._published_at + self.roster.period_s
         hurries = urgent != self._urgent or self.spread.is_behind
         if is_due or (hurries and now >= self._published_at + LEAST_BETWEEN_S):
             self._published_at, self._urgent = now, urgent
@@ -208,14 +195,15 @@ class Display:
     def _forget_strangers(self) -> None:
         for member in [member for member in self.spread.rows if self._key_of(member) is None]:
             self.spread.forget(member)
+            self.roster.forget(member)
             self.watch.forget(member)
 
     def _note_row(self, row: VitalsRow, before: VitalsRow | None) -> None:
         if not self.tells:
             return
         if row.source is not None:
-            self.overview.note_row(row, before)
-        starting_s = max(STARTING_S, self.overview.quiet_after_s)
+            self.roster.note(row)
+        starting_s = max(STARTING_S, self.roster.quiet_after_s)
         self.watch.hear(row, before, time.monotonic(), starting_s=starting_s)
 
 

@@ -49,7 +49,7 @@ class Spied(Application):
         """A short run may be over before its rows have gone round, so the victim is asked for the one it would tell."""
         shown = self.attached.of(Shown)
         if self.setup.member.index == self.eye.victim and shown.display.tells:
-            self.told.append(shown.display._own())
+            self.told.append(shown.display.own_row.vitals())
         return await super()._conclude(engine, driver)
 
 

@@ -59,6 +59,13 @@ class Roster:
     def name_of(self, index: int) -> str:
         return self.federation().members[index].name
 
+    def key_of(self, index: int) -> bytes | None:
+        """A member's public key, None for an index that is nobody's now."""
+        members = self.federation().members
+        if index >= len(members) or members[index].retired:
+            return None
+        return members[index].key
+
     @property
     def period_s(self) -> float:
         """The time between two rows of one member, if nothing notable happens."""

@@ -17,13 +17,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from p2pfl.config.model import FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from p2pfl.core.facts import Phase
 from p2pfl.crypto.identity import Identity
 from p2pfl.features import FEATURES
 from p2pfl.features.status.display import Display
 from p2pfl.features.status.hearing import Hearing
-from p2pfl.features.status.lookout import Lookout
+from p2pfl.features.status.member_news import MemberNews
+from p2pfl.features.status.overview import Overview
+from p2pfl.features.status.own_row import OwnRow
 from p2pfl.features.status.page_server import StatusPage
+from p2pfl.features.status.roster import Roster
 from p2pfl.features.status.spread import VitalsTold, period_s
 from p2pfl.learn.intervals import wilson
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
@@ -97,31 +99,31 @@ class Made:
         """Members of whom nothing comes, although their sessions live on."""
         self.heard = Counter[int]()
         self.edges = {peer: SimpleNamespace(is_open=peer not in self.silent) for peer in neighbors}
-        core: Any = SimpleNamespace(
-            edges=self.edges,
-            facts=SimpleNamespace(rounds=0, alone=0),
-            phase=Phase.TRAINING,
-            life=SimpleNamespace(name=7),
-        )
-        watch = Lookout(
-            core=core,
-            feed=self.feed,
-            raise_alarm=self.alarm,
-            room_bytes=lambda: float("inf"),
-            snapshot_bytes=0,
-            software=software(),
-            began_at=self.began,
-            measures=lambda: self.measures,
-        )
+        core: Any = SimpleNamespace(edges=self.edges, life=SimpleNamespace(name=7))
         status: Any = SimpleNamespace(core=core, alarms={}, privacy=lambda: self.budget(0))
+        roster = Roster(lambda: self.federation, 0)
+        self.hearing = Hearing(self.came)
         self.display = Display(
-            federation=lambda: self.federation,
-            own=0,
             identity=identity_of(0),
-            status=status,
-            line=lambda: self.line(0),
-            watch=watch,
-            hearing=Hearing(self.came),
+            own_row=OwnRow(
+                federation=roster.federation,
+                own=roster.own,
+                status=status,
+                line=lambda: self.line(0),
+                feed=self.feed,
+                measures=lambda: self.measures,
+                hearing=self.hearing,
+            ),
+            roster=roster,
+            overview=Overview(roster=roster, feed=self.feed, measures=lambda: self.measures, privacy=status.privacy),
+            news=MemberNews(
+                core=core,
+                feed=self.feed,
+                raise_alarm=self.alarm,
+                software=software(),
+                began_at=self.began,
+                measures=lambda: self.measures,
+            ),
             send=lambda peer, told, *, urgent=False: True,  # noqa: ARG005 - they are not there
         )
         for peer in neighbors:
@@ -224,6 +226,7 @@ class Made:
         self.making_s += time.thread_time() - began
         for told in heard:
             self.display.hear(self.source, told)
+        self.hearing.look(self.edges)
         self.display.tick()
 
 

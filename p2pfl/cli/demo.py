@@ -15,7 +15,7 @@ from p2pfl.console.output import Form, check_report, format_option, log_option, 
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
-    from p2pfl.fleet.fleet import Attackers, Lies
+    from p2pfl.fleet.lies import Attackers, Lies
 
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
@@ -134,7 +134,7 @@ def demo(
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:
     """The attackers, if any were asked for. Raises UserError: the options contradict each other."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.fleet.fleet import find_attackers  # noqa: PLC0415 - as above
+    from p2pfl.fleet.lies import find_attackers  # noqa: PLC0415 - as above
 
     if not byzantine and attack is None:
         return None
@@ -151,7 +151,7 @@ def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers
 
 
 def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: int, attack: str | None) -> Lies | None:
-    from p2pfl.fleet.fleet import Lies  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.fleet.lies import Lies  # noqa: PLC0415 - `--help` stays instant
 
     if attackers is None or attack is None:
         return None

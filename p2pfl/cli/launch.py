@@ -29,7 +29,8 @@ from p2pfl.console.output import (
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
-    from p2pfl.fleet.fleet import Fleet, Lies
+    from p2pfl.fleet.fleet import Fleet
+    from p2pfl.fleet.lies import Lies
     from p2pfl.reporting.logs import Logs
     from p2pfl.reporting.report import EdgeTraffic, NodeReport, Report
 

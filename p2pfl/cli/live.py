@@ -16,7 +16,8 @@ from rich.live import Live
 from rich.table import Table
 
 from p2pfl.console.output import figure, footnote, size, spent_of
-from p2pfl.fleet.fleet import Child, Fleet
+from p2pfl.fleet.child import Child
+from p2pfl.fleet.fleet import Fleet
 from p2pfl.fleet.report import History
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.metrics import LOSS, Measure

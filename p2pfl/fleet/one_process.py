@@ -21,7 +21,8 @@ from p2pfl.config.model import Compute, FederationConfig, NodeConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import LearningError
 from p2pfl.features import FEATURES
-from p2pfl.fleet.fleet import STOPPED, Child, Lies
+from p2pfl.fleet.child import STOPPED, Child
+from p2pfl.fleet.lies import Lies
 from p2pfl.fleet.references import add_references, refuse_references
 from p2pfl.fleet.report import History, final_report
 from p2pfl.net.address import free_ports

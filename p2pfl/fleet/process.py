@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,16 +10,9 @@ from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.features import FEATURES, brought
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
+from p2pfl.node.leash import on_a_leash
 from p2pfl.node.round_callback import OnRound
 from p2pfl.reporting.status import NodeLine, NodeResult
-
-
-class _Leash(asyncio.Protocol):
-    def __init__(self, let_go: Callable[[], None]) -> None:
-        self.let_go = let_go
-
-    def eof_received(self) -> None:
-        self.let_go()
 
 
 def arrived(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
@@ -53,16 +43,8 @@ async def run_node(
     dies. `make` takes what `Application` takes.
     """
     application = make(setup, on_line=on_line, sketched=launched, features=FEATURES)
-    loop = asyncio.get_running_loop()
-    if launched:
-        await loop.connect_read_pipe(lambda: _Leash(application.stop), sys.stdin)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, application.stop)
-    try:
+    async with on_a_leash(application.stop, launched=launched):
         return await application.run()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 class Node:

@@ -11,7 +11,7 @@ from typing import Any
 from p2pfl.config.charter import compacted
 from p2pfl.config.model import FederationConfig
 from p2pfl.errors import UserError
-from p2pfl.fleet.fleet import Child
+from p2pfl.fleet.child import Child
 from p2pfl.learn.interface import Learner
 from p2pfl.learn.shift import label_shift, targets_of
 from p2pfl.node.assembly import load_learner, replay

@@ -16,7 +16,8 @@ from p2pfl.config.charter import compacted
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.privacy import PUBLIC
 from p2pfl.errors import StorageError
-from p2pfl.fleet.fleet import Child, Lies
+from p2pfl.fleet.child import Child
+from p2pfl.fleet.lies import Lies
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.interface import Vector
 from p2pfl.node.assembly import replay

@@ -1,4 +1,4 @@
-"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.fleet.fleet`. And which
+"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.fleet.lies`. And which
 nodes lie: spread, so that the honest have as few liars among their neighbors as the graph allows.
 """
 

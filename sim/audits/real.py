@@ -16,7 +16,7 @@ from p2pfl.engine.engine import Engine, Outcome
 from p2pfl.engine.state import NodeState
 from p2pfl.features import FEATURES
 from p2pfl.features.status.feature import Shown
-from p2pfl.fleet.fleet import STOPPED, Child
+from p2pfl.fleet.child import STOPPED, Child
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application, OneProcess
 from p2pfl.node.assembly import Setup
@@ -49,7 +49,7 @@ class Spied(Application):
         """A short run may be over before its rows have gone round, so the victim is asked for the one it would tell."""
         shown = self.attached.of(Shown)
         if self.setup.member.index == self.eye.victim and shown.display.tells:
-            self.told.append(shown.display._own())
+            self.told.append(shown.display.own_row.vitals())
         return await super()._conclude(engine, driver)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from p2pfl.cli.demo import MARK, _own_rule, _warnings
 from p2pfl.config.load import load_config
-from p2pfl.fleet import fleet
+from p2pfl.fleet import lies
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,15 @@ def test_a_rule_file_is_looked_for_from_where_the_demo_is_called(tmp_path, monke
 
 
 def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monkeypatch):
-    monkeypatch.setattr(fleet, "entry_points", lambda **_: [])
+    monkeypatch.setattr(lies, "entry_points", lambda **_: [])
     outcome = p2pfl("demo", "--byzantine", "1", "--attack", "zero")
     assert outcome.code == 2
     assert "no package of attacks is installed" in outcome.err
 
 
 def test_liars_are_found_by_the_name_of_their_entry_point_alone():
-    found = EntryPoint("attackers", "sim.attackers.offer:OFFER", fleet.GROUP).load()
-    assert type(fleet.find_attackers()) is type(found)
+    found = EntryPoint("attackers", "sim.attackers.offer:OFFER", lies.GROUP).load()
+    assert type(lies.find_attackers()) is type(found)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from p2pfl.cli.live import LiveView
 from p2pfl.cli.main import main
 from p2pfl.config.load import load_config
-from p2pfl.fleet.fleet import Fleet, Lies
+from p2pfl.fleet.fleet import Fleet
+from p2pfl.fleet.lies import Lies
 from p2pfl.fleet.report import History, final_report
 from p2pfl.reporting.history import Statistic
 from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeResult
@@ -152,7 +153,7 @@ async def test_the_fleet_ends_with_the_honest_and_reports_them_alone(federation)
 async def test_without_liars_a_report_has_none(federation):
     fleet = Fleet(federation)
     assert fleet.honest == fleet.children
-    fleet.stopping = True
+    fleet.stop()
     await fleet.run(lambda: None)
     report = final_report(fleet, [])
     assert (report.byzantine, report.attack, report.attack_success) == ([], None, None)

@@ -18,7 +18,6 @@ from p2pfl.features.lan.beacon import PREFIX_BYTES, SERVICE, instance_of, member
 from p2pfl.features.lan.discovery import MOST_LOOKUPS, Discovery, _Mdns, require_zeroconf
 from p2pfl.features.lan.interfaces import Interface, covered
 from p2pfl.features.lan.overhear import Overhearing, _text
-from p2pfl.net.address import Address
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 
@@ -96,20 +95,20 @@ def test_without_zeroconf_the_user_is_told_what_to_install(monkeypatch):
 
 
 class Told:
-    """What one node is told of the others."""
+    """What one node, which listens on `host`, is told of the others."""
 
-    def __init__(self, prefixes, **changes):
+    def __init__(self, prefixes, host="127.0.0.1", **changes):
         self.hints = asyncio.Queue()
         self.members = prefixes
         self.interfaces = [interface("lo", "127.0.0.1/8", loopback=True)]
         known = {
             "about": b"sealed",
-            "listen": Address("127.0.0.1", 4000),
+            "port": 4000,
+            "interfaces": lambda: covered(self.interfaces, host),
             "members": lambda: self.members,
             "on_hint": lambda index, addresses: self.hints.put_nowait((index, addresses)),
             "on_change": lambda _: None,
             "is_complete": lambda: False,
-            "find": lambda: self.interfaces,
         }
         self.discovery = Discovery(**(known | changes))
 
@@ -123,7 +122,7 @@ async def two(monkeypatch, **changes):
     monkeypatch.setattr("p2pfl.features.lan.discovery.LOOK_S", 0.05)
     mine, yours = (secrets.token_hex(PREFIX_BYTES) for _ in range(2))
     a = Told({yours: 1}, prefix=mine)
-    b = Told({mine: 0}, prefix=yours, **({"listen": Address("127.0.0.1", 5000)} | changes))
+    b = Told({mine: 0}, prefix=yours, port=5000, **changes)
     async with a.discovery, b.discovery:
         yield a, b
 
@@ -152,7 +151,7 @@ async def test_who_is_listed_later_is_found_although_it_was_heard_of_before(monk
 @pytest.mark.long
 async def test_a_change_of_interfaces_is_announced(monkeypatch):
     pytest.importorskip("zeroconf")
-    async with two(monkeypatch, listen=Address("0.0.0.0", 5000)) as (a, b):
+    async with two(monkeypatch, host="0.0.0.0") as (a, b):
         b.interfaces = [interface("eth9", "127.0.0.1/8")]
         assert await a.hint() == (1, ["127.0.0.1:5000"])
         b.interfaces = [interface("eth9", "127.0.0.9/8", "127.0.0.1/8")]
@@ -198,7 +197,7 @@ async def test_made_up_names_hold_up_no_true_one(monkeypatch):
 async def test_which_addresses_are_its_own_is_told_when_interfaces_change(monkeypatch):
     pytest.importorskip("zeroconf")
     told = asyncio.Queue()
-    async with two(monkeypatch, listen=Address("0.0.0.0", 5000), on_change=told.put_nowait) as (_, b):
+    async with two(monkeypatch, host="0.0.0.0", on_change=told.put_nowait) as (_, b):
         is_own = await asyncio.wait_for(told.get(), 30)
         assert is_own("127.0.0.1")
         assert is_own("127.0.1.1")
@@ -210,7 +209,7 @@ async def test_which_addresses_are_its_own_is_told_when_interfaces_change(monkey
 
 async def test_what_is_on_no_network_of_ours_is_no_hint(monkeypatch):
     pytest.importorskip("zeroconf")
-    async with two(monkeypatch, listen=Address("0.0.0.0", 5000)) as (a, b):
+    async with two(monkeypatch, host="0.0.0.0") as (a, b):
         b.interfaces = [interface("eth9", "127.0.0.1/8", "198.51.100.7/24")]
         assert await a.hint() == (1, ["127.0.0.1:5000"])
 
@@ -227,7 +226,7 @@ async def test_of_two_that_want_one_name_both_are_found(monkeypatch):
         "p2pfl.features.lan.discovery.instance_of", lambda one: wanted.get(one, lambda: instance_of(one))()
     )
     first = Told({}, prefix=prefix)
-    second = Told({}, prefix=prefix, listen=Address("127.0.0.1", 5000))
+    second = Told({}, prefix=prefix, port=5000)
     third = Told({prefix: 1}, prefix=secrets.token_hex(PREFIX_BYTES))
     async with third.discovery, first.discovery:
         assert await third.hint() == (1, ["127.0.0.1:4000"])
@@ -267,13 +266,13 @@ async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch,
     looks = asyncio.Semaphore(0)
     loop = asyncio.get_running_loop()
 
-    def find():
+    def look():
         loop.call_soon_threadsafe(looks.release)
         if isinstance(found, OSError):
             raise found
-        return found
+        return covered(found, "127.0.0.1")
 
-    async with Told({}, prefix="aa", find=find).discovery:
+    async with Told({}, prefix="aa", interfaces=look).discovery:
         for _ in range(5):
             await asyncio.wait_for(looks.acquire(), 30)
     assert [record.message for record in caplog.records if record.name == "p2pfl.net"] == [said]

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from p2pfl.fleet import fleet
-from p2pfl.fleet.fleet import Child, Fleet
+from p2pfl.fleet.child import Child
+from p2pfl.fleet.fleet import Fleet
+from p2pfl.fleet.starter import Starter
 
 
 class Process:
@@ -36,7 +38,7 @@ def child(phase, **more):
 def stopping(monkeypatch):
     monkeypatch.setattr(fleet, "PATIENCE_S", 0.01)
     launcher = Fleet.__new__(Fleet)
-    launcher.stopping, launcher.server = False, None
+    launcher.stopping, launcher.starter = False, Starter(None)
     launcher.children = [child("training"), child("waiting for disk"), child("waiting for disk", byzantine=True)]
     return launcher
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from p2pfl.fleet import fork_server
-from p2pfl.fleet.fleet import SHARED, SHARED_WITH_TORCH
 from p2pfl.fleet.fork_server import ForkServer, ForkServerError, NotForked, why_not
+from p2pfl.fleet.starter import SHARED, SHARED_WITH_TORCH
 
 LIMIT = 1 << 20
 WORKING = ["-m", "worker"]

@@ -11,7 +11,8 @@ import pytest
 
 from p2pfl.core.facts import Phase
 from p2pfl.features.status.feature import StatusFeature
-from p2pfl.features.status.lookout import ALONE_S, DISK_EVERY_S, LINES, ROUNDS_ALONE, STARTING_S, Lookout
+from p2pfl.features.status.lookout import ALONE_S, DISK_EVERY_S, ROUNDS_ALONE, Lookout
+from p2pfl.features.status.member_news import LINES, STARTING_S, MemberNews
 from p2pfl.features.status.spread import VitalsRow
 from p2pfl.learn.losses import WINDOW
 from p2pfl.node.feed import Feed
@@ -25,7 +26,7 @@ class World:
     def __init__(self):
         self.facts = SimpleNamespace(rounds=0, alone=0)
         self.edge = SimpleNamespace(is_open=False)
-        self.room, self.now = 10_000.0, 0.0
+        self.room, self.now, self.missing = 10_000.0, 0.0, 0
         self.feed = Feed("pi{}".format, texts=alarm_texts([StatusFeature()]))
         self.raised = []
         self.core = SimpleNamespace(facts=self.facts, edges={1: self.edge}, phase=Phase.TRAINING)
@@ -35,10 +36,10 @@ class World:
             raise_alarm=self.alarm,
             room_bytes=lambda: self.room,
             snapshot_bytes=1000,
-            software="0.1.0",
-            began_at=0.0,
+            missing=lambda _: self.missing,
         )
         self.losses = self.watch.losses
+        self.news = MemberNews(core=self.core, feed=self.feed, raise_alarm=self.alarm, software="0.1.0", began_at=0.0)
 
     def alarm(self, kind, peer, text):
         self.raised.append((kind, peer))
@@ -56,7 +57,7 @@ class World:
             ROW, member=member, life=life, phase=phase, rounds=7, accuracy=0.9, software=software
         )
         row = VitalsRow(vitals=vitals, raw=b"", said_at=now, source=1)
-        self.watch.hear(row, before, now)
+        self.news.hear(row, before, now)
         return row
 
     @property
@@ -143,7 +144,7 @@ def test_who_is_heard_of_late_has_joined(world):
 def test_who_is_quiet_and_comes_back_is_told_once_each(world):
     row = world.hear(5)
     for now in (100.0, 101.0):
-        world.watch.miss(5, 90.0, now)
+        world.news.miss(5, 90.0, now)
     world.hear(5, 200.0, before=row)
     assert world.kinds == ["not-heard", "back"]
 
@@ -158,7 +159,7 @@ def test_hundreds_that_finish_together_are_a_few_lines_and_a_count(world):
 
 def test_own_rows_are_no_news(world):
     row = world.hear(5)
-    world.watch.hear(VitalsRow(vitals=row.vitals, raw=b"", said_at=0.0, source=None), None, 1000.0)
+    world.news.hear(VitalsRow(vitals=row.vitals, raw=b"", said_at=0.0, source=None), None, 1000.0)
     assert world.kinds == []
 
 
@@ -213,7 +214,7 @@ def test_a_loss_above_that_of_an_untrained_model_is_an_alarm_whoever_is_away(wor
 
 def test_members_that_nobody_hears_explain_it_too(world):
     world.edge.is_open = True
-    world.watch.missing = lambda: 2
+    world.missing = 2
     learn(world, 1.0, 1.0)
     learn(world, 0.2, 0.2)
     learn(world, 0.4, 0.4)

@@ -8,7 +8,8 @@ from p2pfl.config.federation_id import federation_id
 from p2pfl.config.model import FederationConfig, Member, NodeConfig
 from p2pfl.features.lan.beacon import own_about, prefix_of, seal
 from p2pfl.features.lan.discovery import Discovery
-from p2pfl.net.address import Address, parse_address
+from p2pfl.features.lan.interfaces import all_interfaces, covered
+from p2pfl.net.address import parse_address
 from p2pfl.node.feature import NetworkView
 
 
@@ -16,7 +17,7 @@ def discovery_of(
     member: Member, node: NodeConfig, federation: Callable[[], FederationConfig], links: NetworkView
 ) -> Discovery:
     """`links` are bound already, for their port is announced. `federation` is asked for the members at any time."""
-    now = federation()
+    now, host = federation(), parse_address(node.listen, "listen").host
 
     def others() -> dict[str, int]:
         found = federation()
@@ -25,8 +26,8 @@ def discovery_of(
     return Discovery(
         prefix=prefix_of(now.name, member.key),
         about=seal(own_about(federation_id(now)), now.name, member.key),
-        listen=Address(parse_address(node.listen, "listen").host, links.port),
-        named=node.interfaces,
+        port=links.port,
+        interfaces=lambda: covered(all_interfaces(), host, node.interfaces),
         members=others,
         on_hint=links.hint,
         on_change=links.end_stale,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from p2pfl.errors import UserError
 from p2pfl.features.lan.beacon import ABOUT, SERVICE, TTL_S, instance_of, member_of
-from p2pfl.features.lan.interfaces import Interface, all_interfaces, covered
+from p2pfl.features.lan.interfaces import Interface
 from p2pfl.net.address import Address
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ QUERY, POINTER, INTERNET = 0, 12, 1
 """Of DNS: the flags of a query, the type PTR and the class IN."""
 INSTALL = "pip install '.[lan]' in a checkout of p2pfl"
 
-Find = Callable[[], list[Interface]]
 OnHint = Callable[[int, Sequence[str]], Any]
 
 
@@ -53,8 +52,9 @@ def require_zeroconf(file: object = None) -> None:
 
 
 class Discovery:
-    """A context on the event loop. `listen` is the bound address; `prefix` is what this node's name begins with.
+    """A context on the event loop. `prefix` is what this node's name begins with, `port` the one that it listens on.
 
+    `interfaces` gives all of this machine, and why it does not announce itself on some; it is called in a thread.
     `members` gives the prefixes of the other members with their indices, as they are now. `on_hint` gets an index and
     addresses of one machine, at most four. `on_change` gets a function that says whether an address is one of this
     machine, whenever interfaces have changed. `is_complete` says whether there is nobody left to look for.
@@ -65,16 +65,15 @@ class Discovery:
         *,
         prefix: str,
         about: bytes,
-        listen: Address,
-        named: Sequence[str] = (),
+        port: int,
+        interfaces: Callable[[], list[Interface]],
         members: Callable[[], Mapping[str, int]],
         on_hint: OnHint,
         on_change: Callable[[Callable[[str], bool]], Any],
         is_complete: Callable[[], bool],
-        find: Find = all_interfaces,
     ) -> None:
-        self._prefix, self._about, self._listen, self._named = prefix, about, listen, named
-        self._members, self._is_complete, self._find = members, is_complete, find
+        self._prefix, self._about, self._port, self._interfaces = prefix, about, port, interfaces
+        self._members, self._is_complete = members, is_complete
         self._on_hint, self._on_change = on_hint, on_change
         self._mdns: _Mdns | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -117,7 +116,7 @@ class Discovery:
 
     async def _look(self) -> list[Interface]:
         try:
-            return await asyncio.to_thread(lambda: covered(self._find(), self._listen.host, self._named))
+            return await asyncio.to_thread(self._interfaces)
         except OSError as error:  # a service, say, that may not ask the system
             self._tell(logging.WARNING, f"discovery: the network interfaces cannot be listed: {error}")
             return []
@@ -130,7 +129,7 @@ class Discovery:
             return
         mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._heard)
         try:
-            await mdns.open(instance_of(self._prefix), self._listen.port, self._about)
+            await mdns.open(instance_of(self._prefix), self._port, self._about)
         except Exception as error:  # noqa: BLE001 - of sockets, and of zeroconf, which has errors of many kinds
             await self._close()
             self._tell(logging.WARNING, f"discovery: cannot announce: {str(error) or type(error).__name__}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -18,9 +19,14 @@ from p2pfl.features.status.alarms import ALARMS
 from p2pfl.features.status.display import Display
 from p2pfl.features.status.hearing import Hearing
 from p2pfl.features.status.lookout import Lookout
+from p2pfl.features.status.member_news import MemberNews
+from p2pfl.features.status.overview import Overview
+from p2pfl.features.status.own_row import OwnRow
 from p2pfl.features.status.page_server import StatusPage
+from p2pfl.features.status.roster import Roster
 from p2pfl.features.status.spread import CHANNEL, VitalsTold
 from p2pfl.features.status.witness import Witness
+from p2pfl.learn.metrics import Measure
 from p2pfl.net.side import Feeding
 from p2pfl.node.assembly import Setup
 from p2pfl.node.engine_thread import needs_of
@@ -60,31 +66,48 @@ class Shown(Attached):
         self._until_over: AsyncExitStack
         setup, engine = node.setup(), node.thread.engine
         needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
-        watch = Lookout(
+        private = private_of(node)
+        witness = None if private is None else Witness(private.budget, node.thread)
+        roster = Roster(lambda: node.setup().federation, setup.member.index)
+        self._hearing = Hearing(node.network.came)
+        node.presence.silent_s = self._hearing.silent_s
+        self._lookout = Lookout(
             core=node.core,
             feed=node.feed,
             raise_alarm=node.alarm,
             room_bytes=partial(free_bytes, setup.node.state_dir),
             snapshot_bytes=needs.snapshot_bytes,
-            software=word(software()),
-            began_at=time.monotonic(),
-            measures=lambda: node.workshop.measures,
+            missing=roster.missing,
             losses=node.workshop.losses,
         )
-        hearing = Hearing(node.network.came)
-        private = private_of(node)
-        node.presence.silent_s = hearing.silent_s
         self.display = Display(
-            federation=lambda: node.setup().federation,
-            own=setup.member.index,
             identity=setup.identity,
-            status=node.status,
-            line=node.line,
-            watch=watch,
-            hearing=hearing,
+            own_row=OwnRow(
+                federation=roster.federation,
+                own=roster.own,
+                status=node.status,
+                line=node.line,
+                feed=node.feed,
+                measures=self._measures,
+                hearing=self._hearing,
+                witness=witness,
+            ),
+            roster=roster,
+            overview=Overview(roster=roster, feed=node.feed, measures=self._measures, privacy=node.status.privacy),
+            news=MemberNews(
+                core=node.core,
+                feed=node.feed,
+                raise_alarm=node.alarm,
+                software=word(software()),
+                began_at=time.monotonic(),
+                measures=self._measures,
+            ),
             send=self._send,
-            witness=None if private is None else Witness(private.budget, node.thread),
+            witness=witness,
         )
+
+    def _measures(self) -> Sequence[Measure]:
+        return self._node.workshop.measures
 
     def _send(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool:
         return self._node.say(peer, CHANNEL, message, if_free=not urgent)
@@ -132,6 +155,8 @@ class Shown(Attached):
     async def run(self) -> None:
         while True:
             await asyncio.sleep(1.0)
+            self._lookout.look(time.monotonic())
+            self._hearing.look(self._node.core.edges)
             self.display.tick()
 
     async def farewell(self, *, hasty: bool) -> None:

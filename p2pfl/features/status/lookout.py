@@ -1,31 +1,22 @@
-"""Looks once a second at what no single part of a node sees: rounds without anybody, a disk that fills, and members
-that nobody hears of, that come, that finish, or that run other software.
+"""Looks once a second at what no single part of a node sees: rounds without anybody, a loss that grows, a disk that
+fills.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from p2pfl.core.course import Course
 from p2pfl.core.facts import Phase
-from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import StorageError
-from p2pfl.features.status.spread import OVER, VitalsRow
 from p2pfl.learn.losses import DRIVEN, NOISY, Growth, Losses
-from p2pfl.learn.metrics import Measure
 from p2pfl.node.feed import Feed
-from p2pfl.reporting.vitals import Vitals, scores
 
 ROUNDS_ALONE = 10
 ALONE_S = 60.0
 """So many rounds in a row without a neighbor, in so much time at least, are an alarm."""
 DISK_EVERY_S = 30.0
-STARTING_S = 60.0
-"""Who is heard of before this has been there all the time, as far as this node can know; longer where rows are rare."""
-LINES = 12.0
-"""So many events of members that are no neighbors are told at once; then one in five minutes."""
-LINES_PER_S = 1 / 300
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -37,14 +28,10 @@ class Lookout:
     raise_alarm: Callable[[str, int | None, str], None]
     room_bytes: Callable[[], float]
     snapshot_bytes: int
-    software: str
-    began_at: float
-    measures: Callable[[], Sequence[Measure]] = tuple
-    """What the task is measured by, the main measure first; empty while that is not known."""
+    missing: Callable[[float], int]
+    """How many members are not heard of now."""
     losses: Losses = field(default_factory=Losses)
     """Where those of the own rounds and of the tests are going."""
-    missing: Callable[[], int] = int
-    """How many members are not heard of now."""
     away: int = 0
     """The most members that were away since the loss grows."""
     explained: bool = False
@@ -55,15 +42,11 @@ class Lookout:
     """Rounds trained without a neighbor, since the last one with."""
     alone_since: float | None = None
     disk_at: float = float("-inf")
-    quiet: set[int] = field(default_factory=set)
-    """Members that should have said something."""
-    left_out: int = 0
-    lines: TokenBucket = field(default_factory=lambda: TokenBucket(LINES_PER_S, tokens=LINES, burst=LINES))
 
     def look(self, now: float) -> None:
         self.feed.expire()
         self._look_for_company(now)
-        self._look_at_loss()
+        self._look_at_loss(now)
         if now >= self.disk_at + DISK_EVERY_S:
             self.disk_at = now
             self._look_for_room()
@@ -87,7 +70,7 @@ class Lookout:
     def _is_accompanied(self) -> bool:
         return any(edge.is_open for edge in self.core.edges.values())
 
-    def _look_at_loss(self) -> None:
+    def _look_at_loss(self, now: float) -> None:
         """One word for as long as the loss is up: who is away meanwhile explains it, also once they are back."""
         growth = self.losses.growth
         if growth is None:
@@ -95,7 +78,7 @@ class Lookout:
             self.away, self.explained = 0, False
             return
         edges = self.core.edges.values()
-        self.away = max(self.away, self.missing(), sum(not edge.is_open for edge in edges))
+        self.away = max(self.away, self.missing(now), sum(not edge.is_open for edge in edges))
         if growth.reason == NOISY:
             self._raise_alarm("noise-prevails", growth.text)
         elif self._is_driven(growth):
@@ -131,58 +114,3 @@ class Lookout:
         else:
             text = f"{room:,.0f} bytes are left on the volume of the state, a snapshot takes {self.snapshot_bytes:,}"
             self._raise_alarm("disk-low", text)
-
-    # -- of all members, by what they say -----------------------------------------------------------------------------
-
-    def hear(self, row: VitalsRow, before: VitalsRow | None, now: float, *, starting_s: float = STARTING_S) -> None:
-        """A member has said something new. Until `starting_s` after the start nobody counts as having joined."""
-        member, vitals = row.vitals.member, row.vitals
-        if row.source is None:
-            return
-        if member in self.quiet:
-            self.quiet.discard(member)
-            self._mention("back", member, f"heard of again, in round {vitals.rounds}", now)
-        if before is None:
-            if now - self.began_at > starting_s and vitals.phase not in OVER:
-                self._mention("joined", member, f"heard of for the first time, in round {vitals.rounds}", now)
-        elif before.vitals.life != vitals.life:
-            self._mention("new-life", member, "has begun anew, without what it had learned", now)
-        if vitals.phase in OVER and (before is None or before.vitals.phase != vitals.phase) and now > self.began_at:
-            kind = "finished" if vitals.phase == "finished" else "left"
-            self._mention(kind, member, f"after round {vitals.rounds}{self._score(vitals)}", now)
-        self._compare(member, vitals.software)
-
-    def _score(self, vitals: Vitals) -> str:
-        measures = self.measures()
-        name, value = next(iter(scores(vitals, measures).items()))
-        label = measures[0].label if measures else name
-        return "" if value is None else f", {label} {value:.3f}"
-
-    def _compare(self, member: int, software: str) -> None:
-        text = f"it runs p2pfl {software}, this node {self.software}"
-        if software == self.software:
-            self.feed.settle("software-agrees", member)
-        elif not self.feed.stands("software-differs", member):
-            self.raise_alarm("software-differs", member, text)
-
-    def forget(self, member: int) -> None:
-        """One that is no member any more."""
-        self.quiet.discard(member)
-        self.feed.forget(member)
-
-    def miss(self, member: int, age_s: float, now: float) -> None:
-        """Nothing was heard of a member for longer than there should be."""
-        if member not in self.quiet:
-            self.quiet.add(member)
-            self._mention("not-heard", member, f"its last word is {age_s:.0f} s old", now)
-
-    def _mention(self, kind: str, member: int, text: str, now: float) -> None:
-        """Neighbors come and go in lines of their own. Of hundreds that finish together a few lines tell enough."""
-        if member in self.core.edges and kind in ("back", "joined", "not-heard"):
-            return
-        if self.lines.take(now) > 0.0:
-            self.left_out += 1
-            return
-        more = f" (and {self.left_out} events of other members before it)" if self.left_out else ""
-        self.left_out = 0
-        self.feed.tell(kind, member, text + more)

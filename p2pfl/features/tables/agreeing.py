@@ -13,8 +13,6 @@ import hashlib
 import logging
 import os
 import random
-import signal
-import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -43,6 +41,7 @@ from p2pfl.net.session_table import Callbacks
 from p2pfl.net.side import Feeding, SideChannel
 from p2pfl.node.amendment import listed
 from p2pfl.node.assembly import learned_sections
+from p2pfl.node.leash import on_a_leash
 from p2pfl.storage.disk import replace_file
 
 log = logging.getLogger("p2pfl")
@@ -324,31 +323,21 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
     """
     member = federation.member(node.name)
     agreement = Agreement(federation, member.index, signed_proposal(federation, node, identity))
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        async with AsyncExitStack() as doors:
-            if launched:
-                leash = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
-                transport, _ = await loop.connect_read_pipe(lambda: _Leash(stop.set), leash)
-                doors.callback(transport.close)
-            links = _links(federation, node, identity, lambda: talk)
-            talk = SchemaTalk(
-                agreement,
-                federation.neighbors(member.index),
-                links.sides.say,
-                lambda: keep(federation, node, agreement.merged()),
-            )
-            links.sides.add(Feeding(channel=CHANNEL, handler=talk, guards=True))
-            talk.begin()
-            await doors.enter_async_context(links)
-            if node.discovery:
-                await doors.enter_async_context(discovery_of(member, node, lambda: federation, links))
-            return await _until_through(talk, stop)
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+    stop = asyncio.Event()
+    async with on_a_leash(stop.set, launched=launched), AsyncExitStack() as doors:
+        links = _links(federation, node, identity, lambda: talk)
+        talk = SchemaTalk(
+            agreement,
+            federation.neighbors(member.index),
+            links.sides.say,
+            lambda: keep(federation, node, agreement.merged()),
+        )
+        links.sides.add(Feeding(channel=CHANNEL, handler=talk, guards=True))
+        talk.begin()
+        await doors.enter_async_context(links)
+        if node.discovery:
+            await doors.enter_async_context(discovery_of(member, node, lambda: federation, links))
+        return await _until_through(talk, stop)
 
 
 async def _until_through(talk: SchemaTalk, stop: asyncio.Event) -> bool:
@@ -403,11 +392,3 @@ def _links(federation: FederationConfig, node: NodeConfig, identity: Identity, t
         rng=random.Random(os.urandom(16)),  # jitter of dials
     )
     return links
-
-
-class _Leash(asyncio.Protocol):
-    def __init__(self, let_go: Callable[[], None]) -> None:
-        self.let_go = let_go
-
-    def eof_received(self) -> None:
-        self.let_go()

@@ -1,0 +1,91 @@
+"""Tells what is notable of other members, by what they say of themselves: that they come, finish or begin anew, that
+nothing is heard of them any more, and that they run other software.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from p2pfl.core.course import Course
+from p2pfl.core.limits import TokenBucket
+from p2pfl.features.status.spread import OVER, VitalsRow
+from p2pfl.learn.metrics import Measure
+from p2pfl.node.feed import Feed
+from p2pfl.reporting.vitals import Vitals, scores
+
+STARTING_S = 60.0
+"""Who is heard of before this has been there all the time, as far as this node can know; longer where rows are rare."""
+LINES = 12.0
+"""So many events of members that are no neighbors are told at once; then one in five minutes."""
+LINES_PER_S = 1 / 300
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class MemberNews:
+    """`raise_alarm` takes kind, member and text. `software` and `began_at` are of this node; times are monotonic."""
+
+    core: Course
+    feed: Feed
+    raise_alarm: Callable[[str, int | None, str], None]
+    software: str
+    began_at: float
+    measures: Callable[[], Sequence[Measure]] = tuple
+    """What the task is measured by, the main measure first; empty while that is not known."""
+    quiet: set[int] = field(default_factory=set)
+    """Members that should have said something."""
+    left_out: int = 0
+    lines: TokenBucket = field(default_factory=lambda: TokenBucket(LINES_PER_S, tokens=LINES, burst=LINES))
+
+    def hear(self, row: VitalsRow, before: VitalsRow | None, now: float, *, starting_s: float = STARTING_S) -> None:
+        """A member has said something new. Until `starting_s` after the start nobody counts as having joined."""
+        member, vitals = row.vitals.member, row.vitals
+        if row.source is None:
+            return
+        if member in self.quiet:
+            self.quiet.discard(member)
+            self._mention("back", member, f"heard of again, in round {vitals.rounds}", now)
+        if before is None:
+            if now - self.began_at > starting_s and vitals.phase not in OVER:
+                self._mention("joined", member, f"heard of for the first time, in round {vitals.rounds}", now)
+        elif before.vitals.life != vitals.life:
+            self._mention("new-life", member, "has begun anew, without what it had learned", now)
+        if vitals.phase in OVER and (before is None or before.vitals.phase != vitals.phase) and now > self.began_at:
+            kind = "finished" if vitals.phase == "finished" else "left"
+            self._mention(kind, member, f"after round {vitals.rounds}{self._score(vitals)}", now)
+        self._compare(member, vitals.software)
+
+    def _score(self, vitals: Vitals) -> str:
+        measures = self.measures()
+        name, value = next(iter(scores(vitals, measures).items()))
+        label = measures[0].label if measures else name
+        return "" if value is None else f", {label} {value:.3f}"
+
+    def _compare(self, member: int, software: str) -> None:
+        text = f"it runs p2pfl {software}, this node {self.software}"
+        if software == self.software:
+            self.feed.settle("software-agrees", member)
+        elif not self.feed.stands("software-differs", member):
+            self.raise_alarm("software-differs", member, text)
+
+    def forget(self, member: int) -> None:
+        """One that is no member any more."""
+        self.quiet.discard(member)
+        self.feed.forget(member)
+
+    def miss(self, member: int, age_s: float, now: float) -> None:
+        """Nothing was heard of a member for longer than there should be."""
+        if member not in self.quiet:
+            self.quiet.add(member)
+            self._mention("not-heard", member, f"its last word is {age_s:.0f} s old", now)
+
+    def _mention(self, kind: str, member: int, text: str, now: float) -> None:
+        """Neighbors come and go in lines of their own. Of hundreds that finish together a few lines tell enough."""
+        if member in self.core.edges and kind in ("back", "joined", "not-heard"):
+            return
+        if self.lines.take(now) > 0.0:
+            self.left_out += 1
+            return
+        more = f" (and {self.left_out} events of other members before it)" if self.left_out else ""
+        self.left_out = 0
+        self.feed.tell(kind, member, text + more)

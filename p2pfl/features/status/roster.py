@@ -1,0 +1,126 @@
+"""What a node knows of each member: the newest row that it has said of itself, whether it is still there, and how much
+it sends. Rows come by `spread`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from p2pfl.config.model import Edges, FederationConfig
+from p2pfl.features.status.spread import LEAST_PERIOD_S, OVER, VitalsRow, period_s
+from p2pfl.reporting.vitals import Vitals, is_among
+
+Intervals = Mapping[str, tuple[float, float]]
+QUIET_PERIODS = 3
+QUIET_EXTRA_S = 15.0
+"""A member is quiet after so many periods, and this for the way."""
+LEAST_RATED_S = 0.5
+"""Rows that were held up come together: how much was sent between them says nothing of a second."""
+
+
+class Roster:
+    """`federation` gives the one that the node holds now, `own` is the node's index. The own row is how the node is
+    now, not the one that the others have: with many members that is old.
+    """
+
+    def __init__(self, federation: Callable[[], FederationConfig], own: int) -> None:
+        self.federation, self.own = federation, own
+        self.rows: dict[int, VitalsRow] = {}
+        """The newest row of each member, by index."""
+        self.bytes_per_s: dict[int, float] = {}
+        """How much each member has sent between its latest two rows."""
+        self.intervals: dict[str, tuple[float, float]] = {}
+        """Those of the scores in the own row."""
+        self._joined: tuple[Edges, dict[int, list[int]]] = (), {}
+
+    def note(self, row: VitalsRow) -> None:
+        """A member has said something new."""
+        member = row.vitals.member
+        before, self.rows[member] = self.rows.get(member), row
+        if before is not None and row.said_at >= before.said_at + LEAST_RATED_S:
+            sent = row.vitals.bytes_sent - before.vitals.bytes_sent
+            self.bytes_per_s[member] = max(0.0, sent / (row.said_at - before.said_at))
+
+    def note_own(self, vitals: Vitals, now: float, *, last: bool = False, intervals: Intervals | None = None) -> None:
+        """How this node is now; no more often than members of a small federation tell of themselves. `intervals` are
+        those of its scores, for readers of this node only.
+        """
+        before = self.rows.get(self.own)
+        changed = before is not None and _sessions(before.vitals) != _sessions(vitals)
+        if before is None or changed or last or now >= before.said_at + LEAST_PERIOD_S:
+            self.note(VitalsRow(vitals=vitals, raw=b"", said_at=now, source=None))
+            self.intervals = dict(intervals or {})
+
+    def forget(self, member: int) -> None:
+        """One that is no member any more."""
+        self.rows.pop(member, None)
+
+    def name_of(self, index: int) -> str:
+        return self.federation().members[index].name
+
+    def key_of(self, index: int) -> bytes | None:
+        """A member's public key, None for an index that is nobody's now."""
+        members = self.federation().members
+        if index >= len(members) or members[index].retired:
+            return None
+        return members[index].key
+
+    @property
+    def period_s(self) -> float:
+        """The time between two rows of one member, if nothing notable happens."""
+        return period_s(len(self.federation().members))
+
+    @property
+    def quiet_after_s(self) -> float:
+        return QUIET_PERIODS * self.period_s + QUIET_EXTRA_S
+
+    def is_quiet(self, row: VitalsRow, now: float) -> bool:
+        """Whether its member should have said something since."""
+        return row.source is not None and row.vitals.phase not in OVER and now - row.said_at > self.quiet_after_s
+
+    def is_lost(self, index: int, now: float) -> bool:
+        """Whether a member has neighbors whose word counts, and none of them hears it. The own node is never lost."""
+        row = self.rows.get(index)
+        if index == self.own or row is None or row.vitals.phase in OVER:
+            return False
+        told = [self.rows.get(peer) for peer in self._neighbors().get(index, ())]
+        words = [one.vitals for one in told if one is not None and self._counts(one, now)]
+        return bool(words) and not any(_hears(vitals, index) for vitals in words)
+
+    def is_gone(self, row: VitalsRow, now: float) -> bool:
+        """Whether nothing more is to be expected of a member: it is quiet, or no neighbor hears it."""
+        return self.is_quiet(row, now) or self.is_lost(row.vitals.member, now)
+
+    def missing(self, now: float) -> int:
+        """How many members that have not ended are not heard of now."""
+        return sum(self.is_gone(row, now) for row in self.rows.values())
+
+    def somebody_goes_on(self, now: float) -> bool:
+        """Whether another member that is heard has not said its last word."""
+        return any(
+            member != self.own and row.vitals.phase not in OVER and not self.is_gone(row, now)
+            for member, row in self.rows.items()
+        )
+
+    def _neighbors(self) -> dict[int, list[int]]:
+        """Of each member, made anew when the edges change."""
+        edges = self.federation().edges
+        if self._joined[0] is not edges:
+            found = defaultdict[int, list[int]](list)
+            for a, b in edges:
+                found[a].append(b)
+                found[b].append(a)
+            self._joined = edges, dict(found)
+        return self._joined[1]
+
+    def _counts(self, row: VitalsRow, now: float) -> bool:
+        return row.vitals.phase not in OVER and not self.is_quiet(row, now)
+
+
+def _sessions(vitals: Vitals) -> tuple[bytes, bytes, str]:
+    return vitals.live, vitals.unheard, vitals.phase
+
+
+def _hears(vitals: Vitals, index: int) -> bool:
+    return is_among(index, vitals.live) and not is_among(index, vitals.unheard)

@@ -1,0 +1,106 @@
+"""One node of a federation that was started here: what it has said, and how it has ended."""
+
+from __future__ import annotations
+
+import signal
+from asyncio.subprocess import Process
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from p2pfl.config.model import NodeConfig
+from p2pfl.fleet.fork_server import ForkedProcess
+from p2pfl.node.workshop import WAITING_FOR_DISK
+from p2pfl.reporting.status import NodeLine, NodeResult
+
+STOPPED = 130
+LOG_FILE = "node.log"
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """One node process. `lines` are what it printed; no figure of a `byzantine` one is a result."""
+
+    name: str
+    node: NodeConfig
+    byzantine: bool = False
+    lines: list[NodeLine] = field(default_factory=list)
+    process: Process | ForkedProcess | None = None
+    exit_code: int | None = None
+    stranded: bool = False
+    """Whether it was let go because it waited for neighbors that were not there any more."""
+    ended_lives: list[NodeLine | None] = field(default_factory=list)
+    """The last line of each process of it that has died and was followed by another."""
+    between_lives: str = ""
+    """What is to be said of it from its death to the first line of its next process."""
+
+    @property
+    def starts(self) -> int:
+        return 1 + len(self.ended_lives)
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes sent by its processes before this one."""
+        return sum(line.bytes_sent for line in self.ended_lives if line is not None)
+
+    @property
+    def messages_before(self) -> int:
+        return sum(line.messages_sent for line in self.ended_lives if line is not None)
+
+    @property
+    def last(self) -> NodeLine | None:
+        return self.lines[-1] if self.lines else None
+
+    @property
+    def phase(self) -> str:
+        return "starting" if self.last is None else self.last.phase
+
+    @property
+    def log_path(self) -> Path:
+        return self.node.path.parent / LOG_FILE
+
+    @property
+    def died(self) -> bool:
+        """Ended in another way than by finishing or by a clean stop."""
+        return self.exit_code is not None and self.exit_code not in (0, STOPPED)
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether it has said so, and has not ended since. A liar's state is worth nothing."""
+        return self.exit_code is None and not self.byzantine and self.phase == WAITING_FOR_DISK
+
+    @property
+    def state(self) -> str:
+        if self.exit_code is None:
+            again = f", start {self.starts}" if self.ended_lives else ""
+            return self.between_lives or self.phase + again
+        if self.stranded:
+            return "waited in vain"
+        return ending(self.exit_code)
+
+    @property
+    def waits_alone(self) -> bool:
+        """Whether it runs, has still to train and finds no neighbor."""
+        line = self.last
+        return self.exit_code is None and line is not None and line.phase == "waiting" and not line.peers
+
+    def let_go(self) -> None:
+        """A node whose stdin ends stops, also one that has not got so far as to take signals."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def result(self) -> NodeResult | None:
+        """What the node left at its end, if this run of it came that far (or a later start of the same node)."""
+        path = self.node.state_dir / "result.json"
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=NodeResult)
+        except (OSError, ValueError):
+            return None
+
+
+def ending(exit_code: int) -> str:
+    """In words; a negative exit code is a signal."""
+    if exit_code < 0:
+        return f"died ({signal.Signals(-exit_code).name})"
+    return {0: "finished", STOPPED: "stopped"}.get(exit_code, f"failed (exit {exit_code})")

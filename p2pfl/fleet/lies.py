@@ -1,0 +1,58 @@
+"""Nodes that lie are commands of another package, found by the entry point group `p2pfl.attackers`: p2pfl has no liar,
+and a node in the field imports nothing of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from p2pfl.config.model import FederationConfig, NodeConfig
+from p2pfl.errors import UserError
+from p2pfl.learn.interface import Vector
+
+GROUP = "p2pfl.attackers"
+
+
+class Attackers(Protocol):
+    """What the object behind the entry point offers. `spec` is the text that names an attack."""
+
+    def check(self, spec: str) -> None:
+        """Raises UserError: there is no such attack."""
+        ...
+
+    def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
+        """Names of so many nodes, spread over the graph."""
+        ...
+
+    def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
+        """Arguments for Python that make node `name` lie, as one of `liars`; those of `p2pfl run` are appended."""
+        ...
+
+    def success(
+        self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
+    ) -> dict[str, float]:
+        """By node, the attack's success on a model (d,), from 0 to 1; empty if accuracy shows it. `node` has data."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lies:
+    """`names` are the nodes that lie, by the attack `spec`."""
+
+    attackers: Attackers
+    spec: str
+    names: tuple[str, ...]
+
+    def command(self, federation: FederationConfig, name: str) -> list[str]:
+        return self.attackers.command(federation, name, self.spec, self.names)
+
+
+def find_attackers() -> Attackers:
+    """Raises UserError: no package of attacks is installed."""
+    for entry in entry_points(group=GROUP):
+        found: Attackers = entry.load()
+        return found
+    raise UserError("no package of attacks is installed", key="--byzantine", allowed="`attackers`, from p2pfl's source")

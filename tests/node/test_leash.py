@@ -1,0 +1,41 @@
+"""A launched node stops when it is told to by a signal, or when its launcher lets go of its stdin."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+import pytest
+
+from p2pfl.node.leash import on_a_leash
+
+
+@pytest.fixture
+def launcher(monkeypatch):
+    """The end of this process's stdin that a launcher would hold."""
+    stdin, launcher = os.pipe()
+    with os.fdopen(stdin) as read, os.fdopen(launcher, "w") as write:
+        monkeypatch.setattr(sys, "stdin", read)
+        yield write
+
+
+async def test_the_end_of_stdin_stops_whoever_is_on_the_leash_and_not_who_was_before(launcher):
+    before, now = asyncio.Event(), asyncio.Event()
+    async with on_a_leash(before.set, launched=True):
+        pass
+    async with on_a_leash(now.set, launched=True), asyncio.timeout(20):
+        launcher.close()
+        await now.wait()
+    assert not before.is_set()
+
+
+async def test_a_signal_stops_it_launched_or_not_and_is_the_callers_again_afterwards(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    by_default = signal.getsignal(signal.SIGTERM)
+    stop = asyncio.Event()
+    async with on_a_leash(stop.set, launched=False), asyncio.timeout(20):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stop.wait()
+    assert signal.getsignal(signal.SIGTERM) is by_default

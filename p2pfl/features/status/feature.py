@@ -69,7 +69,7 @@ class Shown(Attached):
             software=word(software()),
             began_at=time.monotonic(),
             measures=lambda: node.workshop.measures,
-            losses=node.workshop.losses,
+            losses=node.workshop.figures.losses,
         )
         hearing = Hearing(node.network.came)
         private = private_of(node)

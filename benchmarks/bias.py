@@ -151,9 +151,9 @@ def recall(method: str, rounds: int, seed: int, **training: Any) -> dict[str, fl
     owned, recalls, right = torch.isin(targets, torch.tensor(OWNED)), [], []
     for model in models:
         state = {name: torch.from_numpy(np.array(value)) for name, value in learner.state_dict(model).items()}
-        learner.module.load_state_dict(state)
+        learner.model.module.load_state_dict(state)
         with torch.no_grad():
-            hits = learner.module(inputs).argmax(dim=1) == targets
+            hits = learner.model.module(inputs).argmax(dim=1) == targets
         recalls.append(float(hits[owned].float().mean()))
         right.append(float(hits.float().mean()))
     return {

@@ -82,7 +82,7 @@ def measure(task: Task, training: TrainingConfig, compute: Compute, rounds: int)
     began = time.perf_counter()
     learner.evaluate(vector, "test")
     tested = time.perf_counter()
-    learner.load_state_dict({name: torch.from_numpy(array) for name, array in learner.state_dict(vector).items()})
+    learner.model.load_state_dict({name: torch.from_numpy(array) for name, array in learner.state_dict(vector).items()})
     return Measured(
         device=str(learner.device),
         step_s=min(took) / (training.local_steps or 1),

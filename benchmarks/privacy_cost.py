@@ -60,12 +60,13 @@ def learners(name: str, training: TrainingConfig) -> dict[str, TorchLearner]:
         return TorchLearner(task, context, training, protection=protection)
 
     chosen, found = private(), {"plain": TorchLearner(task, context, training)}
-    if chosen.row_gradients is not None:
-        found[chosen.row_gradients.how] = chosen
+    if chosen.private is not None and chosen.private.row_gradients is not None:
+        found[chosen.private.row_gradients.how] = chosen
     for way in (Vectorized, OneByOne):
         other = private()
-        parameters = [one for one in other.module.parameters() if one.requires_grad]
-        other.row_gradients = way(other.module, parameters, functional.cross_entropy, other.device)
+        if other.private is not None:
+            module, parameters = other.model.module, other.model.parameters
+            other.private.row_gradients = way(module, parameters, functional.cross_entropy, other.device)
         found.setdefault(way.how, other)
     return found
 

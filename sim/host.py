@@ -1,12 +1,6 @@
-"""One simulated machine: the shipped core over an engine, under a virtual clock.
+"""One simulated node: the shipped core, and what `node/driver.py` does around it, from one start to the next.
 
-Only the clock, the link and the threads are replaced. The engine's answers arrive `engine_ns` after the operation, one
-operation at a time, so that messages meet a busy edge as they do in a real node, and a crash can fall between an
-operation and its answer.
-
-`NodeEngine` is what a host needs of its data plane: the same core runs over either of two. `exact` is the shipped
-engine, one operation at a time; `lazy` only remembers what is to be done and does it later, for many nodes at once.
-Both answer the core alike.
+Only the clock, the link and the threads are replaced. What computes below it is a `Machine`.
 """
 
 from __future__ import annotations
@@ -14,29 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 from p2pfl.core.core import Core
-from p2pfl.core.effects import (
-    Alarm,
-    ApplyReply,
-    ApplyRequest,
-    Bootstrap,
-    ChangeEdges,
-    CloseSession,
-    CommitRound,
-    Effect,
-    Finish,
-    Freeze,
-    Mix,
-    NoteLife,
-    Operation,
-    ResetEdge,
-    Send,
-    StartRound,
-)
-from p2pfl.core.events import Amended, Event, ReplyRefused, RequestRefused, RoundCommitted, RoundTrained, Started
+from p2pfl.core.effects import Alarm, CloseSession, Effect, Finish, Operation, Send, StartRound
+from p2pfl.core.events import Amended, Event, RoundCommitted, Started
 from p2pfl.core.facts import Phase
 from p2pfl.core.lives import Start
 from p2pfl.core.memory import Memory
@@ -45,6 +21,7 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
 from p2pfl.reporting.status import MeanAndMax
 from sim.kernel import NS, Kernel
+from sim.machine import TRACED, E_co, HostPace, Machine, Watch
 from sim.privacy_budget import Purse
 from sim.trace import Trace, TraceKind
 
@@ -52,21 +29,6 @@ NEVER = float("inf")
 NAMES = 1 << 53
 SPREAD = 5_570_811_853_244_947
 """Odd, so that each number below NAMES gets a different name, in no order."""
-# What the trace says of an operation, and the number with it. An enumeration's members are slow to pack.
-TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
-    Freeze: (int(TraceKind.FROZEN), attrgetter("seq")),
-    ApplyRequest: (int(TraceKind.REQUEST_APPLIED), attrgetter("request.seq")),
-    ApplyReply: (int(TraceKind.REPLY_APPLIED), attrgetter("reply.seq")),
-    ResetEdge: (int(TraceKind.EDGE_RESET), attrgetter("incarnation")),
-    ChangeEdges: (int(TraceKind.EDGES_CHANGED), lambda operation: len(operation.added)),
-    CommitRound: (int(TraceKind.ROUND_COMMITTED), attrgetter("version")),
-    Bootstrap: (int(TraceKind.BOOTSTRAPPED), lambda operation: len(operation.peers)),
-    Mix: (int(TraceKind.MIXED), lambda operation: len(operation.peers)),
-    NoteLife: (int(TraceKind.LIFE_NOTED), lambda operation: operation.life.generation),
-}
-ANSWERS: dict[type, int] = {RequestRefused: int(TraceKind.REFUSED), ReplyRefused: int(TraceKind.REFUSED)}
-
-E_co = TypeVar("E_co", bound="NodeEngine", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,31 +77,11 @@ def counts_of(core: Core) -> Counts:
     )
 
 
-class HostPace(Protocol):
-    """How fast one machine computes."""
-
-    def round_ns(self, steps: int, time_ns: int) -> int:
-        """How long a local round of so many steps takes that begins now; asked once for each."""
-
-    def estimate_ns(self, steps: int) -> int:
-        """How long one takes, about: nothing is drawn for it."""
-
-
 class HostNetwork(Protocol):
     """What a host needs of the world around it."""
 
     def send(self, source: int, target: int, session: int, message: Message) -> None: ...
     def close(self, source: int, target: int, session: int) -> None: ...
-
-
-class Watch(Protocol):
-    """An observer that changes nothing: an oracle, or the figures of a report."""
-
-    def before(self, index: int, operation: Operation) -> None:
-        """The engine is about to carry it out."""
-
-    def after(self, index: int, operation: Operation) -> None:
-        """It has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +100,108 @@ class HostPlan:
     purse: Purse | None = None
 
 
+class HostProcess:
+    """From a start to a crash: the core, its timer, and who carries out its effects. `alive` is False afterwards: then
+    nothing that comes back to it does anything. Alarms are added to `alarms`.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        machine: Machine[Any],
+        network: HostNetwork,
+        alarms: list[Alarm],
+        *,
+        on_commit: Callable[[int], None] | None,
+        on_finish: Callable[[int], None] | None,
+    ) -> None:
+        self.core, self.machine, self.network, self.alarms = core, machine, network, alarms
+        self.on_commit, self.on_finish = on_commit, on_finish
+        self.alive = True
+        self.has_begun = False
+        """Whether a local round has begun."""
+        self.wakes_at = NEVER
+        own: dict[type, Callable[[Any], None]] = {
+            Send: self._send,
+            CloseSession: self._close,
+            StartRound: self._train,
+            Alarm: self._alarm,
+            Finish: self._finish,
+        }
+        operations: dict[type, Callable[[Any], None]] = dict.fromkeys(TRACED, self._operate)
+        self._carry_out = own | operations
+
+    def take(self, event: Event) -> None:
+        """Hand one event to the core and carry out its effects."""
+        if self.alive:
+            self.act(self.core.handle(event, self.machine.kernel.now_ns / NS))
+
+    def act(self, effects: list[Effect]) -> None:
+        carry_out = self._carry_out
+        for effect in effects:
+            carry_out[type(effect)](effect)
+        deadline = self.core.deadline()
+        if deadline is not None and deadline < self.wakes_at:
+            self._wake_at(deadline)
+
+    def _send(self, effect: Send) -> None:
+        self.network.send(self.machine.index, effect.peer, effect.session, effect.message)
+
+    def _close(self, effect: CloseSession) -> None:
+        self.network.close(self.machine.index, effect.peer, effect.session)
+
+    def _finish(self, _: Finish) -> None:
+        self.machine.note(TraceKind.FINISHED, self.core.facts.rounds)
+        if self.on_finish is not None:
+            self.on_finish(self.machine.index)
+
+    def _alarm(self, alarm: Alarm) -> None:
+        self.alarms.append(alarm)
+        self.machine.note(TraceKind.ALARM, 0, -1 if alarm.peer is None else alarm.peer)
+
+    def _operate(self, operation: Operation) -> None:
+        self.machine.operate(operation, self._answer)
+
+    def _answer(self, event: Event) -> None:
+        if self.alive:
+            self.take(event)
+            if type(event) is RoundCommitted and self.on_commit is not None:
+                self.on_commit(self.machine.index)
+
+    def _train(self, effect: StartRound) -> None:
+        refused = self.machine.begin_round(effect, self._trained)
+        if refused is None:
+            self.has_begun = True
+        else:
+            self.machine.answer_later(refused, self._answer)
+
+    def _trained(self) -> None:
+        if self.alive:
+            self.take(self.machine.end_round())
+
+    def _wake_at(self, deadline: float) -> None:
+        """One timer in the heap is enough."""
+        self.wakes_at = deadline
+        self.machine.kernel.at(deadline, partial(self._wake, deadline))
+
+    def _wake(self, deadline: float) -> None:
+        """A timer that an earlier one has replaced does nothing: what it was for is in the later deadline."""
+        if self.alive and deadline == self.wakes_at:
+            self.wakes_at = NEVER
+            self.act(self.core.wake(self.machine.kernel.now))
+
+    @property
+    def in_round(self) -> bool:
+        """Whether it is between the beginning of a local round and that of the next, or the end of the last."""
+        return self.alive and self.has_begun and self.core.rounds.phase is Phase.TRAINING
+
+    @property
+    def finished(self) -> bool:
+        return self.alive and self.core.rounds.phase is Phase.FINISHED
+
+
 class Host(Generic[E_co]):
-    """`alive` is False between a crash and the restart."""
+    """A node of a simulation, over all its lives: its machine, and the `process` that runs there or ran last."""
 
     def __init__(
         self,
@@ -174,46 +216,23 @@ class Host(Generic[E_co]):
         on_finish: Callable[[int], None] | None = None,
     ) -> None:
         self.plan = plan
-        self.index, self.engine_ns = plan.index, plan.engine_ns
+        self.index = plan.index
         self.engine = engine
-        self.kernel = kernel
+        self.machine = Machine(plan, engine, kernel=kernel, trace=trace, watch=watch)
         self.network = network
-        self.trace = trace
-        self.watch = watch
         self.on_commit = on_commit
         self.on_finish = on_finish
-        self.life = self.starts = 0
-        self.moves = 0
-        """How often the model may have changed: starts, crashes, operations."""
-        self.alive = False
-        self.has_begun = False
-        """Whether a local round has begun in this life."""
+        self.starts = 0
         self.alarms: list[Alarm] = []
         self._earlier = Counts()
-        self.answers_ns = 0
-        self.wakes_at = NEVER
+        self.process: HostProcess | None = None
         self.core: Core
-        own: dict[type, Callable[[Any], None]] = {
-            Send: self._send,
-            CloseSession: self._close,
-            StartRound: self._train,
-            Alarm: self._alarm,
-            Finish: self._finish,
-        }
-        operations: dict[type, Callable[[Any], None]] = dict.fromkeys(TRACED, self._operate)
-        self._carry_out = own | operations
-
-    # -- life and death ---------------------------------------------------------------------------------------------
+        """Of the process."""
 
     def start(self) -> None:
         """Boot from the disk, or from nothing."""
-        self.life += 1
         self.starts += 1
-        boot = self.engine.boot(self._name())
-        self.moves += 1
-        self.alive = True
-        self.has_begun = False
-        self.wakes_at = NEVER
+        boot = self.machine.boot(self._name())
         self.core = Core(
             index=self.plan.index,
             neighbors=self.plan.neighbors,
@@ -223,8 +242,17 @@ class Host(Generic[E_co]):
             memory=boot,
             start=boot.start,
         )
-        self._note(TraceKind.STARTED, self.life)
-        self.take(Started())
+        self.process = HostProcess(
+            self.core,
+            self.machine,
+            self.network,
+            self.alarms,
+            on_commit=self.on_commit,
+            on_finish=self.on_finish,
+        )
+        starts_and_crashes = 2 * self.starts - 1
+        self.machine.note(TraceKind.STARTED, starts_and_crashes)
+        self.process.take(Started())
 
     def _name(self) -> int:
         """In place of a random one: nobody else has it, it is the same in each run, and follows no order."""
@@ -233,11 +261,10 @@ class Host(Generic[E_co]):
     def crash(self, kept: int = 0) -> None:
         """Power off: memory is gone, the disk keeps what was flushed (and `kept` changes more)."""
         self._earlier = self.counts
-        self.alive = False
-        self.life += 1
-        self.moves += 1
-        self._note(TraceKind.CRASHED, 0)
-        self.engine.crash(kept)
+        if self.process is not None:
+            self.process.alive = False
+        self.machine.note(TraceKind.CRASHED, 0)
+        self.machine.crash(kept)
 
     def amend(self, plan: HostPlan) -> None:
         """The federation has changed. Where the node is down, it will know when it starts."""
@@ -250,92 +277,15 @@ class Host(Generic[E_co]):
         leaving = self.alive and peer in self.core.edges and peer not in self.plan.settings.retired
         return peer in self.plan.neighbors or leaving
 
-    # -- the driver ---------------------------------------------------------------------------------------------------
-
     def take(self, event: Event) -> None:
-        """Hand one event to the core and carry out its effects."""
-        if self.alive:
-            self.act(self.core.handle(event, self.kernel.now_ns / NS))
+        """An event of the world around; one that is down hears of none."""
+        if self.process is not None:
+            self.process.take(event)
 
-    def act(self, effects: list[Effect]) -> None:
-        carry_out = self._carry_out
-        for effect in effects:
-            carry_out[type(effect)](effect)
-        deadline = self.core.deadline()
-        if deadline is not None and deadline < self.wakes_at:
-            self._wake_at(deadline)
-
-    def _send(self, effect: Send) -> None:
-        self.network.send(self.index, effect.peer, effect.session, effect.message)
-
-    def _close(self, effect: CloseSession) -> None:
-        self.network.close(self.index, effect.peer, effect.session)
-
-    def _finish(self, _: Finish) -> None:
-        self._note(TraceKind.FINISHED, self.core.facts.rounds)
-        if self.on_finish is not None:
-            self.on_finish(self.index)
-
-    def _operate(self, operation: Operation) -> None:
-        self.moves += 1
-        watch, now_ns = self.watch, self.kernel.now_ns
-        if watch is not None:
-            watch.before(self.index, operation)
-        event = self.engine.run(operation)
-        if watch is not None:
-            watch.after(self.index, operation)
-        kind, number = TRACED[type(operation)]
-        if event is not None:
-            kind = ANSWERS.get(type(event), kind)
-            self._answer_later(event)
-        self.trace.add(now_ns, kind, self.index, getattr(operation, "peer", 0), number(operation))
-
-    def _answer_later(self, event: Event) -> None:
-        """One operation after the other."""
-        self.answers_ns = max(self.answers_ns, self.kernel.now_ns) + self.engine_ns
-        self.kernel.at_ns(self.answers_ns, partial(self._answer, self.life, event))
-
-    def _answer(self, life: int, event: Event) -> None:
-        if life == self.life:
-            self.take(event)
-            if type(event) is RoundCommitted and self.on_commit is not None:
-                self.on_commit(self.index)
-
-    def _train(self, effect: StartRound) -> None:
-        refused = None if self.plan.purse is None else self.plan.purse.pay()
-        if refused is not None:
-            self._answer_later(refused)
-            return
-        self.has_begun = True
-        self._note(TraceKind.ROUND_BEGUN, effect.index)
-        self.engine.begin_round(effect)
-        now_ns = self.kernel.now_ns
-        ends_ns = now_ns + self.plan.pace.round_ns(self.plan.steps, now_ns)
-        self.kernel.at_ns(ends_ns, partial(self._trained, self.life))
-
-    def _trained(self, life: int) -> None:
-        if life == self.life:
-            steps, samples = self.engine.end_round()
-            self._note(TraceKind.ROUND_TRAINED, steps)
-            self.take(RoundTrained(steps=steps, samples=samples, figure=self.engine.figure))
-
-    def _wake_at(self, deadline: float) -> None:
-        """One timer in the heap is enough."""
-        self.wakes_at = deadline
-        self.kernel.at(deadline, partial(self._wake, self.life, deadline))
-
-    def _wake(self, life: int, deadline: float) -> None:
-        """A timer that an earlier one has replaced does nothing: what it was for is in the later deadline."""
-        if life == self.life and deadline == self.wakes_at:
-            self.wakes_at = NEVER
-            self.act(self.core.wake(self.kernel.now))
-
-    def _alarm(self, alarm: Alarm) -> None:
-        self.alarms.append(alarm)
-        self._note(TraceKind.ALARM, 0, -1 if alarm.peer is None else alarm.peer)
-
-    def _note(self, kind: TraceKind, number: int, peer: int = 0) -> None:
-        self.trace.add(self.kernel.now_ns, kind, self.index, peer, number)
+    @property
+    def alive(self) -> bool:
+        """False before the first start, and between a crash and the restart."""
+        return self.process is not None and self.process.alive
 
     @property
     def counts(self) -> Counts:
@@ -344,12 +294,12 @@ class Host(Generic[E_co]):
 
     @property
     def in_round(self) -> bool:
-        """Whether it is between the beginning of a local round and that of the next, or the end of the last."""
-        return self.alive and self.has_begun and self.core.rounds.phase is Phase.TRAINING
+        """As the process says."""
+        return self.process is not None and self.process.in_round
 
     @property
     def finished(self) -> bool:
-        return self.alive and self.core.rounds.phase is Phase.FINISHED
+        return self.process is not None and self.process.finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,35 +308,3 @@ class Boot(Memory):
 
     samples: int
     start: Start
-
-
-class NodeEngine(Protocol):
-    """One node's data plane as its host sees it. `figure` is what must improve for training to go on, as of the round
-    that ended last; None: nothing must, or it is not known.
-    """
-
-    figure: float | None
-
-    def boot(self, name: int) -> Boot:
-        """Start, from the disk or from nothing; `name` is a random one for the process, and for a life that begins."""
-
-    def run(self, operation: Operation) -> Event | None:
-        """Carry out what the core asks; the answer for the core, if there is one."""
-
-    def begin_round(self, effect: StartRound) -> None:
-        """Remember what the local round starts with, as it is now."""
-
-    def end_round(self) -> tuple[int, int]:
-        """The local round that began is over: its number of steps (0 if it failed), and n."""
-
-    def amend(self, neighbors: tuple[int, ...]) -> None:
-        """These are the neighbors at the next start; while the node runs, `ChangeEdges` says when."""
-
-    def sketch(self, tick: int) -> None:
-        """Note where the model is, in closing round `tick`."""
-
-    def crash(self, kept: int = 0) -> None:
-        """Power off: what was not flushed is lost, apart from the first `kept` changes, which reached the disk."""
-
-    def forget(self) -> None:
-        """The disk is lost: the node is as before its first start."""

@@ -45,8 +45,8 @@ class Liars:
     def _press(self, index: int) -> None:
         """And again, as long as the liar is not through with its rounds."""
         host = self._world.hosts[index]
-        if host.alive:
-            host.act(press(host.core, self._world.kernel.now))
+        if host.process is not None and host.alive:
+            host.process.act(press(host.core, self._world.kernel.now))
         if not host.finished and index not in self._world.gone:
             self._world.kernel.at_ns(self._world.kernel.now_ns + PRESSES_NS, partial(self._press, index))
 

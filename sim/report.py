@@ -193,7 +193,7 @@ class Figures:
     def evaluate(self) -> None:
         """Add a point to the history, unless no model has moved since the last one."""
         world = self.stage.world
-        moved = sum(host.moves for host in world.hosts)
+        moved = sum(host.machine.moves for host in world.hosts)
         if moved == self._moved:
             return
         self._moved = moved
@@ -258,7 +258,7 @@ def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point
     federation, learners, attack = stage.script.federation, stage.script.learners, stage.script.attack
     if (attack is not None and attack.poison is not None) or (alone and learners.personal):
         learners = make_learners(federation)
-    taken = [host.core.facts.rounds for host in stage.world.hosts if host.life] or [0]
+    taken = [host.core.facts.rounds for host in stage.world.hosts if host.starts] or [0]
     bounded = federation.training.rounds is not None and federation.training.stop is None
     rounds = None if bounded else round(fmean(taken))
     round_s = round_seconds(history)
@@ -282,7 +282,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
     nodes = []
     for node, host in enumerate(world.hosts):
         traffic = world.network.traffic_of(node)
-        core = host.core if host.life else None
+        core = host.core if host.starts else None
         test, local = scored["test"][node], scored["local"][node]
         nodes.append(
             NodeReport(
@@ -350,7 +350,7 @@ def _success(stage: PreparedRun, models: NDArray[Any]) -> list[float | None]:
 def _neighbors(stage: PreparedRun, node: int) -> list[NeighborStatus]:
     """What the node has sent to each of them, and holds against it since its latest start, as a real one tells it."""
     federation, host = stage.script.federation, stage.world.hosts[node]
-    held = host.core.standings(stage.world.kernel.now) if host.life else {}
+    held = host.core.standings(stage.world.kernel.now) if host.starts else {}
     return [
         NeighborStatus(
             name=federation.members[way.target].name,

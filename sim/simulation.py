@@ -226,7 +226,7 @@ def _perform(
     ran = time.process_time()
     report = final_report(stage, figures, references=references, alone=alone)
     learning = ran - set_up - figures.evaluation_cpu_s
-    rounds = sum(host.core.facts.rounds for host in stage.world.hosts if host.life)
+    rounds = sum(host.core.facts.rounds for host in stage.world.hosts if host.starts)
     report.cost = Cost(
         cpu_s=time.process_time() - began,
         set_up_cpu_s=set_up - began,
@@ -264,7 +264,7 @@ def _run(
         for part in range(1, SLICES + 1):
             world.run(until_ns=min(limit_ns, next_ns + every_ns * part // SLICES), stop=watch)
             if on_progress is not None:
-                done = sum(host.core.facts.rounds for host in world.hosts if host.life)
+                done = sum(host.core.facts.rounds for host in world.hosts if host.starts)
                 point = figures.history[-1] if figures.history else None
                 on_progress(
                     RunProgress(

@@ -35,7 +35,8 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
 
     Raises LearningError: the task failed.
     """
-    from p2pfl.learn.samples import Distinct  # noqa: PLC0415 - slow, and only here needed
+    from p2pfl.learn.evaluation import value_of  # noqa: PLC0415 - slow, and only here needed
+    from p2pfl.learn.samples import Distinct  # noqa: PLC0415 - as above
     from p2pfl.learn.trainer import TorchLearner  # noqa: PLC0415 - as above
     from p2pfl.reporting.references import centralized, learned_alone, of_alone, round_seconds  # noqa: PLC0415 - as above
 
@@ -61,7 +62,7 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
     main = report.main_measure
     report.reference = References(
         alone=of_alone([node.alone for node in report.nodes]),
-        against_alone=paired(pairs, main, torch[0].value_of(main)) if pairs else None,
+        against_alone=paired(pairs, main, value_of(torch[0].task, main)) if pairs else None,
         centralized=pooled,
         against_pooled=against(report, None if pooled is None else pooled.all_nodes),
     )

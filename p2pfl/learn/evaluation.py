@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from p2pfl.learn.devices import Device
+from p2pfl.errors import LearningError
+from p2pfl.learn.devices import Device, is_shortage
 from p2pfl.learn.interface import Score
 from p2pfl.learn.intervals import Interval, wilson
-from p2pfl.learn.metrics import ACCURACY, Metric
+from p2pfl.learn.metrics import ACCURACY, Measure, Metric
 from p2pfl.learn.samples import Samples
 from p2pfl.learn.task import Task
+from p2pfl.plugins import FAILURES, describe_failure
 
 BATCH = 1024
 """How many samples are tested at a time."""
@@ -42,20 +45,60 @@ def are_classes(outputs: Any, targets: Any) -> bool:
     return are_labels(outputs, targets) and outputs.shape[1] > 1
 
 
-def score(
-    module: nn.Module, samples: Samples, task: Task, device: Device | None = None, batch: int | None = None
-) -> Score:
+def score(module: nn.Module, samples: Samples, task: Task, device: Device) -> Score:
     """Evaluate without gradients, in evaluation mode and full precision; the module's mode is as before afterwards.
 
-    The loss is the mean over samples of what the task's loss says of each batch.
+    The loss is the mean over samples of what the task's loss says of each batch. Raises LearningError: the task failed;
+    UserError: the memory is too small for any batch.
     """
+    for batch in (BATCH, *SMALLER):
+        try:
+            with _testing(module):
+                return _score(module, batches_of(samples, device, batch), len(samples), task)
+        except FAILURES as error:
+            if is_shortage(error) and batch != SMALLER[-1]:
+                device.free()
+                continue
+            raise _failed(error, task, device) from error
+    raise AssertionError("no batch was tried")
+
+
+def outputs_of(module: nn.Module, samples: Samples, task: Task, device: Device) -> tuple[Tensor, Tensor]:
+    """All outputs and targets (n, ...), on the processor. Raises as `score` does."""
+    try:
+        with _testing(module):
+            batches = batches_of(samples, device, SMALLER[0])
+            kept = [(module(inputs).cpu(), targets.cpu()) for inputs, targets, _ in batches]
+    except FAILURES as error:
+        raise _failed(error, task, device) from error
+    return torch.cat([pair[0] for pair in kept]), torch.cat([pair[1] for pair in kept])
+
+
+def value_of(task: Task, measure: Measure) -> Callable[[Any, Any], float]:
+    """What computes one of the task's measures from all outputs and targets of a set."""
+    if measure.name in task.metrics:
+        metric = task.metrics[measure.name]
+        return lambda outputs, targets: float(metric(outputs, targets))
+    if measure.name == ACCURACY.name:
+        return lambda outputs, targets: float((outputs.argmax(dim=1) == targets).float().mean())
+    return lambda outputs, targets: float(loss_of(task)(outputs, targets))
+
+
+@contextmanager
+def _testing(module: nn.Module) -> Iterator[None]:
     was_training = module.training
     module.eval()
     try:
         with torch.no_grad():
-            return _score(module, batches_of(samples, device or Device(), batch or BATCH), len(samples), task)
+            yield
     finally:
         module.train(was_training)
+
+
+def _failed(error: BaseException, task: Task, device: Device) -> LearningError:
+    """Raises UserError: it was memory that was short."""
+    device.refuse_shortage(error)
+    return LearningError(f"{task.name}: evaluation failed: {describe_failure(error)}")
 
 
 def _score(module: nn.Module, batches: Iterator[tuple[Any, Any, int]], samples: int, task: Task) -> Score:

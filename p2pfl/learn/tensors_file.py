@@ -34,7 +34,7 @@ def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]
     from torch import Tensor  # noqa: PLC0415 - as above
 
     # The module holds `vector` now, in dtypes that numpy may lack.
-    whole = torch_learner.module.state_dict()
+    whole = torch_learner.model.module.state_dict()
     tensors = {name: t.detach().cpu().clone() for name, t in whole.items() if isinstance(t, Tensor)}
     plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
     return bytes(save(plain, {"format": "pt", **metadata}))
@@ -79,7 +79,7 @@ def of_torch(learner: Learner) -> TorchLearner | None:
 
 def _through(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
     try:
-        return learner.load_state_dict(state)
+        return learner.model.load_state_dict(state)
     except RuntimeError as error:
         raise _other_model(" ".join(str(error).split())) from None
 

@@ -41,7 +41,7 @@ from p2pfl.node.reloading import reloading_of
 from p2pfl.node.round_callback import EachRound, OnRound
 from p2pfl.node.status import Status
 from p2pfl.node.stopping import Stopping
-from p2pfl.node.workshop import Workshop
+from p2pfl.node.workshop import TrainingFigures, Workshop
 from p2pfl.reporting.liars import bearings
 from p2pfl.reporting.sketch import Sketch
 from p2pfl.reporting.status import NodeLine, NodeResult
@@ -195,17 +195,18 @@ class Application:
         on_round = self.audience.on_round
         sketch = Sketch(setup.learner.size, setup.federation.seed) if self.audience.sketched else None
         each = None if on_round is None else EachRound(setup.member.name, setup.learner, on_round)
+        losses = Losses(private=setup.federation.privacy is not None)
+        figures = TrainingFigures(attachments.withheld(self.features, setup), losses)
         workshop = Workshop(
             setup.learner,
             training.evaluate_every,
             sketch,
+            figures,
             strict=self.shared is not None,
             files=ModelFiles.of(setup),
             after_round=each,
             reloading=reloading_of(setup.learner, setup.node.reload_s),
             gauge=setup.gauge,
-            withheld=attachments.withheld(self.features, setup),
-            losses=Losses(private=setup.federation.privacy is not None),
         )
         header = assembly.snapshot_header(setup)
         self.thread = EngineThread(engine, store, durability=setup.durability, extra=header)

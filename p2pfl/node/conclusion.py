@@ -56,8 +56,8 @@ async def last_test(
         if await waiting.until(errand.done, limit_s=workshop.LAST_TEST_S if hasty else None):
             errand.result()
             return local[0]
-    if shop.tested is None or not shop.tested.of.final:
-        log.warning("%s", workshop.why_untested(under_way, shop.tested))
+    if shop.figures.tested is None or not shop.figures.tested.of.final:
+        log.warning("%s", workshop.why_untested(under_way, shop.figures.tested))
     return None
 
 
@@ -90,11 +90,11 @@ def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: 
         local_accuracy=None if local is None else local.accuracy,
         local_loss=None if local is None else local.loss,
         local_metrics={} if local is None else dict(local.metrics),
-        steps=shop.steps,
+        steps=shop.figures.steps,
         wall_time_s=round(time.monotonic() - status.started_at, 3),
         cpu_time_s=None if cpu_time is None else round(cpu_time.total_s, 3),
         cpu_time_running_s=None if cpu_time is None else round(cpu_time.running_s, 3),
-        cpu_time_training_s=round(shop.cpu_s, 3),
+        cpu_time_training_s=round(shop.figures.cpu_s, 3),
     )
 
 

@@ -171,7 +171,7 @@ class LocalRounds:
 
     def _tell_of_data(self, news: DataNews) -> None:
         text = news.text
-        if "local" in self.workshop.withheld:  # it tells of rows
+        if "local" in self.workshop.figures.withheld:  # it tells of rows
             log.log(logging.WARNING if news.refused else logging.INFO, "data: %s", text)
             text = news.counts
         if not text:
@@ -185,7 +185,7 @@ class LocalRounds:
         """The engine takes what came of the round when the core asks it to commit one."""
         self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
         steps, samples = (local.steps, local.samples) if local else (0, 0)
-        figure = self.workshop.figure if local else None
+        figure = self.workshop.gauged if local else None
         self._node.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s, figure=figure))
 
     def put_back(self) -> None:

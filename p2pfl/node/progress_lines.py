@@ -42,7 +42,7 @@ class ProgressLines:
         self.was_stopped = was_stopped
         self.sketched = sketched
         shop = status.workshop
-        self.untold = own_classes(shop.learner) if sketched and "local" not in shop.withheld else None
+        self.untold = own_classes(shop.learner) if sketched and "local" not in shop.figures.withheld else None
         """The classes in this node's data, for a launcher on this machine, which compares them."""
         self.last_line_at = self.look_again_at = float("-inf")
 
@@ -51,7 +51,7 @@ class ProgressLines:
         if self.was_stopped() and line.phase == Phase.FINISHED.value:
             line.phase = "stopped"
         if self.sketched:
-            line.sketch = self.status.workshop.sketched
+            line.sketch = self.status.workshop.figures.sketched
             line.classes, self.untold = self.untold, None
         return line
 

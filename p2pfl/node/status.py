@@ -98,7 +98,7 @@ class Status:
 
     def line(self) -> NodeLine:
         """The short form: one line of a live view, one point of a history."""
-        tested, traffic = self.workshop.tested, self.counters.total
+        tested, traffic = self.workshop.figures.tested, self.counters.total
         away = sum(held.quarantined_s > 0 for held in self.core.standings(time.monotonic()).values())
         return NodeLine(
             node=self.name,
@@ -116,7 +116,7 @@ class Status:
             tested_round=None if tested is None else tested.of.rounds,
             tested_version=None if tested is None else tested.of.version,
             test_is_stale=tested is not None and self._is_stale(tested.of),
-            loss=self.workshop.loss,
+            loss=self.workshop.figures.loss,
             staleness=self.staleness(),
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,

@@ -62,15 +62,47 @@ class Tested:
 
 
 @dataclass(slots=True)
-class Workshop:
-    """`tested` is the latest score on the common test set, `loss` that of the latest local round.
-
-    `sketch` is set where a launcher on this machine wants to know how far the nodes are apart.
+class TrainingFigures:
+    """What a node's rounds and tests have shown so far, as far as it may be told. `tested` is the latest score on the
+    common test set, `loss` that of the latest local round.
     """
+
+    withheld: frozenset[str] = frozenset()
+    """The parts of the data of which no figure may be told, not even to the node's own log: "local", "test"."""
+    losses: Losses = field(default_factory=Losses)
+    """Where those of its rounds and of its tests are going."""
+    tested: Tested | None = None
+    loss: float | None = None
+    sketched: list[float] = field(default_factory=list)
+    """The sketch of the model that was tested last; empty where nobody wants to know."""
+    steps: int = 0
+    cpu_s: float = 0.0
+    """The CPU-seconds of training alone, in its thread."""
+
+    def after_round(self, local: LocalRound, cpu_s: float) -> LocalRound:
+        """Note a round that took so long; what of it may be told."""
+        self.cpu_s += cpu_s
+        self.steps += local.steps
+        if "local" in self.withheld:
+            return replace(local, loss=math.nan)
+        self.loss = local.loss
+        self.losses.trained(local.loss)
+        return local
+
+    def after_test(self, score: Score | None, of: Moment) -> None:
+        if score is not None:
+            self.losses.tested(score.loss)
+        self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile
+
+
+@dataclass(slots=True)
+class Workshop:
+    """A learner at work. `sketch` is set where a launcher on this machine wants to know how far the nodes are apart."""
 
     learner: Learner
     evaluate_every: int
     sketch: Sketch | None = None
+    figures: TrainingFigures = field(default_factory=TrainingFigures)
     strict: bool = False
     """Whether a test that fails is an error; else it is logged, and the node goes on."""
     files: ModelFiles | None = None
@@ -80,53 +112,38 @@ class Workshop:
     """Reads the data again when they have grown; None: they are those of the start."""
     gauge: Gauge | None = None
     """Reads what must improve for training to go on; None: nothing must."""
-    withheld: frozenset[str] = frozenset()
-    """The parts of the data of which no figure may be told, not even to the node's own log: "local", "test"."""
-    losses: Losses = field(default_factory=Losses)
-    """Where those of its rounds and of its tests are going."""
-    figure: float | None = None
+    gauged: float | None = None
     """What it has read after the latest local round."""
-    tested: Tested | None = None
-    loss: float | None = None
-    sketched: list[float] = field(default_factory=list)
-    steps: int = 0
-    cpu_s: float = 0.0
-    """The CPU-seconds of training alone, in its thread."""
 
     @property
     def measures(self) -> list[Measure]:
         """What the task is measured by, the main measure first; empty while that is not known."""
-        return measures_in(self.learner, None if self.tested is None else self.tested.score)
+        tested = self.figures.tested
+        return measures_in(self.learner, None if tested is None else tested.score)
 
     def train(self, start: RoundStart, index: int) -> LocalRound:
         if self.files is not None and self.files.is_due(index):
             self.files.save(start.model, index)
         began = time.thread_time()
         local = self.learner.train(start, index)
-        self.cpu_s += time.thread_time() - began
-        self.steps += local.steps
-        if "local" in self.withheld:
-            local = replace(local, loss=math.nan)
-        else:
-            self.loss = local.loss
-            self.losses.trained(local.loss)
-        tested = self.tested
+        local = self.figures.after_round(local, time.thread_time() - began)
+        tested = self.figures.tested
         score = None if tested is None else tested.score
         if self.gauge is not None:
-            self.figure = self.gauge.read(local.loss, score)
+            self.gauged = self.gauge.read(local.loss, score)
         if self.after_round is not None:
             self.after_round(local, index + 1, score, None if tested is None else tested.of.rounds)
         return replace(local, local=self.learner.local_state())
 
     def score(self, vector: Vector, part: str) -> Score | None:
         """As `Learner.evaluate`; None also of what is withheld."""
-        return None if part in self.withheld else self.learner.evaluate(vector, part)
+        return None if part in self.figures.withheld else self.learner.evaluate(vector, part)
 
     def renew_data(self) -> DataNews | None:
         """Between two rounds, see whether the data have grown; what is to be told, if anything is."""
         news = None if self.reloading is None else self.reloading.look()
         if news is not None and not news.refused:
-            self.losses.forget()
+            self.figures.losses.forget()
         return news
 
     def is_due(self, tick: int) -> bool:
@@ -138,7 +155,7 @@ class Workshop:
 
     def measure(self, vector: Vector, of: Moment) -> None:
         """Score `vector` (d,) on the common test set. Raises LearningError: the task failed, and this is `strict`."""
-        self.sketched = self.sketch_of(vector)
+        self.figures.sketched = self.sketch_of(vector)
         if of.final and self.files is not None:
             self.files.save(vector, of.rounds)
         try:
@@ -148,9 +165,7 @@ class Workshop:
                 raise
             log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
         else:
-            if score is not None:
-                self.losses.tested(score.loss)
-            self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile
+            self.figures.after_test(score, of)
 
 
 class Waiting:

@@ -171,9 +171,9 @@ def classes_of(learner: TorchLearner) -> int:
 
     samples = labeled(learner.train_set, "this model")
     with torch.no_grad():
-        mode = learner.module.training
-        outputs = learner.module.eval()(samples.inputs[:1])
-        learner.module.train(mode)
+        mode = learner.model.module.training
+        outputs = learner.model.module.eval()(samples.inputs[:1])
+        learner.model.module.train(mode)
     if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
         raise UserError("the model has no classes", key="attack", allowed=LABELED)
     return int(outputs.shape[1])

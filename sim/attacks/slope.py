@@ -37,8 +37,8 @@ class Slope:
         from p2pfl.learn.evaluation import loss_of  # noqa: PLC0415 - as above
         from p2pfl.learn.params import FlatModule  # noqa: PLC0415 - as above
 
-        self.module = deepcopy(learner.module).eval()
-        self.flat = FlatModule(self.module, learner.task.name, learner.share)
+        self.module = deepcopy(learner.model.module).eval()
+        self.flat = FlatModule(self.module, learner.task.name, learner.model.share)
         self.loss = loss_of(learner.task)
         known = learner.train_set if samples is None else samples
         every = -(-len(known) // MOST_SAMPLES)

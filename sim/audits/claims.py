@@ -93,7 +93,8 @@ class AuditClaims:
 
     def _is_chain(self, layer: Layer) -> bool:
         """Whether the victim's gradients of rows are computed layer by layer."""
-        ways = self.scene.learner(layer.federation, self.scene.victim).row_gradients
+        private = self.scene.learner(layer.federation, self.scene.victim).private
+        ways = None if private is None else private.row_gradients
         return ways is None or ways.how == "layer by layer"
 
     def _of_the_run(self, plan: Plan, found: Canary) -> float:

@@ -45,7 +45,7 @@ def writing(file: Path) -> Callable[..., Application]:
 
 def _write_rows(learner: Any, file: Path) -> None:
     found = np.full(learner.size, -1.0)
-    found[learner.protection.chance.of_round(0, 0).rows(learner.size, 0.5)] = 1.0
+    found[learner.private.protection.chance.of_round(0, 0).rows(learner.size, 0.5)] = 1.0
     file.write_bytes(found.tobytes())
 
 

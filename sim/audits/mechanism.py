@@ -187,7 +187,7 @@ def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
     """The noise of rounds (rounds, d) in units of what is claimed, and which numbers are of which trained tensor."""
     loss, training, plan = loss_of(subject.task), subject.training, subject.plan
     learner = subject.learner(subject.with_loss(lambda *pair: loss(*pair) * 0.0), training)
-    places = [place for place in learner.places if place.trained]
+    places = [place for place in learner.model.flat.places if place.trained]
     parts: dict[str, slice] = {}
     first = 0
     for place in places:
@@ -239,7 +239,7 @@ def failing(subject: Subject) -> Check:
     found = np.nan_to_num(_moved(learner, 3), nan=0.0) / (plan.noise * plan.clip)
     if plan.unit == RECORD:
         found *= min(training.batch_size, subject.samples)
-    trained = np.concatenate([found[:, place.part].ravel() for place in learner.places if place.trained])
+    trained = np.concatenate([found[:, place.part].ravel() for place in learner.model.flat.places if place.trained])
     text = "the noise of rounds without a finite loss has {value:.3g} times the variance that is claimed"
     return _of_mean("variance of the noise where the loss is no number", float((trained**2).mean()), trained.size, text)
 

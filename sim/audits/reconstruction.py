@@ -67,7 +67,7 @@ class Rebuilder:
 
     def exactly(self, observed: Observation, rounds: int) -> Rebuilt:
         """By rank one, from rounds of one step on one row."""
-        layer = first_layer(self.learner.module, self.learner.places)
+        layer = first_layer(self.learner.model.module, self.learner.model.flat.places)
         if isinstance(layer, str):
             return Rebuilt(missing=layer)
         shape, found = self._inputs.shape[1:], list[Guess]()
@@ -89,11 +89,11 @@ class Rebuilder:
         found = list[Guess]()
         for seen in observed.rounds()[:rounds]:
             gradient = self._gradient(seen, steps)
-            bias = last_bias(self.learner.module, self.learner.places)
+            bias = last_bias(self.learner.model.module, self.learner.model.flat.places)
             labels = labels_of(gradient[bias], guessed) if bias is not None else np.zeros(guessed, np.int64)
             inverted = invert(
-                self.learner.module,
-                self.learner.places,
+                self.learner.model.module,
+                self.learner.model.flat.places,
                 seen.start,
                 gradient,
                 loss=loss_of(self.learner.task),
@@ -116,7 +116,7 @@ class Rebuilder:
             return "the inputs are no real numbers (text, categories, raw bytes)"
         if not self.learner.labels:
             return "the task is not to tell classes"
-        if last_bias(self.learner.module, self.learner.places) is None:
+        if last_bias(self.learner.model.module, self.learner.model.flat.places) is None:
             return "the last layer has no bias that is shared, from which labels could be read"
         return ""
 

@@ -43,13 +43,13 @@ def attack_members(
     members, told = halves(shadows, rows, seed), []
     ends_at = time.monotonic() + limit_s
     learner = scene.learner(replace(federation, privacy=None), scene.victim)
-    flat = FlatModule(learner.module, learner.task.name, learner.share)
+    flat = FlatModule(learner.model.module, learner.task.name, learner.model.share)
     for number in range(shadows):
         part = torch.from_numpy(np.flatnonzero(members[number]))
         copied = scene.with_rows(TensorSamples(inputs[part], targets[part]))
         chance = Seeded(seed * 1_000_003 + number)
         observed = observe_simulated(federation, copied.learners(federation, chance), scene.victim)
-        told.append(mean_confidences(learner.module, flat, [last_shown(observed, federation)], inputs, targets))
+        told.append(mean_confidences(learner.model.module, flat, [last_shown(observed, federation)], inputs, targets))
         on_shadow(number + 1)
         if time.monotonic() > ends_at:
             break

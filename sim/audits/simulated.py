@@ -10,9 +10,9 @@ from p2pfl.learn.interface import Learner
 from p2pfl.learn.methods import method_of
 from sim.audits.observation import Eye, Observation, is_lossless
 from sim.exact import ExactEngine
-from sim.host import Watch
 from sim.kernel import NS
 from sim.learning.batched import BatchedLearners
+from sim.machine import Watch
 from sim.prepared_run import PreparedRun, script
 from sim.worlds.drawn import settle
 from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
@@ -49,7 +49,7 @@ def observe_simulated(
     eye = Eye(victim, federation.neighbors(victim), learners[victim].samples)
     watching = _Watching(eye, [host.engine for host in hosts])
     for host in hosts:
-        host.watch = watching
+        host.machine.watch = watching
     stage.world.run(until_ns=round(spec.limit_s * NS))
     return Observation(
         victim=victim,

@@ -82,7 +82,7 @@ class TorchNodes(Sequence[Learner]):
         self._sets = sets if isinstance(self.pool, str) else []
         self._own: dict[int, TorchLearner] = {}
         self.shareable = (
-            not prototype.personal and not prototype.training.keep_optimizer and _keeps_nothing(prototype.module)
+            not prototype.personal and not prototype.training.keep_optimizer and _keeps_nothing(prototype.model.module)
         )
         self.tests: list[Samples] = []
         self.test_of: NDArray[np.int64] = np.full(len(contexts), -1, dtype=np.int64)
@@ -108,8 +108,9 @@ class TorchNodes(Sequence[Learner]):
             return self.prototype.at_node(self.contexts[node], self.train_set(node), self._test_set(node))
         if node not in self._own:
             first = self.prototype
-            context, protection = self.contexts[node], first.protection
-            own = TorchLearner(first.task, context, first.training, first.share, protection=protection)
+            context, private = self.contexts[node], first.private
+            protection = None if private is None else private.protection
+            own = TorchLearner(first.task, context, first.training, first.model.share, protection=protection)
             own.train_set = self.train_set(node)
             self._own[node] = own
         return self._own[node]
@@ -157,7 +158,10 @@ def gathered(learners: Sequence[Learner]) -> TorchNodes | str:
     if len(given) < len(learners):
         return "the task has learners of its own"
     first = given[0]
-    if any(one.task is not first.task or one.training != first.training or one.share != first.share for one in given):
+    if any(
+        one.task is not first.task or one.training != first.training or one.model.share != first.model.share
+        for one in given
+    ):
         return "the learners are not of one task"
     if any(one.context.seed != first.context.seed for one in given):
         return "the learners are not of one federation"
@@ -188,7 +192,7 @@ def _torch_nodes(
     nodes = TorchNodes(prototype, contexts, sets).with_tests(tests, numbers)
     if isinstance(nodes.pool, Pool):
         with seeded(0):
-            try_out(prototype.module, nodes.pool.rows, task)
+            try_out(prototype.model.module, nodes.pool.rows, task)
     return nodes
 
 

@@ -82,7 +82,7 @@ def _same_trial(grouped: Grouped, kind: int) -> tuple[object, ...] | None:
     if first.task.model.__module__ != _SHIPPED or method.is_users:
         return None
     tests = tuple(len(one) for one in grouped.nodes.tests if one is not None)
-    model, training = str(first.module), replace(first.training, rounds=1, time_s=None)
+    model, training = str(first.model.module), replace(first.training, rounds=1, time_s=None)
     sizes, group = grouped.sizes[kind], _largest(grouped, kind)
     return model, training, type(method), sizes, group, tests, torch.get_num_threads()
 

@@ -42,8 +42,8 @@ class StackedModel:
     def __init__(self, learner: TorchLearner, method: Method) -> None:
         self.method = method
         self.task, self.training = learner.task, learner.training
-        self.places: list[TensorPlace] = learner.places
-        self._module = learner.module
+        self.places: list[TensorPlace] = learner.model.flat.places
+        self._module = learner.model.module
         self._loss: Callable[..., Tensor] = loss_of(learner.task)
         self._own_order = False
         self._gradients = vmap(grad_and_value(self._loss_of_one, has_aux=True))

@@ -43,7 +43,7 @@ def test_a_head_is_fine_tuned_under_a_backbone_that_stays(learner):
     before, heads, kept = made.evaluate(model, "local"), made.local_state(), model.copy()
     tuned = made.finetune(model, 5)
     np.testing.assert_array_equal(tuned, kept)
-    np.testing.assert_array_equal(made._flat.vector(), kept, "the heads were tuned to another backbone")
+    np.testing.assert_array_equal(made.model.flat.vector(), kept, "the heads were tuned to another backbone")
     assert made.evaluate(tuned, "local").loss < before.loss
     assert any((made.local_state()[name] != head).any() for name, head in heads.items())
 

@@ -51,7 +51,7 @@ def on(learner):
 
     def on(compute, **options):
         plain = learner(**({"model": model} | options))
-        return TorchLearner(plain.task, plain.context, plain.training, plain.share, compute)
+        return TorchLearner(plain.task, plain.context, plain.training, plain.model.share, compute)
 
     return on
 
@@ -78,22 +78,24 @@ def test_what_a_batch_consists_of_is_moved_whatever_holds_it():
 def test_a_step_leaves_nothing_on_the_processor(learner, optimizer):
     """Inputs, targets, the model, the vectors of the method, gradients and the optimizer's state."""
     mine = learner(model=model, training=TrainingConfig(optimizer=optimizer, learning_rate=0.01))
-    mine.device, start = on_meta(), mine.initial()
-    mine.module.to("meta")
-    mine._parameters = list(mine.module.parameters())
-    mine._optimizer = make_optimizer(mine._parameters, mine.training, "task")
+    trained, start = mine.model, mine.initial()
+    trained.device = on_meta()
+    trained.module.to("meta")
+    trained.parameters = list(trained.module.parameters())
+    trained._optimizer = make_optimizer(trained.parameters, mine.training, "task")
     flat = FlatModule(model(), "task")
-    flat._trained = [(parameter, place) for parameter, (_, place) in zip(mine._parameters, flat._trained, strict=True)]
-    mine._flat = flat
+    flat._trained = [
+        (parameter, place) for parameter, (_, place) in zip(trained.parameters, flat._trained, strict=True)
+    ]
+    trained.flat = flat
     parts = [part for _, named in flat.parts({"anchor": start}) for part in named.values()]
     assert {part.device.type for part in parts} == {"meta"}
-    put = mine._gradients(RoundStart(start, {"correction": np.ones_like(start)}, Variate()))
-    backward = mine._backward(mine.device.rows(mine.train_set.rows))
-    (loss,) = mine._steps([torch.arange(3)], backward, put, 0.01)
+    put = trained.gradients(RoundStart(start, {"correction": np.ones_like(start)}, Variate()))
+    (loss,) = trained._steps([torch.arange(3)], trained.backward(mine.train_set), put, 0.01)
     assert loss.device.type == "meta"
-    mine.device.is_host = True
+    trained.device.is_host = True
     with pytest.raises(RuntimeError):
-        mine._steps([torch.arange(3)], mine._backward(mine.device.rows(mine.train_set.rows)), put, 0.01)
+        trained._steps([torch.arange(3)], trained.backward(mine.train_set), put, 0.01)
 
 
 def test_mixed_precision_trains_in_it_and_keeps_parameters_and_tests_in_float32(on):
@@ -110,7 +112,7 @@ def test_mixed_precision_trains_in_it_and_keeps_parameters_and_tests_in_float32(
     start = plain.initial()
     one, other = (each.train(RoundStart(start), 0) for each in (plain, mixed))
     assert seen[True] == torch.bfloat16
-    assert {parameter.dtype for parameter in mixed.module.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in mixed.model.module.parameters()} == {torch.float32}
     assert not np.array_equal(one.vector, other.vector)
     np.testing.assert_allclose(one.vector, other.vector, atol=0.05)
     assert other.vector.dtype == np.float32

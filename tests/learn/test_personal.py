@@ -233,7 +233,7 @@ def test_another_node_made_from_a_learner_has_a_personal_part_of_its_own(split):
 
 def test_where_nothing_is_personal_another_node_shares_the_module(split):
     first = split(share=("*",))
-    assert first.at_node(first.context, first.train_set, None).module is first.module
+    assert first.at_node(first.context, first.train_set, None).model is first.model
 
 
 def test_what_a_learner_gives_out_is_not_touched_by_later_rounds(split):
@@ -302,7 +302,7 @@ def test_a_round_of_which_the_personal_part_alone_is_no_number_fails(split):
     mine = split(model=Loose, training=TrainingConfig(local_steps=1))
     start = mine.initial()
     whole = tensors(mine, start)
-    mine.module.spare.register_hook(lambda gradient: gradient * float("inf"))
+    mine.model.module.spare.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(LearningError, match="personal tensor is not finite"):
         mine.train(RoundStart(start), 0)
     assert same(tensors(mine, start), whole)
@@ -352,7 +352,7 @@ def test_an_exported_file_has_all_tensors_and_gives_both_parts_back(split):
     from safetensors.torch import load  # noqa: PLC0415 - torch's side of the file
 
     plain.load_state_dict(load(content))
-    assert torch.equal(plain.head.out.weight, mine.module.head.out.weight)
+    assert torch.equal(plain.head.out.weight, mine.model.module.head.out.weight)
 
 
 def test_the_models_of_the_guide_share_what_it_says():

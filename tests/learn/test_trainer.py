@@ -90,7 +90,7 @@ def test_a_kept_adam_goes_on_as_torchs_own(learner):
     mine = learner(training=training)
     plain = nn.Linear(4, 3)
     mine.state_dict(mine.initial())
-    plain.load_state_dict(mine.module.state_dict())
+    plain.load_state_dict(mine.model.module.state_dict())
     optimizer = torch.optim.Adam(plain.parameters(), lr=0.01)
     inputs, targets = mine.train_set.inputs, mine.train_set.targets
     for _ in range(8):
@@ -251,7 +251,7 @@ def test_the_users_exception_and_its_line_are_in_the_error(learner):
 def test_accuracy_and_loss_are_means_over_all_samples_whatever_the_batches(learner, monkeypatch):
     mine = learner()
     whole = mine.evaluate(mine.initial(), "local")
-    monkeypatch.setattr("p2pfl.learn.trainer.BATCH", 7)
+    monkeypatch.setattr("p2pfl.learn.evaluation.BATCH", 7)
     parts = mine.evaluate(mine.initial(), "local")
     assert parts.accuracy == whole.accuracy
     assert parts.loss == pytest.approx(whole.loss, abs=1e-6)
@@ -259,7 +259,7 @@ def test_accuracy_and_loss_are_means_over_all_samples_whatever_the_batches(learn
 
 
 def test_a_metric_sees_the_whole_set_at_once(learner, monkeypatch):
-    monkeypatch.setattr("p2pfl.learn.trainer.BATCH", 7)
+    monkeypatch.setattr("p2pfl.learn.evaluation.BATCH", 7)
     mine = learner(metrics={"rows": lambda outputs, targets: len(outputs) + len(targets)})
     assert mine.evaluate(mine.initial(), "local").metrics == {"rows": 100.0}
 
@@ -274,10 +274,10 @@ def test_regression_has_no_accuracy_and_a_missing_test_set_no_score(learner):
 
 def test_evaluation_is_without_dropout_and_leaves_the_mode_as_it_was(learner):
     mine = learner(model=dropout_model)
-    mine.module.train()
+    mine.model.module.train()
     scores = [mine.evaluate(mine.initial(), "local").loss for _ in range(2)]
     assert scores[0] == scores[1]
-    assert mine.module.training
+    assert mine.model.module.training
 
 
 def test_a_lazy_dataset_is_read_row_by_row(learner):

@@ -167,20 +167,20 @@ def test_without_reload_s_a_node_never_looks():
 
 def test_losses_of_other_data_are_not_compared(site):
     shop = Workshop(site.learner, 0, reloading=site.reloading)
-    shop.losses.trained(1.0)
+    shop.figures.losses.trained(1.0)
     site.look(EVERY_S)
     site.file.write_text("broken")
     site.settle()
-    assert len(shop.losses.own.latest) == 1
+    assert len(shop.figures.losses.own.latest) == 1
     site.file.write_text("a b c d")
     site.look(EVERY_S)
     site.now += reloading.SETTLED_S
     assert shop.renew_data() is not None
-    assert len(shop.losses.own.latest) == 0
+    assert len(shop.figures.losses.own.latest) == 0
 
 
 async def test_refused_data_are_an_alarm_until_data_were_read_again():
-    local = LocalRounds(SimpleNamespace(), SimpleNamespace(withheld=()), on_measure=int)
+    local = LocalRounds(SimpleNamespace(), Workshop(SimpleNamespace(), 0), on_measure=int)
     driver = Driver(SimpleNamespace(edges={}), SimpleNamespace(), local, name_of=str)
     local._tell_of_data(DataNews("line 3: no number", refused=True))
     assert driver.feed.kinds == ["data-refused"]

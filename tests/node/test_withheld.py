@@ -15,7 +15,7 @@ from p2pfl.learn.interface import LocalRound, RoundStart, Score
 from p2pfl.node.local_rounds import LocalRounds
 from p2pfl.node.progress_lines import ProgressLines
 from p2pfl.node.reloading import DataNews
-from p2pfl.node.workshop import Moment, Workshop
+from p2pfl.node.workshop import Moment, TrainingFigures, Workshop
 
 
 class Talkative:
@@ -39,9 +39,10 @@ class Talkative:
         return {}
 
 
-def trained(**options):
+def trained(*withheld):
     seen = []
-    shop = Workshop(Talkative(), 1, after_round=lambda local, *_: seen.append(local.loss), **options)
+    figures = TrainingFigures(frozenset(withheld))
+    shop = Workshop(Talkative(), 1, figures=figures, after_round=lambda local, *_: seen.append(local.loss))
     for index in range(40):
         shop.train(RoundStart(np.zeros(2, np.float32)), index)
         shop.measure(np.zeros(2, np.float32), Moment(index, index))
@@ -49,22 +50,22 @@ def trained(**options):
 
 
 def test_no_loss_no_score_and_no_trend_of_what_is_withheld():
-    shop, seen = trained(withheld=frozenset({"local", "test"}))
-    assert (shop.loss, shop.tested) == (None, None)
+    shop, seen = trained("local", "test")
+    assert (shop.figures.loss, shop.figures.tested) == (None, None)
     assert all(map(math.isnan, seen))
     assert shop.score(np.zeros(2, np.float32), "local") is None
-    assert shop.losses.growth is None
-    assert not shop.losses.own.latest
-    assert not shop.losses.tests.latest
+    assert shop.figures.losses.growth is None
+    assert not shop.figures.losses.own.latest
+    assert not shop.figures.losses.tests.latest
     shop, seen = trained()
-    assert None not in (shop.loss, shop.tested, shop.losses.growth)
+    assert None not in (shop.figures.loss, shop.figures.tested, shop.figures.losses.growth)
     assert not any(map(math.isnan, seen))
 
 
 def test_scores_on_a_public_test_set_are_told():
-    shop, _ = trained(withheld=frozenset({"local"}))
-    assert shop.tested is not None
-    assert shop.loss is None
+    shop, _ = trained("local")
+    assert shop.figures.tested is not None
+    assert shop.figures.loss is None
 
 
 @pytest.mark.parametrize(
@@ -79,12 +80,15 @@ def test_the_federation_says_whether_its_test_set_is_nobody_s_data(plan, test_se
 
 @pytest.mark.parametrize(("parts", "classes"), [(("local",), None), ((), [3, 7])])
 def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
-    status = SimpleNamespace(workshop=Workshop(Talkative(), 1, withheld=frozenset(parts)))
+    figures = TrainingFigures(frozenset(parts))
+    status = SimpleNamespace(workshop=Workshop(Talkative(), 1, figures=figures))
     assert ProgressLines(print, status, None, lambda: False, sketched=True).untold == classes
 
 
 def rounds_of(withheld, alarm):
-    return SimpleNamespace(workshop=SimpleNamespace(withheld=withheld), _node=SimpleNamespace(alarm=alarm))
+    return SimpleNamespace(
+        workshop=Workshop(Talkative(), 1, figures=TrainingFigures(withheld)), _node=SimpleNamespace(alarm=alarm)
+    )
 
 
 @pytest.mark.parametrize(("withheld", "raised"), [((), ["data-refused"]), (("local",), [])])

@@ -47,7 +47,7 @@ class Ledger:
         """Commits with another n."""
         self.mixed = 0
         for host in world.hosts:
-            host.watch = self
+            host.machine.watch = self
 
     def before(self, index, operation):
         self.oracle.before(index, operation)

@@ -137,7 +137,7 @@ def test_everybody_comes_to_its_end_and_no_newcomer_trains_alone_after_it(seed):
     world = ChangingWorld(found, seed=seed, link=LinkSpec(), closing_rounds=4, linger_s=2.0)
     alone = []
     for host in world.hosts:
-        host.watch = Lonely(world, alone)
+        host.machine.watch = Lonely(world, alone)
     while world.kernel.now < 40.0 and world.step():
         pass
     phases = {host.core.rounds.phase for host in world.members if host.alive}

@@ -78,7 +78,7 @@ class Shown(Attached):
             room_bytes=partial(free_bytes, setup.node.state_dir),
             snapshot_bytes=needs.snapshot_bytes,
             missing=roster.missing,
-            losses=node.workshop.losses,
+            losses=node.workshop.figures.losses,
         )
         self.display = Display(
             identity=setup.identity,

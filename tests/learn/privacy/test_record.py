@@ -54,12 +54,12 @@ def test_without_noise_and_clip_at_rate_one_it_is_plain_full_batch_descent(prote
 def test_a_step_divides_by_the_rows_it_expects_not_by_those_it_has(protected):
     training = replace(FULL, batch_size=6, local_steps=1)
     mine = protected(data=(table(), None), training=training, how=BARE)
-    drawn = mine.protection.chance.of_round(0, 2).rows(ROWS, 6 / ROWS)
+    drawn = mine.private.protection.chance.of_round(0, 2).rows(ROWS, 6 / ROWS)
     assert len(drawn) != 6
     module = nn.Linear(WIDTH, CLASSES)
     with torch.no_grad():
-        mine._flat.load(mine.initial())
-        module.load_state_dict(mine.module.state_dict())
+        mine.model.flat.load(mine.initial())
+        module.load_state_dict(mine.model.module.state_dict())
     x, y = (torch.from_numpy(one[drawn]) for one in table())
     functional.cross_entropy(module(x), y, reduction="sum").backward()
     expected = np.concatenate([one.grad.numpy().ravel() for one in (module.weight, module.bias)])
@@ -102,7 +102,7 @@ def test_a_step_that_draws_no_row_moves_by_noise_alone(protected):
     empty = next(
         index
         for index in range(50)
-        for draws in [mine.protection.chance.of_round(0, index)]
+        for draws in [mine.private.protection.chance.of_round(0, index)]
         if not any(len(draws.rows(400, 1 / 400)) for _ in range(2))
     )
     local = mine.train(start(mine), empty)
@@ -206,7 +206,7 @@ def test_low_rank_adapters_alone_are_trained(protected):
 
     mine = protected(data=(table(), None), training=FULL, model=Adapted)
     change = moved(mine)
-    for place in mine.places:
+    for place in mine.model.flat.places:
         assert place.trained == bool(np.abs(change[place.part]).max() > 0)
 
 

@@ -40,7 +40,7 @@ def trained(tmp_path, context):
         model = TableModel.of(learner.task.preprocessing, learner.state_dict(vector))
         table = read_table(tmp_path / "mine.csv", model.schema, make_layout({}, {}), scoring=True)
         with torch.no_grad():
-            outputs = learner.module(learner.train_set.inputs).numpy()
+            outputs = learner.model.module(learner.train_set.inputs).numpy()
         return learner, model, table, outputs
 
     return make

@@ -87,9 +87,8 @@ def learner_of(count=4):
         data=lambda _context: None,
         loss=lambda out, targets: ((out - targets) ** 2).mean(),
     )
-    return SimpleNamespace(
-        module=Halves().train(), task=task, share=("*",), train_set=TensorSamples(inputs, torch.ones(count))
-    )
+    model = SimpleNamespace(module=Halves().train(), share=("*",))
+    return SimpleNamespace(model=model, task=task, train_set=TensorSamples(inputs, torch.ones(count)))
 
 
 def test_a_slope_is_the_mean_loss_and_its_gradient_and_leaves_the_learner_as_it_was():
@@ -99,9 +98,9 @@ def test_a_slope_is_the_mean_loss_and_its_gradient_and_leaves_the_learner_as_it_
     off = inputs @ model[:2] + model[2] - targets
     assert loss == pytest.approx((off**2).mean())
     assert gradient == pytest.approx([*(2 * off @ inputs / len(off)), 0.0])
-    assert learner.module.weight.tolist() == [1.0, -2.0]
-    assert learner.module.weight.grad is None
-    assert learner.module.training
+    assert learner.model.module.weight.tolist() == [1.0, -2.0]
+    assert learner.model.module.weight.grad is None
+    assert learner.model.module.training
 
 
 def test_other_channels_have_no_slope():

@@ -39,18 +39,18 @@ def test_rounds_of_two_steps_are_unrolled():
     (learner, *_) = learners_of(federation_of(digits_task()))
     inputs, targets = learner.train_set.rows(torch.tensor([3, 11]))
     start, rate = learner.initial(), 0.5
-    learner._flat.load(start)
+    learner.model.flat.load(start)
     for row in (0, 1):
-        learner.module.zero_grad()
-        loss_of(learner.task)(learner.module(inputs[row : row + 1]), targets[row : row + 1]).backward()
+        learner.model.module.zero_grad()
+        loss_of(learner.task)(learner.model.module(inputs[row : row + 1]), targets[row : row + 1]).backward()
         with torch.no_grad():
-            for one in learner.module.parameters():
+            for one in learner.model.module.parameters():
                 one.sub_(rate * one.grad)
-    way = (start - learner._flat.vector()) / rate
+    way = (start - learner.model.flat.vector()) / rate
 
     found = invert(
-        learner.module,
-        learner.places,
+        learner.model.module,
+        learner.model.flat.places,
         start,
         way,
         loss=loss_of(learner.task),

@@ -10,15 +10,15 @@ from sim.audits.simulated import observe_simulated
 
 
 def gradient(learner, rows):
-    learner.module.zero_grad()
+    learner.model.module.zero_grad()
     inputs, targets = learner.train_set.rows(torch.tensor(rows))
-    torch.nn.functional.cross_entropy(learner.module(inputs), targets).backward()
-    return np.concatenate([one.grad.numpy().ravel() for one in learner.module.parameters()])
+    torch.nn.functional.cross_entropy(learner.model.module(inputs), targets).backward()
+    return np.concatenate([one.grad.numpy().ravel() for one in learner.model.module.parameters()])
 
 
 def test_the_row_of_a_gradient_is_found_to_the_last_digits():
     (learner, *_) = learners_of(federation_of(digits_task()))
-    layer = first_layer(learner.module, learner.places)
+    layer = first_layer(learner.model.module, learner.model.flat.places)
 
     found = rank_one(3.0 * gradient(learner, [5]), layer)
 
@@ -29,7 +29,7 @@ def test_the_row_of_a_gradient_is_found_to_the_last_digits():
 def test_of_several_rows_it_says_that_they_were_several():
     (learner, *_) = learners_of(federation_of(digits_task()))
 
-    found = rank_one(gradient(learner, [1, 9, 17]), first_layer(learner.module, learner.places))
+    found = rank_one(gradient(learner, [1, 9, 17]), first_layer(learner.model.module, learner.model.flat.places))
 
     assert found.rank_one < 0.99
 
@@ -37,7 +37,10 @@ def test_of_several_rows_it_says_that_they_were_several():
 def test_a_gradient_without_a_bias_gives_nothing():
     (learner, *_) = learners_of(federation_of(digits_task()))
 
-    assert rank_one(np.zeros(learner.size, np.float32), first_layer(learner.module, learner.places)) is None
+    assert (
+        rank_one(np.zeros(learner.size, np.float32), first_layer(learner.model.module, learner.model.flat.places))
+        is None
+    )
 
 
 def test_two_successive_models_give_away_the_row_of_each_round():
@@ -55,10 +58,12 @@ def test_two_successive_models_give_away_the_row_of_each_round():
 def test_a_model_whose_first_layer_is_not_linear_is_left_out_with_the_reason():
     (learner, *_) = learners_of(federation_of(digits_task(small_cnn, pictures)))
 
-    assert first_layer(learner.module, learner.places) == "the first layer is no linear one (Conv2d)"
+    assert first_layer(learner.model.module, learner.model.flat.places) == "the first layer is no linear one (Conv2d)"
 
 
 def test_a_first_layer_without_a_bias_is_left_out_with_the_reason():
     (learner, *_) = learners_of(federation_of(digits_task(lambda: torch.nn.Linear(64, 10, bias=False))))
 
-    assert first_layer(learner.module, learner.places) == "the first layer has no bias, or is not shared"
+    assert (
+        first_layer(learner.model.module, learner.model.flat.places) == "the first layer has no bias, or is not shared"
+    )

@@ -5,7 +5,7 @@ from audit_kit import digits_task, federation_of, learners_of
 
 from p2pfl.config.privacy import PrivacyConfig
 from p2pfl.learn.privacy.protection import Protected
-from p2pfl.node.workshop import Workshop
+from p2pfl.node.workshop import TrainingFigures
 from p2pfl.reporting.vitals import Vitals
 from sim.audits.audit import Auditor, Effort
 from sim.audits.real import observe_real
@@ -53,14 +53,14 @@ def test_a_real_node_gives_away_its_rows_to_its_neighbors():
 
 def break_both_guards(monkeypatch):
     """The learner gives its loss away, and the node passes it on."""
-    made = Workshop.__init__
+    made = TrainingFigures.__init__
 
     def careless(self, *arguments, **named):
         made(self, *arguments, **named)
         self.withheld = frozenset()
 
     monkeypatch.setattr(Protected, "told_loss", lambda _, loss: loss)
-    monkeypatch.setattr(Workshop, "__init__", careless)
+    monkeypatch.setattr(TrainingFigures, "__init__", careless)
 
 
 def private(task, loss_is_told, monkeypatch):

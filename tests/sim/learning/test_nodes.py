@@ -86,7 +86,7 @@ def test_each_node_has_the_data_and_the_rounds_of_a_real_one(federation, partiti
 def test_many_nodes_need_one_module(written):
     nodes = load_learners(written())
     nodes[2].train(RoundStart(nodes[2].initial()), 0)
-    assert len({id(learner.module) for learner in nodes}) == 1
+    assert len({id(learner.model.module) for learner in nodes}) == 1
     assert len(nodes[1:3]) == 2
     with pytest.raises(IndexError):
         nodes[5]

@@ -1,0 +1,171 @@
+"""What computes for a simulated node, under a virtual clock: its engine, and its local rounds.
+
+The engine's answers arrive `engine_ns` after the operation, one operation at a time, so that messages meet a busy edge
+as they do in a real node, and a crash can fall between an operation and its answer.
+
+`NodeEngine` is a node's data plane: the same core runs over either of two. `exact` is the shipped engine, one operation
+at a time; `lazy` only remembers what is to be done and does it later, for many nodes at once. Both answer the core
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from p2pfl.core.effects import (
+    ApplyReply,
+    ApplyRequest,
+    Bootstrap,
+    ChangeEdges,
+    CommitRound,
+    Freeze,
+    Mix,
+    NoteLife,
+    Operation,
+    ResetEdge,
+    StartRound,
+)
+from p2pfl.core.events import Event, ReplyRefused, RequestRefused, RoundRefused, RoundTrained
+from sim.kernel import Kernel
+from sim.trace import Trace, TraceKind
+
+if TYPE_CHECKING:
+    from sim.host import Boot, HostPlan
+
+# What the trace says of an operation, and the number with it. An enumeration's members are slow to pack.
+TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
+    Freeze: (int(TraceKind.FROZEN), attrgetter("seq")),
+    ApplyRequest: (int(TraceKind.REQUEST_APPLIED), attrgetter("request.seq")),
+    ApplyReply: (int(TraceKind.REPLY_APPLIED), attrgetter("reply.seq")),
+    ResetEdge: (int(TraceKind.EDGE_RESET), attrgetter("incarnation")),
+    ChangeEdges: (int(TraceKind.EDGES_CHANGED), lambda operation: len(operation.added)),
+    CommitRound: (int(TraceKind.ROUND_COMMITTED), attrgetter("version")),
+    Bootstrap: (int(TraceKind.BOOTSTRAPPED), lambda operation: len(operation.peers)),
+    Mix: (int(TraceKind.MIXED), lambda operation: len(operation.peers)),
+    NoteLife: (int(TraceKind.LIFE_NOTED), lambda operation: operation.life.generation),
+}
+ANSWERS: dict[type, int] = {RequestRefused: int(TraceKind.REFUSED), ReplyRefused: int(TraceKind.REFUSED)}
+
+E_co = TypeVar("E_co", bound="NodeEngine", covariant=True)
+
+
+class HostPace(Protocol):
+    """How fast one machine computes."""
+
+    def round_ns(self, steps: int, time_ns: int) -> int:
+        """How long a local round of so many steps takes that begins now; asked once for each."""
+
+    def estimate_ns(self, steps: int) -> int:
+        """How long one takes, about: nothing is drawn for it."""
+
+
+class Watch(Protocol):
+    """An observer that changes nothing: an oracle, or the figures of a report."""
+
+    def before(self, index: int, operation: Operation) -> None:
+        """The engine is about to carry it out."""
+
+    def after(self, index: int, operation: Operation) -> None:
+        """It has."""
+
+
+class NodeEngine(Protocol):
+    """One node's data plane as its host sees it. `figure` is what must improve for training to go on, as of the round
+    that ended last; None: nothing must, or it is not known.
+    """
+
+    figure: float | None
+
+    def boot(self, name: int) -> Boot:
+        """Start, from the disk or from nothing; `name` is a random one for the process, and for a life that begins."""
+
+    def run(self, operation: Operation) -> Event | None:
+        """Carry out what the core asks; the answer for the core, if there is one."""
+
+    def begin_round(self, effect: StartRound) -> None:
+        """Remember what the local round starts with, as it is now."""
+
+    def end_round(self) -> tuple[int, int]:
+        """The local round that began is over: its number of steps (0 if it failed), and n."""
+
+    def amend(self, neighbors: tuple[int, ...]) -> None:
+        """These are the neighbors at the next start; while the node runs, `ChangeEdges` says when."""
+
+    def sketch(self, tick: int) -> None:
+        """Note where the model is, in closing round `tick`."""
+
+    def crash(self, kept: int = 0) -> None:
+        """Power off: what was not flushed is lost, apart from the first `kept` changes, which reached the disk."""
+
+    def forget(self) -> None:
+        """The disk is lost: the node is as before its first start."""
+
+
+class Machine(Generic[E_co]):
+    """What computes for a node, and how long that takes: the engine's operations one after the other, local rounds
+    beside them. It is there before a process and after it, and knows nothing of any.
+    """
+
+    def __init__(
+        self, plan: HostPlan, engine: E_co, *, kernel: Kernel, trace: Trace, watch: Watch | None = None
+    ) -> None:
+        self.index, self.engine = plan.index, engine
+        self.pace, self.steps, self.engine_ns, self.purse = plan.pace, plan.steps, plan.engine_ns, plan.purse
+        self.kernel = kernel
+        self.trace = trace
+        self.watch = watch
+        self.moves = 0
+        """How often the model may have changed: starts, crashes, operations."""
+        self.answers_ns = 0
+        """When the engine has its latest answer."""
+
+    def boot(self, name: int) -> Boot:
+        """From the disk, or from nothing."""
+        self.moves += 1
+        return self.engine.boot(name)
+
+    def crash(self, kept: int) -> None:
+        self.moves += 1
+        self.engine.crash(kept)
+
+    def operate(self, operation: Operation, answer: Callable[[Event], None]) -> None:
+        """`answer` is called with what the engine has to say, if that is anything."""
+        self.moves += 1
+        watch, now_ns = self.watch, self.kernel.now_ns
+        if watch is not None:
+            watch.before(self.index, operation)
+        event = self.engine.run(operation)
+        if watch is not None:
+            watch.after(self.index, operation)
+        kind, number = TRACED[type(operation)]
+        if event is not None:
+            kind = ANSWERS.get(type(event), kind)
+            self.answer_later(event, answer)
+        self.trace.add(now_ns, kind, self.index, getattr(operation, "peer", 0), number(operation))
+
+    def answer_later(self, event: Event, answer: Callable[[Event], None]) -> None:
+        """One operation after the other."""
+        self.answers_ns = max(self.answers_ns, self.kernel.now_ns) + self.engine_ns
+        self.kernel.at_ns(self.answers_ns, partial(answer, event))
+
+    def begin_round(self, effect: StartRound, ended: Callable[[], None]) -> RoundRefused | None:
+        """`ended` is called when it is over; where it is not paid for, it does not begin."""
+        refused = None if self.purse is None else self.purse.pay()
+        if refused is not None:
+            return refused
+        self.note(TraceKind.ROUND_BEGUN, effect.index)
+        self.engine.begin_round(effect)
+        now_ns = self.kernel.now_ns
+        self.kernel.at_ns(now_ns + self.pace.round_ns(self.steps, now_ns), ended)
+        return None
+
+    def end_round(self) -> RoundTrained:
+        steps, samples = self.engine.end_round()
+        self.note(TraceKind.ROUND_TRAINED, steps)
+        return RoundTrained(steps=steps, samples=samples, figure=self.engine.figure)
+
+    def note(self, kind: TraceKind, number: int, peer: int = 0) -> None:
+        self.trace.add(self.kernel.now_ns, kind, self.index, peer, number)

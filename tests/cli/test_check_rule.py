@@ -48,13 +48,15 @@ def test_nodes_that_bear_the_liars_are_told_with_how_many(check):
     assert about(report, "rule:") == []
 
 
-def test_nodes_that_would_never_mix_are_named_and_once_only(check):
+def test_nodes_that_would_never_mix_are_named_and_once_only(p2pfl, check, ward):
     report = check("trimmed-mean:b=2", "wheel")
     assert report["rule"]["never_mix"] == [f"node{index}" for index in range(1, 8)]
     assert [member["liars_borne"] for member in report["members"]] == [2] + [0] * 7
     (text,) = about(report, "node1, node2, node3, node4, node5 and 2 more would mix with nobody")
     assert "needs 5 neighbors" in text
     assert not about(report, "fewer than 5 neighbors")
+    (line,) = [line for line in p2pfl("check", ward).out.splitlines() if line.startswith("never mix")]
+    assert line.rstrip().endswith(" node1, node2, node3, node4, node5, node6, node7")
 
 
 def test_more_liars_than_the_rule_bears_are_warned_of_with_who_has_too_few_neighbors(check):
@@ -175,6 +177,7 @@ def test_people_read_the_same(p2pfl, check, ward):
     assert "liars borne at each node" in out
     assert "guaranteed" in out
     assert "only measured" in out
+    assert "never mix" not in out
 
 
 @pytest.mark.parametrize("rule", ["mine.py:rule", "mine.py:NUMBER,b=2", "no_such_module:rule"])

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.cli.launch import ALONE, _left_alone
 from p2pfl.crypto.identity import Identity
+from p2pfl.reporting.report import NodeReport
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
@@ -146,3 +148,24 @@ def test_a_feature_of_the_file_has_its_say_too(p2pfl, launch, tmp_path):
     assert (code, said, torch) == (2, ["error: no sensor on node0"], False)
     assert untouched(ward)
     assert json.loads(p2pfl("check", ward, "--format", "json").out)["doubts"] == {"sensors": 0}
+
+
+@pytest.mark.parametrize(
+    ("node", "code", "said"),
+    [
+        (NodeReport(name="pi1", rounds=20, rounds_without_neighbor=2), 0, ""),
+        (
+            NodeReport(name="pi1", rounds=20, rounds_without_neighbor=3),
+            ALONE,
+            "pi1: 3 of 20 rounds without a neighbor\n",
+        ),
+        (
+            NodeReport(name="pi1", rounds=4, stranded=True),
+            ALONE,
+            "pi1: waited in vain for a neighbor after round 4; nobody else runs\n",
+        ),
+    ],
+)
+def test_who_was_alone_for_more_than_a_tenth_of_its_rounds_is_told_beside_the_result(capsys, node, code, said):
+    assert _left_alone([node]) == code
+    assert capsys.readouterr() == ("", said)

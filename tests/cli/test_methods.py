@@ -33,6 +33,8 @@ def test_all_methods_are_listed_with_what_they_do_and_their_source(p2pfl):
     assert [row["method"].partition(":")[0] for row in rows] == list(METHODS)
     assert "tracking:gain=0.5" in [row["method"] for row in rows]
     assert all(row["does"] and row["source"] for row in rows)
+    told = {row["method"].partition(":")[0]: row["rules"] for row in rows}
+    assert (told["plain"], told["tracking"]) == ("any", "conservative")
 
 
 @pytest.mark.usefixtures("prox")

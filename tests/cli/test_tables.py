@@ -187,12 +187,23 @@ def test_proposals_that_are_carried_by_hand_make_the_schema(p2pfl, hospitals, tm
     merged = tomllib.loads((hospitals / "schema.toml").read_text(encoding="utf-8"))
     for key in ("numeric", "categories", "means", "stds", "missing"):
         assert merged[key] == guessed[key]
+    north = hospitals / "north" / "proposal.json"
+    outcome = p2pfl("schema", "merge", "h", north, "-o", "-")
+    assert "odd: nothing is known of south, west" in outcome.err
+    assert tomllib.loads(outcome.out)["target"] == "num"
+    outcome = p2pfl("schema", "merge", "h", north, north, "-o", "-")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "a second proposal of this node (found 'north of" in outcome.err
+    file.write_text(file.read_text(encoding="utf-8").replace('name = "h"', 'name = "other"'), encoding="utf-8")
+    assert "proposal.json: of another federation" in p2pfl("schema", "merge", "h", north, "-o", "-").err
 
 
 def test_where_a_schema_file_names_the_target_a_proposal_needs_no_more(p2pfl, hospitals):
     outcome = p2pfl("schema", "propose", "h", "--node", "north")
     assert outcome.code == 0, outcome.err
     assert "of its 40 rows" in outcome.out
+    file = hospitals / "north" / "proposal.json"
+    assert p2pfl("schema", "propose", "h", "--node", "north", "-o", "-").out == file.read_text(encoding="utf-8")
 
 
 def test_an_onnx_file_is_for_others(p2pfl, sites, tmp_path):

@@ -50,6 +50,12 @@ def test_the_latest_event_comes_first():
     assert text.index("neighbor-lost node3  gone") < text.index("started")
 
 
+def test_of_many_long_events_the_latest_six_are_shown_in_a_line_each():
+    many = [{"at": KNOWN["now"] - k, "kind": f"event-{k}", "text": "x " * 100} for k in range(9, -1, -1)]
+    shown = [line for line in drawn(KNOWN | {"events": many}).splitlines() if " ago  " in line or "x x" in line]
+    assert [line.split()[3] for line in shown] == [f"event-{k}" for k in range(6)]
+
+
 def test_a_figure_stays_beside_its_unit():
     lines = drawn(KNOWN | {"members": [{"index": 0, "name": "node0"} | ROW]}).splitlines()
     assert lines[1] == "1 training; round 12 of 40"

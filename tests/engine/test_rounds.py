@@ -45,6 +45,14 @@ def test_a_mixing_round_counts_as_a_version_and_changes_nothing_else():
     assert (state.version, state.rounds, state.samples, state.model.tobytes()) == (1, 0, 30, model)
 
 
+def test_a_learner_is_told_for_how_long_its_node_has_learned():
+    pair = Pair()
+    engine = pair.engines[0]
+    assert engine.begin_round(accompanied=True).elapsed_s == 0.0
+    pair.run(0, CommitRound(version=1, trained=False, rho=0.0, elapsed_s=2.5, least_samples=0.0))
+    assert engine.begin_round(accompanied=True).elapsed_s == 2.5
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_round_that_ends_at_no_number_is_dropped_whole(bad):
     pair = Pair(beta=0.1)

@@ -15,3 +15,4 @@ async def test_nodes_run_from_python_and_return_their_results(ward):
     assert [result.node for result in results] == made.names
     assert all(result.finished for result in results)
     assert lines
+    assert all(line.sketch is None for line in lines), "they are for a launcher"

@@ -43,7 +43,8 @@ def drawn(rng, rows, classes):
     return rng.normal(size=(rows, classes)) + 1.2 * (labels[:, None] == np.arange(classes)), labels
 
 
-TWO = ("accuracy", "balanced_accuracy", "auc", "average_precision", "f1", "log_loss", "brier")
+SHARES = ("accuracy", "balanced_accuracy", "auc", "average_precision", "f1")
+TWO = (*SHARES, "log_loss", "brier")
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -79,6 +80,8 @@ def test_an_interval_has_its_metric_in_it_or_there_is_none(name):
         sample = drawn(rng, rows, 2) if name not in ("mae", "rmse", "r2") else (rng.normal(size=(rows, 1)),) * 2
         value, found = metric(*sample), metric.interval(*sample)
         assert found is None or found[0] <= value <= found[1]
+        if found is not None and name in SHARES:
+            assert 0.0 <= found[0] <= found[1] <= 1.0
 
 
 def test_what_is_not_defined_has_no_interval():
@@ -96,6 +99,8 @@ def test_a_metric_of_your_own_is_resampled_and_the_same_each_time():
     assert cost(outputs, targets) == cost(outputs, targets)
     assert cost(outputs, targets) == pytest.approx(BUILT_IN["mae"].interval(outputs, targets), abs=0.1)
     assert intervals.bootstrap(lambda _, __: math.nan)(outputs, targets) is None
+    assert cost(outputs[:2], targets[:2]) is not None
+    assert cost(outputs[:1], targets[:1]) is None, "one row does not vary"
 
 
 def test_the_mean_of_nodes_has_the_mean_of_their_ends_at_most():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from p2pfl.errors import UserError
 from p2pfl.features.lan.beacon import PREFIX_BYTES, SERVICE, instance_of, member_of, own_about, prefix_of, seal, unseal
 from p2pfl.features.lan.discovery import MOST_LOOKUPS, Discovery, _Mdns, require_zeroconf
-from p2pfl.features.lan.interfaces import Interface, covered
+from p2pfl.features.lan.interfaces import LOOPBACK, MULTICAST, UP, Interface, _unfit, covered
 from p2pfl.features.lan.overhear import Overhearing, _text
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
@@ -58,6 +58,26 @@ def test_bridges_and_tunnels_are_left_out_unless_they_are_named():
     tunnel = interface("wg0", "10.8.0.2/32", skipped="a point-to-point link")
     assert set(announced("0.0.0.0", interface(), docker, tunnel)) == {"eth0"}
     assert set(announced("0.0.0.0", interface(), docker, tunnel, named=("wg0", "docker0"))) == {"wg0", "docker0"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "carrier", "why"),
+    [
+        (UP | MULTICAST, "1\n", None),
+        (UP | MULTICAST, "0\n", "no link: is the cable in?"),
+        (UP | MULTICAST, None, None),
+        (UP | LOOPBACK, "0\n", None),
+        (MULTICAST, "1\n", "down"),
+        (UP, "1\n", "no multicast on it"),
+    ],
+)
+def test_what_has_no_link_or_no_multicast_is_left_out(tmp_path, monkeypatch, flags, carrier, why):
+    """A system that does not say whether there is a link is believed to have one."""
+    monkeypatch.setattr("p2pfl.features.lan.interfaces.SYSTEM", tmp_path)
+    if carrier is not None:
+        (tmp_path / "eth0").mkdir()
+        (tmp_path / "eth0" / "carrier").write_text(carrier)
+    assert _unfit("eth0", flags) == why
 
 
 def test_an_address_is_near_if_it_is_in_the_network_of_an_interface():

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from p2pfl.core.messages import Hello, Ready, Reply, Request, Resync
 from p2pfl.net.link import Outbox
+from p2pfl.wire.side import Side
 
 REQUEST = Request(
     incarnation=0, seq=1, version=3, echo=None, weight=0.5, staleness=1.0, pace_s=0.1, audit=b"", body=b"b", digest=b"1"
@@ -156,10 +157,12 @@ async def test_a_full_box_says_so_and_a_closed_one_drops_everything():
     assert box.idle.is_set()
 
 
-async def test_it_is_idle_once_the_last_message_has_gone():
+@pytest.mark.parametrize("message", [REQUEST, Side(channel="vitals/1", body=b"row")])
+async def test_it_is_idle_once_the_last_message_has_gone(message):
     box = Outbox(2)
     assert box.idle.is_set()
-    put(box, REQUEST)
+    assert box.put_aside(message, 1) if isinstance(message, Side) else put(box, message)
+    assert not box.idle.is_set()
     await take(box)
     assert not box.idle.is_set()
     waiting = asyncio.ensure_future(box.take(1.0))

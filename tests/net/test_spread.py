@@ -226,6 +226,7 @@ def test_who_is_no_member_has_no_row():
     network = path(2)
     network.nodes[0].hear(1, VitalsTold(rows=((0, raw_row(2)), (0, raw_row(500)))), 0.0)
     assert network.nodes[0].rows == {}
+    assert not network.nodes[0].hurries, "it is no news"
 
 
 def test_who_says_too_much_is_not_read_to_the_end():

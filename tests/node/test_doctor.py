@@ -14,6 +14,7 @@ from p2pfl.config.load import load_config
 from p2pfl.features.lan import doctor
 from p2pfl.features.lan.beacon import About, own_about
 from p2pfl.features.lan.doctor import AddressTried, Diagnosis, Patient, _of_members, _of_the_lan
+from p2pfl.features.lan.doctor_command import _member_row
 from p2pfl.features.lan.interfaces import Interface
 from p2pfl.features.lan.overhear import Announced, Tally
 from p2pfl.features.lan.probe import Answer, Found
@@ -158,6 +159,12 @@ def test_why_a_member_is_not_reached_is_said(ward, answer, said):
 def test_a_member_that_answers_may_differ(ward, answer, said):
     (text,) = of_members(ward, answer=answer)
     assert said in text
+
+
+@pytest.mark.parametrize(("off_s", "said"), [(0.4, 0.0), (-1.9, 0.0), (59.6, 60), (-3600.0, -3600)])
+def test_a_clock_is_off_by_whole_seconds_or_by_less_than_can_be_told_apart(ward, off_s, said):
+    found = diagnosis(ward, answer=Answer(found=Found.MEMBER, clock_off_s=off_s))
+    assert _member_row(found, found.patients[1])["clock_off_s"] == said
 
 
 def test_another_version_of_the_software_is_named(ward):

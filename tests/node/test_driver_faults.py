@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from queue import SimpleQueue
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from p2pfl.core.effects import CloseSession
-from p2pfl.core.events import SessionClosed
+from p2pfl.core.events import RoundTrained, SessionClosed
 from p2pfl.errors import LearningError
+from p2pfl.learn.interface import RoundStart
 from p2pfl.net.link import MALFORMED
 from p2pfl.node.driver import Driver
 from p2pfl.node.local_rounds import LocalRounds
+from p2pfl.node.workshop import Moment
 
 
 class Recording:
@@ -93,3 +98,23 @@ async def test_a_learner_that_would_end_the_process_ends_the_node_as_a_failure()
     await driver.finished.wait()
     assert isinstance(driver.failure, LearningError)
     assert "SystemExit: 0" in str(driver.failure)
+
+
+async def test_a_round_that_fails_is_named_as_people_count_and_came_to_nothing(caplog):
+    """The core hears of no step, no sample and no wait."""
+
+    def fail(*_):
+        raise LearningError("no more memory")
+
+    outcomes, heard = SimpleQueue(), []
+    thread = SimpleNamespace(engine=SimpleNamespace(outcomes=outcomes))
+    workshop = SimpleNamespace(is_due=lambda _: False, train=fail, renew_data=lambda: None, strict=False)
+    local = LocalRounds(thread, workshop, on_measure=int)
+    local.gate = SimpleNamespace(is_kept=True)
+    local.report_to(SimpleNamespace(take=heard.append))
+    local._train(RoundStart(np.zeros(3, np.float32)), 6, Moment(6, 6), 0.0)
+    await asyncio.sleep(0)
+    assert [record.getMessage() for record in caplog.records] == ["round 7 raised: no more memory"]
+    assert outcomes.get_nowait() is None
+    assert heard == [RoundTrained(steps=0, samples=0, waited_s=0.0)]
+    local.close()

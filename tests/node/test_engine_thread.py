@@ -6,8 +6,10 @@ import time
 from types import SimpleNamespace
 
 from p2pfl.core.effects import ApplyReply
-from p2pfl.core.events import ReplyRefused
-from p2pfl.node.engine_thread import EngineThread, Operate
+from p2pfl.core.events import ReplyRefused, StorageFailed, StorageRestored
+from p2pfl.errors import StorageError
+from p2pfl.node import engine_thread
+from p2pfl.node.engine_thread import RETRY_S, EngineThread, Operate
 
 
 class Works:
@@ -28,3 +30,26 @@ def test_an_exchange_costs_the_time_for_which_the_engine_has_computed_and_not_wa
     begun_s = time.monotonic()
     thread._operate(Operate(ApplyReply(peer=1, reply=None)), events)
     assert 0.05 <= events[0].cost_s < time.monotonic() - begun_s - 0.04
+
+
+def test_a_disk_that_refuses_is_told_of_once_and_tried_again_after_three_seconds(monkeypatch, caplog):
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(engine_thread, "time", clock)
+    engine, events, saved = SimpleNamespace(state="all of it"), [], []
+    thread = EngineThread(engine, None, durability="snapshot", extra={})
+    monkeypatch.setattr(thread, "checkpoint", saved.append)
+
+    def refuse():
+        raise StorageError("no space left")
+
+    for _ in range(2):
+        thread._guard(events, refuse)
+    assert events == [StorageFailed()]
+    assert len(caplog.records) == 1
+    clock.now += RETRY_S - 0.1
+    thread._upkeep(events)
+    assert saved == []
+    clock.now += 0.1
+    thread._upkeep(events)
+    assert saved == ["all of it"]
+    assert events == [StorageFailed(), StorageRestored()]

@@ -149,6 +149,7 @@ def test_a_disconnected_graph_never_agrees_and_ends_with_exit_code_three(mode):
         ("sync", {"epsilon": 1.0}, "epsilon: impossible accuracy"),
         ("gossip", {"epsilon": 0.5}, "between 0 and 0.25"),
         ("sync", {"rounds": 0}, "rounds: out of range"),
+        ("gossip", {"rounds": 10**7, "runs": 5_000}, "rounds: out of range .*from 1 to"),
         ("delay", {"rounds": 10**7}, "from 1 to 1000000"),
         ("sync", {"dimension": 0}, "dimension: out of range"),
         ("delay", {"max_delay": -1}, "max-delay: out of range"),

@@ -93,6 +93,10 @@ def test_the_default_radius_joins_three_ln_n_nodes_away_from_the_border():
     assert topology.degrees.mean() == pytest.approx(3 * math.log(2_000), rel=0.05)
 
 
+def test_two_nodes_are_joined_wherever_they_are():
+    assert all(build("geometric", 2, seed).edge_count == 1 for seed in range(20))
+
+
 def test_the_places_of_a_geometric_graph_fill_the_square():
     wanted = GraphRequest(spec="geometric", nodes=1_000, parameters=parse("geometric").parameters)
     counts, *_ = np.histogram2d(*places(wanted).T, bins=4, range=[[0, 1], [0, 1]])

@@ -173,6 +173,7 @@ def test_a_schedule_whose_union_is_disconnected_never_reaches_consensus():
     assert described["algebraic_connectivity"] == 0
     assert described["rounds_to_consensus"] is described["messages_to_consensus"] is described["exact_after"] is None
     assert (described["components"], described["connected"], described["mixing_rate"]) == (5, False, 1.0)
+    assert described["asymptotic_rate"] == 1.0
 
 
 def test_a_connected_union_that_never_mixes_is_seen_by_its_norm():

@@ -123,7 +123,9 @@ def test_a_round_of_a_member_is_one_step_at_rate_one_however_many_rows_it_has():
 )
 def test_a_round_costs_its_steps_at_the_rate_of_a_batch(plan, training, samples, steps, rate):
     trained = replace(plan, training=replace(plan.training, batch_size=16, **training))
-    assert trained.spend(samples) == Spend(plan.noise, rate, steps)
+    cost = trained.spend(samples)
+    assert cost == Spend(plan.noise, rate, steps)
+    assert trained.spent((cost,)) >= trained.exact((cost,)) > 0.0
 
 
 def test_the_budget_is_for_the_rounds_of_the_table_where_it_has_some():

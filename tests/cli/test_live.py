@@ -1,0 +1,103 @@
+"""The live view: a table where somebody looks on, and otherwise a line now and then."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from p2pfl.cli import live
+from p2pfl.cli.live import LiveView
+from p2pfl.reporting.status import MeanAndMax, NodeLine
+
+
+def line(node, rounds):
+    return NodeLine(
+        node=node,
+        uptime_s=rounds / 2,
+        phase="training",
+        rounds=rounds,
+        rounds_without_neighbor=0,
+        version=rounds,
+        accuracy=0.75,
+        test_loss=None,
+        tested_round=rounds - 1,
+        tested_version=rounds,
+        test_is_stale=True,
+        loss=0.5,
+        staleness=MeanAndMax(0.0, 0),
+        bytes_sent=100,
+        bytes_received=0,
+        messages_sent=2,
+        messages_received=0,
+        peers=1,
+        quarantined=0,
+        exchanges=1,
+        closing_rounds=0,
+        neighbor_distance=None,
+        disk_refuses=None,
+    )
+
+
+def child(name, *lines):
+    return SimpleNamespace(
+        name=name,
+        lines=list(lines),
+        last=lines[-1] if lines else None,
+        died=False,
+        exit_code=None,
+        state="running",
+        byzantine=False,
+        bytes_before=0,
+        messages_before=0,
+    )
+
+
+def fleet_of(*children):
+    federation = SimpleNamespace(
+        name="ward",
+        topology="ring",
+        privacy=None,
+        training=SimpleNamespace(rounds=9),
+        gossip=SimpleNamespace(rule="mean"),
+    )
+    return SimpleNamespace(federation=federation, children=list(children), honest=list(children), elapsed_s=4.0)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_words_stand_left_and_figures_right_and_a_node_that_has_said_nothing_has_none():
+    table = LiveView(fleet_of(child("pi1", line("pi1", 4)), child("pi2")), quiet=True)._table()
+    assert {column.header: column.justify for column in table.columns} == {
+        "node": "left",
+        "state": "left",
+        **dict.fromkeys(("round", "accuracy", "loss", "staleness", "sent", "peers", "distance"), "right"),
+    }
+    out = io.StringIO()
+    Console(file=out, width=100).print(table)
+    rows = [text.split() for text in out.getvalue().splitlines() if text.strip().startswith("pi")]
+    assert rows[0][:3] == ["pi1", "running", "4/9"]
+    assert rows[1] == ["pi2", "running", *["-"] * 7]
+    assert "pi1" in table.caption
+    assert "pi2" not in table.caption
+
+
+def test_on_a_terminal_the_table_is_drawn(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with LiveView(fleet_of(child("pi1", line("pi1", 4)))) as view:
+        view.update()
+    assert "ward: ring, 4 s" in sys.stderr.getvalue()
+
+
+def test_elsewhere_a_line_says_now_and_then_how_far_they_are(monkeypatch, capsys):
+    monkeypatch.setattr(live, "LINE_EVERY_S", 0.0)
+    fleet = fleet_of(child("pi1", line("pi1", 4)), child("pi2", line("pi2", 6)))
+    LiveView(fleet, quiet=True).update()
+    assert capsys.readouterr().err == ""
+    LiveView(fleet).update()
+    assert "4.0 s, round 5, " in capsys.readouterr().err

@@ -202,6 +202,7 @@ class ExactEngine:
             self.sketches[tick] = self.plan.sketch(self.state.model)
 
     def crash(self, kept: int = 0) -> None:
+        """Lose the round under way and what was not flushed, but for `kept` entries of that; go on from the disk."""
         self._round = None
         if self.plan.ahead is not None:
             self.plan.ahead.drop(self.plan.index)

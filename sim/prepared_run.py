@@ -105,7 +105,7 @@ class PreparedRun:
             self.liars = Liars(given.attack, federation, given.liars, learners=given.learners)
         self.plane: Plane | None = None
         self.oracle: Oracle | None = None
-        engines: Sequence[Any] = self._exact() if given.exact else self._lazy()
+        engines: Sequence[Any] = self._exact() if given.exact else self._make_lazy_engines()
         gammas = self._gammas()
         if given.check:
             self.oracle = Oracle(engines, given.edges, gammas)
@@ -213,7 +213,8 @@ class PreparedRun:
             for index in range(self.nodes)
         ]
 
-    def _lazy(self) -> list[LazyEngine]:
+    def _make_lazy_engines(self) -> list[LazyEngine]:
+        """One for each node, over a data plane that they share, kept as `plane`."""
         given, federation, training = self.script, self.script.federation, self.script.federation.training
         learners, method = given.learners, given.learners.method
         plane = self.plane = Plane(

@@ -97,7 +97,9 @@ class Choosing(Centered):
     )
 )
 class MoNNA(Choosing):
-    """Nearest neighbor averaging; MoNNA is the paper's name for training with momentum around it."""
+    """The mean of one's own vector and the n - f - 1 that are nearest to it (nearest neighbor averaging; with
+    momentum it is called MoNNA). Weights are ignored.
+    """
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
         near = nearest(squared_to(own, others), len(others) - self.f)

@@ -1,7 +1,7 @@
 """A line carries sealed chunks between two nodes, in order, until it ends; and what went over it, by peer.
 
-Whatever it is made of (`websocket`, `memory`), a line knows nothing of sessions: bytes go out and come in, are counted,
-and the connection is there or gone. Counted are the sealed bytes, and not what carries them.
+Whatever it is made of (`websocket`, `in_memory`), a line knows nothing of sessions: bytes go out and come in, are
+counted, and the connection is there or gone. Counted are the sealed bytes, and not what carries them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from p2pfl.net.line import Counters, GoneError, OnAlarm
 from p2pfl.net.notices import Notice
 from p2pfl.net.refusals import REASON_BYTES, clip
 from p2pfl.net.side import SideChannel, Sides
-from p2pfl.wire import Assembler, Offer, OtherVersionError, Sealed, Side, Unknown, split
+from p2pfl.wire import Assembler, Offer, OtherVersionError, SessionMessage, Side, Unknown, split
 
 LOUD_FAULTS = 20
 """Faults of one neighbor that are logged as warnings; further ones are only counted."""
@@ -59,7 +59,7 @@ REPEAT_MULTIPLE = 4.0
 """A body is repeated after this many times its sending time: the answer is as long."""
 LEAST_REPEAT_S = 30.0
 """The earliest repeat: behind a fast line the answer waits for the peer's processor or disk, which a repeat burdens."""
-MOST_WAITING: dict[type[Sealed], int] = {Request: 1, Reply: 1, Ready: 4}
+MOST_WAITING: dict[type[SessionMessage], int] = {Request: 1, Reply: 1, Ready: 4}
 """How many messages of a kind wait at most. In a schedule the latest Ready may ask for nothing where others did."""
 
 Name = tuple[object, ...]
@@ -141,7 +141,7 @@ class Inbox:
         except (GoneError, PeerFault) as reason:
             await self._arrived.put(reason)
 
-    async def take(self) -> tuple[list[Sealed | Unknown], Exception | None]:
+    async def take(self) -> tuple[list[SessionMessage | Unknown], Exception | None]:
         """The messages that have been completed since, and why they are the last ones if they are."""
         batch = [await self._arrived.get()]
         while not self._arrived.empty():
@@ -166,9 +166,9 @@ class Inbox:
         finally:
             self._receiving = None
 
-    def _unseal(self, batch: Iterable[bytes | Exception]) -> tuple[list[Sealed | Unknown], Exception | None]:
+    def _unseal(self, batch: Iterable[bytes | Exception]) -> tuple[list[SessionMessage | Unknown], Exception | None]:
         """The messages that the batch completes, and why it is the last."""
-        messages: list[Sealed | Unknown] = []
+        messages: list[SessionMessage | Unknown] = []
         try:
             for data in batch:
                 if isinstance(data, Exception):
@@ -182,12 +182,12 @@ class Inbox:
             return messages, fault
         return messages, None
 
-    def _beat(self) -> list[Sealed | Unknown]:
+    def _beat(self) -> list[SessionMessage | Unknown]:
         if self._beats.take(monotonic()) > 0.0:
             raise MalformedError("more empty chunks than an honest end sends")
         return []
 
-    def _assemble(self, chunk: bytes) -> list[Sealed | Unknown]:
+    def _assemble(self, chunk: bytes) -> list[SessionMessage | Unknown]:
         try:
             return self._assembler.feed(chunk)
         except OtherVersionError:
@@ -371,7 +371,7 @@ class PeerLink:
         if reason is not None:
             raise reason
 
-    def _deliver(self, message: Sealed | Unknown) -> None:
+    def _deliver(self, message: SessionMessage | Unknown) -> None:
         """Raises PeerFault: it is not its turn, or its channel does not take it."""
         if self._ended.is_set():
             return
@@ -511,7 +511,7 @@ class Outbox:
             del self._waiting[alike[0]]
 
 
-def name_of(message: Sealed) -> Name | None:
+def name_of(message: SessionMessage) -> Name | None:
     """What tells a message with a body from all others of its edge; it keeps no body alive."""
     match message:
         case Request(incarnation=incarnation, seq=seq, digest=digest):

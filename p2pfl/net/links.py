@@ -126,7 +126,7 @@ class Links:
             transport=self._transport,
         )
         self._dialer.configure(self._parsed(who.dial))
-        self._allow_memory()
+        self._set_memory_budget()
         self._is_open = False
         self._closing = False
         self._tasks = Tasks()
@@ -190,7 +190,7 @@ class Links:
         greeter.members, greeter.neighbors, greeter.binding = members, neighbors, binding or greeter.binding
         self._table.amend(neighbors)
         self._transport.expect(len(neighbors))
-        self._allow_memory()
+        self._set_memory_budget()
         self._dialer.configure(addresses)
         self._keep_dialing()
 
@@ -210,8 +210,8 @@ class Links:
             if text is not None
         }
 
-    def _allow_memory(self) -> None:
-        """For one message of each neighbor under way."""
+    def _set_memory_budget(self) -> None:
+        """As configured; else for one message of each neighbor under way."""
         most = (self._shared.max_body_bytes + 2**20) * max(1, len(self._greeter.neighbors))
         self._shared.budget.limit_bytes = self._shared.limits.partial_bytes or most
 
@@ -232,7 +232,7 @@ class Links:
         await self._transport.open(self._listen, self._reception.meet)
         self._is_open = True
         await self._tasks.group.__aenter__()
-        self._tasks.track(self._refusals.keep_hours(), self._tasks.hours)
+        self._tasks.track(self._refusals.begin_hours(), self._tasks.hours)
         self._keep_dialing()
         return self
 

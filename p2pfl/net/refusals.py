@@ -125,8 +125,8 @@ class Refusals:
         if self.log.isEnabledFor(level) and self._memory_of(peer).may_mention():
             self._say(level, text % values)
 
-    async def keep_hours(self) -> None:
-        """Never returns."""
+    async def begin_hours(self) -> None:
+        """`begin_hour` every hour, until this is cancelled."""
         while True:
             await asyncio.sleep(HOUR_S)
             self.begin_hour()

@@ -258,7 +258,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
             store.end_log("rounds that are not private follow, which its ledger has not")
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
         store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
-    _begin_edges_anew(setup, loaded, state)
+    _drop_what_does_not_fit(setup, loaded, state)
     state.fit_edges(setup.peers)
     try:
         setup.learner.load_local_state(state.local)
@@ -301,11 +301,11 @@ def replay(loaded: Loaded, method: Method | None = None) -> NodeState:
     return state
 
 
-def _begin_edges_anew(setup: Setup, loaded: Loaded, state: NodeState) -> None:
-    """Without trustworthy replicas and flows this node begins a new life, and all its edges anew.
-
-    An edge begins anew too on which a request is on its way that was encoded, or has a header, as the two ends do not
-    any more; what the method keeps of it stays until both ends adopt the new incarnation.
+def _drop_what_does_not_fit(setup: Setup, loaded: Loaded, state: NodeState) -> None:
+    """Drop from the loaded state what the federation does not bear out any more: lives after other members, what
+    another method kept, and a request under way that the edge's compressor did not encode. What the method keeps of
+    such an edge stays until both ends adopt the new incarnation. Where replicas and flows cannot be trusted, this node
+    begins a new life, and all its edges anew.
     """
     header, wanted = loaded.state.header, snapshot_header(setup)
     then, now = header["members"], wanted["members"]

@@ -1,4 +1,4 @@
-"""What may be said before a local round begins: that it may, that it may not, or what it costs."""
+"""The answers to whether a local round may begin: it may, it may not, or it may for a cost that is paid first."""
 
 from __future__ import annotations
 

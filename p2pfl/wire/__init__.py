@@ -1,7 +1,7 @@
 """How messages become bytes and back: header schema, frame, chunks. Any bytes give a message or a PeerFault."""
 
 from p2pfl.wire.frame import PREFIX_BYTES, Assembler, OtherVersionError, Prefix, decode, decode_prefix, encode, split
-from p2pfl.wire.headers import Sealed
+from p2pfl.wire.headers import SessionMessage
 from p2pfl.wire.side import Offer, Side, Unknown
 
 __all__ = [
@@ -10,7 +10,7 @@ __all__ = [
     "Offer",
     "OtherVersionError",
     "Prefix",
-    "Sealed",
+    "SessionMessage",
     "Side",
     "Unknown",
     "decode",

@@ -21,7 +21,15 @@ from msgspec import Struct
 
 from p2pfl.core.messages import CHUNK_BYTES, LEAST_VERSION, PROTOCOL_VERSION
 from p2pfl.errors import PeerFault
-from p2pfl.wire.headers import BY_CODE, BY_MESSAGE, MAX_HEADER_BYTES, MessageKind, Sealed, from_header, to_header
+from p2pfl.wire.headers import (
+    BY_CODE,
+    BY_MESSAGE,
+    MAX_HEADER_BYTES,
+    MessageKind,
+    SessionMessage,
+    from_header,
+    to_header,
+)
 from p2pfl.wire.side import Unknown
 
 MAGIC = b"p2"
@@ -51,7 +59,7 @@ class Prefix(Struct, frozen=True, kw_only=True, gc=False):
         return PREFIX_BYTES + self.header_bytes + self.body_bytes
 
 
-def encode(message: Sealed, version: int = PROTOCOL_VERSION) -> tuple[bytes, memoryview]:
+def encode(message: SessionMessage, version: int = PROTOCOL_VERSION) -> tuple[bytes, memoryview]:
     """Prefix and header, and the body as flat bytes, not copied; it is empty where the message has none.
 
     Raises ValueError: our own message holds a value that no peer would accept.
@@ -95,7 +103,7 @@ def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
     return prefix
 
 
-def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview) -> Sealed | Unknown:
+def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview) -> SessionMessage | Unknown:
     """The message; its body is a read-only view of `body`. A request's digest costs one pass over the body.
 
     Raises PeerFault: header or body is not what the prefix announced, or the header breaks the schema.
@@ -107,7 +115,7 @@ def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview)
     return from_header(prefix.kind, header, memoryview(body).toreadonly())
 
 
-def split(message: Sealed, version: int = PROTOCOL_VERSION) -> Iterator[bytes | memoryview]:
+def split(message: SessionMessage, version: int = PROTOCOL_VERSION) -> Iterator[bytes | memoryview]:
     """The message's chunks in order; those of a long body are views of it, so it must not change before they went.
 
     There is one way to cut: a frame of at most CHUNK_BYTES is one chunk; a longer one is a chunk with prefix and
@@ -153,7 +161,7 @@ class Assembler:
         pending = self._pending  # which another thread may be about to forget
         return pending.prefix.body_bytes if pending else 0
 
-    def feed(self, chunk: bytes) -> list[Sealed | Unknown]:
+    def feed(self, chunk: bytes) -> list[SessionMessage | Unknown]:
         """The message that this chunk completes, if it does.
 
         A chunk that completes a long request also pays for its digest: call this in the thread that opened the chunk.
@@ -169,7 +177,7 @@ class Assembler:
         self._dead = False
         return [] if message is None else [message]
 
-    def _begin(self, chunk: bytes) -> Sealed | Unknown | None:
+    def _begin(self, chunk: bytes) -> SessionMessage | Unknown | None:
         view = memoryview(chunk)
         prefix = decode_prefix(view[:PREFIX_BYTES], max_body_bytes=self._max_body_bytes)
         header, body = view[PREFIX_BYTES:][: prefix.header_bytes], view[PREFIX_BYTES + prefix.header_bytes :]
@@ -181,7 +189,7 @@ class Assembler:
         self._pending, self._filled = UnfinishedFrame(prefix, bytes(header)), 0
         return None
 
-    def _continue(self, prefix: Prefix, header: bytes, chunk: bytes) -> Sealed | Unknown | None:
+    def _continue(self, prefix: Prefix, header: bytes, chunk: bytes) -> SessionMessage | Unknown | None:
         expected = min(CHUNK_BYTES, prefix.body_bytes - self._filled)
         if len(chunk) != expected:
             raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {expected}")

@@ -20,7 +20,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side
 
 MAX_HEADER_BYTES = 64 * 1024
-Sealed = Message | Offer | Side
+SessionMessage = Message | Offer | Side
 """Whatever a session carries."""
 MAX_RETRY_AFTER_S = 3600.0
 
@@ -139,7 +139,7 @@ class SideHeader(Header, frozen=True):
     body: Annotated[bytes, Meta(max_length=MOST_SIDE_BYTES)]
 
 
-def values_of(names: tuple[str, ...]) -> Callable[[Sealed], tuple[Any, ...]]:
+def values_of(names: tuple[str, ...]) -> Callable[[SessionMessage], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda message: tuple(getattr(message, name) for name in names)
@@ -148,7 +148,7 @@ def values_of(names: tuple[str, ...]) -> Callable[[Sealed], tuple[Any, ...]]:
 class MessageKind:
     """`code` is the type byte of the frame."""
 
-    def __init__(self, code: int, message: type[Sealed], header: type[Header]) -> None:
+    def __init__(self, code: int, message: type[SessionMessage], header: type[Header]) -> None:
         self.code = code
         self.message = message
         self.header = header
@@ -177,7 +177,7 @@ BY_CODE = {kind.code: kind for kind in KINDS}
 BY_MESSAGE = {kind.message: kind for kind in KINDS}
 
 
-def to_header(message: Sealed) -> bytes:
+def to_header(message: SessionMessage) -> bytes:
     """The header's bytes. Raises ValueError: our own message holds a value that no peer would accept."""
     kind = BY_MESSAGE[type(message)]
     try:
@@ -188,7 +188,7 @@ def to_header(message: Sealed) -> bytes:
     return msgspec.msgpack.encode(header)
 
 
-def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) -> Sealed:
+def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) -> SessionMessage:
     """The message of that kind, a request's digest filled in. `body` is empty where the kind has none.
 
     Raises PeerFault: the header is anything but what `to_header` could have written.
@@ -208,7 +208,7 @@ def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) ->
     return message
 
 
-def _header(kind: MessageKind, message: Sealed) -> Header:
+def _header(kind: MessageKind, message: SessionMessage) -> Header:
     """Checked by reading it back, which takes a third of the time of a conversion."""
     values = kind.values(message)
     try:

@@ -77,7 +77,7 @@ def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | No
                 trained = sum(name.startswith(NODES[0]) for name in noises) * (STEPS if unit == RECORD else 1)
                 paid = _paid(folder)
                 _wipe(folder)
-            noises |= _life(folder, life, environment or {})
+            noises |= _run_then_kill(folder, life, environment or {})
         return KilledLives(reuse=most_alike(list(noises), list(noises.values())), trained=trained, paid=paid)
 
 
@@ -107,8 +107,11 @@ def _permit(folder: Path) -> None:
         give_permission(folder / name / "node.key", Promise.in_file(privacy), planned=planned)
 
 
-def _life(folder: Path, life: str, environment: dict[str, str]) -> dict[str, Values]:
-    """The noise of each round until both nodes have trained a few, or one has ended; then they are killed."""
+def _run_then_kill(folder: Path, life: str, environment: dict[str, str]) -> dict[str, Values]:
+    """Run both nodes until each has trained `LEAST` rounds, then kill them: the noise of each round, and the rows.
+
+    Raises LearningError: one has ended before, or the time is up.
+    """
     files = {name: folder / f"{name} {life}" for name in NODES}
     paths = os.pathsep.join(path for path in sys.path if path)
     errors = folder / f"errors {life}"

@@ -246,7 +246,7 @@ class Ahead:
         self._begun[node] = _Begun(start, index)
 
     def drop(self, node: int) -> None:
-        """The round never ends."""
+        """Forget the round of a node that has crashed, begun or done."""
         self._begun.pop(node, None)
         self._done.pop(node, None)
 

@@ -84,7 +84,7 @@ def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpe
             jitter=compute.jitter,
             rng=stream(seed, "round jitter", node) if compute.jitter else None,
         )
-        for node, steps in enumerate(_over_time(world, federation))
+        for node, steps in enumerate(_speeds_over_time(world, federation))
     )
 
 
@@ -104,7 +104,8 @@ def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
     return steps
 
 
-def _over_time(world: WorldSpec, federation: FederationConfig) -> Sequence[Steps]:
+def _speeds_over_time(world: WorldSpec, federation: FederationConfig) -> Sequence[Steps]:
+    """Of each node: as its trace says, or one that is drawn for all time."""
     if world.compute.trace is not None:
         return read_trace(world.compute.trace, [member.name for member in federation.members])
     rng = stream(federation.seed, "speeds")

@@ -23,7 +23,18 @@ from p2pfl.crypto.identity import Identity
 from p2pfl.crypto.session import Session
 from p2pfl.errors import PeerFault
 from p2pfl.reporting.vitals import read as read_vitals
-from p2pfl.wire import PREFIX_BYTES, Assembler, Offer, Sealed, Side, Unknown, decode, decode_prefix, encode, split
+from p2pfl.wire import (
+    PREFIX_BYTES,
+    Assembler,
+    Offer,
+    SessionMessage,
+    Side,
+    Unknown,
+    decode,
+    decode_prefix,
+    encode,
+    split,
+)
 from p2pfl.wire.headers import KINDS, from_header
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -52,14 +63,14 @@ def test_a_prefix(raw):
     prefix = outcome(decode_prefix, raw[:PREFIX_BYTES], max_body_bytes=LIMIT)
     if not isinstance(prefix, PeerFault):
         head, body = raw[PREFIX_BYTES:][: prefix.header_bytes], raw[PREFIX_BYTES + prefix.header_bytes :]
-        assert isinstance(outcome(decode, prefix, head, body), Sealed | Unknown | PeerFault)
+        assert isinstance(outcome(decode, prefix, head, body), SessionMessage | Unknown | PeerFault)
 
 
 @given(st.sampled_from(KINDS), st.binary(max_size=200) | damaged([raw[PREFIX_BYTES:] for raw in FRAMES]))
 def test_a_header(kind, raw):
     message = outcome(from_header, kind, raw, memoryview(b"body"))
     assert isinstance(message, kind.message | PeerFault)
-    if isinstance(message, Sealed):
+    if isinstance(message, SessionMessage):
         assert isinstance(encode(message)[0], bytes), "what was accepted can be said again"
 
 
@@ -85,7 +96,7 @@ def feed_an_assembler(chunks):
             broken = True
         else:
             assert not broken
-            assert all(isinstance(message, Sealed | Unknown) for message in result)
+            assert all(isinstance(message, SessionMessage | Unknown) for message in result)
             assert 0 <= assembler.pending_bytes <= LIMIT
 
 

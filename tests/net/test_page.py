@@ -251,6 +251,23 @@ async def test_steps_are_made_only_while_somebody_looks(site, quick):
         assert site.number == made
 
 
+async def test_a_step_that_cannot_be_made_ends_open_pages_with_a_traceback_and_they_may_come_again(site, quick, caplog):
+    def broken():
+        raise ZeroDivisionError
+
+    async with page_of(site) as page, aiohttp.ClientSession() as http:
+        reader = Reader(await http.get(f"http://127.0.0.1:{page.port}/live"))
+        await reader.event()
+        site.step = broken
+        async with asyncio.timeout(20):
+            await reader.response.content.read()
+        assert "ZeroDivisionError" in caplog.text
+        del site.step
+        again = Reader(await http.get(f"http://127.0.0.1:{page.port}/live"))
+        assert [(await again.event())[0] for _ in range(2)] == ["whole", "step"]
+        again.response.close()
+
+
 async def test_who_has_the_token_finds_a_place_beside_local_pages(site, monkeypatch):
     """300 local readers take their own places."""
     monkeypatch.setattr("p2pfl.features.status.page_stream.MOST_LOCAL_PAGES", 2)

@@ -60,7 +60,7 @@ def read_gexf(data: bytes, where: str) -> Content:
 
 
 def _read_xml(data: bytes, where: str, form: str, parse: Callable[[str, _Ids], Any]) -> Content:
-    text, ids = _scanned(data, where), _Ids()
+    text, ids = _checked_text(data, where), _Ids()
     graph = _parsed(lambda: parse(text, ids), where, form)
     if graph.is_multigraph():
         twice = next((f"{i}, {j}" for i, j, _ in graph.edges if graph.number_of_edges(i, j) > 1), None)
@@ -70,8 +70,10 @@ def _read_xml(data: bytes, where: str, form: str, parse: Callable[[str, _Ids], A
     return _content(ids[:nodes], list(zip(ends, ends, strict=True)), graph, where)
 
 
-def _scanned(data: bytes, where: str) -> str:
-    """The text without its XML declaration: whatever encoding that names, it is UTF-8."""
+def _checked_text(data: bytes, where: str) -> str:
+    """The text without its XML declaration: whatever encoding that names, it is UTF-8. Raises TopologyError: it is too
+    large, has markup that a graph does not need, or a second graph.
+    """
     text = _small(data, where)
     for pattern, found, allowed in _REFUSED:
         if match := re.search(pattern, text):

@@ -247,7 +247,7 @@ def compare(
     for spec, n in wanted:
         try:
             row = _row(spec, n, weights=weights, epsilon=epsilon, seed=seed)
-            found.rows.append(with_bytes(row, model_bytes))
+            found.rows.append(with_byte_costs(row, model_bytes))
         except TopologyError as error:
             found.missing.append(Missing(spec, n, error))
             found.rows.append(dict.fromkeys(COLUMNS) | {"topology": spec, "n": n})
@@ -291,8 +291,8 @@ def schedule_row(schedule: Schedule, epsilon: float) -> Row:
     }
 
 
-def with_bytes(row: Mapping[str, Any], model_bytes: int | None) -> Row:
-    """All columns in order. None stays None."""
+def with_byte_costs(row: Mapping[str, Any], model_bytes: int | None) -> Row:
+    """The row with `bytes` and `busiest_bytes` of a model of that size, all columns in order. None stays None."""
     known = model_bytes is not None
     messages, degree = row["messages"], row["degree_max"]
     sized = {

@@ -2,7 +2,7 @@
 
 `CharterKeeper` decides what is taken: whatever way a charter comes, only a newer one that an admin has signed. It is on
 disk before anybody else hears of it, beside the node's state, so that an older one is refused also after a restart.
-What open sessions say about it is in `charter_talk`, what strangers may in `p2pfl.net.visits`.
+What open sessions say about it is in `talk`, what strangers may in `p2pfl.net.visits`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What is shown of a node: rows that members tell each other, the page, `watch`, and a look for what no part sees.
 
-For eyes only: nothing that is decided depends on it, and a failure here costs the node nothing but the sight.
+For eyes only: a failure here costs a node nothing but the sight. Under `[privacy]` it costs the node its rounds, for
+then the rows of vitals carry what neighbors remember of its spending (`witness`).
 """
 
 from __future__ import annotations

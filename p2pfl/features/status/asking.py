@@ -81,7 +81,7 @@ def read_folder(target: str) -> LocalFederation:
         tuple(
             LocalMember(name=member.name, reason=REPLACED)
             if _has_other_key(node.key_file, member.key)
-            else _local(member.name, node.state_dir)
+            else _find_local_member(member.name, node.state_dir)
             for member, node in nodes
         ),
     )
@@ -98,7 +98,8 @@ def _has_other_key(file: Path, key: bytes) -> bool:
         return False
 
 
-def _local(name: str, state: Path) -> LocalMember:
+def _find_local_member(name: str, state: Path) -> LocalMember:
+    """By the folder of its state: the address of its page, or why it has none."""
     from p2pfl.features.status import whereabouts  # noqa: PLC0415 - as above
 
     there = whereabouts.read(state)

@@ -1,6 +1,6 @@
 """What the node shows to whoever looks after it: a page at `/`, `/status` as JSON, `/metrics` for Prometheus.
 
-Who may look is `guard`'s business. GET changes nothing. The page's files are read once, and ask for nothing from
+Who may look is `page_guard`'s business. GET changes nothing. The page's files are read once, and ask for nothing from
 anywhere else, which a strict content security policy would not let them either.
 """
 
@@ -196,7 +196,7 @@ class StatusPage:
             await runner.cleanup()
             raise cannot_listen(self._address, error, KEY) from None
         self._runner, self._entrance = runner, entrance
-        self._hours = asyncio.create_task(self._refusals.keep_hours())
+        self._hours = asyncio.create_task(self._refusals.begin_hours())
         return self
 
     async def conclude(self, phase: str, limit_s: float) -> None:

@@ -7,6 +7,7 @@ its socket holds.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import suppress
 from typing import Protocol
@@ -14,6 +15,8 @@ from typing import Protocol
 from aiohttp import web
 
 from p2pfl.net.doorway import ConnectionGate
+
+log = logging.getLogger("p2pfl.page")
 
 STEP_S = 1.0
 MOST_PAGES = 32
@@ -107,11 +110,19 @@ class PageStream:
                         await response.write(b"event: over\ndata: %s\n\n" % self._last_word)
                         return
                     await following.wait()
+                    if self._ticking is None:
+                        return
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(max(0.0, self._stepped_at + STEP_S - time.monotonic()))
-            self._make_step()
+            try:
+                self._make_step()
+            except Exception:
+                log.exception("the page's next step cannot be made: open pages end, and ask again")
+                self._ticking = None
+                self._next.set()
+                return
 
     def _make_step(self) -> None:
         self._stepped_at = time.monotonic()

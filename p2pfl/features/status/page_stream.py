@@ -44,6 +44,8 @@ class PageStream:
         self._whole: tuple[int, bytes] | None = None
         self._stepped_at = float("-inf")
         self._next = asyncio.Event()
+        self._broken: asyncio.Event | None = None
+        """Whoever waited for this one gets no more."""
         self._pages = 0
         self._nobody = asyncio.Event()
         self._nobody.set()
@@ -110,7 +112,7 @@ class PageStream:
                         await response.write(b"event: over\ndata: %s\n\n" % self._last_word)
                         return
                     await following.wait()
-                    if self._ticking is None:
+                    if following is self._broken:
                         return
 
     async def _tick(self) -> None:
@@ -120,12 +122,15 @@ class PageStream:
                 self._make_step()
             except Exception:
                 log.exception("the page's next step cannot be made: open pages end, and ask again")
-                self._ticking = None
-                self._next.set()
+                self._ticking, self._broken = None, self._next
+                self._turn()
                 return
 
     def _make_step(self) -> None:
         self._stepped_at = time.monotonic()
         self._number, self._step = self._site.step()
+        self._turn()
+
+    def _turn(self) -> None:
         following, self._next = self._next, asyncio.Event()
         following.set()

@@ -16,10 +16,10 @@ from p2pfl.core.events import Event
 from p2pfl.core.facts import Phase
 from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import Turns
-from sim.host import Host, HostPlan
+from sim.host import Host
 from sim.kernel import Kernel
 from sim.links import lay
-from sim.machine import HostPace, NodeEngine, Watch
+from sim.machine import HostPace, HostPlan, NodeEngine, Watch
 from sim.network import Network
 from sim.privacy_budget import Purse
 from sim.trace import Trace, TraceKind

@@ -26,9 +26,9 @@ from p2pfl.learn.interface import Learner, RoundStart, Score, Vector
 from p2pfl.learn.methods import Method
 from p2pfl.methods.plain import Plain
 from sim.attacks import boast, passable
-from sim.host import Boot
 from sim.learning.batched import Ahead
 from sim.liars import ShowLie
+from sim.machine import Boot
 
 LOG_ENTRIES = 64
 """Log entries, plus one per neighbor, before a snapshot replaces the log: long runs would fill the memory."""

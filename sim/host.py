@@ -5,7 +5,7 @@ Only the clock, the link and the threads are replaced. What computes below it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol
@@ -14,15 +14,10 @@ from p2pfl.core.core import Core
 from p2pfl.core.effects import Alarm, CloseSession, Effect, Finish, Operation, Send, StartRound
 from p2pfl.core.events import Amended, Event, RoundCommitted, Started
 from p2pfl.core.facts import Phase
-from p2pfl.core.lives import Start
-from p2pfl.core.memory import Memory
 from p2pfl.core.messages import Message
-from p2pfl.core.settings import Settings
-from p2pfl.core.staleness import Turns
 from p2pfl.reporting.status import MeanAndMax
 from sim.kernel import NS, Kernel
-from sim.machine import TRACED, E_co, HostPace, Machine, Watch
-from sim.privacy_budget import Purse
+from sim.machine import TRACED, E_co, HostPlan, Machine, Watch
 from sim.trace import Trace, TraceKind
 
 NEVER = float("inf")
@@ -82,22 +77,6 @@ class HostNetwork(Protocol):
 
     def send(self, source: int, target: int, session: int, message: Message) -> None: ...
     def close(self, source: int, target: int, session: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPlan:
-    """How a host is built each time it starts. `steps` are those of a local round; `purse` pays for each, if privacy is
-    promised.
-    """
-
-    index: int
-    neighbors: tuple[int, ...]
-    turns: Mapping[int, Turns]
-    settings: Settings
-    pace: HostPace
-    steps: int
-    engine_ns: int
-    purse: Purse | None = None
 
 
 class HostProcess:
@@ -300,11 +279,3 @@ class Host(Generic[E_co]):
     @property
     def finished(self) -> bool:
         return self.process is not None and self.process.finished
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boot(Memory):
-    """What the disk says at a start, and as whom the node starts."""
-
-    samples: int
-    start: Start

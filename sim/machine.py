@@ -10,10 +10,11 @@ alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from p2pfl.core.effects import (
     ApplyReply,
@@ -29,11 +30,13 @@ from p2pfl.core.effects import (
     StartRound,
 )
 from p2pfl.core.events import Event, ReplyRefused, RequestRefused, RoundRefused, RoundTrained
+from p2pfl.core.lives import Start
+from p2pfl.core.memory import Memory
+from p2pfl.core.settings import Settings
+from p2pfl.core.staleness import Turns
 from sim.kernel import Kernel
+from sim.privacy_budget import Purse
 from sim.trace import Trace, TraceKind
-
-if TYPE_CHECKING:
-    from sim.host import Boot, HostPlan
 
 # What the trace says of an operation, and the number with it. An enumeration's members are slow to pack.
 TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
@@ -52,6 +55,14 @@ ANSWERS: dict[type, int] = {RequestRefused: int(TraceKind.REFUSED), ReplyRefused
 E_co = TypeVar("E_co", bound="NodeEngine", covariant=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot(Memory):
+    """What the disk says at a start, and as whom the node starts."""
+
+    samples: int
+    start: Start
+
+
 class HostPace(Protocol):
     """How fast one machine computes."""
 
@@ -60,6 +71,22 @@ class HostPace(Protocol):
 
     def estimate_ns(self, steps: int) -> int:
         """How long one takes, about: nothing is drawn for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPlan:
+    """How a host is built each time it starts. `steps` are those of a local round; `purse` pays for each, if privacy is
+    promised.
+    """
+
+    index: int
+    neighbors: tuple[int, ...]
+    turns: Mapping[int, Turns]
+    settings: Settings
+    pace: HostPace
+    steps: int
+    engine_ns: int
+    purse: Purse | None = None
 
 
 class Watch(Protocol):

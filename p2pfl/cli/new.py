@@ -14,7 +14,7 @@ import click
 
 from p2pfl.config.tables import NAME
 from p2pfl.config.writing import TASK_TEXT, federation_text
-from p2pfl.console.founding import Plan
+from p2pfl.console.founding import FoundingPlan
 from p2pfl.errors import UserError
 from p2pfl.features import brought
 
@@ -95,7 +95,7 @@ def new(
 
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
-    plan, parts = Plan(task=task, nodes=nodes, topology=topology), [kind() for kind in brought("NEW")]
+    plan, parts = FoundingPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in brought("NEW")]
     for part in parts:
         part.plan(plan, said)
     nodes, topology = plan.nodes or THREE, plan.topology or "ring"

@@ -11,7 +11,7 @@ import click
 
 
 @dataclass(slots=True, kw_only=True)
-class Plan:
+class FoundingPlan:
     """A federation that is about to be written, as far as it is said. `nodes` and `topology` may have a default yet."""
 
     task: str
@@ -33,7 +33,7 @@ class Founding:
     after = ""
     """The option behind which they are listed."""
 
-    def plan(self, plan: Plan, said: Mapping[str, Any]) -> None:
+    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
         """Change it by what was said. Raises UserError, ExceptionGroup of such: that cannot be."""
 
     def write(self, folder: Path) -> None:

@@ -37,10 +37,10 @@ from p2pfl.core.records import EdgeRecord, next_chain
 from p2pfl.engine.codecs import chance_of
 from p2pfl.learn.interface import Vector
 from p2pfl.learn.methods import Method, Round
-from sim.host import Boot
 from sim.lazy.operations import BeginOp, CommitOp, FreezeOp, ReplyOp, RequestOp, ResetOp, SketchOp
 from sim.lazy.plane import Plane
 from sim.lazy.rows import MisjudgedError
+from sim.machine import Boot
 
 TOKEN = struct.Struct("<II")
 SOME_DIGEST = bytes(DIGEST_BYTES)

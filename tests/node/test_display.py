@@ -83,15 +83,15 @@ def test_a_step_has_what_has_changed_and_no_more(made, clock):
 
 def test_the_own_row_is_made_anew_at_most_every_two_seconds_and_at_the_end(made, clock):
     run(made, clock, 5)
-    said_at = made.display.overview._own.said_at
+    said_at = made.display.roster.rows[made.display.roster.own].said_at
     for clock.now in (said_at + 0.5, said_at + 1.5):
         made.display.tick()
-        assert made.display.overview._own.said_at == said_at
+        assert made.display.roster.rows[made.display.roster.own].said_at == said_at
     made.display.see_end()
-    assert made.display.overview._own.said_at == said_at + 1.5
+    assert made.display.roster.rows[made.display.roster.own].said_at == said_at + 1.5
     clock.now = said_at + 3.5
     made.display.tick()
-    assert made.display.overview._own.said_at == said_at + 3.5
+    assert made.display.roster.rows[made.display.roster.own].said_at == said_at + 3.5
 
 
 def test_steps_on_top_of_a_whole_are_the_next_whole(made, clock):

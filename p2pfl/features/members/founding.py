@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.founding import Founding, Plan
+from p2pfl.console.founding import Founding, FoundingPlan
 
 if TYPE_CHECKING:
     from p2pfl.crypto.identity import Identity
@@ -25,7 +25,7 @@ class MembersFounding(Founding):
     def __init__(self) -> None:
         self._signer: Identity | None = None
 
-    def plan(self, plan: Plan, said: Mapping[str, Any]) -> None:
+    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
         if said["admin"]:
             from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
 

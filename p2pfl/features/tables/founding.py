@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from p2pfl.console.founding import Founding, Plan
+from p2pfl.console.founding import Founding, FoundingPlan
 from p2pfl.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class TablesFounding(Founding):
     def __init__(self) -> None:
         self._looked: LookedAt | None = None
 
-    def plan(self, plan: Plan, said: Mapping[str, Any]) -> None:
+    def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
         """To other tasks tables mean nothing."""
         tables, target, positive, on_bad_row, digits = (said[one.name or ""] for one in self.parameters)
         if plan.task == "csv":

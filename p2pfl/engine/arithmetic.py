@@ -8,7 +8,7 @@ many nodes at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -181,6 +181,17 @@ def distance(one: Vector, other: Vector) -> float:
     for part in _parts(one.size):
         square += _square(np.subtract(one[part], other[part], out=tile[: other[part].size]))
     return float(np.sqrt(square))
+
+
+def neighbor_distance(state: NodeState, peers: Iterable[int]) -> float | None:
+    """Root mean square distance from the own model to the replicas of these neighbors, over the own norm."""
+    edges = (state.edges.get(peer) for peer in peers)
+    known = [edge.peer for edge in edges if edge is not None and edge.record.heard is not None]
+    if not known:
+        return None
+    model = state.model
+    square = np.mean([distance(model, peer[: model.size]) ** 2 for peer in known])
+    return float(np.sqrt(square)) / max(norm(model), 1e-12)
 
 
 def median(vectors: list[Vector]) -> Vector:

@@ -7,9 +7,8 @@ compute D = k (h_i - h_j) alike. Each change is also a `Change` that `redo` can 
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from queue import SimpleQueue
 from typing import assert_never
 
@@ -18,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from p2pfl.aggregate import Neighborhood, Rule
+from p2pfl.aggregate import Rule
 from p2pfl.compress import Payload
 from p2pfl.core.effects import (
     ApplyReply,
@@ -62,6 +61,7 @@ from p2pfl.engine.changes import (
     settle,
 )
 from p2pfl.engine.codecs import Claim, Codecs, Forgery, Occasion, Show, as_it_is, as_weighed, chance_of
+from p2pfl.engine.mixer import RuleMixer
 from p2pfl.engine.state import EdgeState, NodeState, Scratch
 from p2pfl.errors import LearningError, PeerFault
 from p2pfl.learn.interface import LocalRound, RoundStart, Vector
@@ -71,14 +71,10 @@ from p2pfl.methods.method import overrides
 from p2pfl.methods.plain import Plain
 from p2pfl.plugins import FAILURES, describe_failure, own_failures
 
-log = logging.getLogger("p2pfl")
-
 NORM_CEILING = 1e15
 """The largest norm of a model or replica: far above any real one, far below where float32 ends."""
 
 LARGEST_TERM = 1e300
-NEWEST = 0.1
-"""The weight of the latest round in `Engine.kept`."""
 NORM_MULTIPLE = 1e3
 """How many times as long as our own model a replica may be; a whole model after a resync must pass."""
 
@@ -118,12 +114,10 @@ class Engine:
         self.state = state
         self.codecs = codecs
         self.method = method or Plain()
-        self.rule, self.told = rule, ""
+        self.mixer = None if rule is None else RuleMixer(rule, NORM_CEILING)
         self.show: Show = as_it_is
         self.claim: Claim = as_weighed
         """What neighbors are shown of the model, and told of its weight."""
-        self.kept: dict[int, float] = {}
-        """The share of each neighbor's pull that the rule lately let through. Only ever replaced: threads read it."""
         self.exchanges = 0
         """Exchanges that this process has applied, on all edges."""
         self._given: Mapping[str, Vector] = {}
@@ -141,7 +135,8 @@ class Engine:
             case ResetEdge(peer=peer, incarnation=incarnation):
                 return self._done(None, EdgeWasReset(peer=peer, incarnation=incarnation))
             case ChangeEdges(added=added, dropped=dropped):
-                self.kept = {peer: share for peer, share in self.kept.items() if peer not in dropped}
+                if self.mixer is not None:
+                    self.mixer.forget(dropped)
                 change = EdgesWereChanged(added=added, dropped=dropped)
                 return self._done(None, change, urgent=True) if added or dropped else Outcome(None, None)
             case CommitRound():
@@ -183,16 +178,6 @@ class Engine:
             *(v for edge in state.edges.values() for v in edge.kept.values()),
         ]
         return vector.copy() if any(np.may_share_memory(vector, one) for one in theirs) else vector
-
-    def neighbor_distance(self, peers: Iterable[int]) -> float | None:
-        """Root mean square distance from the own model to the replicas of these neighbors, over the own norm."""
-        edges = (self.state.edges.get(peer) for peer in peers)
-        known = [edge.peer for edge in edges if edge is not None and edge.record.heard is not None]
-        if not known:
-            return None
-        model = self.state.model
-        square = np.mean([distance(model, peer[: model.size]) ** 2 for peer in known])
-        return float(np.sqrt(square)) / max(norm(model), 1e-12)
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -379,33 +364,16 @@ class Engine:
         return self._done(Bootstrapped(), change, urgent=True)
 
     def _mix(self, op: Mix) -> Outcome:
-        """The rule has the last word on the model, but not on whether it is one to go on with.
-
-        Neighbors go on being shown the model from before. Shown the mixed one while they are asked in the middle of a
-        round, they would all look alike to each other, and a rule would take its node's own round for the outlier.
+        """Neighbors go on being shown the model from before. Shown the mixed one while they are asked in the middle of
+        a round, they would all look alike to each other, and a rule would take its node's own round for the outlier.
         """
-        if self.rule is None:
+        if self.mixer is None:
             raise ValueError("a node without a rule is to mix by it")
-        own, *others = map(_shown, (self.state.channels, *(self.state.edges[peer].peer for peer in op.peers)))
-        weights = np.array(op.weights)
-        around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers, progress=op.progress)
-        try:
-            mixture = self.rule.mix(around)
-            model = np.ascontiguousarray(mixture.model, dtype=own.dtype)
-        except Exception as error:  # noqa: BLE001 - whatever a rule chokes on, a neighbor must not end the node by it
-            text = f"the rule raised {type(error).__name__}: {error}"
-            if text != self.told:  # a rule that chokes does so in every round, mostly of the same
-                self.told = text
-                log.warning("%s", text)
+        own, replicas = self.state.channels, [self.state.edges[peer].peer for peer in op.peers]
+        model = self.mixer.mix(own, replicas, op)
+        if model is None:
             return Outcome(Mixed(failed=True), None)
-        if model.shape != own.shape or not norm(model) <= NORM_CEILING:
-            return Outcome(Mixed(failed=True), None)
-        if any(np.may_share_memory(model, given) for given in (own, *others)):
-            model = model.copy()
-        if mixture.kept is not None:
-            known, kept = self.kept, zip(op.peers, mixture.kept.tolist(), strict=True)
-            self.kept = known | {peer: (1 - NEWEST) * known.get(peer, part) + NEWEST * part for peer, part in kept}
-        event, before = Mixed(moved=has_moved(own, others, model)), self.state.channels.copy()
+        event, before = Mixed(moved=has_moved(own, replicas, model)), own.copy()
         outcome = self._done(event, ModelWasReplaced(model=model))
         self.state.unmixed = before
         return outcome
@@ -413,10 +381,3 @@ class Engine:
     def _done(self, event: Event | None, change: Change, *, urgent: bool = False) -> Outcome:
         redo(self.state, change, codecs=self.codecs, method=self.method)
         return Outcome(event, change, urgent)
-
-
-def _shown(vector: Vector) -> Vector:
-    """The same memory, which a rule cannot write to: replicas are those of the neighbors, too."""
-    view = vector.view()
-    view.flags.writeable = False
-    return view

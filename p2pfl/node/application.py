@@ -17,6 +17,7 @@ from functools import partial
 from p2pfl.config.model import FederationConfig
 from p2pfl.core.course import Course
 from p2pfl.core.facts import Phase
+from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError, UserError
@@ -290,7 +291,7 @@ class Application:
         )
 
     def _status(self, core: Course, driver: Driver, links: Links) -> Status:
-        setup = self.setup
+        setup, mixer = self.setup, self.thread.engine.mixer
         return Status(
             name=setup.member.name,
             federation=setup.federation.name,
@@ -303,7 +304,7 @@ class Application:
             alarms=driver.alarms,
             durability=setup.durability,
             bearing=bearings(setup.federation)[setup.member.index],
-            kept=lambda: self.thread.engine.kept,
+            kept=lambda: {} if mixer is None else mixer.kept,
             features=lambda: self.attached.status(),  # noqa: PLW0108 - there is none yet
             refusal=lambda: self.thread.refusal,
         )
@@ -395,7 +396,7 @@ class Application:
             state.ended = assembly.bound_of(core.settings)
         if not await self._is_written(lambda: self.thread.checkpoint(state)):
             raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
-        status.neighbor_distance = await asyncio.to_thread(engine.neighbor_distance, status.heard)
+        status.neighbor_distance = await asyncio.to_thread(neighbor_distance, state, status.heard)
         self.stopping.test()
         local = await conclusion.last_test(
             self.setup.learner,

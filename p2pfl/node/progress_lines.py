@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from p2pfl.core.facts import Phase
+from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
 from p2pfl.learn.doubts import own_classes
 from p2pfl.node.engine_thread import EngineThread, Look
@@ -81,7 +82,7 @@ class ProgressLines:
 
     def _see(self, heard: list[int], engine: Engine) -> None:
         began = time.thread_time()
-        self.status.neighbor_distance = engine.neighbor_distance(heard)
+        self.status.neighbor_distance = neighbor_distance(engine.state, heard)
         self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
 
     def say_who_is_missing(self, start_wait_s: float) -> None:

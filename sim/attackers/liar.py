@@ -65,7 +65,7 @@ class Deceiver:
         return passable(shown, model.size, self.engine.codecs.of(peer))
 
     def claim(self, weight: float) -> float:
-        return weight if self.engine.rule is None else boast(weight)
+        return weight if self.engine.mixer is None else boast(weight)
 
     def sight(self, model: Vector, peer: int) -> Sight:
         """What a real neighbor sees: the latest replicas on its own edges, and what the federation's file says."""

@@ -176,12 +176,12 @@ def test_a_mix_need_not_be_on_the_disk_before_anything_goes_on():
 def test_what_came_through_is_an_average_of_rounds_and_replaced_as_a_whole():
     parts = iter([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
     engine = engine_with(Saying(lambda around: Mixture(model=around.own, kept=np.array(next(parts)))))
-    first = (mix(engine, (1, 2), (0.2, 0.2)), engine.kept)[1]
+    first = (mix(engine, (1, 2), (0.2, 0.2)), engine.mixer.kept)[1]
     assert first == {1: 1.0, 2: 0.0}
     mix(engine, (1, 2), (0.2, 0.2))
-    assert engine.kept == pytest.approx({1: 0.9, 2: 0.0})
+    assert engine.mixer.kept == pytest.approx({1: 0.9, 2: 0.0})
     mix(engine, (1, 3), (0.2, 0.2))
-    assert engine.kept == pytest.approx({1: 0.91, 2: 0.0, 3: 1.0})
+    assert engine.mixer.kept == pytest.approx({1: 0.91, 2: 0.0, 3: 1.0})
     assert first == {1: 1.0, 2: 0.0}
 
 

@@ -16,6 +16,7 @@ from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, Bootstrap
 from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
 from p2pfl.core.records import EdgeRecord
+from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import image, restore
 from p2pfl.engine.state import TILE, EdgeState
@@ -216,7 +217,7 @@ def test_a_start_from_the_neighbors_and_the_distance_to_them_do_not_depend_on_ti
     state.channels *= np.float32(0.5)
     theirs = state.edges[1].peer.astype(np.float64)
     away = np.linalg.norm(state.model - theirs) / np.linalg.norm(state.model.astype(np.float64))
-    assert pair.engines[0].neighbor_distance([1]) == pytest.approx(away, rel=1e-5)
+    assert neighbor_distance(pair.engines[0].state, [1]) == pytest.approx(away, rel=1e-5)
     state.edges[2] = EdgeState(EdgeRecord(), np.zeros_like(state.model), state.model * np.float32(3))
     expected = np.median([state.edges[1].peer, state.edges[2].peer], axis=0)
     pair.run(0, Bootstrap(peers=(1, 2)))

@@ -67,7 +67,7 @@ async def test_a_node_that_is_stopped_while_it_mixes_keeps_what_it_has_mixed(war
     field = four(ward, training={"rounds": 40})
     nodes = start(field)
     await nodes[0].until(lambda: nodes[0].rounds >= 5)
-    rule = nodes[0].application.thread.engine.rule = Held()
+    rule = nodes[0].application.thread.engine.mixer.rule = Held()
     try:
         await nodes[0].until(rule.mixes.is_set)
         nodes[0].application.stop()
@@ -83,7 +83,7 @@ async def test_no_round_begins_while_a_node_mixes_and_the_others_do_not_wait_for
     field = four(ward, training={"rounds": 12})
     nodes = start(field)
     await nodes[0].until(lambda: nodes[0].rounds >= 5)
-    rule = nodes[0].application.thread.engine.rule = Held()
+    rule = nodes[0].application.thread.engine.mixer.rule = Held()
     try:
         await nodes[0].until(rule.mixes.is_set)
         begun = nodes[0].rounds

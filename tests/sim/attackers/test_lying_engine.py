@@ -12,7 +12,8 @@ from p2pfl.compress import make_compressor
 from p2pfl.core.effects import ApplyReply, ApplyRequest, Freeze
 from p2pfl.core.events import ReplyApplied, ReplyRefused, RequestApplied, RequestRefused
 from p2pfl.engine.codecs import Codecs
-from p2pfl.engine.engine import Engine
+from p2pfl.engine.engine import NORM_CEILING, Engine
+from p2pfl.engine.mixer import RuleMixer
 from p2pfl.engine.state import NodeState
 from sim.attackers.liar import Deceiver
 from sim.attacks import ATTACKS, BOAST, parse_attack
@@ -116,7 +117,8 @@ def test_a_mirror_shows_a_neighbor_what_that_one_has_shown_it():
 @pytest.mark.parametrize(("rule", "told"), [("cs+:b=1", BOAST), ("mean", 2.0)])
 def test_under_a_robust_rule_a_liar_boasts_of_its_weight_as_initiator_and_as_responder(rule, told):
     lying, asking = liar("sign-flip"), honest()
-    lying.rule = make_rule(rule)
+    known = make_rule(rule)
+    lying.mixer = None if known is None else RuleMixer(known, NORM_CEILING)
     assert ask(lying, OTHER).weight == told
     assert answer(lying, HONEST, ask(asking, LIAR)).reply.weight == told
 

@@ -1,0 +1,67 @@
+"""A robust rule at work in one node: what it makes of the own vector and the replicas, and how much of each it took."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from p2pfl.aggregate import Neighborhood, Rule
+from p2pfl.core.effects import Mix
+from p2pfl.engine.arithmetic import norm
+from p2pfl.learn.interface import Vector
+
+log = logging.getLogger("p2pfl")
+
+NEWEST = 0.1
+"""The weight of the latest round in `RuleMixer.kept`."""
+
+
+class RuleMixer:
+    """The rule has the last word on the model, but not on whether it is one to go on with: a norm above `longest`, or
+    a rule that fails, leads to none.
+    """
+
+    def __init__(self, rule: Rule, longest: float) -> None:
+        self.rule, self.longest = rule, longest
+        self.kept: dict[int, float] = {}
+        """The share of each neighbor's pull that the rule lately let through. Only ever replaced: threads read it."""
+        self._said = ""
+
+    def mix(self, own: Vector, replicas: Sequence[Vector], op: Mix) -> Vector | None:
+        """The model (c d,) in memory of its own; None: there is none. `replicas` (c d,) are those of `op.peers`."""
+        own, *others = map(_shown, (own, *replicas))
+        weights = np.array(op.weights)
+        around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers, progress=op.progress)
+        try:
+            mixture = self.rule.mix(around)
+            model = np.ascontiguousarray(mixture.model, dtype=own.dtype)
+        except Exception as error:  # noqa: BLE001 - whatever a rule chokes on, a neighbor must not end the node by it
+            self._say(f"the rule raised {type(error).__name__}: {error}")
+            return None
+        if model.shape != own.shape or not norm(model) <= self.longest:
+            return None
+        if any(np.may_share_memory(model, given) for given in (own, *others)):
+            model = model.copy()
+        if mixture.kept is not None:
+            known, kept = self.kept, zip(op.peers, mixture.kept.tolist(), strict=True)
+            self.kept = known | {peer: (1 - NEWEST) * known.get(peer, part) + NEWEST * part for peer, part in kept}
+        return model
+
+    def forget(self, peers: Collection[int]) -> None:
+        """These are neighbors no more."""
+        self.kept = {peer: share for peer, share in self.kept.items() if peer not in peers}
+
+    def _say(self, text: str) -> None:
+        """Once: a rule that chokes does so in every round, mostly of the same."""
+        if text != self._said:
+            self._said = text
+            log.warning("%s", text)
+
+
+def _shown(vector: Vector) -> Vector:
+    """The same memory, which a rule cannot write to: replicas are those of the neighbors, too."""
+    view = vector.view()
+    view.flags.writeable = False
+    return view

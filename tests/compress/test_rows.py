@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -68,7 +70,7 @@ def test_rows_equal_single_vectors_to_the_last_bit(spec, rows):
 @pytest.mark.parametrize(
     ("count", "size"),
     [
-        *((300, 256), (3, 65_537), (800, 5)),
+        *((257, 256), (3, 65_537), (257, 5)),
         *(pytest.param(*one, marks=pytest.mark.long) for one in ((70, 2410), (3, 65_535), (2, 131_073))),
     ],
 )
@@ -92,15 +94,15 @@ def test_what_payloads_decode_to_is_filled_in_on_the_way_even_over_the_rows(comp
     assert decoded.tobytes() == compressor.decode_rows(wanted, size).tobytes()
 
 
-@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("place", [(0, 0), (69, 2409)])
-def test_one_value_that_is_not_finite_refuses_all_rows(compressor, bad, dtype, place):
-    rows = some_rows(70, 2410).astype(dtype)
-    rows[place] = bad
-    for refuses in (compressor.encode_rows, compressor.quantize_rows):
-        with pytest.raises(ValueError, match="NaN or infinity"):
-            refuses(rows, chances=range(70))
+def test_one_value_that_is_not_finite_refuses_all_rows(compressor, dtype):
+    good = some_rows(28, 2410).astype(dtype)
+    for bad, place in product([np.nan, -np.nan, np.inf, -np.inf], [(0, 0), (27, 2409)]):
+        rows = good.copy()
+        rows[place] = bad
+        for refuses in (compressor.encode_rows, compressor.quantize_rows):
+            with pytest.raises(ValueError, match="NaN or infinity"):
+                refuses(rows, chances=range(28))
 
 
 HOSTILE = {
@@ -117,14 +119,15 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("spec", "place", "bytes_"), [(spec, *one) for spec, all_ in HOSTILE.items() for one in all_])
-@pytest.mark.parametrize("row", [0, 33, 69])
-def test_one_hostile_payload_among_many_is_a_peer_fault(spec, place, bytes_, row):
+def test_one_hostile_payload_among_many_is_a_peer_fault(spec, place, bytes_):
     compressor = build(spec)
-    payloads = compressor.encode_rows(some_rows(70, 2410), chances=range(70))
+    good = compressor.encode_rows(some_rows(70, 2410), chances=range(70))
     hostile = bytes.fromhex(bytes_)
-    payloads[row, place : place + len(hostile)] = np.frombuffer(hostile, np.uint8)
-    with pytest.raises(PeerFault):
-        compressor.decode_rows(payloads, 2410)
+    for row in (0, 33, 69):
+        payloads = good.copy()
+        payloads[row, place : place + len(hostile)] = np.frombuffer(hostile, np.uint8)
+        with pytest.raises(PeerFault):
+            compressor.decode_rows(payloads, 2410)
 
 
 def test_a_filled_half_byte_after_an_odd_number_of_codes_is_a_peer_fault():

@@ -148,10 +148,10 @@ def test_the_chance_alone_decides_what_is_drawn(spec):
 
 
 @pytest.mark.parametrize("spec", DRAWING)
-@pytest.mark.parametrize("chances", [None, [1], [1, 2, 3]])
-def test_rows_that_draw_want_a_chance_each(spec, chances):
-    with pytest.raises(ValueError, match="a chance for each"):
-        build(spec).quantize_rows(heavy_tailed(2, 300), chances=chances)
+def test_rows_that_draw_want_a_chance_each(spec):
+    for chances in [None, [1], [1, 2, 3]]:
+        with pytest.raises(ValueError, match="a chance for each"):
+            build(spec).quantize_rows(heavy_tailed(2, 300), chances=chances)
 
 
 # --- how much is lost ----------------------------------------------------------------------------------------------

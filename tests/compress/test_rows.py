@@ -83,15 +83,15 @@ def test_rows_in_many_tiles_equal_single_vectors(compressor, count, size):
     assert compressor.quantize_rows(rows, chances=range(len(rows))).tobytes() == decoded
 
 
-@pytest.mark.parametrize("size", [5, 256, 2410, 70_000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_payloads_decode_to_is_filled_in_on_the_way_even_over_the_rows(compressor, size, dtype):
-    rows = some_rows(4, size).astype(dtype)
-    wanted = compressor.encode_rows(rows, chances=range(4))
-    decoded = rows.copy() if dtype == np.float32 else np.full((4, size), 7, np.float32)
-    source = decoded if dtype == np.float32 else rows
-    assert compressor.encode_rows(source, chances=range(4), decoded=decoded).tobytes() == wanted.tobytes()
-    assert decoded.tobytes() == compressor.decode_rows(wanted, size).tobytes()
+def test_what_payloads_decode_to_is_filled_in_on_the_way_even_over_the_rows(compressor, dtype):
+    for size in [5, 256, 2410, 70_000]:
+        rows = some_rows(4, size).astype(dtype)
+        wanted = compressor.encode_rows(rows, chances=range(4))
+        decoded = rows.copy() if dtype == np.float32 else np.full((4, size), 7, np.float32)
+        source = decoded if dtype == np.float32 else rows
+        assert compressor.encode_rows(source, chances=range(4), decoded=decoded).tobytes() == wanted.tobytes()
+        assert decoded.tobytes() == compressor.decode_rows(wanted, size).tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -138,31 +138,31 @@ def test_a_filled_half_byte_after_an_odd_number_of_codes_is_a_peer_fault():
         compressor.decode_rows(payloads, 257)
 
 
-@pytest.mark.parametrize("difference", [-1, 1])
-def test_payloads_of_another_length_are_a_peer_fault(compressor, difference):
-    payloads = np.zeros((3, compressor.size_bytes(300) + difference), np.uint8)
-    with pytest.raises(PeerFault, match="bytes where"):
-        compressor.decode_rows(payloads, 300)
+def test_payloads_of_another_length_are_a_peer_fault(compressor):
+    for difference in [-1, 1]:
+        payloads = np.zeros((3, compressor.size_bytes(300) + difference), np.uint8)
+        with pytest.raises(PeerFault, match="bytes where"):
+            compressor.decode_rows(payloads, 300)
 
 
-@pytest.mark.parametrize("wrong", [np.ones(3), np.ones((3, 3), np.int32), np.ones((3, 3), np.float16)])
-def test_rows_of_another_shape_or_type_are_refused(compressor, wrong):
-    for refuses in (compressor.encode_rows, compressor.quantize_rows):
+def test_rows_of_another_shape_or_type_are_refused(compressor):
+    for wrong in [np.ones(3), np.ones((3, 3), np.int32), np.ones((3, 3), np.float16)]:
+        for refuses in (compressor.encode_rows, compressor.quantize_rows):
+            with pytest.raises(ValueError, match="expected rows"):
+                refuses(wrong, chances=range(3))
         with pytest.raises(ValueError, match="expected rows"):
-            refuses(wrong, chances=range(3))
-    with pytest.raises(ValueError, match="expected rows"):
-        compressor.decode_rows(wrong, 3)
+            compressor.decode_rows(wrong, 3)
 
 
-@pytest.mark.parametrize("out", [np.ones((2, 3), np.float32), np.ones((3, 3))])
-def test_an_out_of_another_shape_or_type_is_refused(compressor, out):
-    rows = np.ones((3, 3), np.float32)
-    with pytest.raises(ValueError, match="expected out"):
-        compressor.quantize_rows(rows, chances=range(3), out=out)
-    with pytest.raises(ValueError, match="expected out"):
-        compressor.encode_rows(rows, chances=range(3), decoded=out)
-    with pytest.raises(ValueError, match="expected out"):
-        compressor.decode_rows(compressor.encode_rows(rows, chances=range(3)), 3, out)
+def test_an_out_of_another_shape_or_type_is_refused(compressor):
+    for out in [np.ones((2, 3), np.float32), np.ones((3, 3))]:
+        rows = np.ones((3, 3), np.float32)
+        with pytest.raises(ValueError, match="expected out"):
+            compressor.quantize_rows(rows, chances=range(3), out=out)
+        with pytest.raises(ValueError, match="expected out"):
+            compressor.encode_rows(rows, chances=range(3), decoded=out)
+        with pytest.raises(ValueError, match="expected out"):
+            compressor.decode_rows(compressor.encode_rows(rows, chances=range(3)), 3, out)
 
 
 def test_float16_rows_are_rounded_at_every_value_and_every_boundary():

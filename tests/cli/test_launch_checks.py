@@ -64,7 +64,7 @@ def test_mistakes_in_folders_are_said_once_and_nobody_is_started(p2pfl, launch, 
     assert untouched(ward)
 
 
-def test_ports_that_others_have_are_all_named_and_nobody_is_started(p2pfl, launch, tmp_path):
+def test_ports_that_others_have_are_all_named_and_nobody_is_started(p2pfl, tmp_path):
     """Each node would have started in vain, and the others waited for it a minute."""
     p2pfl("new", "ward", "--nodes", "3", "--task", "digits")
     ward, ports = tmp_path / "ward", free_ports(3)
@@ -73,9 +73,9 @@ def test_ports_that_others_have_are_all_named_and_nobody_is_started(p2pfl, launc
         edit(ward / "federation.toml", f"127.0.0.1:{8470 + index}", f"127.0.0.1:{port}")
     edit(ward / "node2" / "node.toml", "# status_listen", f'status_listen = "127.0.0.1:{ports[0]}"\n# status_listen')
     with socket.create_server(("127.0.0.1", ports[0])):
-        code, said, torch = launch(ward)
-    assert (code, torch) == (2, False)
-    assert len(said) == 2
+        outcome = p2pfl("launch", ward, "--quiet")
+    said = outcome.err.splitlines()
+    assert (outcome.code, len(said)) == (2, 2)
     for line, place in zip(said, ("node0/node.toml: node.listen", "node2/node.toml: node.status_listen"), strict=True):
         assert place in line
         assert f"cannot listen on 127.0.0.1:{ports[0]}: Address already in use" in line
@@ -97,15 +97,16 @@ def test_mistakes_in_tables_are_said_once_and_nobody_is_started(p2pfl, launch, t
     assert untouched(tmp_path / "h")
 
 
-def test_a_schema_file_that_is_not_there_is_said_once(p2pfl, launch, tmp_path):
+def test_a_schema_file_that_is_not_there_is_said_once(p2pfl, tmp_path):
     for site in ("north", "south"):
         rows = "\n".join(f"{n % 7},{n % 2}" for n in range(40))
         (tmp_path / f"{site}.csv").write_text(f"age,ill\n{rows}\n", encoding="utf-8")
     assert p2pfl("new", "h", "--task", "csv", "north.csv", "south.csv", "--target", "ill").code == 0
     (tmp_path / "h" / "schema.toml").unlink()
-    code, said, torch = launch(tmp_path / "h")
-    assert (code, len(said), torch) == (2, 1, False)
-    assert "schema.toml" in said[0]
+    outcome = p2pfl("launch", "h", "--quiet")
+    (said,) = outcome.err.splitlines()
+    assert outcome.code == 2
+    assert "schema.toml" in said
 
 
 def test_what_is_odd_and_no_mistake_is_said_on_the_way(p2pfl, monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -17,7 +18,24 @@ from p2pfl.errors import LearningError, StorageError, UserError
 from topologies import TopologyError
 
 ROOT = Path(command_line.__file__).parents[2]
-CLOSED = (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")
+
+ONE_BY_ONE = """
+import json, os, sys
+from pathlib import Path
+from p2pfl.cli.main import main
+
+streams = {name: getattr(sys, name) and os.dup(number) for number, name in enumerate(["stdin", "stdout", "stderr"])}
+codes = []
+for command in sys.argv[2:]:
+    for (name, number), mode in zip(streams.items(), "rww"):
+        setattr(sys, name, None if number is None else open(os.dup(number), mode))
+    try:
+        main(command.split())
+    except SystemExit as end:
+        codes.append(end.code)
+Path(sys.argv[1]).write_text(json.dumps(codes))
+"""
+"""Commands of one process, each with streams of its own."""
 
 
 @pytest.fixture
@@ -108,20 +126,18 @@ def test_every_help_has_an_example(p2pfl, name):
     assert f"  p2pfl {name} ward-7" in outcome.out
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["--version"], *([name, "--help"] for name in ("new", "check", "status", "evaluate", "export"))],
-)
-def test_help_imports_nothing_that_is_slow(arguments):
-    code = f"""
+def test_help_imports_nothing_that_is_slow():
+    code = """
 import sys
 from p2pfl.cli.main import main
-try:
-    main({arguments!r})
-except SystemExit as end:
-    assert end.code == 0
-slow = {{"torch", "aiohttp", "numpy", "networkx", "nacl", "rich", "sim"}} & set(sys.modules)
-assert not slow, slow
+helps = ([name, "--help"] for name in ("new", "check", "status", "evaluate", "export"))
+for arguments in (["--help"], ["--version"], *helps):
+    try:
+        main(arguments)
+    except SystemExit as end:
+        assert end.code == 0
+    slow = {"torch", "aiohttp", "numpy", "networkx", "nacl", "rich", "sim"} & set(sys.modules)
+    assert not slow, (arguments, slow)
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60, cwd=ROOT)
 
@@ -146,28 +162,32 @@ def test_commands_of_other_packages_join_by_their_entry_points(tmp_path):
     assert mistake.stderr.startswith("error: nodes: no hypercube of this size (found 12); allowed: a power of two")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["key", "node.key"]])
-def test_a_reader_that_has_left_is_no_traceback(tmp_path, arguments):
+def codes_of(folder, *commands, closed="", **streams):
+    """Exit codes of commands that a shell starts with streams closed; and what they said."""
+    codes, environment = folder / "codes.json", {**os.environ, "PYTHONPATH": str(ROOT)}
+    shell = f"{shlex.join([sys.executable, '-c', ONE_BY_ONE, str(codes), *commands])} {closed}"
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    done = subprocess.run(["/bin/sh", "-c", shell], timeout=60, cwd=folder, env=environment, check=True, **streams)
+    return json.loads(codes.read_text(encoding="utf-8")), ((done.stdout or b"") + done.stderr).decode()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")
+def test_a_reader_that_has_left_is_no_traceback(tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "p2pfl.cli.main", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    outcome = subprocess.run(
-        command, stdout=writing, stderr=subprocess.PIPE, timeout=60, cwd=tmp_path, env=environment, check=False
-    )
+    codes, said = codes_of(tmp_path, "--help", "key node.key", stdout=writing)
     os.close(writing)
-    assert outcome.returncode == 1
-    assert b"Traceback" not in outcome.stderr
-    assert b"Exception ignored" not in outcome.stderr
+    assert codes == [1, 1]
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-@pytest.mark.parametrize("arguments", [["list"], ["list", "--format", "csv"], ["info", "ring", "-n", "5"], ["--help"]])
-def test_output_that_goes_to_a_full_disk_is_a_line_and_no_traceback(arguments):
-    command = [sys.executable, "-m", "p2pfl.cli.main", "topology", *arguments]
+def test_output_that_goes_to_a_full_disk_is_a_line_and_no_traceback(tmp_path):
+    commands = ("topology list", "topology list --format csv", "topology info ring -n 5", "topology --help")
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
-    assert (done.returncode, done.stderr) == (1, "error: cannot write: No space left on device\n")
+        codes, said = codes_of(tmp_path, *commands, stdout=full)
+    assert (codes, said) == ([1] * 4, "error: cannot write: No space left on device\n" * 4)
 
 
 def test_too_little_memory_is_a_line_and_no_traceback(p2pfl, failing):
@@ -177,28 +197,18 @@ def test_too_little_memory_is_a_line_and_no_traceback(p2pfl, failing):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")
-@pytest.mark.parametrize(
-    ("arguments", "code", "closed"),
-    [
-        ("--help", 0, CLOSED[-1]),
-        *(("topology info ring -n 5", 0, closed) for closed in CLOSED),
-        *(("topology info rng -n 5", 2, closed) for closed in CLOSED),
-        ("topology list --format csv", 0, ">&-"),
-        ("topology compare ring star -n 5", 0, ">&- 2>&-"),
-        ("topology convert ring -n 5 -", 0, ">&-"),
-        ("chek", 2, "2>&-"),
-    ],
-)
-def test_streams_that_are_closed_are_no_traceback(arguments, code, closed):
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_no_traceback(tmp_path, closed):
     """Whatever would tell of it goes to a stream that is left, else the exit code tells."""
-    command = f"{shlex.quote(sys.executable)} -m p2pfl.cli.main {arguments} {closed}"
-    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
-    assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (code, False)
+    right = ("--help", "topology info ring -n 5", "topology list --format csv", "topology compare ring star -n 5")
+    codes, said = codes_of(
+        tmp_path, *right, "topology convert ring -n 5 -", "topology info rng -n 5", "chek", closed=closed
+    )
+    assert (codes, "Traceback" in said) == ([0] * 5 + [2, 2], False)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell of Unix")
-def test_a_closed_input_is_an_empty_file():
-    command = f"{shlex.quote(sys.executable)} -m p2pfl.cli.main topology info - <&-"
-    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "an empty file" in done.stderr
+def test_a_closed_input_is_an_empty_file(tmp_path):
+    codes, said = codes_of(tmp_path, "topology info -", closed="<&-")
+    assert codes == [2]
+    assert "an empty file" in said

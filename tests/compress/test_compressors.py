@@ -88,7 +88,7 @@ def test_what_it_decodes_to_is_told_on_the_way_and_goes_where_it_is_wanted(compr
 
 
 def test_rows_are_what_their_payloads_decode_to(compressor):
-    for count, size in [(0, 5), (1, 0), (3, 1), (40, 255), (3, 257), (70, 2410), (2, 131_073)]:
+    for count, size in [(0, 5), (1, 0), (3, 1), (9, 255), (3, 257), (28, 2410), (2, 131_073)]:
         rows = heavy_tailed(count, size)
         chances = [2**63 + 17 * row for row in range(count)]
         payloads = [compressor.encode(row, chance=chance) for row, chance in zip(rows, chances, strict=True)]
@@ -148,10 +148,10 @@ def test_the_chance_alone_decides_what_is_drawn(spec):
 
 
 @pytest.mark.parametrize("spec", DRAWING)
-@pytest.mark.parametrize("chances", [None, [1], [1, 2, 3]])
-def test_rows_that_draw_want_a_chance_each(spec, chances):
-    with pytest.raises(ValueError, match="a chance for each"):
-        build(spec).quantize_rows(heavy_tailed(2, 300), chances=chances)
+def test_rows_that_draw_want_a_chance_each(spec):
+    for chances in [None, [1], [1, 2, 3]]:
+        with pytest.raises(ValueError, match="a chance for each"):
+            build(spec).quantize_rows(heavy_tailed(2, 300), chances=chances)
 
 
 # --- how much is lost ----------------------------------------------------------------------------------------------
@@ -175,15 +175,16 @@ VECTORS = {
 
 @pytest.mark.parametrize("spec", DRAWING)
 @pytest.mark.parametrize("kind", VECTORS)
-@pytest.mark.parametrize("size", [1, 257, 1000])
-def test_round_trips_that_draw_contract_by_delta_in_the_mean(spec, kind, size):
+def test_round_trips_that_draw_contract_by_delta_in_the_mean(spec, kind):
     """Over 1,000 chances; five standard errors are allowed, and all seeds are fixed."""
-    compressor, vector = build(spec), VECTORS[kind](size).astype(np.float32)
-    rows = np.broadcast_to(vector, (1000, size))
-    decoded = compressor.quantize_rows(rows, chances=range(1000, 2000))
-    errors = np.square(rows - decoded, dtype=np.float64).sum(axis=1)
-    allowed = (1 - compressor.delta(size)) * energy(vector)
-    assert errors.mean() <= allowed * (1 + 1e-6) + 5 * errors.std() / len(errors) ** 0.5
+    compressor = build(spec)
+    for size in (1, 257, 1000):
+        vector = VECTORS[kind](size).astype(np.float32)
+        rows = np.broadcast_to(vector, (1000, size))
+        decoded = compressor.quantize_rows(rows, chances=range(1000, 2000))
+        errors = np.square(rows - decoded, dtype=np.float64).sum(axis=1)
+        allowed = (1 - compressor.delta(size)) * energy(vector)
+        assert errors.mean() <= allowed * (1 + 1e-6) + 5 * errors.std() / len(errors) ** 0.5
 
 
 @pytest.mark.parametrize("spec", [spec for spec in DRAWING if spec.startswith("q")])

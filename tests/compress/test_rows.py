@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -68,7 +70,7 @@ def test_rows_equal_single_vectors_to_the_last_bit(spec, rows):
 @pytest.mark.parametrize(
     ("count", "size"),
     [
-        *((300, 256), (3, 65_537), (800, 5)),
+        *((257, 256), (3, 65_537), (257, 5)),
         *(pytest.param(*one, marks=pytest.mark.long) for one in ((70, 2410), (3, 65_535), (2, 131_073))),
     ],
 )
@@ -81,26 +83,26 @@ def test_rows_in_many_tiles_equal_single_vectors(compressor, count, size):
     assert compressor.quantize_rows(rows, chances=range(len(rows))).tobytes() == decoded
 
 
-@pytest.mark.parametrize("size", [5, 256, 2410, 70_000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_payloads_decode_to_is_filled_in_on_the_way_even_over_the_rows(compressor, size, dtype):
-    rows = some_rows(4, size).astype(dtype)
-    wanted = compressor.encode_rows(rows, chances=range(4))
-    decoded = rows.copy() if dtype == np.float32 else np.full((4, size), 7, np.float32)
-    source = decoded if dtype == np.float32 else rows
-    assert compressor.encode_rows(source, chances=range(4), decoded=decoded).tobytes() == wanted.tobytes()
-    assert decoded.tobytes() == compressor.decode_rows(wanted, size).tobytes()
+def test_what_payloads_decode_to_is_filled_in_on_the_way_even_over_the_rows(compressor, dtype):
+    for size in [5, 256, 2410, 70_000]:
+        rows = some_rows(4, size).astype(dtype)
+        wanted = compressor.encode_rows(rows, chances=range(4))
+        decoded = rows.copy() if dtype == np.float32 else np.full((4, size), 7, np.float32)
+        source = decoded if dtype == np.float32 else rows
+        assert compressor.encode_rows(source, chances=range(4), decoded=decoded).tobytes() == wanted.tobytes()
+        assert decoded.tobytes() == compressor.decode_rows(wanted, size).tobytes()
 
 
-@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("place", [(0, 0), (69, 2409)])
-def test_one_value_that_is_not_finite_refuses_all_rows(compressor, bad, dtype, place):
-    rows = some_rows(70, 2410).astype(dtype)
-    rows[place] = bad
-    for refuses in (compressor.encode_rows, compressor.quantize_rows):
-        with pytest.raises(ValueError, match="NaN or infinity"):
-            refuses(rows, chances=range(70))
+def test_one_value_that_is_not_finite_refuses_all_rows(compressor, dtype):
+    good = some_rows(28, 2410).astype(dtype)
+    for bad, place in product([np.nan, -np.nan, np.inf, -np.inf], [(0, 0), (27, 2409)]):
+        rows = good.copy()
+        rows[place] = bad
+        for refuses in (compressor.encode_rows, compressor.quantize_rows):
+            with pytest.raises(ValueError, match="NaN or infinity"):
+                refuses(rows, chances=range(28))
 
 
 HOSTILE = {
@@ -117,14 +119,15 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("spec", "place", "bytes_"), [(spec, *one) for spec, all_ in HOSTILE.items() for one in all_])
-@pytest.mark.parametrize("row", [0, 33, 69])
-def test_one_hostile_payload_among_many_is_a_peer_fault(spec, place, bytes_, row):
+def test_one_hostile_payload_among_many_is_a_peer_fault(spec, place, bytes_):
     compressor = build(spec)
-    payloads = compressor.encode_rows(some_rows(70, 2410), chances=range(70))
+    good = compressor.encode_rows(some_rows(70, 2410), chances=range(70))
     hostile = bytes.fromhex(bytes_)
-    payloads[row, place : place + len(hostile)] = np.frombuffer(hostile, np.uint8)
-    with pytest.raises(PeerFault):
-        compressor.decode_rows(payloads, 2410)
+    for row in (0, 33, 69):
+        payloads = good.copy()
+        payloads[row, place : place + len(hostile)] = np.frombuffer(hostile, np.uint8)
+        with pytest.raises(PeerFault):
+            compressor.decode_rows(payloads, 2410)
 
 
 def test_a_filled_half_byte_after_an_odd_number_of_codes_is_a_peer_fault():
@@ -135,31 +138,31 @@ def test_a_filled_half_byte_after_an_odd_number_of_codes_is_a_peer_fault():
         compressor.decode_rows(payloads, 257)
 
 
-@pytest.mark.parametrize("difference", [-1, 1])
-def test_payloads_of_another_length_are_a_peer_fault(compressor, difference):
-    payloads = np.zeros((3, compressor.size_bytes(300) + difference), np.uint8)
-    with pytest.raises(PeerFault, match="bytes where"):
-        compressor.decode_rows(payloads, 300)
+def test_payloads_of_another_length_are_a_peer_fault(compressor):
+    for difference in [-1, 1]:
+        payloads = np.zeros((3, compressor.size_bytes(300) + difference), np.uint8)
+        with pytest.raises(PeerFault, match="bytes where"):
+            compressor.decode_rows(payloads, 300)
 
 
-@pytest.mark.parametrize("wrong", [np.ones(3), np.ones((3, 3), np.int32), np.ones((3, 3), np.float16)])
-def test_rows_of_another_shape_or_type_are_refused(compressor, wrong):
-    for refuses in (compressor.encode_rows, compressor.quantize_rows):
+def test_rows_of_another_shape_or_type_are_refused(compressor):
+    for wrong in [np.ones(3), np.ones((3, 3), np.int32), np.ones((3, 3), np.float16)]:
+        for refuses in (compressor.encode_rows, compressor.quantize_rows):
+            with pytest.raises(ValueError, match="expected rows"):
+                refuses(wrong, chances=range(3))
         with pytest.raises(ValueError, match="expected rows"):
-            refuses(wrong, chances=range(3))
-    with pytest.raises(ValueError, match="expected rows"):
-        compressor.decode_rows(wrong, 3)
+            compressor.decode_rows(wrong, 3)
 
 
-@pytest.mark.parametrize("out", [np.ones((2, 3), np.float32), np.ones((3, 3))])
-def test_an_out_of_another_shape_or_type_is_refused(compressor, out):
-    rows = np.ones((3, 3), np.float32)
-    with pytest.raises(ValueError, match="expected out"):
-        compressor.quantize_rows(rows, chances=range(3), out=out)
-    with pytest.raises(ValueError, match="expected out"):
-        compressor.encode_rows(rows, chances=range(3), decoded=out)
-    with pytest.raises(ValueError, match="expected out"):
-        compressor.decode_rows(compressor.encode_rows(rows, chances=range(3)), 3, out)
+def test_an_out_of_another_shape_or_type_is_refused(compressor):
+    for out in [np.ones((2, 3), np.float32), np.ones((3, 3))]:
+        rows = np.ones((3, 3), np.float32)
+        with pytest.raises(ValueError, match="expected out"):
+            compressor.quantize_rows(rows, chances=range(3), out=out)
+        with pytest.raises(ValueError, match="expected out"):
+            compressor.encode_rows(rows, chances=range(3), decoded=out)
+        with pytest.raises(ValueError, match="expected out"):
+            compressor.decode_rows(compressor.encode_rows(rows, chances=range(3)), 3, out)
 
 
 def test_float16_rows_are_rounded_at_every_value_and_every_boundary():

@@ -62,7 +62,7 @@ def test_a_single_neighbor_is_waited_for():
     assert world.exchanges[1] >= world.rounds - 3
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_equal_neighbors_on_a_busy_machine_are_all_waited_for(seed):
     """Exchange times that vary by a factor of twenty from one to the next are noise, not a slow neighbor."""
     draw = Draws(seed)
@@ -81,7 +81,7 @@ def test_a_neighbor_that_has_recovered_is_waited_for_again():
     world = PacedNode({1: takes(0.02), 2: answered}, train_s=0.001)
     world.run(80.0)
     before, rounds = world.exchanges[2], world.rounds
-    world.run(140.0)
+    world.run(110.0)
     assert world.exchanges[2] - before >= world.rounds - rounds - 1
 
 

@@ -355,19 +355,26 @@ def answer_of(process, p2pfl, url):
 
 
 def test_a_node_can_be_asked_and_evaluated_while_it_runs_and_evaluated_after_a_kill(federation, run, p2pfl):
-    folder = federation(2, task='name = "quadratic"\nstep_s = 0.02', topology="complete", rounds=ENDLESS)
+    """And no second process can have its state meanwhile."""
+    folder = federation(2, task='name = "quadratic"\nstep_s = 0.1', topology="complete", rounds=ENDLESS)
     nodes = [run(folder, "node0"), run(folder, "node1")]
     nodes[0].until(lambda: nodes[0].rounds >= 3 and rounds_on_disk(folder, "node0") > 0)
     url = re.search(r"status: (http://\S+)", nodes[0].log)[1]
     (row,) = answer_of(nodes[0], p2pfl, url)
     assert (row["node"], row["phase"], row["of"], row["alarms"]) == ("node0", "training", ENDLESS, {})
     assert row["round"] >= 3
+    second = run(folder, "node0")
+    assert second.end() == 2
+    *_, line = second.log.splitlines()
+    assert_names(line, "error: ", folder / "node0" / "state", "in use by another process", "allowed: ")
     running = json.loads(p2pfl("evaluate", folder / "node0", "--format", "json")[1])
     assert running["rounds"] > 0
     nodes[0].kill()
     killed = json.loads(p2pfl("evaluate", folder / "node0", "--format", "json")[1])
     assert killed["rounds"] >= running["rounds"]
     assert p2pfl("status", url)[0] == 1
+    nodes[1].popen.send_signal(signal.SIGTERM)
+    assert nodes[1].end() == 130
 
 
 @pytest.fixture
@@ -439,18 +446,6 @@ def test_the_state_of_another_federation_is_refused_and_kept(mistaken):
     text = mistaken()
     assert_names(text, mistaken.folder / "node0" / "state", "federation", "found 'ward'", "allowed: other")
     np.testing.assert_array_equal(peek(mistaken.folder / "node0" / "state").state.arrays["model"], before)
-
-
-def test_a_second_process_on_one_state_is_refused_and_the_first_goes_on(federation, run):
-    folder = federation(2, task='name = "quadratic"\nstep_s = 0.02', topology="complete", rounds=ENDLESS)
-    first = run(folder, "node0")
-    first.until((folder / "node0" / "state" / "snapshot-00000001").exists)
-    second = run(folder, "node0")
-    assert second.end() == 2
-    *_, line = second.log.splitlines()
-    assert_names(line, "error: ", folder / "node0" / "state", "in use by another process", "allowed: ")
-    first.popen.send_signal(signal.SIGTERM)
-    assert first.end() == 130
 
 
 @pytest.mark.parametrize(

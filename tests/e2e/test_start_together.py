@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pfl.cli.main import main
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 
@@ -48,8 +50,9 @@ def ward(tmp_path):
     """Two nodes whose task is the user's, and needs no torch."""
     folder = tmp_path / "ward"
     ports = ["--base-port", str(free_ports(2)[0])]
-    command = [*P2PFL, "new", str(folder), "--nodes", "2", *ports]
-    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(SystemExit) as made:
+        main(["new", str(folder), "--nodes", "2", *ports])
+    assert made.value.code == 0
     file = folder / "federation.toml"
     text = file.read_text().replace("rounds = 40", "rounds = 5").replace("# linger_s = 30.0", "linger_s = 3.0")
     file.write_text(text.replace("# start_wait_s = 60.0", "start_wait_s = 30.0"))
@@ -118,7 +121,7 @@ def wait_for(look, what):
     while time.monotonic() < end:
         if found := look():
             return found
-        time.sleep(0.02)
+        time.sleep(0.1)  # a look at all processes of the machine takes a while
     raise AssertionError(f"waited in vain for {what}")
 
 

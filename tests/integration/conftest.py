@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from ports import free_ports
 
 DEADLINE_S = 30.0
-POLL_S = 0.005
+POLL_S = 0.01
 
-TRAINING = {"rounds": 20, "local_steps": 2, "learning_rate": 0.1, "closing_rounds": 20, "evaluate_every": 0}
+TRAINING = {"rounds": 20, "local_steps": 2, "learning_rate": 0.1, "closing_rounds": 6, "evaluate_every": 0}
 GOSSIP = {"compressor": "none", "start_wait_s": 20.0, "linger_s": 20.0}
 TASK = {"name": "quadratic"}
 PATIENCE_S = 8.0

@@ -7,13 +7,16 @@ import importlib
 import re
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import click
 import pytest
+import torch
 
-from p2pfl import Federation, UserError
+from p2pfl import Federation, Task, UserError
 from p2pfl.config.load import load_config, load_node
 from p2pfl.console.founding import Founding
 from p2pfl.core.events import RoundRefused
@@ -132,11 +135,22 @@ class Fails(Attached):
         self.fail("over")
 
 
+def after_a_while(outputs, _):
+    time.sleep(0.03)
+    return outputs.mean()
+
+
+UNHURRIED = Task(
+    model=lambda: torch.nn.Linear(1, 1),
+    data=lambda _: ((torch.zeros(8, 1), torch.zeros(8, 1)), None),
+    loss=after_a_while,
+)
 SMALL = {"nodes": 2, "topology": "path", "seed": 1, "linger_s": 5.0, "closing_rounds": 2}
 
 
 def test_features_for_eyes_only_that_fail_go_off_with_an_alarm_each_and_the_node_learns_on(tmp_path, told):
-    report = run(tmp_path, Federation(rounds=60, **SMALL), tuple(map(Failing, RUNNING)))  # one is asked once a second
+    federation = Federation(task=UNHURRIED, local_steps=1, rounds=60, **SMALL)  # one is asked once a second
+    report = run(tmp_path, federation, tuple(map(Failing, RUNNING)))
     assert [node.finished for node in report.nodes] == [True] * 2
     off = "is off, and the node goes on: it failed (ZeroDivisionError: at"
     texts = {text for kind, _, text in told if kind == "feature-failed"}
@@ -162,13 +176,14 @@ def failure_of(tmp_path, features, **more):
     return error
 
 
-@pytest.mark.parametrize("hook", ["run", "farewell", "over"])
-def test_nor_does_a_mistake_or_a_full_disk_end_the_node_once_it_runs(tmp_path, told, hook):
+def test_nor_does_a_mistake_or_a_full_disk_end_the_node_once_it_runs(tmp_path, told):
     """Only at the start is there somebody to mend it."""
-    features = (Failing(hook, error=UserError), Failing(hook, error=StorageError))
+    hooks = ("run", "farewell", "over")
+    features = tuple(Failing(hook, error=error) for hook in hooks for error in (UserError, StorageError))
     report = run(tmp_path, Federation(rounds=8, **SMALL), features)
     assert [node.finished for node in report.nodes] == [True] * 2
-    assert len([kind for kind, *_ in told if kind == "feature-failed"]) == 4
+    off = Counter(text.split()[3] for kind, _, text in told if kind == "feature-failed")
+    assert off == dict.fromkeys(hooks, 4)
 
 
 def test_what_is_shown_guards_where_neighbors_bear_witness_of_a_budget():

@@ -83,7 +83,7 @@ def test_real_nodes_of_one_process_reach_the_known_optimum(untouched, monkeypatc
     kept = []
     read = made._model
     monkeypatch.setattr(made, "_model", lambda child: kept.append(read(child)) or kept[-1])
-    found = small(rounds=60, local_steps=2, learning_rate=0.3, batch_size=40, compressor="none", closing_rounds=40).run(
+    found = small(rounds=40, local_steps=2, learning_rate=0.3, batch_size=40, compressor="none", closing_rounds=20).run(
         transport=transport
     )
     assert all(node.finished for node in found.nodes)

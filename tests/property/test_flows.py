@@ -29,6 +29,8 @@ from world_kit import GRAPHS, OpenPlan, OpenWorld, core_settings
 
 BETA = 0.1
 EVENTS_BETWEEN_LOOKS = 7
+SLOW = {0: 0.2, 1: 0.5, 2: 0.3, 3: 0.3}
+"""Seconds of a node's rounds, for worlds in which one waits."""
 FAULTS = st.lists(
     st.tuples(
         st.floats(0.1, 3.0),
@@ -184,7 +186,7 @@ def test_after_any_losses_the_variates_sum_to_zero_and_the_true_optimum_is_reach
 @pytest.mark.parametrize("wiped", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_neighbor_whose_link_to_a_wiped_node_never_returns_drops_its_half_of_the_flow(wiped, monkeypatch):
     """It hears of the new life from others: here the ring has two ways, and one is cut for good with the crash."""
-    world, _ = make_world("ring", seed=5)
+    world, _ = make_world("ring", seed=5, round_s=SLOW)
     world.go(until_s=3.0, finish=False)
     other = {1: 0, 2: 3}[wiped]
     edge = (min(wiped, other), max(wiped, other))
@@ -205,7 +207,7 @@ def test_a_neighbor_whose_link_to_a_wiped_node_never_returns_drops_its_half_of_t
 
 def test_a_member_that_dies_goes_on_being_represented_and_the_sum_waits_for_it():
     """Silence drops nothing: the flows of its neighbors still hold what its data asked for."""
-    world, _ = make_world("ring", seed=5)
+    world, _ = make_world("ring", seed=5, round_s=SLOW)
     world.go(until_s=3.0, finish=False)
     world.crash(2)
     before = [world.hosts[peer].engine.state.edges[2].kept["flow"].copy() for peer in (1, 3)]

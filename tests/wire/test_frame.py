@@ -281,16 +281,17 @@ OUT_OF_RANGE = {
 
 
 @pytest.mark.parametrize(
-    ("message", "name", "value"),
-    [(message, name, value) for (message, name), values in OUT_OF_RANGE.items() for value in values],
-    ids=lambda value: type(value).__name__ if isinstance(value, Message | Offer | Side) else repr(value)[:40],
+    ("message", "name"),
+    OUT_OF_RANGE,
+    ids=lambda value: type(value).__name__ if isinstance(value, Message | Offer | Side) else value,
 )
-def test_a_value_out_of_range_is_refused_from_a_peer_and_never_sent(message, name, value):
-    kind, raw = header_with(message, name, value)
-    with pytest.raises(PeerFault):
-        from_header(kind, raw, memoryview(b""))
-    with pytest.raises(ValueError, match="cannot be sent"):
-        to_header(replace(message, **{name: value}))
+def test_a_value_out_of_range_is_refused_from_a_peer_and_never_sent(message, name):
+    for value in OUT_OF_RANGE[message, name]:
+        kind, raw = header_with(message, name, value)
+        with pytest.raises(PeerFault):
+            from_header(kind, raw, memoryview(b""))
+        with pytest.raises(ValueError, match="cannot be sent"):
+            to_header(replace(message, **{name: value}))
 
 
 def test_trailing_missing_or_additional_fields_are_refused():

@@ -26,18 +26,14 @@ REASONS = {
 
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_failing_run_costs_nothing_but_itself(starts, count):
-    """Each is followed by one that ends well, and two processes die one after the other."""
+    """Each is followed by one that ends well, two processes die one after the other, and a bug leaves its traceback."""
     attacks = ["none", "raises", "none", "user-error", "none", "killed", "none", "leaves", "killed", "none"]
     jobs = jobs_of(*attacks)
     ended = {job.seed: outcome for job, outcome in run_here(jobs, fake_jobs.run, count)}
     assert [ended[seed].reason for seed in range(len(jobs))] == [REASONS.get(attack) for attack in attacks]
     assert sorted(starts()) == sorted(job.key for job in jobs)
-
-
-def test_a_bug_leaves_its_traceback(starts):
-    ((_, outcome),) = run_here(jobs_of("raises"), fake_jobs.run, 1)
-    assert "Traceback" in outcome.trace
-    assert "fake_jobs.py" in outcome.trace
+    assert "Traceback" in ended[1].trace
+    assert "fake_jobs.py" in ended[1].trace
 
 
 def test_a_process_has_one_thread_for_mathematics(starts):
@@ -47,14 +43,11 @@ def test_a_process_has_one_thread_for_mathematics(starts):
 
 
 def test_what_a_task_prints_is_no_data(starts, capfd):
-    list(run_here(jobs_of("prints"), fake_jobs.run, 1))
+    """And no more processes than runs are started."""
+    list(run_here(jobs_of("prints"), fake_jobs.run, 64))
     captured = capfd.readouterr()
     assert "words of a task" in captured.err
     assert captured.out == ""
-
-
-def test_more_processes_than_runs_are_not_started(starts):
-    assert len(list(run_here(jobs_of("none", "none"), fake_jobs.run, 64))) == 2
 
 
 def test_a_script_without_a_main_guard_is_told_what_it_lacks(tmp_path):

@@ -43,6 +43,14 @@ def test_a_graph_that_falls_apart_for_this_seed_alone_names_the_option(p2pfl, tm
     assert outcome.err.startswith("error: --topology: this graph on 8 nodes is not connected")
 
 
+def test_without_torch_it_says_so_and_makes_nothing(p2pfl, tmp_path, monkeypatch):
+    monkeypatch.setattr("p2pfl.cli.demo.find_spec", lambda _: None)
+    monkeypatch.setattr("p2pfl.cli.demo.run_fleet", lambda *_, **__: 0)
+    outcome = p2pfl("demo")
+    assert (outcome.code, list(tmp_path.iterdir())) == (1, [])
+    assert "this needs torch" in outcome.err
+
+
 def test_the_number_of_parameters_is_that_of_the_digits(p2pfl, tmp_path):
     p2pfl("new", "ward", "--task", "digits")
     federation = load_config(tmp_path / "ward")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -61,6 +62,13 @@ def test_without_a_package_of_attacks_the_demo_says_what_is_missing(p2pfl, monke
     outcome = p2pfl("demo", "--byzantine", "1", "--attack", "zero")
     assert outcome.code == 2
     assert "no package of attacks is installed" in outcome.err
+
+
+@pytest.mark.parametrize(("liars", "said"), [("1", r"node\d lies to"), ("2", r"node\d, node\d lie to")])
+def test_who_lies_is_told(p2pfl, monkeypatch, liars, said):
+    monkeypatch.setattr("p2pfl.cli.demo.run_fleet", lambda *_, **__: 0)
+    outcome = p2pfl("demo", "--nodes", "5", "--byzantine", liars, "--attack", "zero")
+    assert re.search(f"^{said} every neighbor: zero$", outcome.err, re.MULTILINE)
 
 
 def test_liars_are_found_by_the_name_of_their_entry_point_alone():

@@ -395,7 +395,7 @@ def test_join_with_other_files_than_those_of_the_invite(ward, p2pfl, tmp_path):
     p2pfl("new", "other", "--nodes", "2", "--admin")
     refused(p2pfl("join", line, "there", "--from", "other"), "not the federation file")
     refused(p2pfl("join", line, "there", "--from", "nowhere"), "cannot be read")
-    refused(p2pfl("join", line, "there", "--address", "nowhere"), "not an address")
+    refused(p2pfl("join", line, "there", "--address", "nowhere"), "--address: not an address (found 'nowhere')")
     assert not (tmp_path / "there").exists()
 
 

@@ -15,7 +15,7 @@ from p2pfl.console.output import figure, footnote
 from p2pfl.fleet.child import Child
 from p2pfl.fleet.report import _node
 from p2pfl.reporting.report import Report
-from p2pfl.reporting.status import MeanAndMax, NodeLine
+from p2pfl.reporting.status import MeanAndMax, NodeLine, PrivacyStatus
 
 LINE = NodeLine(
     node="node1",
@@ -72,6 +72,19 @@ def test_the_live_view_has_star_and_footnote(tmp_path):
 def test_a_line_for_a_reader_says_after_which_round_it_was_tested():
     assert "accuracy 0.835*  tested after round 35" in _in_words(LINE)
     assert "tested" not in _in_words(FRESH)
+
+
+def test_a_line_for_a_reader_has_the_loss_of_a_test_where_there_is_no_other_figure():
+    assert "  accuracy 0.835  loss 0.1  " in _in_words(FRESH)
+    lone = replace(FRESH, accuracy=None)
+    assert "  test loss 0.5  loss 0.1  " in _in_words(lone)
+    assert "  test loss -  loss 0.1  " in _in_words(replace(lone, test_loss=None))
+
+
+def test_a_line_of_a_private_node_leaves_out_what_is_withheld():
+    spent = PrivacyStatus(unit="record", epsilon=1.0, budget=8.0, delta=1e-5, rounds_left=3, state="open")
+    said = _in_words(replace(FRESH, accuracy=None, test_loss=None, privacy=spent))
+    assert "  phase testing  epsilon 1 of 8  staleness 1  " in said
 
 
 def test_a_line_for_a_reader_begins_with_the_time_and_the_node():

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pfl.core.effects import Bootstrap, CommitRound, ResetEdge
+from p2pfl.core.effects import Bootstrap, ChangeEdges, CommitRound, ResetEdge
+from p2pfl.core.records import EdgeRecord
 from p2pfl.learn.interface import LocalRound
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -177,6 +178,20 @@ def test_an_edge_that_begins_anew_has_no_flow():
     pair.run(0, ResetEdge(peer=1, incarnation=1))
     assert not np.any(correction(pair.engines[0].state, 0.1))
     assert np.any(correction(pair.engines[1].state, 0.1))
+
+
+def test_edges_that_come_are_empty_and_of_those_that_go_nothing_is_left():
+    pair = Pair(beta=0.1)
+    pair.train(0, pair.engines[0].state.model + np.float32(1))
+    pair.exchange()
+    pair.run(0, ChangeEdges(added=(3, 2), dropped=(1,)))
+    pair.run(0, ChangeEdges(added=(1,), dropped=()))
+    edges = pair.engines[0].state.edges
+    assert list(edges) == [1, 2, 3]
+    for edge in edges.values():
+        assert (edge.record, edge.kept) == (EdgeRecord(), {})
+        assert not edge.own.any()
+        assert not edge.peer.any()
 
 
 def test_a_snapshot_for_training_is_a_copy():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from p2pfl import Node
+from p2pfl.storage import Store
 
 
 async def test_nodes_run_from_python_and_return_their_results(ward):
@@ -16,3 +17,5 @@ async def test_nodes_run_from_python_and_return_their_results(ward):
     assert all(result.finished for result in results)
     assert lines
     assert all(line.sketch is None for line in lines), "they are for a launcher"
+    for node in nodes:
+        Store.open(node._application.setup.node.state_dir, durability="exchange").close()  # nobody holds it any more

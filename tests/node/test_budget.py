@@ -78,6 +78,7 @@ def test_only_a_whole_ledger_of_the_same_unit_with_room_pays_for_a_round(found, 
         assert refused.for_good
         assert ("p2pfl privacy begin ward --node pi1" in refused.why) != planned
         assert ("--raise" in refused.why) == (state == "unpermitted")
+        assert ("an earlier version" in refused.why) == (found is not None and found.promise is None)
 
 
 def test_steps_of_one_kind_in_a_row_are_one_entry_and_their_order_is_kept():

@@ -10,6 +10,7 @@ from p2pfl.errors import UserError
 from p2pfl.federation import Federation
 from p2pfl.learn.methods import Method, Round, make_method, method_of
 from p2pfl.methods.method import ROBUST
+from p2pfl.methods.spelling import from_here
 
 TEN_LINES = '''\
 """FedProx (arXiv 1812.06127): each step is also drawn back to the model that its round began with."""
@@ -46,6 +47,13 @@ def test_a_spec_has_one_canonical_spelling(spec, canonical):
     assert made.spec == canonical
     assert made.code == canonical.partition(":")[0]
     assert make_method(canonical, TrainingConfig()).spec == canonical
+
+
+def test_the_path_of_a_file_alone_is_made_that_from_the_root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert from_here("prox.py:prox,mu=0.5") == f"{tmp_path}/prox.py:prox,mu=0.5"
+    for spec in ("tracking:gain=0.5", "package.module:prox"):
+        assert from_here(spec) == spec
 
 
 def test_a_file_of_ten_lines_is_a_method(tmp_path):

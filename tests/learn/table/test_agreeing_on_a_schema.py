@@ -14,7 +14,7 @@ from p2pfl.learn.table.guessing import guess_layout
 from p2pfl.learn.table.layout import make_layout
 from p2pfl.learn.table.merging import merge
 from p2pfl.learn.table.profile import look_at
-from p2pfl.learn.table.proposal import pack, propose, text_of, unpack
+from p2pfl.learn.table.proposal import MOST_COLUMNS, pack, propose, text_of, unpack
 from p2pfl.learn.table.schema import KEYS, make_schema
 from p2pfl.learn.table.writing import schema_text
 
@@ -89,6 +89,13 @@ def test_what_leaves_a_node_is_sums_and_counts_and_nothing_of_few_rows(told):
     assert made.columns["age"].total == pytest.approx(ages.sum())
     assert made.columns["age"].squares == pytest.approx((ages**2).sum())
     assert unpack(pack(made)) == made == unpack(text_of(made).encode())
+
+
+def test_more_columns_than_anybody_reads_are_not_proposed(told):
+    columns = {f"c{n}": ["1", "2"] for n in range(MOST_COLUMNS)}
+    assert len(told("north", columns, least=1).columns) == MOST_COLUMNS
+    with pytest.raises(UserError, match=r"too many columns to agree on \(found 501\)"):
+        told("north", columns | {"more": ["1", "2"]}, least=1)
 
 
 def test_all_nodes_make_the_same_schema_of_the_proposals_and_it_scales_as_all_rows_together_would(told):

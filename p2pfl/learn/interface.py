@@ -1,6 +1,6 @@
 """The interface between learning and everything else: flat float32 vectors in, flat vectors out.
 
-The engine, the runtime and the simulator see only this; torch appears behind it and nowhere else.
+The engine, the node and the simulator see only this; torch appears behind it and nowhere else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Data that grow while a node runs: what a learner must be able to, and whether files have changed.
 
-When they are read again, and what is said of it, is for `runtime.reloading`.
+When they are read again, and what is said of it, is for `node.reloading`.
 """
 
 from __future__ import annotations

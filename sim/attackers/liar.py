@@ -1,4 +1,4 @@
-"""A liar as an application: the shipped runtime with another engine, other data, or a flood on every session.
+"""A liar as an application: the shipped node with another engine, other data, or a flood on every session.
 
 A flood is messages and exchanges as fast as the lines take them, past the bounds that an honest node keeps at its own
 end.

@@ -86,7 +86,7 @@ async def test_a_very_slow_neighbor_does_not_slow_the_others(ward, start):
 async def test_a_node_of_another_federation_is_refused_and_named_once_and_the_others_finish(
     ward, start, finish, caplog
 ):
-    field = ward(4, gossip={"start_wait_s": 0.5, "linger_s": 0.5})
+    field = ward(4, gossip={"start_wait_s": 0.5, "linger_s": 2.0})
     field.write("other.toml", training={"learning_rate": 0.2})
     nodes = start(field, 0, 1, 3)
     odd = start(field, 2, file="other.toml")
@@ -105,7 +105,7 @@ async def _left_alone(node):
 
 
 async def test_a_node_with_other_rounds_of_the_same_edges_is_refused_by_name_of_the_edges(ward, start, finish, caplog):
-    field = ward(4, federation={"topology": "round-robin"}, gossip={"start_wait_s": 0.5, "linger_s": 0.5})
+    field = ward(4, federation={"topology": "round-robin"}, gossip={"start_wait_s": 0.5, "linger_s": 2.0})
     field.write("other.toml", federation={"topology": "complete"})
     nodes = start(field, 0, 1, 3)
     odd = start(field, 2, file="other.toml")
@@ -114,7 +114,7 @@ async def test_a_node_with_other_rounds_of_the_same_edges_is_refused_by_name_of_
 
 
 async def test_a_node_with_another_model_is_refused_by_name_of_the_model(ward, start, finish, caplog):
-    field = ward(3, task={"name": "own.py:task"}, gossip={"start_wait_s": 0.5, "linger_s": 0.5})
+    field = ward(3, task={"name": "own.py:task"}, gossip={"start_wait_s": 0.5, "linger_s": 2.0})
     field.write("other/federation.toml")
     (field.folder / "own.py").write_text(OWN_TASK.format(size=16), encoding="utf-8")
     (field.folder / "other" / "own.py").write_text(OWN_TASK.format(size=17), encoding="utf-8")

@@ -79,8 +79,11 @@ def test_no_start_contracts_less_than_predicted_and_in_the_long_run_all_do_as_mu
         after = W @ x
         ratio = np.sqrt((n[:, None] * after**2).sum())
         assert ratio <= factor + 1e-12
+        if ratio > factor - 1e-7:
+            break
         x = after - np.average(after, axis=0, weights=n)
-    # Power iteration: the ratio's distance to the limit falls with the square of the gap between the moduli.
+    # Power iteration, until it is there: the ratio's distance to the limit falls with the square of the gap between
+    # the moduli.
     assert ratio == pytest.approx(factor, abs=1e-6)
 
 

@@ -108,7 +108,7 @@ def test_the_search_by_itself_finds_the_best_of_all_graphs_of_six_and_seven_node
     degree = highest - highest * nodes % 2
     specs = [("ring", 0), ("path", 0), *((f"random-regular:degree={degree}", seed) for seed in (1, 2))]
     wanted = Wanted(nodes=nodes, max_degree=highest, weights=weights)
-    _, rate, ends = search(wanted, [build(spec, nodes, seed).ends for spec, seed in specs], 3_000).ranked()[0]
+    _, rate, ends = search(wanted, [build(spec, nodes, seed).ends for spec, seed in specs], 1_000).ranked()[0]
     assert_close((rate, len(ends)), best_value(nodes, highest, "rounds", weights))
 
 

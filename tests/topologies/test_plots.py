@@ -92,6 +92,7 @@ def test_what_wraps_around_is_drawn_as_two_stubs_and_no_edge_crosses_the_picture
     segments = single._segments(layout(torus), torus.ends)
     assert len(segments) == 72 + 12
     assert np.linalg.norm(segments[:, 0] - segments[:, 1], axis=1).max() == 1.0
+    assert layout(build("grid", 36)).period is None, "nothing of it does"
 
 
 def test_a_file_that_merely_claims_to_be_a_torus_is_not_drawn_as_one():

@@ -94,6 +94,13 @@ NOISES = {
 }
 
 
+@pytest.fixture
+def few_numbers(monkeypatch):
+    """A mistake that they tell of, more would."""
+    monkeypatch.setattr(mechanism, "NUMBERS", mechanism.NUMBERS // 2)
+
+
+@pytest.mark.usefixtures("few_numbers")
 @pytest.mark.parametrize("kind", NOISES)
 def test_noise_that_is_none_is_seen(kind):
     draw, said = NOISES[kind]
@@ -101,6 +108,7 @@ def test_noise_that_is_none_is_seen(kind):
     assert any(said in one for one in mistakes(noise(subject(chance=chance))))
 
 
+@pytest.mark.usefixtures("few_numbers")
 def test_a_bias_without_noise_is_seen(monkeypatch):
     hidden = Grid.hidden
 

@@ -224,6 +224,12 @@ def test_float64_beyond_the_range_of_float32_saturates(spec):
     assert decoded[0] == -decoded[1] >= 65504
 
 
+def test_what_float32_loses_of_a_float64_is_within_its_delta():
+    vector, exact = np.full(100, 1 / 3), build("none")
+    lost = np.sum((vector - exact.decode(exact.encode(vector), 100)) ** 2)
+    assert 0.0 < lost <= (1.0 - exact.delta(100)) * np.sum(vector**2)
+
+
 def test_zeros_decode_to_zeros(compressor):
     assert not compressor.decode(compressor.encode(np.zeros(700, np.float32)), 700).any()
 

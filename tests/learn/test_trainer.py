@@ -18,6 +18,7 @@ from p2pfl.learn.devices import seeded
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 from p2pfl.learn.trainer import TorchLearner
+from p2pfl.methods.method import Method
 from p2pfl.methods.variate import Variate
 
 
@@ -181,16 +182,24 @@ def test_a_correction_adds_to_the_gradient_of_the_data(learner):
     np.testing.assert_allclose(pulled, plain - 0.5 * correction, atol=1e-6)
 
 
-def test_a_parameter_that_the_loss_does_not_use_still_follows_its_correction(learner):
+class Downhill(Method):
+    """Each gradient is one more."""
+
+    def gradient(self, g, w, start):
+        return g + 1
+
+
+@pytest.mark.parametrize(("method", "follows"), [(Variate(), True), (Downhill(), False)])
+def test_a_parameter_that_the_loss_does_not_use_follows_its_correction_and_no_other_method(learner, method, follows):
     class Spare(nn.Linear):
         def __init__(self):
             super().__init__(4, 3)
             self.spare = nn.Parameter(torch.zeros(2, dtype=torch.float16))
 
     mine = learner(model=Spare, training=TrainingConfig(local_steps=2, learning_rate=0.5))
-    outcome = mine.train(RoundStart(mine.initial(), {"correction": np.ones(mine.size, dtype=np.float32)}, Variate()), 0)
+    outcome = mine.train(RoundStart(mine.initial(), {"correction": np.ones(mine.size, dtype=np.float32)}, method), 0)
     spare = mine.state_dict(outcome.vector)["spare"]
-    assert spare.tolist() == [-1.0, -1.0]
+    assert spare.tolist() == ([-1.0, -1.0] if follows else [0.0, 0.0])
 
 
 def test_start_and_correction_are_left_as_they_are(learner):

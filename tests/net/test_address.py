@@ -7,7 +7,7 @@ import socket
 import aiohttp
 import pytest
 
-from p2pfl.net.address import cannot_listen, is_hidden, parse_address
+from p2pfl.net.address import cannot_listen, is_hidden, misses, parse_address
 from p2pfl.net.websocket import open_browserless, reason_of
 
 
@@ -23,6 +23,20 @@ from p2pfl.net.websocket import open_browserless, reason_of
 )
 def test_a_node_hides_if_others_look_for_it_where_it_does_not_listen(address, listen, hidden):
     assert is_hidden(address, listen) is hidden
+
+
+@pytest.mark.parametrize(
+    ("address", "listen", "forwarded", "missed"),
+    [
+        ("pi1.local:8470", "0.0.0.0:8470", None, False),
+        ("pi1.local:8470", "0.0.0.0:8471", None, True),
+        ("pi1.local:8470", "0.0.0.0:8471", 8470, False),
+        ("pi1.local:8470", "0.0.0.0:8470", 8471, True),
+        (None, "0.0.0.0:8470", None, False),
+    ],
+)
+def test_others_miss_a_node_whose_port_is_neither_that_of_its_address_nor_passed_on(address, listen, forwarded, missed):
+    assert misses(address, listen, forwarded) is missed
 
 
 def test_a_port_that_is_taken_is_told_in_one_clause():

@@ -294,6 +294,21 @@ def test_a_value_out_of_range_is_refused_from_a_peer_and_never_sent(message, nam
             to_header(replace(message, **{name: value}))
 
 
+@pytest.mark.parametrize(
+    ("message", "name", "values"),
+    [
+        (Busy(incarnation=0, seq=0, retry_after_s=1.0), "retry_after_s", (0.0, 3600.0)),
+        (REQUEST, "staleness", (0.0, 1.0)),
+        (REPLY, "factor", (0.0, sys.float_info.max)),
+        (Done(version=1), "version", (0, 2**53 - 1)),
+    ],
+    ids=["a delay", "a fraction", "an amount", "a counter"],
+)
+def test_a_value_at_its_bound_is_sent_and_taken(message, name, values):
+    for value in values:
+        assert getattr(decode_whole(*encode(replace(message, **{name: value}))), name) == value
+
+
 def test_trailing_missing_or_additional_fields_are_refused():
     for message, *_ in GOLDEN:
         kind, raw = header_with(message, "", None)

@@ -34,6 +34,7 @@ def test_the_table_has_attacks_layers_epsilon_and_accuracy(ward, tmp_path, capsy
     for text in ("no layer", "q4", "record, epsilon 8", "one row a step, rank one", "(100%)", "accuracy, mean"):
         assert text in said.out
     assert "what neighbors learn of the 479 rows of node0" in said.out
+    assert said.err.startswith("  "), "how far it is"
     rows = json.loads(report.read_text())["rows"]
     (exact,) = (row for row in rows if row["attack"] == "one row a step, rank one" and row["unit"] == "dB")
     assert exact["values"]["no layer"] > 60

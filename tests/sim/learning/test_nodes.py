@@ -129,3 +129,12 @@ def test_loading_leaves_torchs_generator_as_it_was(federation):
     before = torch.get_rng_state()
     make_learners(federation(3, local_steps=1))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("keep_optimizer", [False, True])
+def test_what_a_learner_keeps_between_rounds_stays_with_its_node(federation, keep_optimizer):
+    nodes = load_learners(federation(4, local_steps=2, optimizer="adam", keep_optimizer=keep_optimizer))
+    assert (nodes[1] is nodes[1]) == keep_optimizer
+    assert nodes[1] is not nodes[2]
+    outcomes = [nodes[1].train(RoundStart(nodes[1].initial()), 0).vector.tobytes() for _ in range(2)]
+    assert (outcomes[0] == outcomes[1]) != keep_optimizer

@@ -580,3 +580,11 @@ def test_without_receiving_a_visitor_is_refused():
     visitor, responder = Initiator(MALLORY, BOB.public, OTHER, visiting=True), make_responder()
     m3 = visitor.second(responder.first(visitor.first()))
     assert_refused(responder.third, m3)
+
+
+def test_a_federation_has_fewer_than_sixty_four_sections_and_no_two_of_one_name():
+    sections = tuple((f"s{place}", bytes(32)) for place in range(64))
+    assert FederationBinding(federation_id=bytes(32), sections=sections[:63]).blinded_bytes == 64 * 32
+    for wrong in (sections, sections[:1] * 2):
+        with pytest.raises(ValueError, match="distinct and fewer than 64"):
+            FederationBinding(federation_id=bytes(32), sections=wrong)

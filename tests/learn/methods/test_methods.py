@@ -41,7 +41,7 @@ BY_ROWS = tuple(BUILT_IN)[:5]
 """Those of which the simulator computes many nodes at once."""
 
 
-@pytest.mark.parametrize(("spec", "canonical"), BUILT_IN.items())
+@pytest.mark.parametrize(("spec", "canonical"), [*BUILT_IN.items(), ("fair", "fair:q=1.0")])
 def test_a_spec_has_one_canonical_spelling(spec, canonical):
     made = make_method(spec, TrainingConfig())
     assert made.spec == canonical
@@ -98,6 +98,7 @@ WRONG = {
     "a name that replicas have": ("mine.py:colliding", "reserved name"),
     "a text in place of a tuple": ("mine.py:comma", "not a tuple of names"),
     "terms that are no tuple": ("mine.py:bare", "not a tuple of numbers"),
+    "a profile that there is not": ("mine.py:brave", "not a set of profiles"),
 }
 
 
@@ -108,10 +109,17 @@ def test_a_wrong_spec_is_told_by_its_key(case, tmp_path):
     more += 'class colliding(Method):\n    kept_edges = ("own",)\n'
     more += 'class comma(Method):\n    kept = ("last")\n'
     more += "class bare(Method):\n    no_terms = (0.5)\n"
+    more += 'class brave(Method):\n    profiles = frozenset({"brave"})\n'
     (tmp_path / "mine.py").write_text(TEN_LINES + more)
     with pytest.raises(UserError, match=text) as caught:
         make_method(spec, TrainingConfig(), folder=tmp_path)
     assert caught.value.key == "training.method"
+
+
+def test_a_variate_believes_no_drift_below_half_of_what_one_step_makes():
+    made = make_method("variate", TrainingConfig(learning_rate=0.1, speed_correction=2.0))
+    assert [made.valid((drift,)) for drift in (0.0, 0.02, 0.03)] == [True, False, True]
+    assert not made.moves(made.no_terms), "before a node has trained"
 
 
 def test_a_variate_is_refused_under_a_robust_rule_with_the_reason():

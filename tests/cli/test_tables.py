@@ -104,10 +104,23 @@ def test_check_names_a_class_of_which_no_row_is_held_out_for_the_test(p2pfl, hos
     well = [row for row in rows if row.endswith(";0")]
     file.write_text("\n".join([head, *well, sick[0]]) + "\n", encoding="utf-8")
     warnings = json.loads(p2pfl("check", "h", "--format", "json").out)["warnings"]
-    said = [text for text in warnings if "held out" in text and text.startswith("south")]  # chance decides at others
-    assert said in ([], ["south: no row of the class 'positive' is held out for the test, of 1"])
+    said = [text for text in warnings if "held out" in text and text.startswith("south")]
     learner = load_learner(load_config("h"), load_node(node_file(load_config("h"), "south"), load_config("h")))
-    assert bool(said) == (not learner.test_set.targets.any())
+    kept = learner.test_set.targets.tolist() if learner.test_set else []  # chance decides
+    assert said == [
+        f"south: no row of the class {name!r} is held out for the test, of {trained.count(place)}"
+        for place, name in enumerate(("negative", "positive"))
+        for trained in [learner.train_set.targets.tolist()]
+        if place not in kept
+    ]
+
+
+def test_check_names_every_class_where_no_row_at_all_is_held_out(p2pfl, hospitals):
+    text = (hospitals / "federation.toml").read_text(encoding="utf-8")
+    assert "\nholdout = 0.2 " in text
+    (hospitals / "federation.toml").write_text(text.replace("\nholdout = 0.2 ", "\nholdout = 1e-9 "), encoding="utf-8")
+    warnings = json.loads(p2pfl("check", "h", "--format", "json").out)["warnings"]
+    assert len([text for text in warnings if "is held out for the test" in text]) == 2 * len(SITES)
 
 
 def test_check_lists_the_mistakes_of_all_tables_at_once(p2pfl, hospitals, tmp_path):

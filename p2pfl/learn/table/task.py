@@ -225,7 +225,7 @@ def untested(given: TableTask, trained: Any, tested: Any) -> list[str]:
     """A sentence about each class of the targets (n,) that a node trains on, of which it keeps no row for its test."""
     if given.schema.classes is None or not given.holdout:
         return []
-    have, kept = (np.bincount(np.asarray(some), minlength=given.schema.outputs) for some in (trained, tested))
+    have, kept = (np.bincount(np.asarray(some, np.int64), minlength=given.schema.outputs) for some in (trained, tested))
     return [
         f"no row of the class {name!r} is held out for the test, of {count}"
         for name, count, left in zip(given.schema.classes, have.tolist(), kept.tolist(), strict=True)

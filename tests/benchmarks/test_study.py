@@ -126,6 +126,7 @@ def test_a_server_that_compresses_stands_beside_the_other(results):
     assert already_spent_s(results.folder) == 3.0
 
 
+@pytest.mark.long
 def test_a_server_that_compresses_is_run_once_for_what_it_is(tmp_path, monkeypatch):
     """Again where what it was made from has changed, and not at all where nothing may be spent."""
     plan = make_plan(next(part for part in PARTS if part.name == "references").sweep(SMALLEST))

@@ -59,6 +59,7 @@ async def test_a_newcomer_trains_with_the_others_and_nobody_is_interrupted(ward,
     assert [neighbor.name for neighbor in results[0].neighbors] == ["node1", "node3"]
 
 
+@pytest.mark.long
 async def test_the_edge_to_a_newcomer_may_have_a_compressor_of_its_own(ward, start):
     field = ward(4, training={"rounds": 30}, task=PACED)
     first(field, 3)
@@ -144,6 +145,7 @@ async def test_the_rounds_to_do_become_more_and_then_fewer(ward, start):
     assert all(node.application.driver.core.facts.done for node in nodes)
 
 
+@pytest.mark.long
 async def test_with_a_robust_rule_the_newcomer_is_mixed_with_too(ward, start):
     field = ward(
         5,

@@ -47,6 +47,7 @@ async def test_a_node_that_was_broken_off_loses_no_exchange(ward, start, finish)
     assert [all_resyncs(result) for result in await finish(nodes, rounds=40)] == [[0, 0]] * 3
 
 
+@pytest.mark.long
 async def test_in_a_schedule_too_a_node_that_was_broken_off_loses_no_exchange(ward, start, finish):
     field = ward(4, federation={"topology": "one-peer-hypercube"}, training={"rounds": 40}, task=PACED)
     nodes = start(field)

@@ -41,6 +41,7 @@ def test_derived_values_are_pinned():
     assert [*values, permutation(rng, 6)] == DERIVED
 
 
+@pytest.mark.long
 def test_another_process_with_another_hash_seed_draws_the_same():
     code = (
         "from p2pfl.chance import stream; from sim.worlds.drawn import permutation\n"

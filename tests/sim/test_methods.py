@@ -147,6 +147,7 @@ def quadratic(rounds, method="plain"):
     return replace(plain, task=TaskConfig(name="quadratic", options=options), training=training, gossip=gossip)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("toy")
 def test_a_second_channel_and_outer_momentum_keep_every_invariant_in_bad_luck():
     """Among them the sum of n times each channel, and what an edge keeps: opposite at both ends, bit for bit."""

@@ -150,6 +150,7 @@ def test_a_flood_exchanges_far_more_and_stops_nobody():
     assert flooded.accuracy.min > calm.accuracy.min - 0.05
 
 
+@pytest.mark.long
 def test_a_mirror_keeps_nodes_of_3b_neighbors_apart_under_a_rule_of_the_nearest():
     calm, mirrored = (run(attack, small(rule="cs+:b=1", rounds=6, partition="shards:4")) for attack in (None, "mirror"))
     assert mirrored.consensus_distance > 2 * calm.consensus_distance

@@ -76,6 +76,7 @@ def test_what_depends_on_names_says_so(name):
     assert (build(name, nodes, names=names) != build(name, nodes)) == FAMILIES[name].by_name
 
 
+@pytest.mark.long
 def test_another_process_with_another_hash_seed_makes_the_same_edges():
     """What a federation rests on: every node computes the graph for itself."""
     code = """

@@ -219,6 +219,7 @@ def test_the_largest_eigenvalue_of_many_components_is_found_at_once():
     assert largest(Laplacian.plain(Topology("parts", 1509, triangles + star)))[0] == pytest.approx(9.0, rel=1e-9)
 
 
+@pytest.mark.long
 def test_no_square_matrix_is_made_above_the_dense_limit():
     laplacian, _ = stripped("random-regular", 8_000)
     tracemalloc.start()

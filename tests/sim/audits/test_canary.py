@@ -114,6 +114,7 @@ def test_the_two_most_alike_are_named():
     assert found.is_reused
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bad_luck", [1, 2])
 def test_a_canary_that_accuses_is_tried_again(monkeypatch, no_accountant, bad_luck):
     federation = federation_of(digits_task(), 2)

@@ -144,6 +144,7 @@ def test_every_drawn_world_whose_members_change_is_free_of_contradiction():
     assert min(kinds.values()) > 30, kinds
 
 
+@pytest.mark.long
 def test_a_number_draws_the_same_world_in_any_process():
     text = "from sim.worlds.random_worlds import draw\nfor seed in range(0, 2000, 20): print(draw(seed))"
     outputs = {

@@ -1,7 +1,9 @@
 """Builds the site from docs/ with zensical, for `make docs`. Every mistake in a page is one sentence.
 
     python tools/build_docs.py              the site, in docs-out/
-    python tools/build_docs.py --check      only looks at pages, links and zensical.toml: needs nothing but Python
+    python tools/build_docs.py --check      only looks at pages, links and zensical.toml, without zensical
+
+Pages of the reference that docs/reference_pages.py generates from the program are added to those in docs/.
 
 zensical itself reports broken links. What it lets pass is checked here: pages that the navigation does not list, links
 to files that the site does not have, and anything that a reader's browser would fetch from another host.
@@ -10,10 +12,12 @@ to files that the site does not have, and anything that a reader's browser would
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections import Counter
 from html.parser import HTMLParser
@@ -23,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parents[1]
 BUILDER = "zensical"
+GENERATOR = "docs/reference_pages.py"
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
 """Attributes whose address a browser fetches by itself when it opens the page."""
 NOT_FETCHED = {"canonical", "next", "prev", "alternate"}
@@ -182,19 +187,41 @@ def need_builder(root: Path) -> None:
         raise DocsError(f"{found}: type `make docs`, or `{sys.executable} -m pip install '.[docs]'` in the checkout")
 
 
-def check(root: Path) -> None:
-    """Raises DocsError with all mistakes in the pages of the checkout `root`."""
-    if faults := faults_of_pages(root / "docs", configuration(root)["nav"]):
+def generate(root: Path, folder: Path) -> None:
+    """Write the pages that are generated from the program into `folder`. Raises DocsError."""
+    done = subprocess.run(
+        [sys.executable, root / GENERATOR, folder],
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise DocsError(f"{GENERATOR} failed: {last}")
+
+
+def collect(root: Path, folder: Path) -> None:
+    """Copy all pages of the checkout `root` into the new `folder`, and generate the others. Raises DocsError."""
+    project = configuration(root)
+    shutil.copytree(root / "docs", folder, ignore=shutil.ignore_patterns("*.py", "__pycache__", ".*"))
+    if (root / GENERATOR).is_file():
+        with tempfile.TemporaryDirectory() as generated:
+            generate(root, Path(generated))
+            for page in sorted(Path(generated).iterdir()):
+                if (folder / "reference" / page.name).exists():
+                    raise DocsError(f"docs/reference/{page.name} is written by hand, and {GENERATOR} generates it too")
+                shutil.copy(page, folder / "reference")
+    if faults := faults_of_pages(folder, project["nav"]):
         raise DocsError("\n".join(faults))
 
 
 def build(root: Path, out: Path) -> None:
     """Checks the pages of the checkout `root` and builds them into `out`, which is replaced. Raises DocsError."""
-    check(root)
-    need_builder(root)
     work = root / "build" / "docs"
     shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(root / "docs", work / "docs")
+    collect(root, work / "docs")
+    need_builder(root)
     shutil.copy(root / "zensical.toml", work)
     done = subprocess.run(
         [sys.executable, "-m", BUILDER, "build", "--clean", "--strict"],
@@ -221,7 +248,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if options.check:
-            check(options.root)
+            with tempfile.TemporaryDirectory() as folder:
+                collect(options.root, Path(folder) / "docs")
         else:
             out = options.out or options.root / "docs-out"
             build(options.root, out)

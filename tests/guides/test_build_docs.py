@@ -44,7 +44,8 @@ def check(root):
 
 
 def test_every_page_of_the_docs_is_listed_and_every_link_in_them_leads_somewhere():
-    assert build_docs.faults_of_pages(ROOT / "docs", build_docs.configuration(ROOT)["nav"]) == []
+    done = check(ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("page", FOR_OTHERS)
@@ -80,6 +81,43 @@ def test_a_page_that_the_navigation_does_not_list_is_a_mistake(checkout):
     (checkout / "docs/how-to/lost.md").write_text("# Lost\n", encoding="utf-8")
     done = check(checkout)
     assert (done.returncode, done.stderr) == (2, "docs/how-to/lost.md is not listed in nav of zensical.toml\n")
+
+
+GENERATOR = """
+import sys, pathlib
+pathlib.Path(sys.argv[1], "made.md").write_text("# Made\\n\\n[Front](../index.md#front)\\n")
+"""
+
+
+@pytest.fixture
+def generating(checkout):
+    """The same checkout with a page of the reference that is generated."""
+    (checkout / "docs/reference").mkdir()
+    (checkout / "docs/reference/index.md").write_text("# All\n\n[Made](made.md#made)\n", encoding="utf-8")
+    (checkout / "docs/reference_pages.py").write_text(GENERATOR, encoding="utf-8")
+    config = checkout / "zensical.toml"
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace('["how-to/go.md"]', '["how-to/go.md", "reference/index.md", "reference/made.md"]'))
+    return checkout
+
+
+def test_generated_pages_are_pages_like_others(generating):
+    assert check(generating).stderr == ""
+    assert not (generating / "docs/reference/made.md").exists()
+
+
+def test_a_page_that_is_written_and_generated_is_a_mistake(generating):
+    (generating / "docs/reference/made.md").write_text("# Made\n", encoding="utf-8")
+    sentence = "docs/reference/made.md is written by hand, and docs/reference_pages.py generates it too\n"
+    done = check(generating)
+    assert (done.returncode, done.stderr) == (2, sentence)
+
+
+def test_a_generator_that_fails_is_one_sentence(generating):
+    (generating / "docs/reference_pages.py").write_text("import nowhere", encoding="utf-8")
+    done = check(generating)
+    sentence = "docs/reference_pages.py failed: ModuleNotFoundError: No module named 'nowhere'\n"
+    assert (done.returncode, done.stderr) == (2, sentence)
 
 
 def test_a_page_that_is_not_there_and_a_page_listed_twice_are_mistakes(checkout):

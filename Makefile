@@ -23,6 +23,7 @@ endif
 CHOSEN := $(VENV)/.torch-$(TORCH)
 FOR_DEMO := $(VENV)/.for-demo-$(TORCH)
 FOR_DEV := $(VENV)/.for-dev-$(TORCH)
+FOR_DOCS := $(VENV)/.for-docs
 INPUTS := pyproject.toml constraints.txt
 
 # Options of pytest: two processes, of which one that is done takes tests from the other. `make test PARALLEL=` runs the tests one after the other.
@@ -30,7 +31,7 @@ PARALLEL ?= -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-fast faults lint format bench study dist clean
+.PHONY: help demo test test-all test-fast faults lint format bench study docs dist clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -84,18 +85,21 @@ bench: $(FOR_DEV) ## measure compressors, the network, a node's overhead, learni
 	$(BIN)/python benchmarks/spectral.py --nodes 100,1000,10000,100000 --limit-s 5
 	$(BIN)/python benchmarks/simulate.py --nodes 100,1000 --json bench-out/simulate.json
 
-# The study of docs/study.md; started again, it goes on where it was. OUT=FOLDER for its results, ONLY="graphs slow" for parts.
+# The study of docs/explanation/study.md; started again, it goes on where it was. OUT=FOLDER for its results, ONLY="graphs slow" for parts.
 OUT ?= bench-out/study
 study: export OPENBLAS_NUM_THREADS := 1
 study: export OMP_NUM_THREADS := 1
 study: $(FOR_DEV) ## what peers lose to a server and to pooled data: hours; QUICK=1 minutes; P2PFL_DATA=FOLDER with mnist
 	$(BIN)/python benchmarks/study/study.py --out $(OUT) $(if $(QUICK),--size quick) $(if $(ONLY),--only $(ONLY))
 
+docs: $(FOR_DOCS) ## build the site of these docs in docs-out/
+	$(BIN)/python tools/build_docs.py
+
 dist: $(FOR_DEV) ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
-clean: ## remove .venv, demo-out and everything that was built
-	rm -rf $(VENV) demo-out bench-out dist build *.egg-info
+clean: ## remove .venv, demo-out, docs-out and everything that was built
+	rm -rf $(VENV) demo-out bench-out docs-out dist build *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find p2pfl topologies sim tests -name __pycache__ -prune -exec rm -rf {} +
 
@@ -126,6 +130,18 @@ $(FOR_DEMO): $(INPUTS) | $(CHOSEN)
 $(FOR_DEV): $(INPUTS) | $(CHOSEN)
 	$(call install,dev)
 	@touch $@
+
+# The site needs no torch. What pip says is kept, because a machine without a network gets pages of it.
+$(FOR_DOCS): $(INPUTS) | $(CHOSEN)
+	@$(BIN)/python -m pip install --quiet --retries 1 --editable '.[docs]' >$(VENV)/pip-docs.log 2>&1 || { \
+	    echo "make docs: pip could not install the extra docs, which takes a network once (pip's words:" \
+	    "$(VENV)/pip-docs.log); without one, give pip a folder of wheels: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER make docs" \
+	    >&2; exit 2; }
+	@touch $@
+
+# Runs only where one of them is missing.
+$(INPUTS):
+	@echo "$(CURDIR) has no $@: make works in a checkout of p2pfl only" >&2; exit 2
 
 # $(1): extras beside torch.
 ifeq ($(TORCH),cpu)

@@ -1,7 +1,7 @@
 """p2pfl: asynchronous peer-to-peer learning of one model, without a server.
 
-What a Python program may rely on stands in `__all__`, and docs/python.md shows it. A name is imported when it is first
-used, so that `import p2pfl` stays light.
+What a Python program may rely on stands in `__all__`, and docs/how-to/python.md shows it. A name is imported when it is
+first used, so that `import p2pfl` stays light.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The tables of docs/study.md in Markdown, and the page with them: each stands between two comments with its name."""
+"""The tables of docs/explanation/study.md in Markdown, and the page with them.
+
+Each table stands between two comments with its name.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def compressors(*, specs: tuple[str, ...], parameters: int, form: Form) -> None:
     SPEC is a value of `compressor` in federation.toml: stages joined by "+". Without it all stages are explained, and
     some chains shown. delta is the least share of the squared length that arrives with a message (the average, for
     random ones); the rest follows in later messages. gamma is the size of one mixing step. "at most" means that the
-    bytes depend on the values. docs/compression.md says what to choose.
+    bytes depend on the values. docs/how-to/fewer-bytes.md says what to choose.
     """
     from p2pfl.compress.catalog import EXAMPLES  # noqa: PLC0415 - `--help` stays instant
 

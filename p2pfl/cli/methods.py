@@ -17,7 +17,7 @@ def methods(*, specs: tuple[str, ...], form: Form) -> None:
 
     SPEC is a value of `method` in federation.toml; without it all built-in methods are shown. Your own method is a
     class derived from p2pfl.Method, named file.py:object or module:object, with its parameters after a comma:
-    docs/methods.md.
+    docs/how-to/methods.md.
     """
     rows = _rows(specs)
     if form == "json":

@@ -1,7 +1,7 @@
 """`p2pfl rules`, which lists the rules for mixing, and the part of `p2pfl check` about a federation's rule.
 
 The check says how many malicious nodes a rule tolerates here and what works against it, and separates what is
-guaranteed from what was only measured: docs/byzantine.md has the figures.
+guaranteed from what was only measured: docs/how-to/liars.md has the figures.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NEAREST_DECIDE = ("cs+", "hampel")
 """Rules whose radius is the (m - 2b)-th shortest distance, which malicious nodes can set if m <= 3b."""
 TRIED_AT_MOST = 10**7
 """The most numbers on which a rule of the user's own is tried."""
-MEASURED = "how well honest nodes learn beside malicious ones: docs/byzantine.md"
+MEASURED = "how well honest nodes learn beside malicious ones: docs/how-to/liars.md"
 
 
 @click.command(epilog="\b\nExample:\n  p2pfl rules\n  p2pfl rules trimmed-mean:b=2 nnm+median:b=1 --format json")
@@ -188,8 +188,8 @@ def _of_argument(error: UserError, spec: str) -> UserError:
 
 def _instead(expected: int | None) -> str:
     if not expected:
-        return ". A rule such as hampel:b=1 tolerates one per node: docs/byzantine.md"
-    return f", and you expect {expected}. hampel:b={expected} would tolerate that many per node: docs/byzantine.md"
+        return ". A rule such as hampel:b=1 tolerates one per node: docs/how-to/liars.md"
+    return f", and you expect {expected}. hampel:b={expected} would tolerate that many per node: docs/how-to/liars.md"
 
 
 def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: int | None) -> Iterator[str]:

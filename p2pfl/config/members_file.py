@@ -172,7 +172,7 @@ def members_text(charter: Charter, name: str) -> str:
 
 _HEAD = """\
 # The members of {name} and their graph, signed: `p2pfl member` changes it, and hands it to the nodes that run.
-# The signature covers everything here, so a change by hand makes the file useless. See docs/members.md.
+# The signature covers everything here, so a change by hand makes the file useless. See docs/how-to/members.md.
 """
 
 

@@ -156,7 +156,8 @@ rule = {rule}  # {protects}
 # audit_every = {audit_every}  # exchanges between two comparisons of what both ends hold
 # vitals = {vitals}  # members tell each other phase, round, accuracy and alarms, for the page that shows all of them
 
-# What a node sends tells of its data. How much, noise can bound: docs/privacy.md, `p2pfl check`, `p2pfl privacy begin`.
+# What a node sends tells of its data. How much, noise can bound: docs/how-to/privacy.md, `p2pfl check`,
+# `p2pfl privacy begin`.
 #   [privacy]
 #   unit = "record"  # a node's single rows are hidden; with "member" all its rows together
 #   epsilon = 8.0  # the budget of each node for all its rounds: the smaller, the more noise; or noise = 1.1

@@ -27,7 +27,7 @@ Examples:
   p2pfl sim run --nodes 20 --byzantine 2 --attack sign-flip
   p2pfl sim run --world random --replay 17
 
-What a world file says: docs/worlds.md. What the figures mean: docs/simulator.md.
+What a world file says: docs/reference/worlds.md. What the figures mean: docs/how-to/simulate.md.
 """
 
 
@@ -129,7 +129,7 @@ def command(
 def attacks(form: Form) -> None:
     """What may stand after `--attack`, and in a world's [liars]. In brackets: what may be left out.
 
-    Your own attack is `file.py:object` or `module:object`: docs/byzantine.md.
+    Your own attack is `file.py:object` or `module:object`: docs/how-to/liars.md.
     """
     from sim.attacks import ATTACKS  # noqa: PLC0415 - `--help` stays instant
 

@@ -4,7 +4,8 @@
 
     report = simulate(federation, world=World(speed="log-uniform:1,10", loss=0.1))
 
-Whatever a world file can say is a keyword of the same name, with the same default and the same check: docs/worlds.md.
+Whatever a world file can say is a keyword of the same name, with the same default and the same check:
+docs/reference/worlds.md.
 Both are read once, at the edge, into the frozen values of `model`; what contradicts itself is refused.
 """
 

@@ -1,4 +1,4 @@
-"""docs/byzantine.md says what the program does: its rules, its faults, its attacks, its commands."""
+"""docs/how-to/liars.md says what the program does: its rules, its faults, its attacks, its commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sim.attacks import ATTACKS, parse_attack
 from sim.federations import describe
 from sim.worlds.model import SECTIONS, LiarSpec, WorldSpec
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "byzantine.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "liars.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?m)^p2pfl .*", GUIDE)
 
 
@@ -106,4 +106,4 @@ def test_every_table_that_it_sends_to_a_world_file_for_is_one_of_a_world_file():
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([\w./-]+\.md)", GUIDE))))
 def test_every_page_that_it_leads_to_is_there(link):
-    assert (Path(__file__).parents[2] / "docs" / link).is_file()
+    assert (Path(__file__).parents[2] / "docs" / "how-to" / link).is_file()

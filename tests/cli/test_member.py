@@ -535,7 +535,7 @@ def test_where_nobody_has_an_address_the_laptop_needs_what_listens_for_them(ward
 
 
 def test_a_machine_joins_in_the_copy_of_the_files_that_it_has_already(ward, member, p2pfl, tmp_path):
-    """As docs/members.md says: copy federation.toml, task.py and members.toml, and join in that folder."""
+    """As docs/how-to/members.md says: copy federation.toml, task.py and members.toml, and join in that folder."""
     there = tmp_path / "there"
     there.mkdir()
     for name in ("federation.toml", "members.toml"):

@@ -70,7 +70,7 @@ def tool():
 
 @pytest.fixture(scope="session")
 def make_five_boards():
-    """The example with keys filled in, as docs/raspberry-pi.md tells: federation.toml, five folders, an admin key."""
+    """The example of docs/tutorials/raspberry-pi.md with keys: federation.toml, five folders, an admin key."""
 
     def make(folder):
         shutil.copytree(DEPLOY / "five-boards", folder)

@@ -48,7 +48,7 @@ def test_whoever_has_the_admin_key_can_invite_a_sixth_board(five_boards):
     assert len(issue(federation, "pi6", now=time.time()).contacts) == 3
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "raspberry-pi.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "raspberry-pi.md"
 
 
 @pytest.mark.parametrize("finding", [pytest.param(False, marks=pytest.mark.long), True], ids=["addresses", "discovery"])

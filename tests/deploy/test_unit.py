@@ -52,7 +52,7 @@ def test_exposure_is_low(deploy, run, tool):
 def test_the_page_states_the_exposure_that_systemd_finds(deploy, run, tool):
     outcome = run(tool("systemd-analyze"), "security", "--offline=true", "--no-pager", deploy / UNIT)
     found = re.search(r"exposure level for \S+: ([\d.]+)", outcome.out)
-    page = (deploy.parent / "docs/raspberry-pi.md").read_text(encoding="utf-8")
+    page = (deploy.parent / "docs/tutorials/raspberry-pi.md").read_text(encoding="utf-8")
     stated = re.search(r"exposure at ([\d.]+) of 10", page)
     assert found
     assert stated

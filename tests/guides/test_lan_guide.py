@@ -1,4 +1,4 @@
-"""The page docs/lan.md explains what the doctor says, in the doctor's words."""
+"""The page docs/how-to/lan.md explains what the doctor says, in the doctor's words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROWS = [
     line.split("|")[1].strip()
-    for line in (ROOT / "docs/lan.md").read_text(encoding="utf-8").splitlines()
+    for line in (ROOT / "docs/how-to/lan.md").read_text(encoding="utf-8").splitlines()
     if line.startswith("| ") and not line.startswith("| the doctor says")
 ]
 

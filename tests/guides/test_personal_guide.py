@@ -1,4 +1,4 @@
-"""docs/personal.md: its tasks run as they stand, with heads that are fine-tuned and adapters over a frozen model."""
+"""docs/how-to/personal-layers.md: its tasks run, with heads that are fine-tuned and adapters over a frozen model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from p2pfl.config.model import TaskConfig, TrainingConfig
 from p2pfl.learn.interface import RoundStart
 from p2pfl.learn.load import make_learner
 
-TEXT = (Path(__file__).parents[2] / "docs/personal.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs/how-to/personal-layers.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE))
 
 

@@ -1,4 +1,4 @@
-"""docs/python.md and docs/python.ipynb: what they show runs as it stands."""
+"""docs/how-to/python.md and docs/tutorials/python.ipynb: what they show runs as it stands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.findall(
-    r"^```python\n(.*?)^```", (DOCS / "python.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    r"^```python\n(.*?)^```", (DOCS / "how-to" / "python.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
 )
 
 
@@ -52,7 +52,7 @@ def test_the_notebook_executes_from_top_to_bottom(tmp_path):
     """No output is kept in git."""
     nbformat = pytest.importorskip("nbformat", reason="the extra dev has it")
     nbclient = pytest.importorskip("nbclient", reason="the extra dev has it")
-    notebook = nbformat.read(DOCS / "python.ipynb", as_version=4)
+    notebook = nbformat.read(DOCS / "tutorials" / "python.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)
     nbclient.NotebookClient(notebook, timeout=90, resources={"metadata": {"path": str(tmp_path)}}).execute()
     said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
@@ -64,6 +64,6 @@ def test_the_notebook_executes_from_top_to_bottom(tmp_path):
 
 
 def test_the_notebook_is_as_small_as_it_looks():
-    text = (DOCS / "python.ipynb").read_text(encoding="utf-8")
+    text = (DOCS / "tutorials" / "python.ipynb").read_text(encoding="utf-8")
     assert len(text) < 20_000
     assert json.loads(text)["nbformat"] == 4

@@ -1,4 +1,4 @@
-"""Five boards that find each other, by the template of docs/raspberry-pi.md, and a sixth that is invited later."""
+"""Five boards find each other, by the template of docs/tutorials/raspberry-pi.md, and a sixth is invited later."""
 
 from __future__ import annotations
 

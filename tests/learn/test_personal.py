@@ -356,7 +356,7 @@ def test_an_exported_file_has_all_tensors_and_gives_both_parts_back(split):
 
 
 def test_the_models_of_the_guide_share_what_it_says():
-    guide = (Path(__file__).parents[2] / "docs" / "personal.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "personal-layers.md").read_text(encoding="utf-8")
     named = {"nn": nn, "torch": torch}
     for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
         exec(block, named)

@@ -421,7 +421,7 @@ def nginx(document, said):
 @pytest.mark.parametrize("host", ["pi1.local", "pi1.local:8443", "localhost", "127.0.0.1:8480"])
 async def test_behind_the_proxy_of_the_docs_all_need_the_token_and_get_a_cookie_for_it(site, host):
     """Also who asks the proxy for this machine: it passes on whatever name was asked for."""
-    document = Path(__file__).parents[2] / "docs" / "page.md"
+    document = Path(__file__).parents[2] / "docs" / "how-to" / "monitoring.md"
     async with page_of(site, names=["pi1.local"]) as page:
         for path in FOR_EYES:
             assert (await ask(page, path, headers=nginx(document, {"Host": host})))[0] == 401

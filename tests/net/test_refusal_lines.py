@@ -196,7 +196,7 @@ def test_a_line_is_one_line_and_short_whatever_is_in_it():
 
 
 def test_the_page_on_security_states_the_bound():
-    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "security.md").read_text()
     stated = f"{STRANGERS.bytes >> 10} KiB an hour for all strangers together, {MEMBER.bytes >> 10} KiB for each member"
     assert stated in page
     assert refusals_module.HOUR_S == 3600.0

@@ -1,4 +1,4 @@
-"""Alarms have the same kinds and texts in docs/alarms.md, on the page and in the program."""
+"""Alarms have the same kinds and texts in docs/reference/alarms.md, on the page and in the program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from p2pfl.reporting.alarms import BACK, OTHER
 
 ALARMS = alarm_texts(FEATURES)
 PACKAGE = Path(p2pfl.__file__).parent
-PAGE = PACKAGE.parent / "docs" / "alarms.md"
+PAGE = PACKAGE.parent / "docs" / "reference" / "alarms.md"
 RAISING = {"on_alarm", "raise_alarm", "_raise_alarm", "alarm", "stand"}
 """Functions whose first argument is the kind of an alarm."""
 

@@ -1,4 +1,4 @@
-"""docs/simulator.md: its Python runs, its world loads, and it names every key of a report."""
+"""docs/how-to/simulate.md: its Python runs, its world loads, and it names every key of a report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sim import simulate
 from sim.federations import describe
 from sim.worlds.world import read_world
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "simulate.md").read_text(encoding="utf-8")
 (PYTHON,) = re.findall(r"^```python\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
 (WORLD,) = re.findall(r"^```toml\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
 FEDERATION = """
@@ -47,7 +47,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.long
 @pytest.mark.usefixtures("folder")
 def test_its_python_runs(capsys):
-    exec(compile(PYTHON, "simulator.md", "exec"), {})
+    exec(compile(PYTHON, "simulate.md", "exec"), {})
     accuracy, digest = capsys.readouterr().out.split()
     assert 0 <= float(accuracy) <= 1
     assert len(digest) == 64

@@ -140,7 +140,7 @@ def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
 
     described = load_config(path)
     if described.privacy is None:
-        allowed = "[privacy] with epsilon and delta: docs/privacy.md"
+        allowed = "[privacy] with epsilon and delta: docs/how-to/privacy.md"
         raise UserError(
             "nothing is promised here, so there is no budget", file=described.path, key="privacy", allowed=allowed
         )

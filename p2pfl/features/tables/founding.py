@@ -39,7 +39,7 @@ class TablesFounding(Founding):
             metavar="DIGITS",
             type=click.IntRange(1, MOST_DIGITS),
             help="With --task csv: round means, stds and class counts in schema.toml to so many significant digits. "
-            "This tells less of the rows, and promises nothing: docs/privacy.md.",
+            "This tells less of the rows, and promises nothing: docs/how-to/privacy.md.",
         ),
     )
     after = "task"

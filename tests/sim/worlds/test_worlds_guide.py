@@ -1,4 +1,4 @@
-"""docs/worlds.md: its examples load, its defaults are the defaults, and it names every key and attack."""
+"""docs/reference/worlds.md: its examples load, its defaults are the defaults, and it names every key and attack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.worlds.model import WorldSpec
 from sim.worlds.speeds import read_trace
 from sim.worlds.world import read_world
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "worlds.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[3] / "docs" / "reference" / "worlds.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
 TRACE = re.search(r"^```csv\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)[1]
 

@@ -1,10 +1,11 @@
-"""deploy/Containerfile: its steps run as a script below an empty folder, for there may be no engine that builds images."""
+"""deploy/Containerfile: its steps run as a script below an empty folder, where no engine builds images."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def test_it_starts_a_node_of_the_mounted_federation_and_stops_it_by_ctrl_c(steps
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_its_steps_give_a_node_that_knows_its_federation(steps, run, tmp_path, make_five_boards):
     """Without torch; `python` is the one that runs the tests, and the image's root is a folder."""
     root = tmp_path / "root"
@@ -50,13 +51,13 @@ def test_its_steps_give_a_node_that_knows_its_federation(steps, run, tmp_path, m
         elif step == "RUN":
             script.append(re.sub(r"(?<![\w.])(/opt|/src)\b", rf"{root}\1", rest))
     (root / "opt").mkdir()
-    outcome = run("sh", "-c", "\n".join(script))
-    if (
-        outcome.code != 0
-        and run(sys.executable, "-m", "pip", "download", "-d", tmp_path, "--no-deps", "hatchling").code
-    ):
+    done = subprocess.run(
+        ["sh", "-c", "\n".join(script)], cwd="/", capture_output=True, text=True, timeout=500, check=False
+    )
+    no_index = [sys.executable, "-m", "pip", "download", "-d", tmp_path, "--no-deps", "hatchling"]
+    if done.returncode != 0 and run(*no_index).code:
         pytest.skip("no package index can be reached")
-    assert outcome.code == 0, outcome.out[-2000:] + outcome.err
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     command = root / "opt/p2pfl/bin/p2pfl"
     five = make_five_boards(root / "federation")
     assert "Run one node of a federation" in run(command, "run", "--help").out

@@ -1,0 +1,146 @@
+"""README.md is one page, and what it says to type works as it stands."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import pages
+from lan_in_a_box import Lan, why_not
+
+TEXT = pages.read("README.md")
+BLOCKS = pages.blocks(TEXT)
+NEW = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/tutorials/first-federation.md",
+    "docs/tutorials/own-table.md",
+    "docs/how-to/install.md",
+    "docs/how-to/several-machines.md",
+    "docs/how-to/upgrade-uninstall-backup.md",
+    "docs/appendix/demo.md",
+)
+
+
+def block_with(words):
+    (found,) = [block for _, block in BLOCKS if words in block]
+    return found
+
+
+def test_it_is_one_page():
+    assert len(TEXT.split()) <= 700
+
+
+def test_the_two_commands_stand_alone_and_make_has_them():
+    """Tools read them from the page."""
+    assert block_with("make demo") == "make demo\nmake test\n"
+    makefile = pages.read("Makefile")
+    assert "\ndemo: " in makefile
+    assert "\ntest: " in makefile
+
+
+@pytest.mark.parametrize("page", NEW)
+def test_every_command_and_option_that_a_page_names_is_one(page):
+    assert [mistake for words in pages.commands(pages.read(page)) if (mistake := pages.command_mistake(words))] == []
+
+
+@pytest.mark.parametrize("page", NEW)
+def test_every_link_of_a_page_leads_somewhere(page):
+    assert pages.link_mistakes(page) == []
+
+
+def test_its_model_is_ten_lines_and_learns(capsys):
+    """With fewer nodes and rounds here; as it stands below."""
+    code = block_with("import torch")
+    assert len(code.splitlines()) == 10
+    exec(compile(code.replace("nodes=8", "nodes=3").replace("rounds=40", "rounds=3"), "README.md", "exec"), {})
+    assert float(capsys.readouterr().out) > 0.5
+
+
+@pytest.mark.long
+def test_its_model_as_it_stands_ends_above_nine_tenths(capsys):
+    exec(compile(block_with("import torch"), "README.md", "exec"), {})
+    assert float(capsys.readouterr().out) > 0.9
+
+
+def tables(folder):
+    """The tables that the tutorial makes."""
+    (code,) = [
+        block
+        for _, block in pages.blocks(pages.read("docs/tutorials/own-table.md"))
+        if block.startswith("# make_tables")
+    ]
+    (folder / "make_tables.py").write_text(code, encoding="utf-8")
+    pages.shell(folder, "python make_tables.py")
+
+
+@pytest.mark.slow
+def test_its_table_is_looked_at_and_found_in_order_by_two_commands(tmp_path):
+    tables(tmp_path)
+    new, check, launch = block_with("--task csv").splitlines()
+    assert launch == "p2pfl launch hospitals"
+    assert "no mistakes" in pages.shell(tmp_path, f"{new}\n{check}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_its_table_is_learned_from_in_three_commands(tmp_path):
+    tables(tmp_path)
+    pages.shell(tmp_path, block_with("--task csv"))
+    assert (tmp_path / "hospitals" / "report.json").is_file()
+
+
+FIVE = block_with("ssh")
+
+
+def test_five_machines_take_six_commands_and_the_page_on_them_has_the_same():
+    assert len(FIVE.splitlines()) == 6
+    assert ("sh", FIVE) in pages.blocks(pages.read("docs/how-to/several-machines.md"))
+
+
+@pytest.mark.slow
+def test_the_first_four_commands_for_five_machines_give_a_federation_without_mistakes(tmp_path):
+    prepare = "\n".join(FIVE.splitlines()[:4])
+    assert "no mistakes" in pages.shell(tmp_path, prepare)
+    assert "\ndiscovery = true" in (tmp_path / "ward/federation.toml").read_text(encoding="utf-8")
+    assert 'listen = "0.0.0.0:8470"' in (tmp_path / "ward/pi5/node.toml").read_text(encoding="utf-8")
+
+
+SSH = """#!/bin/sh
+host=$1; shift
+cd "{machines}/$host" && exec ip netns exec "{prefix}-$host" sh -c "$*"
+"""
+SCP = """#!/bin/sh
+[ "$1" = -r ] && shift
+for last; do :; done
+while [ $# -gt 1 ]; do cp -r "$1" "{machines}/${{last%%:*}}/${{last#*:}}"; shift; done
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(why_not() is not None, reason=f"no LAN in a box: {why_not()}")
+def test_five_machines_learn_by_its_six_commands(tmp_path):
+    """Each machine is a network namespace with a folder of its own; ssh and scp go there."""
+    pytest.importorskip("zeroconf", reason="the extra lan has it")
+    with Lan() as lan:
+        tools, machines = tmp_path / ".tools", tmp_path / "machines"
+        tools.mkdir()
+        for number in range(1, 6):
+            lan.host(f"pi{number}")
+            (machines / f"pi{number}").mkdir(parents=True)
+        for name, script in (("ssh", SSH), ("scp", SCP)):
+            (tools / name).write_text(script.format(machines=machines, prefix=lan.prefix), encoding="utf-8")
+            (tools / name).chmod(0o755)
+        assert shutil.which("sh")
+        pages.shell(tmp_path, FIVE, timeout_s=540)
+    for number in range(1, 6):
+        folder = machines / f"pi{number}" / "ward"
+        assert (folder / f"pi{number}/state/result.json").is_file()
+        assert len(list(folder.glob("pi*"))) == 1, "a machine has another one's key"

@@ -52,6 +52,12 @@ class Kind:
     read: Callable[[Any], Any]
     bounds: Bounds | None = None
     """Of a number."""
+    means: str = ""
+    """What a key of a file is for, in one line without a full stop: in new files, and in the reference."""
+
+    def key(self, means: str) -> Kind:
+        """The same, as the values of a key that is for this."""
+        return replace(self, means=means)
 
     @property
     def allowed(self) -> str:

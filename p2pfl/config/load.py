@@ -40,6 +40,7 @@ from p2pfl.config.tables import NAME, Mistakes, exclusive, read_document, read_t
 from p2pfl.errors import UserError
 
 FILE_NAME = "federation.toml"
+HEAD_DEFAULTS: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""}
 
 
 def load_config(path: Path | str) -> FederationConfig:
@@ -119,7 +120,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
     """What a document says that has the tables of a federation file; what is wrong with it goes to `mistakes`."""
     plug_ins = read_plug_ins(document, mistakes)
     unknown_keys(document, "", (*TABLES, *(one.name for one in plug_ins)), mistakes)
-    head: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""} | _head(document.get("federation", {}), mistakes)
+    head: dict[str, Any] = HEAD_DEFAULTS | _head(document.get("federation", {}), mistakes)
     task = _task(document.get("task", {}), mistakes)
     training = _training(document.get("training", {}), mistakes)
     if "privacy" in document:

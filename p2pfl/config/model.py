@@ -328,28 +328,39 @@ Kinds = Mapping[str, Kind]
 
 TABLES = ("federation", "task", "training", "gossip", "privacy", "network", "features", "node", "edge")
 
-FEDERATION: Kinds = {"name": name(), "seed": whole(0), "topology": text(), "admin": public_keys()}
+FEDERATION: Kinds = {
+    "name": name().key("what people call this federation"),
+    "seed": whole(0).key("every node starts from the same model, drawn from this"),
+    "topology": text().key("the graph: a family of `p2pfl topology list`, or a graph file"),
+    "admin": public_keys().key(
+        "public keys of those who may change the members, the graph and the rounds while nodes run"
+    ),
+}
 
-TASK: Kinds = {"name": text()}
+TASK: Kinds = {"name": text().key("what is learned: digits, mnist-idx, csv, or file.py:object, package.module:object")}
 
 TRAINING: Kinds = {
-    "rounds": whole(1),
-    "time_s": number(0, above=True),
-    "local_steps": whole(1),
-    "local_epochs": whole(1),
-    "batch_size": whole(1),
-    "optimizer": choice("sgd", "adam", "adamw"),
-    "learning_rate": number(0, above=True),
-    "schedule": schedule(),
-    "keep_optimizer": flag(),
-    "momentum": number(0, 1, below=True),
-    "weight_decay": number(0),
-    "method": method(),
-    "speed_correction": number(1),
-    "closing_rounds": whole(0),
-    "when_through": choice("train", "mix"),
-    "stop": stop(),
-    "evaluate_every": whole(0),
+    "rounds": whole(1).key("rounds of each node"),
+    "time_s": number(0, above=True).key("how long each node trains, in seconds, in place of rounds"),
+    "local_steps": whole(1).key("steps of the optimizer in one round"),
+    "local_epochs": whole(1).key("passes over the node's data in one round, in place of local_steps"),
+    "batch_size": whole(1).key("rows of data in one step"),
+    "optimizer": choice("sgd", "adam", "adamw").key("optimizer of the local steps"),
+    "learning_rate": number(0, above=True).key("step size of the optimizer"),
+    "schedule": schedule().key("how the learning rate changes with rounds or time"),
+    "keep_optimizer": flag().key("true: what momentum or Adam remember goes on from round to round"),
+    "momentum": number(0, 1, below=True).key("momentum of sgd"),
+    "weight_decay": number(0).key("weight decay of the optimizer"),
+    "method": method().key("the learning method: see `p2pfl methods`"),
+    "speed_correction": number(1).key(
+        "the largest factor for nodes that take fewer rounds than others; 1 turns it off"
+    ),
+    "closing_rounds": whole(0).key("rounds of mixing without training, at the end"),
+    "when_through": choice("train", "mix").key(
+        "a node that is done before the others keeps training (train) or only mixes (mix)"
+    ),
+    "stop": stop().key("ends a node's training before its rounds are done"),
+    "evaluate_every": whole(0).key("rounds between two tests; 0 tests only at the end"),
 }
 
 
@@ -359,41 +370,62 @@ def _staleness(spec: str) -> str:
 
 
 GOSSIP: Kinds = {
-    "compressor": compressor(),
-    "share": texts(),
-    "rule": rule(),
-    "staleness": spelled(lambda: STALENESS.usages, _staleness),
-    "gamma": number(0, 1, above=True),
-    "start_wait_s": number(0),
-    "linger_s": number(0),
-    "max_wait_s": number(0, above=True),
-    "exchanges_per_s": number(0, above=True),
-    "audit_every": whole(1),
-    "vitals": flag(),
+    "compressor": compressor().key("what is sent, and how many bytes it takes: see `p2pfl compressors`"),
+    "share": texts().key("parameters to share, the rest stays on each node: patterns of their names"),
+    "rule": rule().key("how a node mixes with its neighbors, and how many liars it tolerates: see `p2pfl rules`"),
+    "staleness": spelled(lambda: STALENESS.usages, _staleness).key(
+        "the weight of an old model of a neighbor: see `p2pfl staleness`"
+    ),
+    "gamma": number(0, 1, above=True).key("step of one mixing with the rule mean"),
+    "start_wait_s": number(0).key("a node waits this long for its neighbors before its first round, in seconds"),
+    "linger_s": number(0).key("a finished node keeps answering neighbors for this long, in seconds"),
+    "max_wait_s": number(0, above=True).key("no round waits longer for one exchange, in seconds"),
+    "exchanges_per_s": number(0, above=True).key("the most exchanges that one neighbor may request in a second"),
+    "audit_every": whole(1).key("exchanges between two comparisons of what both ends hold"),
+    "vitals": flag().key(
+        "members tell each other phase, round, accuracy and alarms, for the page that shows all of them"
+    ),
 }
 
-NETWORK: Kinds = {"discovery": flag()}
+NETWORK: Kinds = {
+    "discovery": flag().key(
+        "true: nodes on one LAN find each other, and addresses may be left out; pip install '.[lan]'"
+    )
+}
 
-MEMBER: Kinds = {"name": name(), "key": public_key(), "address": address(1)}
+MEMBER: Kinds = {
+    "name": name().key("the node's name, and that of its folder"),
+    "key": public_key().key("the node's public key; a node whose key is in no table is refused"),
+    "address": address(1).key(
+        "where others reach the node; without it the node only dials, or others find it on the LAN"
+    ),
+}
 
-EDGE: Kinds = {"between": pair(), "compressor": GOSSIP["compressor"]}
+EDGE: Kinds = {
+    "between": pair().key("two neighbors in the graph"),
+    "compressor": GOSSIP["compressor"].key("the compressor on this edge, in place of the one in [gossip]"),
+}
 
 NODE: Kinds = {
-    "key_file": text(),
-    "state_dir": text(),
-    "listen": address(0),
-    "forwarded_port": whole(1, 65535),
-    "status_listen": or_none(address(0)),
-    "status_names": hosts(),
-    "durability": choice("auto", "exchange", "snapshot"),
-    "snapshot_s": number(0, above=True),
-    "threads": whole(1, 1024),
-    "nice": whole(0, 19),
-    "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps'),
-    "precision": choice("float32", "bf16"),
-    "checkpoint_dir": text(),
-    "checkpoint_every": whole(0),
-    "checkpoints_kept": whole(1),
+    "key_file": text().key("the node's secret identity"),
+    "state_dir": text().key("folder of what the node needs to resume"),
+    "listen": address(0).key("where the node listens to others; port 0 takes any free one"),
+    "forwarded_port": whole(1, 65535).key("the port of the node's address where a router passes it on to `listen`"),
+    "status_listen": or_none(address(0)).key('the status page; port 0 takes a free one, "none" turns it off'),
+    "status_names": hosts().key("names of this machine, beside addresses, under which the page is reached"),
+    "durability": choice("auto", "exchange", "snapshot").key(
+        "exchange: no loss in a crash; snapshot: spares the SD card; auto: by model size"
+    ),
+    "snapshot_s": number(0, above=True).key("seconds between two snapshots of the state"),
+    "threads": whole(1, 1024).key("processor threads for training"),
+    "nice": whole(0, 19).key("how much the node yields to other programs; 19 yields to everything else"),
+    "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps').key(
+        "where it trains; auto takes the best there is"
+    ),
+    "precision": choice("float32", "bf16").key("bf16: mixed precision in training; parameters stay float32"),
+    "checkpoint_dir": text().key("folder of the checkpoints"),
+    "checkpoint_every": whole(0).key("rounds between two checkpoints, files like those of `p2pfl export`; 0: none"),
+    "checkpoints_kept": whole(1).key("the most checkpoints that are kept"),
 }
 
 
@@ -403,8 +435,17 @@ def needed_features(federation: FederationConfig) -> dict[str, str]:
     return {name: key for name, (key, wanted) in asked.items() if wanted}
 
 
-OWN_NETWORK: Kinds = {**NETWORK, "interfaces": texts()}
+OWN_NETWORK: Kinds = {
+    **NETWORK,
+    "interfaces": texts().key(
+        "network interfaces to announce on; without it all that `listen` covers but bridges and tunnels"
+    ),
+}
 """What a node file says of the network."""
 
-DATA: Kinds = {"reload_s": number(0, above=True)}
+DATA: Kinds = {
+    "reload_s": number(0, above=True).key(
+        "seconds between two looks whether the data have grown; without it they are read once"
+    )
+}
 """The keys of `[data]` that are not the task's."""

@@ -1,16 +1,44 @@
-"""The text of new files, with comments that teach: every key with its default, off until the `#` is taken away."""
+"""The text of new files, with comments that teach: every key with its default, off until the `#` is taken away.
+
+The comment of a key is its meaning, as its table in `model` has it. Here stands only what a new file says beside that:
+a comment that begins with `:`, `;` or `,` goes on with the meaning, any other stands in its place.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2pfl.config.model import GossipConfig, TrainingConfig, usual_method
+from p2pfl.config.model import (
+    FEDERATION,
+    GOSSIP,
+    NETWORK,
+    NODE,
+    TASK,
+    TRAINING,
+    GossipConfig,
+    Kinds,
+    TrainingConfig,
+    usual_method,
+)
+from p2pfl.config.privacy import PRIVACY
 
 COMMENT_COLUMN = 40
+TABLES: Mapping[str, Kinds] = {
+    "federation": FEDERATION,
+    "task": TASK,
+    "training": TRAINING,
+    "gossip": GOSSIP,
+    "privacy": PRIVACY,
+    "network": NETWORK,
+    "node": NODE,
+}
+_TABLE = re.compile(r"(?:# +)?\[(\w+)\]")
+_KEY = re.compile(r"(?:# +)?(\w+) = ")
 
 _TRAINING, _GOSSIP = TrainingConfig(), GossipConfig()
 
@@ -73,9 +101,18 @@ def toml_value(value: Any) -> str:
 
 
 def _aligned(text: str) -> str:
-    """Comments behind a value start in one column."""
-    lines = [line.partition("  # ") for line in text.split("\n")]
-    return "\n".join(f"{code:{COMMENT_COLUMN}}  # {comment}" if mark else code for code, mark, comment in lines)
+    """Comments behind a value start in one column, and say what its key is for."""
+    lines: list[str] = []
+    kinds: Kinds = {}
+    for line in text.split("\n"):
+        if table := _TABLE.match(line):
+            kinds = TABLES.get(table[1], {})
+        code, _, comment = line.partition("  # ")
+        key = _KEY.match(code)
+        if key and key[1] in kinds and comment[:1] in ("", ":", ";", ","):
+            comment = kinds[key[1]].means + comment
+        lines.append(f"{code:{COMMENT_COLUMN}}  # {comment}" if comment else code)
+    return "\n".join(lines)
 
 
 def _tuning(rule: str) -> str:
@@ -112,61 +149,60 @@ _HEAD = """\
 
 [federation]
 name = "{name}"
-seed = {seed}  # every node starts from the same model, drawn from this
-topology = "{topology}"  # the graph: see `p2pfl topology list`, or a graph file
+seed = {seed}
+topology = "{topology}"
 {admin}
 [task]
-name = "{task}"  # file.py:object, package.module:object, or built in: digits, mnist-idx, csv
+name = "{task}"
 {keys}
 """
 
 _ADMIN = """\
-# Whoever has the secret half of one of these keys may change the members, the graph and the rounds while nodes run:
-# `p2pfl member`. What they sign is in members.toml; topology, rounds and the members below are only how it began.
+# `p2pfl member` signs a change into members.toml; topology, rounds and the members below are only how it began.
 admin = ["{key}"]
 """
 
 _TUNING = """\
 [training]
-rounds = {rounds}  # rounds of each node; or time_s = 3600.0, or stop = "no improvement in 20 rounds"
-local_steps = {local_steps}  # steps of the optimizer in one round; or local_epochs = 1
+rounds = {rounds}  # ; or time_s = 3600.0, or stop = "no improvement in 20 rounds"
+local_steps = {local_steps}  # ; or local_epochs = 1
 batch_size = {batch_size}
-optimizer = "{optimizer}"  # sgd, adam or adamw
+optimizer = "{optimizer}"  # : sgd, adam or adamw
 learning_rate = {learning_rate}
-# schedule = "{schedule}"  # of the learning rate, such as "cosine:rounds=40,warmup=5"
+# schedule = "{schedule}"  # , such as "cosine:rounds=40,warmup=5"
 # momentum = {momentum}
-# keep_optimizer = {keep_optimizer}  # what momentum or Adam remember outlives a round
+# keep_optimizer = {keep_optimizer}
 # weight_decay = {weight_decay}
-# method = "{method}"  # the learning method: see `p2pfl methods`
-# speed_correction = {speed_correction}  # the largest factor for slow nodes, such as 2.0; 1 turns it off
-# closing_rounds = {closing_rounds}  # rounds of mixing without training, at the end
-# when_through = "{when_through}"  # a node that is done before the others keeps training, or with "mix" only mixes
-# evaluate_every = {evaluate_every}  # rounds between two tests; 0 tests only at the end
+# method = "{method}"
+# speed_correction = {speed_correction}
+# closing_rounds = {closing_rounds}
+# when_through = "{when_through}"
+# evaluate_every = {evaluate_every}
 
 [gossip]
-compressor = "{compressor}"  # what is sent, and how many bytes it takes: `p2pfl compressors`
-# share = "{share}"  # parameters to share, such as "backbone.*" or a list; the rest stays personal
+compressor = "{compressor}"
+# share = "{share}"  # , such as "backbone.*", or a list
 rule = {rule}  # {protects}
-# staleness = "{staleness}"  # the weight of an old model of a neighbor
-# gamma = {gamma}  # step of one mixing with the rule mean, in (0, 1]
-# start_wait_s = {start_wait_s}  # wait this long for the neighbors before the first round
-# linger_s = {linger_s}  # keep answering neighbors for this long after the last
-# max_wait_s = {max_wait_s}  # no round waits longer for one exchange
-# exchanges_per_s = {exchanges_per_s}  # the most exchanges that one neighbor may request
-# audit_every = {audit_every}  # exchanges between two comparisons of what both ends hold
-# vitals = {vitals}  # members tell each other phase, round, accuracy and alarms, for the page that shows all of them
+# staleness = "{staleness}"
+# gamma = {gamma}
+# start_wait_s = {start_wait_s}
+# linger_s = {linger_s}
+# max_wait_s = {max_wait_s}
+# exchanges_per_s = {exchanges_per_s}
+# audit_every = {audit_every}
+# vitals = {vitals}
 
 # What a node sends tells of its data. How much, noise can bound: docs/how-to/privacy.md, `p2pfl check`,
 # `p2pfl privacy begin`.
 #   [privacy]
-#   unit = "record"  # a node's single rows are hidden; with "member" all its rows together
-#   epsilon = 8.0  # the budget of each node for all its rounds: the smaller, the more noise; or noise = 1.1
-#   delta = 1e-5  # the chance that this does not hold: less than one in the rows of a node
-#   clip = 1.0  # the longest gradient of one row ("record"), or change of one round ("member")
-#   test_set = "private"  # "public": the common test set is nobody's data, and scores on it are shown
+#   unit = "record"
+#   epsilon = 8.0  # ; or noise = 1.1
+#   delta = 1e-5
+#   clip = 1.0
+#   test_set = "private"
 
 [network]
-# discovery = false  # true: nodes on one LAN find each other, and addresses may be left out; pip install '.[lan]'
+# discovery = false
 
 """
 
@@ -187,8 +223,8 @@ _REACHABLE = 'listen = "0.0.0.0:{port}"  # "127.0.0.1:{port}" for this machine o
 _ANYWHERE = '# listen = "0.0.0.0:0"  # any free port, which is announced; "0.0.0.0:8470" fixes it, for a firewall say'
 
 _COMPUTE = {
-    "device": '# device = "cpu"  # where it trains: auto, cpu, cuda, cuda:1, mps',
-    "precision": '# precision = "float32"  # bf16: mixed precision in training',
+    "device": '# device = "cpu"  # ; or cuda, cuda:1, mps',
+    "precision": '# precision = "float32"',
 }
 
 _NODE = """\
@@ -200,15 +236,15 @@ _NODE = """\
 # Others dial the port of this node's address. Where a router passes another one on to it: forwarded_port = 9000
 # key_file = "node.key"
 # state_dir = "state"
-# status_listen = "127.0.0.1:0"  # the status page, port 0 takes a free one; "none" turns it off
-# status_names = []  # names of this machine, beside addresses, for that page, such as ["{name}.local"]
-# durability = "auto"  # exchange: no loss in a crash; snapshot: spares the SD card; auto: by model size
+# status_listen = "127.0.0.1:0"
+# status_names = []  # , such as ["{name}.local"]
+# durability = "auto"
 # snapshot_s = 60.0
 # threads = 1
-# nice = 0  # 19 yields to everything else
+# nice = 0
 {device}
 {precision}
-# checkpoint_every = 0  # rounds between two files with the model, as `p2pfl export` writes them; 0: none
+# checkpoint_every = 0
 # checkpoints_kept = 3
 # checkpoint_dir = "checkpoints"
 

@@ -162,7 +162,9 @@ class Task:
 class LearnerFactory(Protocol):
     """A task that needs no torch: it makes its own learner."""
 
-    def learner(self, context: NodeContext, training: TrainingConfig) -> Learner: ...
+    def learner(self, context: NodeContext, training: TrainingConfig) -> Learner:
+        """The learner of one node: `context` leads to its data, `training` has the keys of `[training]`."""
+        ...
 
 
 def at_least(key: str, value: float, least: float) -> None:

@@ -182,3 +182,32 @@ OTHER = AlarmText(
     does="What its text says.",
     advice="Read the log around it.",
 )
+
+NEWS: Mapping[str, str] = {
+    BACK: "A session with the neighbor is open again.",
+    "back": "A member that is no neighbor is heard again.",
+    "budget-begun": "The node begins to train with a privacy budget.",
+    "budget-spent": "The node has spent its privacy budget and trains no more.",
+    "charter-in-force": "A newer charter takes effect.",
+    "data-reloaded": "The data were read again.",
+    "disk-roomy": "There is room for a snapshot again.",
+    "enough-neighbors": "Enough neighbors are there again for the robust rule.",
+    "federation-changed": "Members, their addresses or keys, the rounds or the graph have changed.",
+    "finished": "This node, or a member, has done all its rounds.",
+    "forgets": "The loss on the common test set grows while members are away, whose data nobody brings.",
+    "joined": "This node begins at the others' round, or hears of a member for the first time.",
+    "kept-again": "Something of the neighbors' models is kept again.",
+    "left": "A member has stopped before all its rounds were done.",
+    "loss-back": "The loss is close to its best again.",
+    "neighbor-away": "The session with a neighbor has ended.",
+    "new-life": "A member has begun anew, without what it had learned.",
+    "not-alone": "A neighbor is there.",
+    "not-heard": "A member that is no neighbor has not been heard of for a while.",
+    "overfits": "The loss on the common test set grows, and the model fits the node's own rows ever better.",
+    "probation": "A quarantine is over, and the neighbor is on trial.",
+    "software-agrees": "The member runs the same version.",
+    "started": "The node has started.",
+    "storage-restored": "The disk takes the state again.",
+    "trained-enough": "The node's training has ended by `stop`.",
+}
+"""Kinds of events that are told and are no alarm; some end one (`AlarmText.ended_by`)."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from p2pfl.config.federation_id import federation_id
 from p2pfl.config.load import load_config, load_node
 from p2pfl.config.model import GOSSIP, TRAINING, GossipConfig, TrainingConfig
-from p2pfl.config.writing import NewMember, node_text
+from p2pfl.config.writing import TABLES, NewMember, node_text
 
 OFF = re.compile(r"(?m)^# (?=[a-z_]+ = )")
 
@@ -37,3 +39,21 @@ def test_a_node_file_shows_its_defaults_too(valid_text, write, tmp_path):
         values.append(load_node(tmp_path / "pi1", federation))
     assert values[0] == values[1]
     assert values[0].listen == "127.0.0.1:8470"
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_key_says_what_it_is_for(table):
+    for key, kind in TABLES[table].items():
+        assert len(kind.means.split()) >= 2, key
+        assert not kind.means.endswith("."), key
+        assert "\n" not in kind.means, key
+
+
+def test_a_key_of_a_new_file_has_its_meaning_behind_it(valid_text):
+    line = next(line for line in valid_text.splitlines() if line.startswith("# closing_rounds = "))
+    assert line.endswith("  # " + TRAINING["closing_rounds"].means)
+
+
+def test_a_comment_of_the_file_itself_goes_on_with_the_meaning(valid_text):
+    line = next(line for line in valid_text.splitlines() if line.startswith("local_steps = "))
+    assert line.endswith(f"  # {TRAINING['local_steps'].means}; or local_epochs = 1")

@@ -14,7 +14,7 @@ from p2pfl.features import FEATURES
 from p2pfl.node.driver import NOTICES
 from p2pfl.node.feed import Feed
 from p2pfl.node.plug_ins import alarm_texts
-from p2pfl.reporting.alarms import BACK, OTHER
+from p2pfl.reporting.alarms import BACK, NEWS, OTHER
 
 ALARMS = alarm_texts(FEATURES)
 PACKAGE = Path(p2pfl.__file__).parent
@@ -86,6 +86,14 @@ def test_what_ends_an_alarm_is_something_that_happens(kind):
     sources = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     settled = {*re.findall(r'settle\("([a-z-]+)"', sources), *({BACK} if "settle(BACK" in sources else ())}
     assert ended_by in NOTICES | settled
+
+
+def test_every_event_that_is_no_alarm_has_a_meaning_too():
+    sources = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    told = set(re.findall(r'feed\.(?:tell|keep)\("([a-z-]+)"', sources))
+    assert NOTICES | told | {one.ended_by for one in ALARMS.values() if one.ended_by} <= set(NEWS)
+    assert [kind for kind in NEWS if f'"{kind}"' not in sources] == []
+    assert [kind for kind in NEWS if kind in ALARMS] == []
 
 
 def test_a_kind_of_another_version_has_a_description_too():

@@ -72,7 +72,12 @@ def eta_parameter() -> FamilyParameter:
         return Fraction(text)
 
     # one half, exactly: about where the expected contraction of OD-EquiDyn is best
-    return FamilyParameter(0.5, "a number above 0 and up to 1, of at most six decimals", read)
+    return FamilyParameter(
+        0.5,
+        "a number above 0 and up to 1, of at most six decimals",
+        read,
+        "how far a node goes to the mean with its partner",
+    )
 
 
 def d_equi_static(wanted: GraphRequest) -> Schedule:
@@ -147,7 +152,7 @@ FAMILIES: Mapping[str, Family] = {
         rule="node i hears nodes i + u for m drawn shifts u, by default ceil(log2 n) of them",
         degree="at most m",
         schedule=d_equi_static,
-        parameters={"m": whole(None, 1, "ceil(log2 n)")},
+        parameters={"m": whole(None, 1, "how many shifts are drawn; log2 n, rounded up, by default")},
         source=SONG,
         kind=GraphKind.DIRECTED,
         random=True,
@@ -156,7 +161,7 @@ FAMILIES: Mapping[str, Family] = {
         rule="so many drawn rounds, repeated: node i hears node i + u for one shift u",
         degree="1 in a round",
         schedule=od_equi_dyn,
-        parameters={"eta": eta_parameter(), "rounds": whole(16, 1)},
+        parameters={"eta": eta_parameter(), "rounds": whole(16, 1, "rounds that are drawn, then repeated")},
         source=SONG,
         kind=GraphKind.DIRECTED,
         random=True,
@@ -165,7 +170,7 @@ FAMILIES: Mapping[str, Family] = {
         rule="so many drawn rounds, repeated: nodes i and i + u meet where both are free, for one shift u",
         degree="at most 1 in a round",
         schedule=ou_equi_dyn,
-        parameters={"eta": eta_parameter(), "rounds": whole(16, 1)},
+        parameters={"eta": eta_parameter(), "rounds": whole(16, 1, "rounds that are drawn, then repeated")},
         source=SONG,
         kind=GraphKind.SCHEDULE,
         random=True,
@@ -174,7 +179,7 @@ FAMILIES: Mapping[str, Family] = {
         rule="so many drawn rounds, repeated: all nodes in random pairs, each pair averages",
         degree="1 in a round, one node of an odd number rests",
         schedule=random_matchings,
-        parameters={"rounds": whole(8, 1)},
+        parameters={"rounds": whole(8, 1, "rounds that are drawn, then repeated")},
         source="Boyd et al. 2006, Randomized gossip algorithms, doi:10.1109/TIT.2006.874516",
         kind=GraphKind.SCHEDULE,
         random=True,

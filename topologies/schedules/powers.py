@@ -229,7 +229,11 @@ def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], wanted: Gra
 
 _ying = partial(Family, source=YING, kind=GraphKind.DIRECTED)
 _takezawa = partial(
-    Family, degree="at most k in a round", parameters={"k": whole(1, 1)}, source=TAKEZAWA, kind=GraphKind.SCHEDULE
+    Family,
+    degree="at most k in a round",
+    parameters={"k": whole(1, 1, "most neighbors in a round")},
+    source=TAKEZAWA,
+    kind=GraphKind.SCHEDULE,
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -269,7 +273,7 @@ ON_WORDS: Mapping[str, Family] = {
         rule="n = k^D, node i sends to k i, ..., k i + k - 1: the exact mean after D rounds of one and the same graph",
         degree="k, k - 1 where a word repeats one letter",
         schedule=de_bruijn,
-        parameters={"k": whole(2, 2)},
+        parameters={"k": whole(2, 2, "neighbors that a node sends to")},
         source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
         kind=GraphKind.DIRECTED,
     ),
@@ -277,7 +281,7 @@ ON_WORDS: Mapping[str, Family] = {
         rule="n = k^D + k^(D-1), node i sends to -(k i + j) for j = 1, ..., k: no node further than D hops",
         degree="k",
         schedule=kautz,
-        parameters={"k": whole(2, 2)},
+        parameters={"k": whole(2, 2, "neighbors that a node sends to")},
         source="Imase and Itoh 1983, doi:10.1109/TC.1983.1676323",
         kind=GraphKind.DIRECTED,
     ),

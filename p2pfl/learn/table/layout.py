@@ -23,8 +23,11 @@ class Layout:
     """`missing` are texts, spelled, that mean a missing cell, by column; `*` is for every column."""
 
     separator: str = ","
+    """The sign between two cells."""
     decimal: str = "."
+    """The decimal sign of numbers."""
     encoding: str = "utf-8"
+    """The encoding of the file, such as cp1252 or latin-1."""
     header: bool = True
     """Whether the first line has the names of the columns."""
     columns: tuple[str, ...] = ()
@@ -34,12 +37,13 @@ class Layout:
     absent: tuple[str, ...] = ()
     """Columns of the schema that this file lacks on purpose."""
     missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Further codes that mean a missing cell, by column; "*" is for every column."""
     leave_out: tuple[str, ...] = ()
     """Columns of which nothing is told when nodes agree on a schema."""
     id: str = ""
     """The column of this file that names each row, no two alike; it is no input. Empty: there is none."""
     on_bad_row: OnBadRow = "refuse"
-    """Whether a row that cannot be read is a mistake, or left out and counted."""
+    """A row that cannot be read is a mistake ("refuse"), or left out and counted ("drop")."""
     limit_mb: float = LIMIT_MB
     """No larger file is read, in megabytes."""
 

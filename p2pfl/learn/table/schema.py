@@ -34,23 +34,29 @@ class Schema:
     """
 
     target: str
+    """The column to predict."""
     numeric: tuple[str, ...]
+    """Columns of numbers."""
     categories: Mapping[str, tuple[str, ...]]
-    """The values of each, spelled."""
+    """Columns with a few values, and the values of each, spelled."""
     classes: tuple[str, ...] | None
-    """None is regression."""
+    """The target's values; None is regression."""
     positive: tuple[str, ...] = ()
     """Values of the target, spelled, that are the second class."""
     negative: tuple[str, ...] = ()
-    """Those of the first; empty: all others."""
+    """Values of the target that are the first class; empty: all others."""
     means: Mapping[str, float] = field(default_factory=dict)
+    """The means of numeric columns, by which they are scaled."""
     stds: Mapping[str, float] = field(default_factory=dict)
+    """The standard deviations of numeric columns, by which they are scaled."""
     indicators: bool = True
+    """Whether another input says that a number is missing."""
     ignore_case: bool = False
+    """Whether values that differ in upper and lower case alone are one."""
     unseen: Unseen = "refuse"
-    """Whether a value that is not declared is a mistake, or counts as missing."""
+    """A value that is not declared is a mistake ("refuse"), or counts as missing ("missing")."""
     missing_target: Targetless = "refuse"
-    """Whether a row without a target is a mistake, or left out."""
+    """A row without a target is a mistake ("refuse"), or left out ("drop")."""
     class_counts: Mapping[str, int] = field(default_factory=dict)
     """How many rows each class has on all nodes together, for balanced weights."""
 

@@ -56,6 +56,19 @@ TYPES: Mapping[str, Any] = {
     "partition": str | None,
 }
 """The keys of `[task]` beside those of a schema and of a layout."""
+MEANS: Mapping[str, str] = {
+    "schema": 'a file with the keys of the schema, or "agreed": the nodes agree on one by themselves',
+    "model": "the kind of model: linear, the default, or mlp",
+    "hidden": "widths of the mlp's layers, such as 64 or [64, 32]; 32 by default",
+    "class_weights": '"balanced", by class_counts of the schema, or a weight for each class, { ill = 2.0 }',
+    "metrics": "the names of what the model is judged by",
+    "metric": "the main one, which tables and pictures show first; by default the first of metrics",
+    "holdout": "the share of its rows that each node keeps for its own test, from 0 to less than 1; 0 by default",
+    "path": "a table common to all nodes, relative to the federation file; in [data] the node's own, relative to that",
+    "test_path": "rows to test on, found as path is",
+    "partition": 'how a common table is divided among nodes, such as "dirichlet:0.5", for demos',
+}
+"""What these keys are for."""
 KEYS = (*schema.KEYS, *TYPES, *layout.KEYS)
 LOCAL_KEYS = ("path", "test_path", *layout.KEYS)
 

@@ -1,0 +1,599 @@
+"""Write the reference pages into a folder: `python docs/reference_pages.py OUT`.
+
+What a page says is read from the program: commands from click, keys from the tables of `p2pfl.config`, specs from
+their catalogs, alarms and metrics from their texts, the Python API from the source. Torch is never imported.
+"""
+
+# ruff: noqa: INP001, PLC0415 - a script, of which each page imports what it reads
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import click
+
+WIDTH = 100
+HOME = "This page is generated from the program."
+CODE = re.compile(r"(`[^`]*`)")
+PLAIN_WORD = re.compile(r"(?:[a-z]{2,}|a)[ ,.]")
+ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", "*": r"\*"})
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write all pages. Exit code 2: no folder was named, or it cannot be written."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        sys.stderr.write("usage: python docs/reference_pages.py OUT\n")
+        return 2
+    folder = Path(arguments[0])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in pages().items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        sys.stderr.write(f"error: {folder}: cannot be written: {error.strerror}\n")
+        return 2
+    return 0
+
+
+def pages() -> dict[str, str]:
+    """The text of each page, by its file name."""
+    made = {
+        "commands.md": commands(),
+        "settings.md": settings(),
+        "specs.md": specs(),
+        "python-api.md": python_api(),
+        "prometheus.md": prometheus(),
+        "alarms.md": alarms(),
+    }
+    return {name: re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n" for name, lines in made.items()}
+
+
+# -- Markdown ----------------------------------------------------------------------------------------------------------
+
+
+def prose(text: str) -> str:
+    """Plain text whose signs Markdown and HTML leave alone; what stands between backticks stays code."""
+    parts = CODE.split(" ".join(text.split()))
+    return "".join(part if part.startswith("`") else part.translate(ESCAPES) for part in parts)
+
+
+def sentence(text: str) -> str:
+    """A line of meaning as a sentence: a word of a file, such as `true`, keeps its small letter."""
+    line = " ".join(text.split())
+    first = line[0].upper() + line[1:] if PLAIN_WORD.match(line) else line
+    return prose(first if first.endswith((".", "?", "!")) else f"{first}.")
+
+
+def code(text: str) -> str:
+    return f"`{text}`"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table; an empty cell gets a dash."""
+    yield ""
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        cells = (" ".join(cell.split()).replace("|", r"\|") or "-" for cell in row)
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def fenced(text: str, language: str = "") -> list[str]:
+    return [f"```{language}", *text.strip("\n").split("\n"), "```", ""]
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """A docstring or a help text: indented paragraphs are code, lists stay lists."""
+    for part in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        if part.startswith("    "):
+            yield from fenced(inspect.cleandoc(part), "python")
+        elif part.lstrip("\b\n").startswith("- "):
+            yield from (f"- {prose(item)}" for item in re.split(r"(?:^|\n)- ", part)[1:])
+            yield ""
+        else:
+            yield from (prose(part.replace("\b", "")), "")
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def walk(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
+    """The context of a command and of all below it that are not hidden, in the order of the listing."""
+    context = click.Context(
+        command,
+        info_name=name,
+        parent=parent,
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+        **command.context_settings,
+    )
+    yield context
+    if isinstance(command, click.Group):
+        for one in command.list_commands(context):
+            below = command.get_command(context, one)
+            if below is not None and not below.hidden:
+                yield from walk(below, one, context)
+
+
+def commands() -> Iterator[str]:
+    from p2pfl.cli.main import cli
+
+    yield from ("# Commands", "", f"{HOME} Every command also has `-h` and `--help`.", "")
+    for context in walk(cli, "p2pfl"):
+        command = context.command
+        yield from (f"{'##' if context.command_path.count(' ') < 2 else '###'} {context.command_path}", "")
+        yield from paragraphs(command.help or command.short_help or "")
+        yield from fenced(" ".join(command.get_usage(context).removeprefix("Usage: ").split()))
+        records = [one.get_help_record(context) for one in command.params if isinstance(one, click.Option)]
+        if options := [one for one in records if one]:
+            yield from table(("option", "meaning"), ((code(name), prose(text)) for name, text in options))
+        yield from epilog(command.epilog or "")
+
+
+def epilog(text: str) -> Iterator[str]:
+    """Examples as code, anything else as text."""
+    for part in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        title, _, lines = part.lstrip("\b\n").partition("\n")
+        if title.startswith("Example") and lines:
+            yield from (title, "", *fenced(inspect.cleandoc("\n" + lines)))
+        elif part.strip():
+            yield from (prose(part.replace("\b", "")), "")
+
+
+# -- keys of the files -------------------------------------------------------------------------------------------------
+
+TYPES = {"bool": "true or false", "int": "whole number", "float": "number", "tuple": "list of texts"}
+OF_EDGE = {"between": "list of texts", "compressor": "text"}
+
+
+def type_of(hints: Mapping[str, Any], key: str) -> str:
+    """The type of a key in words, by the annotation of its field."""
+    text = str(getattr(hints[key], "__name__", hints[key])) if key in hints else "str"
+    return next((words for name, words in TYPES.items() if re.match(rf"{name}\b", text)), "text")
+
+
+def keys(kinds: Mapping[str, Any], owner: type, defaults: Mapping[str, str], needed: Iterable[str] = ()) -> list[str]:
+    """The table of one table's keys: `defaults` as TOML writes them, or in words."""
+    hints = get_type_hints(owner) if owner is not dict else {}
+    rows = []
+    for key, kind in kinds.items():
+        default = "must be given" if key in needed else defaults.get(key, "not set")
+        told = OF_EDGE.get(key) if owner is dict else type_of(hints, key)
+        rows.append((code(key), told or "text", default, prose(kind.allowed), sentence(kind.means)))
+    return list(table(("key", "type", "default", "allowed", "meaning"), rows))
+
+
+def defaults_of(owner: type, more: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """The defaults of a struct's fields, as TOML writes them; a field that is None has none."""
+    from dataclasses import MISSING, fields
+
+    from p2pfl.config.writing import toml_value
+
+    found = {one.name: one.default for one in fields(owner) if one.default not in (MISSING, None)} | dict(more or {})
+    return {key: code(toml_value(value)) for key, value in found.items() if value is not None}
+
+
+def settings() -> Iterator[str]:
+    from p2pfl.config import load, model
+    from p2pfl.config.privacy import PRIVACY, PrivacyConfig
+
+    head = {key: value for key, value in load.HEAD_DEFAULTS.items() if value != ""}
+    method = f'`{json.dumps(model.USUAL_METHOD)}` with `rule = "mean"`, else `{json.dumps(model.USUAL_ROBUST_METHOD)}`'
+    yield from ("# Settings", "", f"{HOME} `p2pfl new` writes files with all of these keys and their defaults.", "")
+    yield from ("## federation.toml", "", "Every node has the same file.", "")
+    yield from ("### [federation]", *keys(model.FEDERATION, model.FederationConfig, told_defaults(head), ("name",)))
+    yield from ("### [task]", *keys(model.TASK, model.TaskConfig, defaults_of(model.TaskConfig)))
+    yield from ("All other keys are the task's own. Those of the built-in tasks:", "", *built_in_tasks())
+    yield from ("### [training]", "", "One of `rounds` and `time_s`, and one of `local_steps` and `local_epochs`.")
+    training = defaults_of(model.TrainingConfig) | {"method": method}
+    yield from keys(model.TRAINING, model.TrainingConfig, training)
+    yield from ("### [gossip]", *keys(model.GOSSIP, model.GossipConfig, defaults_of(model.GossipConfig)))
+    yield from (
+        "### [privacy]",
+        "",
+        "Without this table nothing is promised. One of `epsilon` and `noise` is given.",
+    )
+    yield from keys(PRIVACY, PrivacyConfig, defaults_of(PrivacyConfig), ("delta",))
+    yield from ("### [network]", *keys(model.NETWORK, model.NodeConfig, defaults_of(model.NodeConfig)))
+    yield from ("### [features]", "", f"Plug-ins. {prose(inspect.getdoc(model.PlugIn) or '')}", "")
+    yield from ("### [[edge]]", "", "Once for each edge that has its own compressor.")
+    yield from keys(model.EDGE, dict, {}, model.EDGE)
+    yield from ("### [[node]]", "", "Once for each member.")
+    yield from keys(model.MEMBER, model.Member, {}, ("name", "key"))
+    yield from ("## node.toml", "", "Each node has its own file. Paths are relative to it.", "")
+    node = defaults_of(model.NodeConfig, load.DEFAULTS) | {"listen": "`0.0.0.0`, with the port of the node's address"}
+    node |= {"checkpoint_dir": code(json.dumps(load.DEFAULTS["checkpoint_dir"]))}
+    yield from ("### [node]", *keys(model.NODE, model.NodeConfig, node))
+    network = {"discovery": "that of federation.toml"}
+    yield from ("### [network]", *keys(model.OWN_NETWORK, model.NodeConfig, network))
+    yield from ("### [data]", *keys(model.DATA, model.NodeConfig, {}))
+    yield "All other keys are for the task, which finds them in `node.local`."
+    yield from ("", "## Keys of csv", "", "The task `csv` has these keys in `[task]`:")
+    means = constant("p2pfl.learn.table.task", "MEANS")
+    yield from table(("key", "meaning"), ((code(key), sentence(text)) for key, text in means.items()))
+    yield "The schema, in `[task]` or in the file that `schema` names:"
+    yield from fields_of("p2pfl.learn.table.schema", "Schema")
+    yield "How a node's file is written, in its `[data]` or for all in `[task]`:"
+    yield from fields_of("p2pfl.learn.table.layout", "Layout")
+
+
+def told_defaults(values: Mapping[str, Any]) -> dict[str, str]:
+    from p2pfl.config.writing import toml_value
+
+    return {key: code(toml_value(value)) for key, value in values.items()}
+
+
+def built_in_tasks() -> Iterator[str]:
+    """Each built-in task with its options and their defaults, from its source: two of them would import torch."""
+    from p2pfl.learn.load import BUILT_IN
+
+    for name, (module, attribute) in BUILT_IN.items():
+        if name == "csv":
+            yield f"- {code(name)}: a table and its target column; its keys are [below](#keys-of-csv)."
+            continue
+        found = definition(module, attribute)
+        options = task_options(found)
+        words = prose((ast.get_docstring(found) or "").replace("\n", " "))
+        listed = "; ".join(f"`{one}`" for one in options)
+        yield f"- {code(name)}{f' ({listed})' if listed else ''}: {words}"
+    yield ""
+
+
+def task_options(found: ast.FunctionDef | ast.ClassDef) -> list[str]:
+    """`key = default` of a task's keyword arguments, or of the fields of its class."""
+    if isinstance(found, ast.ClassDef):
+        return [
+            f"{one.target.id} = {literal(one.value)}"
+            for one in found.body
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        ]
+    pairs = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
+    return [f"{one.arg} = {literal(default)}" for one, default in pairs if one.arg != "base_dir"]
+
+
+def literal(node: ast.expr | None) -> str:
+    value = ast.literal_eval(node) if node is not None else None
+    return "not set" if value in (None, "") else json.dumps(value)
+
+
+# -- specs -------------------------------------------------------------------------------------------------------------
+
+
+def specs() -> Iterator[str]:
+    import p2pfl.methods
+    from p2pfl.aggregate import entry as rules
+    from p2pfl.aggregate import rules as _  # noqa: F401 - entries stand on the classes
+    from p2pfl.compress.catalog import listed
+    from p2pfl.config.learning_rate import SCHEDULES
+    from p2pfl.core.staleness import STALENESS
+    from sim.attacks import ATTACKS
+
+    yield from ("# Specs", "", f"{HOME} A spec is a name, and after a colon its parameters: `hampel:b=1,cut=2`.", "")
+    yield from (
+        "## Rules",
+        "",
+        "Values of `rule` in `[gossip]`: `p2pfl rules`. n counts a node's m neighbors and itself.",
+    )
+    yield from entries((*rules.RULES.values(), *rules.BEFORE.values()), cost="cost", bound="bound")
+    yield from ("## Compressors", "", "Values of `compressor` in `[gossip]`, joined by `+`: `p2pfl compressors`.")
+    rows = (
+        (code(one.shown), code(one.written or one.name), sentence(one.means), prose(source)) for one, source in listed()
+    )
+    yield from table(("example", "written", "meaning", "source"), rows)
+    yield from ("## Methods", "", "Values of `method` in `[training]`: `p2pfl methods`.")
+    yield from entries(p2pfl.methods.METHODS.values())
+    yield from (
+        "## Staleness",
+        "",
+        "Values of `staleness` in `[gossip]`: `p2pfl staleness`. Parameters go by their place.",
+    )
+    yield from entries(STALENESS.values(), by_place=True)
+    yield from ("## Schedules", "", "Values of `schedule` in `[training]`: how the learning rate changes.")
+    yield from entries(SCHEDULES.values())
+    yield from ("## Attacks", "", "For `--attack` of `p2pfl demo` and `p2pfl sim run`, and for world files.")
+    yield from entries(ATTACKS.values(), by_place=True, knows="a liar knows")
+    yield from topologies()
+
+
+def entries(found: Iterable[Any], *, by_place: bool = False, **more: str) -> Iterator[str]:
+    """The entries of catalogs, with further fields of theirs under these heads."""
+    rows = [
+        (
+            code(one.usage if by_place else one.shown),
+            sentence(getattr(one, "shows", one.means)),
+            prose(one.in_words) or "none",
+            *(prose(str(getattr(one, key))) for key in more),
+            prose(one.source),
+        )
+        for one in found
+    ]
+    return table(("spec", "meaning", "parameters", *more.values(), "source"), rows)
+
+
+def topologies() -> Iterator[str]:
+    from topologies.families import FAMILIES, GraphKind
+
+    yield from (
+        "## Topologies",
+        "",
+        "Values of `topology` in `[federation]`: `p2pfl topology list`. n counts the nodes.",
+        "",
+    )
+    for kind in GraphKind:
+        chosen = {name: one for name, one in FAMILIES.items() if one.kind is kind}
+        rows = [
+            (
+                code(name),
+                sentence(one.rule),
+                prose(one.degree),
+                prose(one.connectivity),
+                prose("; ".join(in_words(key, parameter) for key, parameter in one.parameters.items())) or "none",
+                prose(one.source),
+            )
+            for name, one in chosen.items()
+        ]
+        if rows:
+            yield from (f"### Topologies: {kind.name.lower().replace('_', ' ')}", "")
+            yield from table(("family", "meaning", "degree", "lambda_2", "parameters", "source"), rows)
+
+
+def in_words(key: str, parameter: Any) -> str:
+    default = "" if parameter.default is None else f"={shown(parameter.default)}"
+    return f"{key}{default} ({parameter.allowed}): {parameter.meaning}"
+
+
+def shown(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+# -- Python ------------------------------------------------------------------------------------------------------------
+
+BESIDE: Mapping[str, Mapping[str, str]] = {
+    "A task": {
+        "NodeContext": "p2pfl.learn.task",
+        "LearnerFactory": "p2pfl.learn.task",
+        "Metric": "p2pfl.learn.metrics",
+        "named": "p2pfl.learn.metrics",
+        "bootstrap": "p2pfl.learn.intervals",
+        "RoundStart": "p2pfl.learn.interface",
+        "Score": "p2pfl.learn.interface",
+    },
+    "A method": {
+        "Round": "p2pfl.methods.method",
+        "New": "p2pfl.methods.method",
+        "NodeVectors": "p2pfl.methods.method",
+        "TrainingKeys": "p2pfl.methods.method",
+    },
+    "A rule": {"Neighborhood": "p2pfl.aggregate.interface", "Mixture": "p2pfl.aggregate.interface"},
+    "A result": {"NodeReport": "p2pfl.reporting.report", "NodeResult": "p2pfl.reporting.status"},
+}
+"""Names beside `__all__` that a user's code gets or makes."""
+
+
+def python_api() -> Iterator[str]:
+    yield from ("# Python API", "", f"{HOME} A name that is not on it may change.", "")
+    for package in ("p2pfl", "sim"):
+        module = import_module(package)
+        yield from (f"## from {package} import", "")
+        for name in module.__all__:
+            yield from described(name, module._HOME[name], f"from {package} import {name}")  # noqa: SLF001 - its map
+    for title, names in BESIDE.items():
+        yield from (f"## {title}: names beside", "")
+        for name, home in names.items():
+            yield from described(name, home, f"from {home} import {name}")
+
+
+def described(name: str, home: str, how: str) -> Iterator[str]:
+    """A class or a function with its signature, its docstring, and what is public in it."""
+    found = definition(home, name)
+    yield from (f"### {name}", "")
+    start = next((one for one in functions(found) if one.name == "__init__"), None)
+    own = found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) else start
+    yield from fenced("\n\n".join(filter(None, (how, signature(own, name) if own else ""))), "python")
+    yield from paragraphs(ast.get_docstring(found) or "")
+    if isinstance(found, ast.ClassDef):
+        yield from attributes(found)
+        for one in functions(found):
+            if not one.name.startswith("_") and not is_plain(one):
+                yield from method(one, name)
+
+
+def fields_of(module: str, name: str) -> Iterator[str]:
+    """The table of a struct whose fields are keys of a file."""
+    rows = (
+        (code(key), type_in_words(kind), toml_default(module, default), sentence(text))
+        for key, kind, default, text in fields_in(definition(module, name))
+    )
+    return table(("key", "type", "default", "meaning"), rows)
+
+
+def type_in_words(kind: str) -> str:
+    """The type of a key by the annotation of its field: a mapping is a table, a choice of words is a text."""
+    known = {**TYPES, "Mapping": "table"}
+    return next((words for name, words in known.items() if re.match(rf"{name}\b", kind)), "text")
+
+
+def toml_default(module: str, default: str) -> str:
+    """A default as TOML has it; one that is a constant of its module is looked up there."""
+    if not default:
+        return "not set"
+    value = constant(module, default) if default.isidentifier() and default.isupper() else ast.literal_eval(default)
+    return "not set" if value in ("", (), {}) else code(json.dumps(value))
+
+
+def attributes(found: ast.ClassDef) -> Iterator[str]:
+    """The fields of a class, each with the text below it."""
+    for name, kind, default, text in fields_in(found):
+        field = f"{name}{': ' if kind else ''}{kind}{' = ' if default else ''}{default}"
+        yield f"- `{field}`" + (f": {prose(text)}" if text else "")
+    for one in functions(found):
+        if is_plain(one):
+            yield f"- `{one.name}: {ast.unparse(one.returns)}`" if one.returns else f"- `{one.name}`"
+    yield ""
+
+
+def fields_in(found: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
+    """Name, annotation, default and text of each public field; empty where there is none."""
+    for one, after in zip(found.body, [*found.body[1:], None], strict=True):
+        if isinstance(one, ast.AnnAssign | ast.Assign):
+            target = one.target if isinstance(one, ast.AnnAssign) else one.targets[0]
+            if isinstance(target, ast.Name) and not target.id.startswith("_"):
+                kind = ast.unparse(one.annotation) if isinstance(one, ast.AnnAssign) else ""
+                text = after.value.value if is_text(after) else ""
+                yield target.id, kind, default_of(one.value), text
+
+
+def default_of(value: ast.expr | None) -> str:
+    """A default as it is written; of `field(...)` what it makes, or nothing."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) in ("field", "msgspec.field"):
+        made = {one.arg: ast.unparse(one.value) for one in value.keywords}
+        return made.get("default") or {"dict": "{}", "list": "[]"}.get(made.get("default_factory", ""), "")
+    return "" if value is None else ast.unparse(value)
+
+
+def is_plain(one: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A property of which the class's own text says what it is."""
+    return "property" in map(ast.unparse, one.decorator_list) and not ast.get_docstring(one)
+
+
+def is_text(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def method(one: ast.FunctionDef | ast.AsyncFunctionDef, owner: str) -> Iterator[str]:
+    marks = {ast.unparse(mark) for mark in one.decorator_list}
+    text = ast.get_docstring(one) or ""
+    yield from (f"#### {owner}.{one.name}", "")
+    if "property" in marks:
+        kind = f": {ast.unparse(one.returns)}" if one.returns else ""
+        yield from fenced(f"{one.name}{kind}  # property", "python")
+    else:
+        yield from fenced(signature(one, f"{owner}.{one.name}" if "classmethod" in marks else one.name), "python")
+    yield from paragraphs(text)
+
+
+def signature(one: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> str:
+    """As it is written, without `self`; broken at its arguments where it is long."""
+    arguments = re.sub(r"^(self|cls)(, )?", "", ast.unparse(one.args))
+    ends = f" -> {ast.unparse(one.returns)}" if one.returns and one.name != "__init__" else ""
+    begin = "async " if isinstance(one, ast.AsyncFunctionDef) else ""
+    line = f"{begin}{name}({arguments}){ends}"
+    if len(line) <= WIDTH:
+        return line
+    parts = split_arguments(one)
+    return "\n".join([f"{begin}{name}(", *(f"    {part}," for part in parts), f"){ends}"])
+
+
+def split_arguments(one: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """Each argument with its annotation and default."""
+    given = one.args
+    places = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(places) - len(given.defaults)) + list(given.defaults)
+    parts = [argument(*pair) for pair in zip(places, defaults, strict=True) if pair[0].arg not in ("self", "cls")]
+    if given.vararg:
+        parts.append("*" + argument(given.vararg, None))
+    elif given.kwonlyargs:
+        parts.append("*")
+    parts += [argument(*pair) for pair in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    return parts + (["**" + argument(given.kwarg, None)] if given.kwarg else [])
+
+
+def argument(one: ast.arg, default: ast.expr | None) -> str:
+    return f"{ast.unparse(one)}{'' if default is None else f' = {ast.unparse(default)}'}"
+
+
+def functions(found: Any) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [one for one in getattr(found, "body", []) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    """The syntax tree of a module, which is read and not imported. Raises LookupError: there is none."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise LookupError(f"no module {module}")
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def constant(module: str, name: str) -> Any:
+    """The value of a constant that is written out. Raises LookupError: there is none."""
+    for one in tree_of(module).body:
+        targets = [one.target] if isinstance(one, ast.AnnAssign) else one.targets if isinstance(one, ast.Assign) else []
+        if isinstance(one, ast.AnnAssign | ast.Assign) and one.value and name in map(ast.unparse, targets):
+            return ast.literal_eval(one.value)
+    raise LookupError(f"{module} has no {name}")
+
+
+def definition(module: str, name: str) -> Any:
+    """The syntax tree of a class or a function. Raises LookupError: there is none."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = next((one for one in tree_of(module).body if isinstance(one, kinds) and one.name == name), None)
+    if found is None:
+        raise LookupError(f"{module} has no {name}")
+    return found
+
+
+# -- metrics and alarms ------------------------------------------------------------------------------------------------
+
+
+def full_status() -> dict[str, Any]:
+    """A status in which every metric has a sample."""
+    from p2pfl.core.standing import Fault
+    from p2pfl.features.status.prometheus import OF_NEIGHBOR, OF_NODE
+
+    status: dict[str, Any] = dict.fromkeys(("node", "federation", "rule", "software", "phase"), "...")
+    for metric in OF_NODE:
+        outer, _, inner = metric.key.partition(".")
+        status[outer] = {**status.get(outer, {}), inner: 1} if inner else 1
+    neighbor: dict[str, Any] = dict.fromkeys((metric.key for metric in OF_NEIGHBOR), 1)
+    neighbor |= {"name": "...", "faults": {next(iter(Fault)).value: 1}}
+    return status | {"metrics": {"...": 1}, "alarms": {"...": 1}, "standing_alarms": ["..."], "neighbors": [neighbor]}
+
+
+def prometheus() -> Iterator[str]:
+    from p2pfl.features.status.prometheus import exposition
+
+    lines = exposition(full_status()).splitlines()
+    texts = dict(line.removeprefix("# HELP ").split(" ", 1) for line in lines if line.startswith("# HELP "))
+    kinds = dict(line.removeprefix("# TYPE ").split(" ", 1) for line in lines if line.startswith("# TYPE "))
+    samples = {re.split(r"[{ ]", line)[0]: re.findall(r'(\w+)="', line) for line in lines if not line.startswith("#")}
+    yield from ("# Prometheus metrics", "", f"{HOME} `GET /metrics` of a node's status page has these lines.")
+    yield "A metric that a node cannot tell has no line."
+    rows = ((code(name), kinds[name], ", ".join(samples[name]) or "none", prose(texts[name])) for name in texts)
+    yield from table(("name", "type", "labels", "meaning"), rows)
+
+
+def alarms() -> Iterator[str]:
+    from p2pfl.features import FEATURES
+    from p2pfl.node.plug_ins import alarm_texts
+    from p2pfl.reporting.alarms import LASTS_S, NEWS
+
+    lasts = f"{LASTS_S / 60:g} minutes without another one."
+    yield from (
+        "# Alarms",
+        "",
+        f"{HOME} An alarm is something that a person should know. The node carries on by itself,",
+    )
+    yield from ("unless its alarm says otherwise. An alarm stands until what ends it has happened.", "")
+    for kind, one in alarm_texts(FEATURES).items():
+        ends = NEWS[one.ended_by] if one.ended_by else lasts
+        facts = {"means": one.means, "the node": one.does, "to do": one.advice, "ends": ends}
+        yield f"## {kind}"
+        yield from ("", *(f"- **{key}**: {prose(text)}" for key, text in facts.items()), "")
+    yield from ("## News that is no alarm",)
+    yield from table(("kind", "meaning"), ((code(kind), prose(text)) for kind, text in NEWS.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

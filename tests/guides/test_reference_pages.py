@@ -1,0 +1,218 @@
+"""The reference has every command, key, spec, alarm, metric and public name, and says something of each."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import p2pfl
+import p2pfl.aggregate
+import sim
+from p2pfl.aggregate.entry import BEFORE, RULES
+from p2pfl.cli.main import cli
+from p2pfl.compress.catalog import listed
+from p2pfl.config import model
+from p2pfl.config.learning_rate import SCHEDULES
+from p2pfl.config.privacy import PRIVACY
+from p2pfl.core.staleness import STALENESS
+from p2pfl.features import FEATURES
+from p2pfl.features.status import prometheus
+from p2pfl.learn.load import BUILT_IN
+from p2pfl.learn.table import layout, schema
+from p2pfl.methods import METHODS
+from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.reporting.alarms import NEWS
+from sim.attacks import ATTACKS
+from topologies.families import FAMILIES
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
+NAMES = ["alarms.md", "commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
+CELL = re.compile(r"(?<!\\)\|")
+KINDS = {
+    "[federation]": model.FEDERATION,
+    "[task]": model.TASK,
+    "[training]": model.TRAINING,
+    "[gossip]": model.GOSSIP,
+    "[privacy]": PRIVACY,
+    "[network]": model.OWN_NETWORK,
+    "[[edge]]": model.EDGE,
+    "[[node]]": model.MEMBER,
+    "[node]": model.NODE,
+    "[data]": model.DATA,
+}
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("reference_pages", SCRIPT)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def pages(script):
+    return script.pages()
+
+
+def sections(text):
+    """The text below each heading; where one comes twice, below the last of them."""
+    parts = re.split(r"(?m)^#+ (.*)$", text)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def rows(text):
+    """The cells of each row of each table, by the heads of the columns."""
+    head = None
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            head = None
+            continue
+        cells = [cell.strip() for cell in CELL.split(line)[1:-1]]
+        if head is None:
+            head = cells
+        elif not set("".join(cells)) <= {"-"}:
+            yield dict(zip(head, cells, strict=True))
+
+
+def below(command, path):
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            if found and not found.hidden:
+                yield from below(found, f"{path} {name}")
+
+
+def test_every_command_is_there_with_its_options_and_its_first_example(pages):
+    found = sections(pages["commands.md"])
+    for path, command in below(cli, "p2pfl"):
+        assert f"\n{path} [" in found[path] or f"\n{path}\n" in found[path]
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert option.opts[-1] in found[path], (path, option.opts)
+        for line in re.findall(r"(?m)^  (p2pfl .*)$", command.epilog or ""):
+            assert line in found[path]
+
+
+@pytest.mark.parametrize("table", KINDS)
+def test_every_key_is_there(pages, table):
+    found = sections(pages["settings.md"])[table]
+    assert [row["key"].strip("`") for row in rows(found)] == list(KINDS[table])
+
+
+def test_a_default_and_a_bound_are_those_of_the_program(pages):
+    found = {row["key"]: row for row in rows(sections(pages["settings.md"])["[training]"])}
+    assert found["`closing_rounds`"]["default"] == f"`{model.TrainingConfig().closing_rounds}`"
+    assert found["`closing_rounds`"]["allowed"] == model.TRAINING["closing_rounds"].allowed
+    assert found["`keep_optimizer`"]["type"] == "true or false"
+
+
+def test_every_built_in_task_and_every_key_of_a_table_is_there(pages):
+    text = pages["settings.md"]
+    assert [name for name in BUILT_IN if f"- `{name}`" not in text] == []
+    keys = {row["key"].strip("`") for row in rows(sections(text)["Keys of csv"])}
+    from p2pfl.learn.table import task  # noqa: PLC0415 - imports torch
+
+    assert keys == {*task.KEYS, *schema.KEYS, *layout.KEYS}
+    assert set(task.MEANS) == set(task.TYPES)
+
+
+def test_every_spec_is_there(pages):
+    found = sections(pages["specs.md"])
+    for title, catalogs in (
+        ("Rules", (RULES, BEFORE)),
+        ("Methods", (METHODS,)),
+        ("Staleness", (STALENESS,)),
+        ("Schedules", (SCHEDULES,)),
+        ("Attacks", (ATTACKS,)),
+    ):
+        names = [name for catalog in catalogs for name in catalog]
+        specs = [row["spec"].strip("`") for row in rows(found[title])]
+        assert [
+            re.match(re.escape(name) + r"(?![\w-])", spec) is None for name, spec in zip(names, specs, strict=True)
+        ] == [False] * len(names)
+    written = [row["written"].strip("`") for row in rows(found["Compressors"])]
+    assert written == [entry.written or entry.name for entry, _ in listed()]
+
+
+def test_every_parameter_of_a_spec_is_there(pages):
+    text = pages["specs.md"]
+    for catalog in (RULES, BEFORE, METHODS, STALENESS, SCHEDULES, ATTACKS):
+        for entry in catalog.values():
+            assert [one.name for one in entry.parameters if one.means not in text] == []
+
+
+def test_every_graph_is_there(pages):
+    assert {row["family"].strip("`") for row in rows(pages["specs.md"]) if "family" in row} == set(FAMILIES)
+
+
+def test_every_alarm_is_there_with_its_four_lines(pages):
+    found = sections(pages["alarms.md"])
+    for kind, one in alarm_texts(FEATURES).items():
+        lines = re.findall(r"(?m)^- \*\*(.*)\*\*: (.+)$", found[kind])
+        assert [name for name, _ in lines] == ["means", "the node", "to do", "ends"]
+        assert dict(lines)["ends"] == (NEWS[one.ended_by] if one.ended_by else "10 minutes without another one.")
+
+
+def test_every_metric_is_there(pages):
+    names = {row["name"].strip("`") for row in rows(pages["prometheus.md"])}
+    source = Path(prometheus.__file__).read_text(encoding="utf-8")
+    told = re.findall(r'(?:MetricLine|_lines)\(\s*"(\w+)"', source)
+    assert names == {f"p2pfl_{name}" for name in told}
+
+
+def test_every_public_name_is_there_and_every_method_says_what_it_does(pages):
+    found = sections(pages["python-api.md"])
+    assert [name for name in (*p2pfl.__all__, *sim.__all__) if name not in found] == []
+    silent = [title for title, text in found.items() if not re.sub(r"(?s)```.*?```", "", text).strip()]
+    assert [title for title in silent if not title.endswith(("import", "names beside"))] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_meaning_is_empty(pages, name):
+    for row in rows(pages[name]):
+        assert row["meaning"] not in ("", "-", "."), row
+        assert "{" not in row["meaning"].replace("{ ill", ""), row
+        assert [key for key, cell in row.items() if not cell] == []
+
+
+def test_two_runs_write_the_same_and_neither_imports_torch(tmp_path):
+    code = (
+        "import runpy, sys; sys.argv = sys.argv[1:]\n"
+        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules, 'matplotlib' in sys.modules)"
+    )
+    for place, columns in (("a", "60"), ("b", "200")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(SCRIPT), str(tmp_path / place)],
+            env={**os.environ, "PYTHONHASHSEED": columns, "COLUMNS": columns},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=100,
+        )
+        assert done.stdout == "0 False False\n"
+    first, second = ({path.name: path.read_bytes() for path in (tmp_path / one).iterdir()} for one in "ab")
+    assert sorted(first) == NAMES
+    assert first == second
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["a", "b"]])
+def test_without_one_folder_it_says_how_it_is_called(script, capsys, arguments):
+    assert script.main(arguments) == 2
+    assert capsys.readouterr().err == "usage: python docs/reference_pages.py OUT\n"
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(script, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert script.main([str(tmp_path / "file")]) == 2
+    assert re.fullmatch(r"error: .*file: cannot be written: File exists\n", capsys.readouterr().err)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p2pfl.console.groups import Command
+from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.privacy.feature:PrivacyFeature"
 FINDINGS = "p2pfl.features.privacy.findings:PrivacyFindings"
 COMMANDS: Mapping[str, Command] = {
     "privacy": Command(
-        "Begin the privacy budgets of nodes, and show what is spent of them.",
+        "Permit privacy budgets to start, and show what is spent.",
         "p2pfl.features.privacy.privacy_command:privacy",
-        after="score",
+        Group.RUN,
+        after="key",
     ),
 }

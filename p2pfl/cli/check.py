@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from p2pfl.cli.check_brief import WORDS, print_brief, print_words, verdict
 from p2pfl.cli.check_folders import findings_of, look_into_folders
 from p2pfl.console.output import MOST_MISTAKES, Form, format_option, show_mistakes, write_facts, write_json, write_rows
 
@@ -21,20 +22,23 @@ if TYPE_CHECKING:
     from p2pfl.node.findings import Findings, Inspected
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl check ward-7\n  p2pfl check ward-7/federation.toml --format json")
+@click.command(
+    epilog="\b\nExamples:\n  p2pfl check ward-7\n  p2pfl check ward-7 --all\n  p2pfl check ward-7 --format json"
+)
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
+@click.option("--all", "in_full", is_flag=True, help="Also show each member, the graph, rule, traffic and privacy.")
 @click.option(
     "--byzantine",
     type=click.IntRange(min=0),
     help="Warn if graph or rule do not tolerate this many malicious neighbors of a node.  [default: those of the rule]",
 )
 @format_option("table", "json")
-def check(federation: Path, byzantine: int | None, form: Form) -> int:
-    """Show what a federation would do, and every mistake in it.
+def check(federation: Path, byzantine: int | None, form: Form, *, in_full: bool) -> int:
+    """Find every mistake in a federation, and say what a run would cost.
 
     FEDERATION is a federation file, or the folder of its federation.toml. Nodes whose folders are next to the file are
-    checked too: their settings, key and data. Exits with 2 if there is a mistake, with 3 if the only one is a
-    graph that is not connected.
+    checked too: their settings, key and data. No node is started; one training step is timed. Exits with 2 if there
+    is a mistake, with 3 if the only one is a graph that is not connected.
     """
     from p2pfl.cli.main import exit_code  # noqa: PLC0415 - the commands are imported by it
     from p2pfl.config.charter import compacted  # noqa: PLC0415 - `--help` stays instant
@@ -45,13 +49,17 @@ def check(federation: Path, byzantine: int | None, form: Form) -> int:
     report: dict[str, Any] = {}
     warnings: list[str] = []
     said: list[Findings] = []
+    inspected: Inspected | None = None
     if described is not None:
-        found = Inspected(compacted(described), mistakes, warnings)
-        said = findings_of(found)
-        report = _survey(found, said, byzantine)
+        inspected = Inspected(compacted(described), mistakes, warnings)
+        said = findings_of(inspected)
+        report = _survey(inspected, said, byzantine)
     report |= {"warnings": warnings, "mistakes": [_as_row(mistake) for mistake in mistakes[:MOST_MISTAKES]]}
     report["mistakes_in_all"] = len(mistakes)
-    write_json(report) if form == "json" else _print(report, said)
+    if form == "json":
+        write_json(report)
+    else:
+        _print(report, inspected, said if in_full else None)
     show_mistakes(mistakes)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
@@ -282,30 +290,42 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
     return {key: getattr(mistake, key) for key in ("file", "key", "message", "value", "allowed")}
 
 
-def _print(report: dict[str, Any], said: Sequence[Findings]) -> None:
+def _print(report: dict[str, Any], inspected: Inspected | None, said: Sequence[Findings] | None) -> None:
+    """Print what a person must know; with the findings that were `said` of it, the rest too."""
+    click.echo(verdict(report["mistakes_in_all"], len(report["warnings"])))
+    if inspected is None:
+        return
+    print_brief(report, inspected.federation, inspected)
+    if said is None:
+        click.echo("more: p2pfl check --all")
+        return
+    _print_in_full(report, said)
+
+
+def _print_in_full(report: dict[str, Any], said: Sequence[Findings]) -> None:
     from p2pfl.cli.compressors import print_traffic  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import print_rule  # noqa: PLC0415 - as above
 
-    if "members" in report:
-        write_facts({key: value for key, value in report["federation"].items() if key != "id"})
-        targets = report["targets"] or {"nodes": {}}
-        apart = {} if report["targets"] is None else {"targets apart": targets["nodes"].get}
-        rows = [row | {head: of(row["name"]) for head, of in apart.items()} for row in report["members"]]
-        write_rows(rows, "table")
-        if report["targets"] is not None:
-            write_facts({"targets apart": targets["in_words"]})
-        write_facts(readable(report["graph"]))
-        if report["rule"]:
-            print_rule(report["rule"])
-        if report["traffic"]:
-            print_traffic(report["traffic"])
-        for one in said:
-            if report.get(one.part):
-                one.show(report[one.part])
-    for warning in report["warnings"]:
-        click.echo(f"\nwarning: {warning}")
-    count = report["mistakes_in_all"]
-    click.echo(f"\n{count or 'no'} mistake{'s' * (count != 1)}")
+    click.echo()
+    write_facts({key: value for key, value in report["federation"].items() if key != "id"})
+    targets = report["targets"] or {"nodes": {}}
+    apart = {} if report["targets"] is None else {"targets apart": targets["nodes"].get}
+    rows = [row | {head: of(row["name"]) for head, of in apart.items()} for row in report["members"]]
+    write_rows(rows, "table")
+    if report["targets"] is not None:
+        write_facts({"targets apart": targets["in_words"]})
+    facts = readable(report["graph"])
+    write_facts(facts)
+    if report["rule"]:
+        print_rule(report["rule"])
+    if report["traffic"]:
+        print_traffic(report["traffic"])
+    for one in said:
+        if report.get(one.part):
+            one.show(report[one.part])
+    compressed = {"delta", "gamma"} if report["traffic"] else set[str]()
+    shown = {key for row in (facts, *rows) for key, value in row.items() if value is not None}
+    print_words((shown | compressed) & WORDS.keys())
 
 
 KEYS = (

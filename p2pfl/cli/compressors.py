@@ -19,7 +19,7 @@ MOST_PARAMETERS = 10**12
 
 
 @click.command(
-    epilog="\b\nExample:\n  p2pfl compressors\n  p2pfl compressors top-k:0.02+q4 rotate+sign --parameters 25000000"
+    epilog="\b\nExamples:\n  p2pfl compressors\n  p2pfl compressors top-k:0.02+q4 rotate+sign --parameters 25000000"
 )
 @click.argument("specs", metavar="[SPEC]...", nargs=-1)
 @click.option(

@@ -60,10 +60,10 @@ Examples:
     type=click.Path(path_type=Path),
     default=Path("p2pfl-demo"),
     show_default=True,
-    help="Folder for the federation; an older demo there is replaced.",
+    help="Folder for the federation; replaces an older demo.",
 )
 @click.option(
-    "--report", type=click.Path(path_type=Path), help="The file to write; by default report.json in DIR; - is stdout."
+    "--report", type=click.Path(path_type=Path), help="The report's file; by default report.json in DIR; - is stdout."
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy and consensus distance over time.")
 @click.option("--references", is_flag=True, help=REFERENCES)
@@ -92,10 +92,10 @@ def demo(
     log: tuple[str, ...],
     form: Form,
 ) -> int:
-    """Several nodes on this machine learn handwritten digits, without a server; a report at the end.
+    """Watch several nodes on this machine learn handwritten digits, without a server.
 
-    Every node is a separate process with a few of the ten digits (UCI's 1,797 real images, which come with p2pfl),
-    and talks only to its neighbors in the graph. After Ctrl-C, `p2pfl launch DIR` continues the run.
+    Each node is a process with images of a few of the ten digits, which come with p2pfl, and talks only to its
+    neighbors in the graph. A report follows at the end. After Ctrl-C, `p2pfl launch DIR` continues the run.
     """
     from p2pfl.reporting.logs import check_logs  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above

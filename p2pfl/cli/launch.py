@@ -42,7 +42,7 @@ MOST_ALONE = 0.1
 """The share of its rounds that a node may train without a neighbor in a run that counts as done."""
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --plot run1.png")
+@click.command(epilog="\b\nExamples:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --plot run1.png")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option(
     "--report",

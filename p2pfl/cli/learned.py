@@ -28,12 +28,12 @@ FINETUNE = click.option(
     "--finetune",
     type=click.IntRange(1),
     metavar="EPOCHS",
-    help="First train on the node's own data so often; only what it keeps to itself, if it does.",
+    help="First train so many epochs on the node's data; only its personal parameters, if it has any.",
 )
 
 
 @click.command(
-    epilog="\b\nExample:\n  p2pfl evaluate ward-7/node0\n  p2pfl evaluate model.safetensors --federation ward-7"
+    epilog="\b\nExamples:\n  p2pfl evaluate ward-7/node0\n  p2pfl evaluate model.safetensors --federation ward-7"
 )
 @click.argument("snapshot", metavar="SNAPSHOT", type=click.Path(path_type=Path))
 @click.option("--federation", type=click.Path(path_type=Path), help="Its file; by default looked for above SNAPSHOT.")
@@ -91,9 +91,9 @@ def export(
     """Write the model that a node has learned as a plain file.
 
     SNAPSHOT is a node's folder, or the federation's with --node, or a state folder; the node may be running. The file
-    is readable by you alone (mode 600): a model tells of the data it learned from. Your own module reads it:
-    module.load_state_dict(safetensors.torch.load_file("model.safetensors")). Of a csv task it says how raw rows become
-    inputs, which `p2pfl predict` goes by, and a readable copy of that is written beside it, as OUTPUT.schema.json.
+    is readable by you alone (mode 600): a model reveals something of its data. Your own module reads it:
+    module.load_state_dict(safetensors.torch.load_file("model.safetensors")). For a csv task the file also holds how
+    raw rows become inputs, for `p2pfl predict`; OUTPUT.schema.json, beside it, is a readable copy of that.
     """
     from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
     from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant

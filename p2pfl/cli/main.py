@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import click
 
-from p2pfl.console.groups import Command, Named
+from p2pfl.console.groups import Command, Group, Named
 from p2pfl.console.output import show_mistakes
 from p2pfl.errors import P2PFLError, UserError
 from p2pfl.features import commands
@@ -28,27 +28,32 @@ ENTRY_POINTS = "p2pfl.commands"
 
 COMMANDS: Mapping[str, Command] = {
     "demo": Command(
-        "Several nodes on this machine learn handwritten digits; a report at the end.", "p2pfl.cli.demo:demo"
+        "Watch several nodes on this machine learn handwritten digits.", "p2pfl.cli.demo:demo", Group.START
     ),
-    "new": Command("Create an example federation to edit.", "p2pfl.cli.new:new"),
-    "key": Command("Create a node's identity, or show it.", "p2pfl.cli.new:key"),
-    "check": Command("Show what a federation would do, and every mistake in it.", "p2pfl.cli.check:check"),
-    "compressors": Command("List compressors, and what they cost.", "p2pfl.cli.compressors:compressors"),
-    "methods": Command("List learning methods.", "p2pfl.cli.methods:methods"),
-    "rules": Command(
-        "List the rules for mixing with neighbors, some of which may be malicious.", "p2pfl.cli.rules:rules"
+    "new": Command("Create an example federation to edit.", "p2pfl.cli.new:new", Group.START),
+    "check": Command("Find the mistakes in a federation, and what it costs.", "p2pfl.cli.check:check", Group.START),
+    "launch": Command("Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch", Group.START),
+    "completion": Command(
+        "Print a script that completes commands in your shell.", "p2pfl.cli.completion:completion", Group.START
     ),
-    "staleness": Command("List how much an exchange counts by how late it is.", "p2pfl.cli.staleness:staleness"),
-    "run": Command("Run one node until its rounds are done; a second start resumes.", "p2pfl.cli.run:run"),
-    "launch": Command("Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch"),
-    "evaluate": Command("Test the model that a node has learned.", "p2pfl.cli.learned:evaluate"),
-    "export": Command("Write the model that a node has learned as a plain file.", "p2pfl.cli.learned:export"),
+    "run": Command("Run one node; a second start resumes.", "p2pfl.cli.run:run", Group.RUN),
+    "key": Command("Create a node's key, or show its public half.", "p2pfl.cli.new:key", Group.RUN),
+    "evaluate": Command("Test the model that a node has learned.", "p2pfl.cli.learned:evaluate", Group.USE),
+    "export": Command("Write that model to a plain file.", "p2pfl.cli.learned:export", Group.USE),
+    "rules": Command("List rules for mixing with neighbors that may lie.", "p2pfl.cli.rules:rules", Group.STUDY),
+    "methods": Command("List learning methods.", "p2pfl.cli.methods:methods", Group.STUDY),
+    "compressors": Command(
+        "List compressors, and the size of a message.", "p2pfl.cli.compressors:compressors", Group.STUDY
+    ),
+    "staleness": Command("List how much a late exchange counts.", "p2pfl.cli.staleness:staleness", Group.STUDY),
 }
 JOINED: Mapping[str, str] = {
-    "audit": "Attack an own federation as its neighbors could, without and with privacy.",
-    "sim": "Simulate a federation of up to thousands of nodes, with losses, crashes and attacks.",
-    "topology": "List, compare and design graphs: how fast they mix, and which one to use.",
+    "sim": "Simulate thousands of nodes, with losses, crashes and attacks.",
+    "topology": "Compare and design graphs: which one to use.",
+    "audit": "Attack your federation as its neighbors could.",
 }
+"""Commands of packages that this one does not import; all of them are listed first under `Group.STUDY`."""
+
 EXTRAS: Mapping[str, str] = {
     "torch": "torch",
     "matplotlib": "plot",
@@ -64,36 +69,48 @@ EXTRAS: Mapping[str, str] = {
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Error numbers of a disk that accepts no more data, which is neither a mistake nor a bug."""
 
-EXAMPLES = """\b
-Examples:
-  p2pfl demo                           watch it learn, on this machine
-  p2pfl new ward-7                     create a federation to edit
-  p2pfl check ward-7                   show what it would do, and what is wrong with it
-  p2pfl run ward-7 --node node0        run one node, as each device does
-"""
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+EPILOG = "`p2pfl COMMAND --help` has options and examples. Also: `p2pfl --version`."
 
 
 @cache
 def own_commands() -> dict[str, Command]:
-    """Of this package and of features, in the order of the listing."""
-    found, waiting = list(COMMANDS.items()), commands()
+    """Return the commands of this package and of its features, in the order of the listing."""
+    listed, waiting = list(COMMANDS.items()), commands()
     while waiting:
-        names = [name for name, _ in found]
-        name = next((name for name, one in waiting.items() if one.after in names), next(iter(waiting)))
-        one = waiting.pop(name)
-        found.insert(names.index(one.after) + 1 if one.after in names else len(names), (name, one))
-    return dict(found)
+        names = [name for name, _ in listed]
+        name = next((name for name, command in waiting.items() if command.after in names), next(iter(waiting)))
+        command = waiting.pop(name)
+        listed.insert(names.index(command.after) + 1 if command.after in names else len(names), (name, command))
+    return dict(listed)
 
 
 class MainCommands(Named):
     """The subcommands of this package, of features and of other packages."""
 
     def lines(self) -> dict[str, str]:
-        own = {name: command.line for name, command in own_commands().items()}
-        return own | {name: JOINED.get(name, "") for name in sorted(_joined().keys() - own.keys())}
+        return {name: line for listed in self.groups().values() for name, line in listed.items()}
+
+    def groups(self) -> dict[Group, dict[str, str]]:
+        """Return each group with its commands and their lines."""
+        groups: dict[Group, dict[str, str]] = {group: {} for group in Group}
+        joined = [name for name in (*JOINED, *sorted(_joined().keys() - JOINED.keys())) if name in _joined()]
+        groups[Group.STUDY] |= {name: JOINED.get(name, "") for name in joined}
+        for name, command in own_commands().items():
+            groups[command.group][name] = command.line
+        return groups
 
     def find(self, name: str) -> Any:
         return (own_commands().get(name) or _joined()[name]).load()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """List the commands by group, without blank lines, so that all fit a screen. `EPILOG` names the options."""
+        width = max(map(len, self.lines())) + 2
+        formatter.write_paragraph()
+        for group, listed in self.groups().items():
+            formatter.write(f"{group}:\n" if listed else "")
+            for name, line in listed.items():
+                formatter.write(f"  {name:{width}}{line}".rstrip() + "\n")
 
 
 def software_version() -> str:
@@ -108,18 +125,18 @@ def _joined() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
-def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's
-    if wanted:
+def _show_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001 - click's
+    if asked:
         click.echo(software_version())
         ctx.exit()
 
 
-@click.group(cls=MainCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=MainCommands, epilog=EPILOG, options_metavar="", context_settings=SETTINGS)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
 def cli() -> None:
-    """Devices learn one model together, without a server and without sharing their data."""
+    """Devices learn one model together, without a server. No data leave a device."""
 
 
 def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli, name: str = "p2pfl") -> NoReturn:

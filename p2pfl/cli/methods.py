@@ -9,7 +9,7 @@ import click
 from p2pfl.console.output import Form, format_option, write_facts, write_json, write_rows
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl methods\n  p2pfl methods prox:mu=0.1 prox.py:prox,mu=0.1 --format json")
+@click.command(epilog="\b\nExamples:\n  p2pfl methods\n  p2pfl methods prox:mu=0.1 prox.py:prox,mu=0.1 --format json")
 @click.argument("specs", metavar="[SPEC]...", nargs=-1)
 @format_option("table", "json", "csv")
 def methods(*, specs: tuple[str, ...], form: Form) -> None:

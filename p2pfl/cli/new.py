@@ -44,7 +44,7 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
 
 
 def with_brought(command: click.Command) -> click.Command:
-    """With the options that features bring."""
+    """Add the options that features bring."""
     for one in brought("NEW"):
         place = [known.name for known in command.params].index(one.after) + 1
         command.params[place:place] = one.parameters
@@ -53,23 +53,28 @@ def with_brought(command: click.Command) -> click.Command:
 
 @with_brought
 @click.command(
-    epilog="\b\nExample:\n  p2pfl new ward-7 --nodes 5 --topology ring\n"
-    "  p2pfl new ward-7 --nodes pi1,pi2,pi3 --admin\n"
+    epilog="\b\nExamples:\n  p2pfl new ward-7\n  p2pfl new ward-7 --nodes pi1,pi2,pi3 --admin\n"
     "  p2pfl new hospitals --task csv a.csv b.csv c.csv --target outcome"
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--nodes", type=NamesOrCount(), help="How many, or their names: pi1,pi2.  [default: 3; one per TABLE]")
-@click.option("--topology", help="A topology spec, or a graph file to copy.  [default: ring; with --admin keyed-rings]")
+@click.option("--topology", help="A topology spec, or a graph file.  [default: ring; with --admin keyed-rings]")
 @click.option(
     "--task",
     type=click.Choice(["own", "digits", "csv"]),
     default="own",
     show_default=True,
-    help="own: a task.py to change, which learns digits until you do. digits: the built-in task, without a file. "
-    "csv: the tables that are named, one for each node.",
+    help="own: a task.py for you to edit, which learns digits at first. digits: the built-in task. "
+    "csv: your TABLEs, one for each node.",
 )
 @click.option("--rule", default="mean", show_default=True, help="Rule for mixing neighbors: see `p2pfl rules`.")
-@click.option("--base-port", type=click.IntRange(1, LAST_PORT), default=8470, show_default=True, help="Of node0.")
+@click.option(
+    "--base-port",
+    type=click.IntRange(1, LAST_PORT),
+    default=8470,
+    show_default=True,
+    help="Port of node0; the next ones are those of the others.",
+)
 @click.option("--name", help="The federation's name; by default that of DIR.")
 def new(
     *,

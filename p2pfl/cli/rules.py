@@ -43,11 +43,11 @@ TRIED_AT_MOST = 10**7
 MEASURED = "how well honest nodes learn beside malicious ones: docs/how-to/liars.md"
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl rules\n  p2pfl rules trimmed-mean:b=2 nnm+median:b=1 --format json")
+@click.command(epilog="\b\nExamples:\n  p2pfl rules\n  p2pfl rules trimmed-mean:b=2 nnm+median:b=1 --format json")
 @click.argument("specs", metavar="[SPEC]...", nargs=-1)
 @format_option("table", "json", "csv")
 def rules(*, specs: tuple[str, ...], form: Form) -> None:
-    """List the rules for mixing with neighbors, some of which may be malicious.
+    """List the rules for mixing with neighbors, of whom some may be malicious.
 
     SPEC is a value of `rule` in federation.toml; without it all are shown, with b=1. m neighbors are present, n = m + 1
     models with the node's own, and b neighbors may be malicious. With fewer than "neighbors needed" a node does not

@@ -32,7 +32,9 @@ LAST_LINES_S = 2.0
 LAST_PHASES = ("finished", "stopped")
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl run ward-7 --node node0\n  p2pfl run ward-7/federation.toml --node pi1 -v")
+@click.command(
+    epilog="\b\nExamples:\n  p2pfl run ward-7 --node node0\n  p2pfl run ward-7/federation.toml --node pi1 -v"
+)
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option("--node", "name", required=True, metavar="NAME", help="The member of the federation to run.")
 @click.option(
@@ -54,7 +56,7 @@ def run(
 ) -> None:
     """Run one node of a federation until its rounds are done. This is what each device runs.
 
-    Started again after a stop, a crash or a power cut, it resumes after its last durable round. Progress goes to
+    After a stop, a crash or a power cut, the same command resumes after the last round on disk. Progress goes to
     stdout (one line each, JSON with --format json), the log to stderr. Ctrl-C or SIGTERM ends it cleanly and keeps a
     snapshot. While the disk is full it waits; a second signal gives up what was learned since. Without a neighbor it
     waits and does not train. Exits with 0 when all is done, with 130 if it was stopped before, and with 1 if a full

@@ -12,15 +12,15 @@ TURNS = (0, 1, 4, 16, 64)
 """Turns late for which a weight is shown."""
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl staleness\n  p2pfl staleness hinge-polynomial:4,0.5 hinge:0.5,8")
+@click.command(epilog="\b\nExamples:\n  p2pfl staleness\n  p2pfl staleness hinge-polynomial:4,0.5 hinge:0.5,8")
 @click.argument("specs", metavar="[SPEC]...", nargs=-1)
 @format_option("table", "json", "csv")
 def staleness(*, specs: tuple[str, ...], form: Form) -> None:
-    """List how much an exchange counts by how late it is.
+    """List how much a late exchange counts.
 
-    SPEC is a value of `staleness` in federation.toml, of which weights are shown; without it all functions are
-    explained. An exchange is tau turns late where the neighbor last knew this node's model of so many rounds ago in
-    which their edge had its turn. Beyond 64 nothing counts but with `none`.
+    SPEC is a value of `staleness` in federation.toml: its weights are shown. Without SPEC all functions are explained.
+    An exchange is tau turns late if the neighbor last had this node's model tau turns of their edge ago. Beyond 64
+    turns it counts only with `none`.
     """
     write_rows([_weights(spec) for spec in specs] or _all(), form)
 

@@ -5,10 +5,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+
+class Group(StrEnum):
+    """The headings of `p2pfl --help`, in their order."""
+
+    START = "Start here"
+    RUN = "Run"
+    MEMBERS = "Members"
+    LOOK = "Look"
+    USE = "Use what was learned"
+    STUDY = "Study"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +30,9 @@ class Command:
 
     line: str
     place: str
+    group: Group
     after: str = ""
-    """The command behind which it is listed; by default it comes last."""
+    """The command behind which it is listed; by default it comes last in its group."""
 
     def load(self) -> Any:
         module, _, function = self.place.partition(":")
@@ -42,6 +56,11 @@ class Named(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
         found = self.find(cmd_name) if cmd_name in self.lines() else None
         return found if isinstance(found, click.Command) else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names from `lines`: click would import every command for its help."""
+        names = [CompletionItem(name, help=line) for name, line in self.lines().items() if name.startswith(incomplete)]
+        return [*names, *super(click.Group, self).shell_complete(ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -41,7 +41,7 @@ def format_option(*forms: Form) -> Callable[[Function], Function]:
 
 def log_option(function: Function) -> Function:
     """The option `--log`, as the argument `log`: texts for `reporting.logs`."""
-    text = "Also write figures as they come: csv:FILE or tensorboard:DIR. May be given more than once."
+    text = "Also write figures live: csv:FILE or tensorboard:DIR."
     return click.option("--log", multiple=True, metavar="KIND:PATH", help=text)(function)
 
 

@@ -41,4 +41,4 @@ class SimCommands(Named):
 
 @click.group(cls=SimCommands, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 def sim() -> None:
-    """Simulate a federation: every node's own code under virtual time, in one process, the same again for a seed."""
+    """Simulate a federation in one process, under virtual time. Every node runs its own code; a seed repeats a run."""

@@ -31,15 +31,15 @@ SHARE = "recognizable"
 @click.command("audit", epilog=EPILOG)
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option("--attacks", metavar="NAMES", help="Only these, with commas between.  [default: all]")
-@click.option("--node", metavar="NAME", help="Who is attacked.  [default: who has most neighbors here]")
-@click.option("--quick", is_flag=True, help="Fewer rounds and tries, one minute; no membership unless asked for.")
+@click.option("--node", metavar="NAME", help="The node to attack.  [default: the one with most neighbors]")
+@click.option("--quick", is_flag=True, help="One minute: fewer rounds and tries, no membership attack.")
 @click.option(
-    "--budget-s", type=click.FloatRange(1), metavar="SECONDS", help="Begin nothing after this time.  [default: 300]"
+    "--budget-s", type=click.FloatRange(1), metavar="SECONDS", help="Start no attack after this time.  [default: 300]"
 )
-@click.option("--simulated", is_flag=True, help="Start no real nodes: the simulator alone.")
+@click.option("--simulated", is_flag=True, help="Use the simulator alone, without real nodes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw what was rebuilt: .png, .svg or .pdf.")
-@click.option("--seed", type=click.IntRange(0), help="Of the attacked copy.  [default: the file's]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the attacked copy.  [default: the file's]")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json", "csv")
 def audit(
@@ -56,10 +56,10 @@ def audit(
     quiet: bool,
     form: Form,
 ) -> int:
-    """Attack a federation as its own neighbors could: what of a node's rows do its messages give away?
+    """Attack your federation as its neighbors could: what do a node's messages reveal of its rows?
 
-    FEDERATION is a federation file, or the folder of its federation.toml. A copy of it is attacked, with the data of
-    the nodes whose folders are here, in the simulator and with real nodes in this process. Nothing is sent to anybody.
+    FEDERATION is a federation file, or the folder of its federation.toml. The attacks run on a copy, with the data of
+    the nodes whose folders are here, in the simulator and with real nodes in this process. Nothing leaves the machine.
     Exits with 1 if the mechanism does not do what it claims; 0 means that what was tried has found no such mistake.
     """
     from sim.audits.audit import Auditor  # noqa: PLC0415 - `--help` stays instant

@@ -36,9 +36,9 @@ Examples:
 @click.option(
     "--x",
     type=click.Choice(["time", "rounds", "bytes"]),
-    help="What runs across.  [default: time; rounds where real and simulated runs stand together; a sweep's axes]",
+    help="The horizontal axis.  [default: time; rounds where real and simulated runs stand together; a sweep's axes]",
 )
-@click.option("--mean", is_flag=True, help="Of a sweep: the mean accuracy of the nodes, not that of the worst one.")
+@click.option("--mean", is_flag=True, help="For a sweep: the mean accuracy of the nodes, not the worst node's.")
 def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean: bool) -> None:
     """Draw runs over time: accuracy from the worst to the best node, consensus distance, bytes.
 

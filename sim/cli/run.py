@@ -19,60 +19,67 @@ if TYPE_CHECKING:
     from sim.simulation import RunProgress
 
 STOPPED = 130
+
+
+class Switch(click.Option):
+    """An option with a `--no-` form, which its help shows as `--[no-]name`."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return record and (f"--[no-]{self.opts[0].removeprefix('--')}", record[1])
+
+
 EPILOG = """\b
 Examples:
   p2pfl sim run
   p2pfl sim run --nodes 1000 --topology random-regular:degree=4 --rounds 20
-  p2pfl sim run ward-7 --world bad.toml --report bad.json --plot bad.png
+  p2pfl sim run ward-7 --world bad.toml --report bad.json
   p2pfl sim run --nodes 20 --byzantine 2 --attack sign-flip
-  p2pfl sim run --world random --replay 17
 
-What a world file says: docs/reference/worlds.md. What the figures mean: docs/how-to/simulate.md.
+World files: docs/worlds.md. The figures: docs/simulator.md.
 """
 
 
 @click.command("run", epilog=EPILOG)
 @click.argument("federation", required=False, type=click.Path(path_type=Path))
-@click.option("--nodes", type=click.IntRange(2), help="How many.  [default: the file's, or 8]")
-@click.option("--topology", help="Who talks to whom: `p2pfl topology list`.  [default: the file's, or ring]")
-@click.option("--rounds", type=click.IntRange(1), help="Own rounds of each node.  [default: the file's, or 40]")
+@click.option("--nodes", type=click.IntRange(2), metavar="N", help="Number of nodes.  [default: 8]")
+@click.option("--topology", metavar="SPEC", help="See `p2pfl topology list`.  [default: ring]")
+@click.option("--rounds", type=click.IntRange(1), metavar="N", help="Rounds of each node.  [default: 40]")
 @click.option(
     "--partition",
-    help="Who holds which rows: iid, dirichlet:ALPHA[,LEAST], shards:K, classes:K, sizes:A,B,..., natural, draw:K.  "
-    "[default: the file's, or shards:2; draw:14 of more than 500 nodes]",
+    metavar="SPEC",
+    help="Who holds which rows: iid, shards:K, dirichlet:ALPHA[,LEAST], classes:K, sizes:A,B,..., natural, draw:K.  "
+    "[default: shards:2; over 500 nodes draw:14]",
 )
-@click.option("--rule", help="How neighbors are mixed: `p2pfl rules`.  [default: the file's, or mean]")
-@click.option("--compressor", help="What travels: `p2pfl compressors`.  [default: the file's, or q4]")
-@click.option("--method", metavar="SPEC", help="What nodes learn by: `p2pfl methods`.  [default: the file's]")
+@click.option("--rule", metavar="SPEC", help="See `p2pfl rules`.  [default: mean]")
+@click.option("--compressor", metavar="SPEC", help="See `p2pfl compressors`.  [default: q4]")
+@click.option("--method", metavar="SPEC", help="See `p2pfl methods`.")
 @click.option(
     "--privacy",
     metavar="SPEC",
-    help='What is promised, as in "epsilon=8,delta=1e-5": keys of [privacy]; or none.  [default: the file\'s]',
+    help="Keys of [privacy], as epsilon=8,delta=1e-5; or none.",
 )
-@click.option("--byzantine", type=click.IntRange(0), metavar="K", help="So many nodes lie; chance chooses them.")
-@click.option("--attack", metavar="NAME", help="How they lie: `p2pfl sim attacks`.")
-@click.option(
-    "--world", metavar="FILE", help="Speeds, links, faults and liars; or `random`: federation and world are drawn."
-)
-@click.option("--seed", type=click.IntRange(0), help="Of everything that chance decides.  [default: the file's, or 0]")
+@click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen by chance.")
+@click.option("--attack", metavar="NAME", help="See `p2pfl sim attacks`.")
+@click.option("--world", metavar="FILE", help="Speeds, links, faults, liars; `random` draws all.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all chance.  [default: 0]")
 @click.option(
     "--replay",
     type=click.IntRange(0),
     metavar="SEED",
-    help="This seed, one operation at a time, with every invariant checked after every event.",
+    help="Run a seed in single steps, all checked.",
 )
-@click.option("--no-batching", is_flag=True, help="One operation at a time: slow, and the same figures.")
+@click.option("--no-batching", is_flag=True, help="One operation at a time: slow, the same figures.")
 @click.option(
     "--references/--no-references",
+    cls=Switch,
     default=None,
-    help="Also what each node learns alone; or not even what a server or pooled data would have given.",
+    help="Also each node alone; no: nor server or pooled data.",
 )
-@click.option("--limit-s", type=float, metavar="SECONDS", help="End at this virtual time at the latest.")
-@click.option(
-    "--evaluate-every-s", type=float, metavar="SECONDS", help="Virtual time between two points of the history."
-)
-@click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Also draw accuracy, distance and bytes over time.")
+@click.option("--limit-s", type=float, metavar="S", help="End at this virtual time at the latest.")
+@click.option("--evaluate-every-s", type=float, metavar="S", help="Virtual time between two points of the history.")
+@click.option("--report", type=click.Path(path_type=Path), help="Write the report, as JSON; - is stdout.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw accuracy, distance and bytes over time.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @log_option
 @format_option("table", "json")
@@ -92,10 +99,9 @@ def command(
 ) -> int:
     """Simulate a federation: the code of every node, under virtual time, in this process.
 
-    FEDERATION is a federation file, or the folder of its federation.toml; without it nodes learn the built-in digits,
-    as in `p2pfl demo`. A node whose folder stands beside the file learns from the data that its node.toml names. The
-    same seed gives the same run. Exits with 1 if --replay finds an invariant broken, with 130
-    after Ctrl-C.
+    FEDERATION is a federation file, or the folder of its federation.toml, whose values are the defaults. Without it,
+    nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 1 if
+    --replay finds a broken invariant, with 130 after Ctrl-C.
     """
     from p2pfl.console.output import where  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -124,10 +130,10 @@ def command(
     return 0
 
 
-@click.command("attacks")
+@click.command("attacks", epilog="\b\nExample:\n  p2pfl sim attacks")
 @format_option("table", "json", "csv")
 def attacks(form: Form) -> None:
-    """What may stand after `--attack`, and in a world's [liars]. In brackets: what may be left out.
+    """List what may stand after `--attack` and in a world's [liars]. Parts in brackets may be left out.
 
     Your own attack is `file.py:object` or `module:object`: docs/how-to/liars.md.
     """

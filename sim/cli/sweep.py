@@ -65,10 +65,10 @@ def command(
     quiet: bool,
     form: Form,
 ) -> int:
-    """Run every combination of the axes in FILE, over several seeds; a table with 95% confidence intervals.
+    """Run every combination of the axes in FILE over several seeds: a table with 95% confidence intervals.
 
-    Every run leaves a report in the folder, under a hash of all that it depends on. Stopped in whatever way and started
-    again, a sweep goes on where it was; extended, it runs what is new. Exits with 1 if a run failed, 130 after Ctrl-C.
+    Every run leaves a report in the folder, under a hash of all that it depends on. Started again after a stop, a sweep
+    goes on where it was; after a change of FILE it runs what is new. Exits with 1 if a run failed, 130 after Ctrl-C.
     """
     from sim.cli.views import SweepView  # noqa: PLC0415 - `--help` stays instant
     from sim.sweeps.plan import load_sweep  # noqa: PLC0415 - as above

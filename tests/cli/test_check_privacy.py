@@ -30,7 +30,7 @@ def test_the_noise_of_a_step_is_compared_with_what_it_can_learn(p2pfl, tmp_path)
     assert node["noise_of_a_step"] == pytest.approx(2.0 * 0.5 * parameters**0.5 / batch)
     assert node["noise_to_signal"] == pytest.approx(2.0 * parameters**0.5 / batch)
     assert node["noise_to_signal_of_the_run"] == pytest.approx(node["noise_to_signal"] / (node["steps"] * 3) ** 0.5)
-    said = p2pfl("check", folder).out
+    said = p2pfl("check", folder, "--all").out
     assert f"{node['noise_to_signal']:.2g} times" in said
     assert not [text for text in report["warnings"] if "little will be learned" in text]
 

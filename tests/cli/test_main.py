@@ -14,6 +14,7 @@ import pytest
 
 from p2pfl.cli import main as command_line
 from p2pfl.config.graph import DisconnectedGraph
+from p2pfl.console.groups import Group
 from p2pfl.errors import LearningError, StorageError, UserError
 from topologies import TopologyError
 
@@ -112,11 +113,20 @@ def test_an_unknown_option_is_the_users_mistake(p2pfl):
     assert "--topology" in outcome.err
 
 
-def test_help_shows_every_command_with_a_line_and_an_example(p2pfl):
+def test_help_shows_every_command_under_its_group_on_one_screen(p2pfl):
     outcome = p2pfl("--help")
-    assert outcome.code == 0
-    assert all(f"  {name} " in outcome.out for name in command_line.COMMANDS)
-    assert "p2pfl new ward-7" in outcome.out
+    lines = outcome.out.splitlines()
+    assert (outcome.code, len(lines) <= 40, max(map(len, lines)) <= 80) == (0, True, True)
+    assert [line for line in lines if line.endswith(":") and line[0] != " "] == [f"{group}:" for group in Group]
+    for name, command in command_line.own_commands().items():
+        place = lines.index(next(line for line in lines if line.startswith(f"  {name} ")))
+        heading = next(line for line in reversed(lines[:place]) if line[0] != " ")
+        assert (heading, lines[place].split(maxsplit=1)[1]) == (f"{command.group}:", command.line)
+
+
+def test_a_command_of_another_package_is_listed_without_a_line_of_ours(p2pfl, failing):
+    failing(lambda: None)
+    assert "\n  fail\n" in p2pfl("--help").out
 
 
 @pytest.mark.parametrize("name", ["new", "key", "check", "evaluate", "export"])
@@ -124,6 +134,27 @@ def test_every_help_has_an_example(p2pfl, name):
     outcome = p2pfl(name, "--help")
     assert outcome.code == 0
     assert f"  p2pfl {name} ward-7" in outcome.out
+
+
+TALL = {"topology design": 64, "topology info": 50}
+"""Help that needs more lines than a screen has."""
+
+
+def every_command(command, ctx):
+    yield ctx.command_path.partition(" ")[2], command.get_help(ctx)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(ctx):
+            child = command.get_command(ctx, name)
+            yield from every_command(child, click.Context(child, info_name=name, parent=ctx))
+
+
+def test_every_help_fits_a_screen_and_ends_with_an_example_of_its_command():
+    root = click.Context(command_line.cli, info_name="p2pfl", terminal_width=80)
+    helps = dict(every_command(command_line.cli, root))
+    assert len(helps) > 40
+    assert [name for name, text in helps.items() if len(text.splitlines()) > TALL.get(name, 45)] == []
+    examples = {name: text.partition("Example")[2] for name, text in helps.items() if name}
+    assert [name for name, text in examples.items() if f"\n    p2pfl {name}" not in text] == []
 
 
 def test_help_imports_nothing_that_is_slow():
@@ -155,7 +186,7 @@ def test_commands_of_other_packages_join_by_their_entry_points(tmp_path):
         environment = {**os.environ, "PYTHONPATH": path}
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
 
-    assert "List, compare and design graphs" in p2pfl("--help").stdout
+    assert "Compare and design graphs" in p2pfl("--help").stdout
     assert p2pfl("--version").stdout == "p2pfl 9.9\n"
     mistake = p2pfl("topology", "info", "hypercube", "-n", "12")
     assert (mistake.returncode, mistake.stdout) == (2, "")

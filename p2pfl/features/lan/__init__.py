@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p2pfl.console.groups import Command
+from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.lan.feature:LanFeature"
 FINDINGS = "p2pfl.features.lan.findings:LanFindings"
 COMMANDS: Mapping[str, Command] = {
     "doctor": Command(
-        "Find out why nodes do not find or hear each other, and what to do.",
+        "Find out why nodes do not reach each other, and what to do.",
         "p2pfl.features.lan.doctor_command:doctor",
-        after="status",
+        Group.LOOK,
+        after="watch",
     ),
 }

@@ -20,7 +20,7 @@ NOTICEABLE_S = 2.0
 """A clock is known to a second."""
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl doctor ward-7\n  p2pfl doctor /var/lib/p2pfl --node pi1")
+@click.command(epilog="\b\nExamples:\n  p2pfl doctor ward-7\n  p2pfl doctor /var/lib/p2pfl --node pi1")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option(
     "--node",
@@ -37,7 +37,7 @@ NOTICEABLE_S = 2.0
 )
 @format_option("table", "json")
 def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) -> int:
-    """Find out why nodes do not find or hear each other, and what to do.
+    """Find out why nodes do not reach each other, and what to do.
 
     Asks on the LAN by multicast DNS, if discovery is on, and at every address where a listed member may be; says what
     each network interface sent and heard, who answers where, and whose clock, software, federation file or

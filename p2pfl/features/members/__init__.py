@@ -8,25 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p2pfl.console.groups import Command
+from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.members.feature:MembersFeature"
 ARRIVE = "p2pfl.features.members.arriving:arrive"
 NEW = "p2pfl.features.members.founding:MembersFounding"
 COMMANDS: Mapping[str, Command] = {
     "invite": Command(
-        "Print a line with which a new machine asks to become a member.",
+        "Print the line with which a new machine asks to join.",
         "p2pfl.features.members.join_commands:invite",
-        after="key",
+        Group.MEMBERS,
     ),
     "join": Command(
-        "Make a new machine's key and folder, by an invite.",
+        "Set up a new machine from that line.",
         "p2pfl.features.members.join_commands:join",
+        Group.MEMBERS,
         after="invite",
     ),
     "member": Command(
-        "Add, remove and replace members, also while nodes run.",
+        "Add, remove or replace members while nodes run.",
         "p2pfl.features.members.member_command:member",
+        Group.MEMBERS,
         after="join",
     ),
 }

@@ -14,17 +14,19 @@ SQUARES = 3
 MOST_DAYS = 366
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl invite ward pi4\n  p2pfl invite ward pi2 --replace")
+@click.command(epilog="\b\nExamples:\n  p2pfl invite ward pi4\n  p2pfl invite ward pi2 --replace")
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.argument("name", metavar="NAME")
-@click.option("--replace", "replacing", is_flag=True, help="For a new machine in place of the member NAME.")
-@click.option("--days", type=click.IntRange(1, MOST_DAYS), default=3, show_default=True, help="How long it holds.")
-@click.option("--no-qr", is_flag=True, help="The line alone.")
+@click.option("--replace", "replacing", is_flag=True, help="The machine takes the place of the member NAME.")
+@click.option(
+    "--days", type=click.IntRange(1, MOST_DAYS), default=3, show_default=True, help="How long the line is valid."
+)
+@click.option("--no-qr", is_flag=True, help="Print the line without its QR code.")
 def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bool) -> None:
-    """Print one line, and a QR code of it, with which the new machine NAME asks to become a member.
+    """Print the line with which the new machine NAME asks to become a member, and its QR code.
 
-    It holds no secret but a token that is good for one request, for some days: no code and no key that signs. On the
-    new machine: p2pfl join 'LINE'.
+    On the new machine: p2pfl join 'LINE'. The line holds no code and no signing key; its one secret is a token that is
+    good for one request, for some days.
     """
     from p2pfl.config.invites import in_words  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.load import load_config  # noqa: PLC0415 - as above
@@ -63,13 +65,13 @@ def _show_code(line: str) -> None:
         segno.make(line, error="l").terminal(out=sys.stderr, compact=True, border=SQUARES)
 
 
-@click.command(epilog="\b\nExample:\n  p2pfl join 'p2pfl:...' --from /media/usb/ward\n  p2pfl run ward --node pi4")
+@click.command(epilog="\b\nExamples:\n  p2pfl join 'p2pfl:...' --from /media/usb/ward\n  p2pfl run ward --node pi4")
 @click.argument("line", metavar="LINE")
 @click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option("--from", "source", type=click.Path(path_type=Path), help="A copy of federation.toml and its task file.")
 @click.option("--address", metavar="HOST:PORT", help="Where others reach this machine; by default it finds out.")
 def join(*, line: str, directory: Path | None, source: Path | None, address: str | None) -> None:
-    """Make this machine's own key, and the folder DIR, by the LINE that `p2pfl invite` has printed.
+    """Create this machine's key and the folder DIR from the LINE that `p2pfl invite` printed.
 
     It prints a request, one line, for `p2pfl member add`. DIR is by default named as the federation. The key never
     leaves this machine. Code does not come with the line: copy federation.toml and the task's file into DIR, before or

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 LINES = {
     "list": "Show the members, those that were removed too.",
-    "add": "Take in a new member, by the request that `p2pfl join` has printed.",
+    "add": "Add a new member, by the request that `p2pfl join` printed.",
     "remove": "Remove a member: within a round nobody talks to it any more.",
-    "replace": "Put a new machine, with a key of its own, in the place of one that is gone.",
+    "replace": "Put a new machine in the place of one that is gone.",
     "set": "Change the number of rounds, the graph or addresses while nodes run.",
-    "hand": "Hand the newest list of members to the nodes once more.",
+    "hand": "Send the newest list of members to the nodes again.",
 }
 
 
@@ -45,9 +45,9 @@ class MemberCommands(Named):
         return {"list": show, "add": add, "remove": remove, "replace": replace, "set": change, "hand": hand_again}[name]
 
 
-@click.group(cls=MemberCommands)
+@click.group(cls=MemberCommands, epilog="\b\nExamples:\n  p2pfl member list ward\n  p2pfl member remove ward pi4")
 def member() -> None:
-    """The members of a federation that has an admin key: they come and go while nodes run."""
+    """List and change the members of a federation that has an admin key, while its nodes run."""
 
 
 _federation = click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
@@ -56,10 +56,12 @@ _key = click.option(
 )
 
 _yes = click.option("--yes", is_flag=True, help="Do not ask: for scripts.")
-_offline = click.option("--offline", is_flag=True, help="Dial nobody: write members.toml, to be copied to the nodes.")
+_offline = click.option(
+    "--offline", is_flag=True, help="Dial nobody: only write members.toml, for you to copy to the nodes."
+)
 
 
-@click.command("list", epilog="\b\nExample:\n  p2pfl member list ward\n  p2pfl member list ward --format csv")
+@click.command("list", epilog="\b\nExamples:\n  p2pfl member list ward\n  p2pfl member list ward --format csv")
 @_federation
 @format_option("table", "json", "csv")
 def show(*, federation: Path, form: Form) -> None:
@@ -93,7 +95,7 @@ def show(*, federation: Path, form: Form) -> None:
 def add(
     context: click.Context, *, federation: Path, request: str, yes: bool, key_file: Path | None, offline: bool
 ) -> None:
-    """Take in a new member, by the REQUEST that `p2pfl join` has printed on its machine.
+    """Add a new member, by the REQUEST that `p2pfl join` printed on its machine.
 
     It shows whose key and address that is, and asks: the two people should compare the key. Exit code 1: you did not
     say yes, and nothing was changed.
@@ -118,7 +120,7 @@ def remove(*, federation: Path, name: str, key_file: Path | None, offline: bool)
 
 
 @click.command(
-    epilog="\b\nExample:\n  p2pfl invite ward pi2 --replace\n  p2pfl member replace ward 'p2pfl-request:...'"
+    epilog="\b\nExamples:\n  p2pfl invite ward pi2 --replace\n  p2pfl member replace ward 'p2pfl-request:...'"
 )
 @_federation
 @click.argument("request", metavar="REQUEST")
@@ -142,7 +144,7 @@ def replace(
 
 @click.command(
     "set",
-    epilog="\b\nExample:\n  p2pfl member set ward --rounds 200\n  p2pfl member set ward --address pi2=10.0.0.7:8470",
+    epilog="\b\nExamples:\n  p2pfl member set ward --rounds 200\n  p2pfl member set ward --address pi2=10.0.0.7:8470",
 )
 @_federation
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of each node.")
@@ -181,10 +183,10 @@ def change(
 @_key
 @click.pass_context
 def hand_again(context: click.Context, *, federation: Path, key_file: Path | None) -> None:
-    """Hand the newest list of members to the nodes once more, where a change has reached nobody.
+    """Send the newest list of members to the nodes again, where a change has reached nobody.
 
-    Nothing is signed: it is the one in members.toml, or a newer one that a node has, which is written there too. Exit
-    code 1: no node could be reached.
+    Nothing is signed. The list is that of members.toml, or a newer one that a node has, which is then written there.
+    Exit code 1: no node could be reached.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.handing_over import hand, newest_from  # noqa: PLC0415 - as above

@@ -1,4 +1,4 @@
-"""`p2pfl privacy`: a person's word that budgets begin, and what is spent of them."""
+"""`p2pfl privacy`: give permission to start privacy budgets, and show what is spent of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from p2pfl.features.privacy.spending import NodeBudget
 
 NODE = click.option(
-    "--node", "names", multiple=True, metavar="NAME", help="Only this one; by default all that are here."
+    "--node", "names", multiple=True, metavar="NAME", help="Only this node; by default all whose folders are here."
 )
 
 
 class Commands(Named):
-    """Both stand in this file."""
+    """The two subcommands, both in this file."""
 
     def lines(self) -> Mapping[str, str]:
         return {
-            "begin": "Say that the privacy budgets of nodes begin: without that they train nothing.",
+            "begin": "Permit nodes to start their privacy budgets; without that they do not train.",
             "show": "Show what nodes have spent of their privacy budgets.",
         }
 
@@ -34,13 +34,13 @@ class Commands(Named):
         return {"begin": begin, "show": show}[name]
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, epilog="\b\nExamples:\n  p2pfl privacy begin ward-7\n  p2pfl privacy show ward-7")
 def privacy() -> None:
-    """Begin the privacy budgets of nodes, and show what is spent of them.
+    """Permit nodes to start their privacy budgets, and show what is spent of them.
 
-    With [privacy] in federation.toml each node writes down what a round will tell of its data before it trains it, and
-    stops training when its budget is spent. A node whose records are lost counts as one that has spent all: only a
-    person can say that its budget begins (anew).
+    With [privacy] in federation.toml, each node writes down what a round reveals of its data before it trains the
+    round, and stops training when its budget is spent. A node that has lost its records counts as one that has spent
+    everything: only a person can permit a new budget.
     """
 
 
@@ -50,19 +50,19 @@ def privacy() -> None:
 )
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @NODE
-@click.option("--again", is_flag=True, help="Also where a budget has begun: what was spent of it adds to the new one.")
+@click.option("--again", is_flag=True, help="Start another budget where there is one: both add up.")
 @click.option(
     "--raise",
     "raises",
     is_flag=True,
-    help="Permit what the file promises now, such as a larger epsilon: what was spent stays counted.",
+    help="Permit what the file promises now, such as a larger epsilon. What was spent stays counted.",
 )
 def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool) -> None:
-    """Say that the privacy budgets of nodes begin.
+    """Permit nodes to start their privacy budgets.
 
-    A word is put beside each node's key, which names epsilon, delta, unit and noise of the file, and which the node
-    takes away at its next start; only then does it train, and never by a file that promises less. Nothing that was told
-    before is taken back: with --again the promise for these data is the sum of both budgets.
+    The permission is a file beside each node's key, with epsilon, delta, unit and noise of the federation file. The
+    node takes it at its next start, and trains only by a file that promises as much. What was revealed before stays
+    revealed: with --again the promise for these data is the sum of both budgets.
     """
     from p2pfl.engine.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.permission import give_permission  # noqa: PLC0415 - as above

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p2pfl.console.groups import Command
+from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.status.feature:StatusFeature"
 COMMANDS: Mapping[str, Command] = {
     "status": Command(
-        "Show what running nodes are doing.", "p2pfl.features.status.status_command:status", after="launch"
+        "Show what running nodes are doing now.", "p2pfl.features.status.status_command:status", Group.LOOK
     ),
     "watch": Command(
-        "Watch a whole federation in the terminal; the page in a browser shows the same.",
+        "Watch a whole federation in the terminal.",
         "p2pfl.features.status.watch_command:watch",
+        Group.LOOK,
         after="status",
     ),
 }

@@ -42,7 +42,7 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
     FOLDER is that of a federation: all nodes that keep their state in it are asked, and they tell of the others what
     they have heard of them. URL is where a node's status page is: `status_listen` in its node.toml; from another
     machine it is the whole link from the node's log. A node of FOLDER that has ended is shown by its result. Exits with
-    1 if a node does not answer, and nobody has heard of it lately.
+    1 if a node does not answer, and no other node knows how it is.
     """
     found = [row for target in targets for row in (_of_folder(target) if is_folder(target) else [target])]
     asked = iter(_ask_all([one for one in found if isinstance(one, str)]))

@@ -41,7 +41,14 @@ class NobodyAnswersError(P2PFLError):
 
 @click.command(epilog="\b\nExamples:\n  p2pfl watch ward-7\n  p2pfl watch 127.0.0.1:8480")
 @click.argument("target", metavar="FOLDER|URL")
-@click.option("--every", "every_s", default=1.0, show_default=True, type=click.FloatRange(0.2, 3600), help="Seconds.")
+@click.option(
+    "--every",
+    "every_s",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.2, 3600),
+    help="Seconds between two looks.",
+)
 @format_option("table", "json", "csv")
 def watch(*, target: str, every_s: float, form: Form) -> None:
     """Watch a whole federation: members, alarms, notable events, as one of its nodes knows them.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from p2pfl.console.groups import Command
+from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.tables.feature:TablesFeature"
 FINDINGS = "p2pfl.features.tables.findings:TableFindings"
@@ -14,18 +14,21 @@ NEW = "p2pfl.features.tables.founding:TablesFounding"
 PREPARE = "p2pfl.features.tables.feature:prepare"
 COMMANDS: Mapping[str, Command] = {
     "schema": Command(
-        "Find one schema for tables that nobody may see together.",
+        "Agree on one schema for tables that nobody may see together.",
         "p2pfl.features.tables.schema_command:schema",
-        after="check",
+        Group.RUN,
+        after="key",
     ),
     "predict": Command(
-        "Score the rows of a table with the model that was learned.",
+        "Predict the target of each row of a table.",
         "p2pfl.features.tables.predict_command:predict",
+        Group.USE,
         after="export",
     ),
     "score": Command(
-        "Say how good the model is, on a labelled table that was kept for testing.",
+        "Measure how good the model is on a labelled table.",
         "p2pfl.features.tables.score_command:score",
+        Group.USE,
         after="predict",
     ),
 }

@@ -41,12 +41,12 @@ class Read(NamedTuple):
 def predict(
     *, model: Path, table: Path, keep: tuple[str, ...], federation: Path | None, node: str | None, form: Form
 ) -> int:
-    """Score the rows of TABLE.
+    """Predict the target of each row of TABLE.
 
     MODEL is the folder of a node whose task is csv, its state folder, or a file from `p2pfl export`, which needs
-    neither a federation nor torch. TABLE needs no target, and has one row for each row of the result, in its order:
-    the prediction, and for classes the probability of each. A column that it lacks, and a value that the model does
-    not know, count as missing.
+    neither a federation nor torch. TABLE needs no target. The result has a row for each of its rows, in the
+    same order: the prediction, and the probability of each class. Columns that TABLE lacks, and values that the model
+    does not know, count as missing.
     """
     from p2pfl.learn.table.reading import read_table, say_what_is_odd  # noqa: PLC0415 - `--help` stays instant
 

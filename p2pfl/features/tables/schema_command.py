@@ -18,8 +18,8 @@ from p2pfl.console.output import Form, format_option, write_json, write_rows
 from p2pfl.errors import UserError
 
 LINES = {
-    "propose": "Show which statistics of a node's table would leave it, and write them to a file.",
-    "merge": "Make the schema for all nodes of the files that they proposed.",
+    "propose": "Show which statistics of a node's table would leave the node, and write them to a file.",
+    "merge": "Merge the nodes' proposals into the schema for all of them.",
 }
 STDOUT = Path("-")
 LEAST_COUNT = 5
@@ -33,9 +33,13 @@ class SchemaCommands(Named):
         return {"propose": propose, "merge": merge}[name]
 
 
-@click.group(cls=SchemaCommands)
+@click.group(
+    cls=SchemaCommands,
+    epilog="\b\nExamples:\n  p2pfl schema propose hospitals --node site1\n"
+    "  p2pfl schema merge hospitals */proposal.json",
+)
 def schema() -> None:
-    """How the tables of the task csv are read, agreed on without anybody seeing two of them."""
+    """Agree on how the tables of the task csv are read, without anybody seeing two of them."""
 
 
 _federation = click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
@@ -43,23 +47,23 @@ _federation = click.argument("federation", metavar="FEDERATION", type=click.Path
 
 @click.command(epilog="\b\nExample:\n  p2pfl schema propose hospitals --node site1")
 @_federation
-@click.option("--node", "name", required=True, metavar="NAME", help="The node whose table to look at.")
+@click.option("--node", "name", required=True, metavar="NAME", help="The node whose table to read.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="By default NAME/proposal.json; - is stdout.")
 @click.option(
     "--least-count",
     type=click.IntRange(1),
     default=LEAST_COUNT,
     show_default=True,
-    help="Statistics of fewer rows than this stay at home.",
+    help="Withhold statistics of fewer rows than this.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @format_option("table", "json")
 def propose(*, federation: Path, name: str, output: Path | None, least_count: int, force: bool, form: Form) -> None:
-    """Show which statistics of a node's table would leave it, and write them to a file.
+    """Show which statistics of a node's table would leave the node, and write them to a file.
 
-    They are counts, sums, sums of squares, and those values of categories that enough rows have: all that another node
-    is told, and nothing else. Nothing is sent by this command. Where `[task] schema = "agreed"`, the node tells what
-    stands in NAME/proposal.json: columns may be taken out of it, or named in `leave_out` in [data].
+    They are counts, sums, sums of squares, and the categories that enough rows have: no other node gets anything else.
+    This command sends nothing. With `[task] schema = "agreed"`, the node sends what stands in NAME/proposal.json: you
+    may remove columns from it, or name them in `leave_out` in [data].
     """
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.proposal import rows_of, text_of  # noqa: PLC0415 - as above
@@ -90,7 +94,7 @@ def propose(*, federation: Path, name: str, output: Path | None, least_count: in
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def merge(*, federation: Path, proposals: tuple[Path, ...], output: Path | None, force: bool) -> None:
-    """Make the schema for all nodes of the files that they proposed.
+    """Merge the nodes' proposals into the schema for all of them.
 
     The order of the files does not matter. Copy the result to every node, beside the federation file, and name it in
     `[task] schema`: nodes with different schemas refuse each other.

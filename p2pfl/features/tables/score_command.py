@@ -28,7 +28,7 @@ OWN = "the node has learned from rows of this very table: it will do worse on ot
 @click.option("--node", metavar="NAME", help="The node, if MODEL does not say.")
 @format_option(*FORMS)
 def score(*, model: Path, table: Path, plot: Path | None, federation: Path | None, node: str | None, form: Form) -> int:
-    """Say how good a model is on TABLE.
+    """Measure how good a model is on TABLE.
 
     MODEL is the folder of a node whose task is csv, its state folder, or a file from `p2pfl export`. TABLE has the
     target, and rows that no node has trained on; rows without a target are left out. Each metric has a 95% interval:

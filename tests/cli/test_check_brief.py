@@ -1,0 +1,100 @@
+"""`p2pfl check` begins with what a person must know, in ten lines, and says a thing once."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from p2pfl.cli.check_brief import merged
+
+NAMES = [f"node{index}" for index in range(12)]
+
+
+@pytest.fixture
+def ward(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--nodes", "4")
+    return tmp_path / "ward"
+
+
+def change(file, right, wrong):
+    text = file.read_text(encoding="utf-8")
+    assert right in text
+    file.write_text(text.replace(right, wrong), encoding="utf-8")
+
+
+def facts(outcome):
+    return dict(line.split(maxsplit=1) for line in outcome.out.splitlines() if line.strip())
+
+
+def test_ten_lines_say_mistakes_warnings_rows_costs_and_duration(p2pfl, ward):
+    outcome = p2pfl("check", ward)
+    lines = outcome.out.splitlines()
+    assert (outcome.code, lines[0], len(lines) <= 10) == (0, "no mistakes, 1 warning", True)
+    said = facts(outcome)
+    report = json.loads(p2pfl("check", ward, "--format", "json").out)
+    rows = sum(member["samples"] for member in report["members"])
+    assert said["federation"].startswith("ward: 4 nodes, ring, 4 edges, rule mean")
+    assert said["rows"].startswith(f"{rows:,} to train on, ")
+    assert said["a"].startswith("round     20 steps of training, and 2.5 kB to 5.0 kB sent by the busiest node")
+    assert said["sent"].split(" by ")[1].strip() == "all nodes in 40 rounds"
+    assert said["duration"].startswith("about ")
+    assert lines[-1] == "more: p2pfl check --all"
+
+
+def test_all_adds_the_rest_with_a_word_on_each_term(p2pfl, ward):
+    brief, full = p2pfl("check", ward).out, p2pfl("check", ward, "--all").out
+    assert "liars_borne" not in brief
+    assert full.splitlines()[0] == brief.splitlines()[0]
+    for word in ("liars_borne", "targets apart", "contraction", "exchanges_to_consensus", "gamma"):
+        assert any(line.startswith(f"{word} ") for line in full.partition("What the words mean")[2].splitlines())
+
+
+def test_a_mistake_is_counted_first_and_no_step_is_timed(p2pfl, ward):
+    change(ward / "node1/node.toml", "# nice = 0", "nise = 0")
+    outcome = p2pfl("check", ward)
+    assert outcome.out.startswith("1 mistake, ")
+    assert facts(outcome)["duration"].strip() == "not known before a first run"
+    assert "the data of 1 other node are not here" in facts(outcome)["rows"]
+
+
+def test_a_file_that_cannot_be_read_has_only_its_mistakes(p2pfl, ward):
+    change(ward / "federation.toml", "rounds = 40", "rounds = 0")
+    assert p2pfl("check", ward).out == "1 mistake, no warnings\n"
+
+
+def test_a_time_is_the_duration_and_a_rule_to_stop_may_end_it_sooner(p2pfl, ward):
+    change(ward / "federation.toml", "rounds = 40", "time_s = 300")
+    assert facts(p2pfl("check", ward))["duration"].strip() == "5 min of training on each node (time_s)"
+
+
+def test_the_promise_of_privacy_is_in_the_first_lines_and_no_private_step_is_timed(p2pfl, ward):
+    change(
+        ward / "federation.toml", "[network]", '[privacy]\nnoise = 1.5\ndelta = 1e-4\naccountant = "rdp"\n\n[network]'
+    )
+    said = facts(p2pfl("check", ward))
+    assert said["privacy"].startswith("epsilon up to ")
+    assert said["duration"].strip() == "not known before a first run"
+
+
+def test_a_warning_about_every_node_stands_once():
+    said = [f"{name}: column age has a mean of {index}.5" for index, name in enumerate(NAMES)]
+    assert merged(said, NAMES) == [f"{said[0]} (the same for every other node)"]
+
+
+def test_a_warning_about_some_nodes_names_them_and_the_figures_of_the_first():
+    said = [f"{name} has no privacy budget: it will only mix" for name in NAMES[:3]]
+    assert merged([*said, "graph: thin"], NAMES) == [f"{said[0]} (the same for node1, node2)", "graph: thin"]
+    said = [f"{name}: unscaled" for name in NAMES[1:7]]
+    assert merged(said, NAMES) == ["node1: unscaled (the same for node2, node3, node4 and 2 more)"]
+
+
+def test_warnings_about_edges_stand_once_with_their_number():
+    said = [f"neither {i} nor {j} has an address" for i, j in pairwise(NAMES)]
+    assert merged(said, NAMES) == [f"{said[0]} (10 more of this kind: --format json)"]
+
+
+def test_a_node_whose_name_is_a_part_of_a_word_joins_nothing_else():
+    said = ["a: unscaled", "ab is far", "graph: bridges at a"]
+    assert merged(said, ["a", "ab"]) == said

@@ -49,7 +49,7 @@ class Surroundings:
     """Time of the last planned fault."""
     tokens: bool = False
     check: bool = True
-    """Whether every invariant of a core is checked after each event."""
+    """True if every invariant of a core is checked after each event."""
 
 
 class Cluster(Generic[E]):
@@ -173,7 +173,7 @@ class Cluster(Generic[E]):
 
     @property
     def over(self) -> bool:
-        """Whether every node has finished, is gone, or waits for neighbors of whom none can come or be believed."""
+        """True if every node has finished, is gone, or waits for neighbors of whom none can come or be believed."""
         return all(self._is_stranded(index) for index in self._left)
 
     def _is_stranded(self, index: int) -> bool:

@@ -98,7 +98,7 @@ class HostProcess:
         self.on_commit, self.on_finish = on_commit, on_finish
         self.alive = True
         self.has_begun = False
-        """Whether a local round has begun."""
+        """True if a local round has begun."""
         self.wakes_at = NEVER
         own: dict[type, Callable[[Any], None]] = {
             Send: self._send,
@@ -171,7 +171,7 @@ class HostProcess:
 
     @property
     def in_round(self) -> bool:
-        """Whether it is between the beginning of a local round and that of the next, or the end of the last."""
+        """True if it is between the beginning of a local round and that of the next, or the end of the last."""
         return self.alive and self.has_begun and self.core.rounds.phase is Phase.TRAINING
 
     @property
@@ -252,7 +252,7 @@ class Host(Generic[E_co]):
         self.take(Amended(neighbors=plan.neighbors, turns=plan.turns, settings=plan.settings))
 
     def accepts(self, peer: int) -> bool:
-        """Whether it lets a session with that neighbor in: one that is to be included, and one that is about to go."""
+        """True if it lets a session with that neighbor in: one that is to be included, and one that is about to go."""
         leaving = self.alive and peer in self.core.edges and peer not in self.plan.settings.retired
         return peer in self.plan.neighbors or leaving
 

@@ -41,7 +41,7 @@ class Separations:
         self.standing = [] if groups is None else [one for one in self.standing if one is not ended]
 
     def divide(self, edge: Edge) -> bool:
-        """Whether one of them stands between its ends."""
+        """True if one of them stands between its ends."""
         a, b = edge
         return any(place.get(a, ELSEWHERE) != place.get(b, ELSEWHERE) for _, place in self.standing)
 
@@ -73,7 +73,7 @@ class Network:
         self.links = links
         self.sessions = 0
         self.quiet = False
-        """Whether loss, duplication and reordering are over."""
+        """True if loss, duplication and reordering are over."""
         self._jitter_ns = whole_ns(spec.jitter_s)
         self._redial_ns = whole_ns(spec.redial_s)
         self._drops = spec.loss > 0 or spec.duplication > 0

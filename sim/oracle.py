@@ -171,7 +171,7 @@ class Oracle:
         return None if first is None or second is None else (first, second)
 
     def replicas_agree(self, *, amnesia: bool = False) -> bool:
-        """Whether both ends of every edge with nothing pending hold the same replicas, and opposite vectors of the
+        """True if both ends of every edge with nothing pending hold the same replicas, and opposite vectors of the
         learning method, bit for bit.
 
         With `amnesia`, ends that have not yet found out that one of them forgot are passed over.
@@ -202,7 +202,7 @@ class Oracle:
 
 
 def are_opposite(one: Vector | None, other: Vector | None) -> bool:
-    """Whether what the ends of an edge keep is each other's negative, bit for bit; None is zero."""
+    """True if what the ends of an edge keep is each other's negative, bit for bit; None is zero."""
     if one is None or other is None:
         return all(kept is None or not kept.any() for kept in (one, other))
     return np.array_equal(one, -other)

@@ -58,7 +58,7 @@ class Script:
 
     @property
     def ahead(self) -> bool:
-        """Whether local rounds are batched though operations go one at a time: not where vectors are in float64."""
+        """True if local rounds are batched though operations go one at a time: not where vectors are in float64."""
         return self.exact and self.batching and not self.check and self.learners.trains_together
 
     @property

@@ -41,12 +41,12 @@ def parse(text: str) -> Spec:
 
 
 def kind(spec: str) -> GraphKind:
-    """Whether `spec` names one graph, a schedule, or something directed; a file is one graph."""
+    """True if `spec` names one graph, a schedule, or something directed; a file is one graph."""
     return GraphKind.STATIC if is_file(spec) else FAMILIES[parse(spec).name].kind
 
 
 def is_static(spec: str) -> bool:
-    """Whether `resolve` can give it: a file, standard input (`-`), or a family of one undirected graph."""
+    """True if `resolve` can give it: a file, standard input (`-`), or a family of one undirected graph."""
     return spec == "-" or kind(spec) is GraphKind.STATIC
 
 

@@ -44,7 +44,7 @@ class ParsedRule:
 
     @property
     def is_object(self) -> bool:
-        """Whether the rule is the user's, to be imported."""
+        """True if the rule is the user's, to be imported."""
         return self.name not in RULES
 
     @property

@@ -21,7 +21,7 @@ class StageEntry(Entry):
     chains: Mapping[str, str] = field(default_factory=dict)
     """What others call a chain with this stage, and its spec."""
     stochastic: bool = False
-    """Whether `:stochastic` may follow: the code then takes an argument of this name."""
+    """True if `:stochastic` may follow: the code then takes an argument of this name."""
     rotated: Mapping[str, Any] | None = None
     """Further arguments of the code after `rotate`; None: it cannot stand there."""
 

@@ -43,11 +43,11 @@ class Compressor(Protocol):
 
     @property
     def random(self) -> bool:
-        """Whether its encoder draws from `chance`."""
+        """True if its encoder draws from `chance`."""
 
     @property
     def fixed(self) -> bool:
-        """Whether every payload has exactly `size_bytes`; else that is the most, and the values decide."""
+        """True if every payload has exactly `size_bytes`; else that is the most, and the values decide."""
 
     def size_bytes(self, size: int) -> int:
         """Payload size for a vector of `size` values: exact if `fixed`, else no payload is longer."""

@@ -1,10 +1,10 @@
-"""A change of the federation, from when a node hears of it until it takes effect: between two of its rounds.
+"""A change of the federation, from the time a node learns of it until it takes effect between two of its rounds.
 
-Edges that stay keep all that they have. On those that go nothing new begins, and what is on its way is waited for as
-long as a round waits for a late exchange, and at least as long as a session that was cut off takes to come back. If
-both ends have carried out the same transactions by then, `sum n_i x_i` stays what it was. Otherwise one end may keep
-its half of one exchange on that edge: two ends that do not hear each other cannot agree on whether it happened. With a
-member that was removed nothing is exchanged from the first moment on.
+Edges that stay keep their state. On edges that go nothing new begins; exchanges under way are waited for as long as a
+round waits for a late exchange, and at least as long as a session that was cut off takes to come back. If
+both ends have carried out the same transactions by then, `sum n_i x_i` stays the same. Otherwise one end may keep
+its half of one exchange on that edge: two ends that cannot reach each other cannot agree on whether it happened. With
+a removed member nothing is exchanged from the start.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import ALWAYS
 
 OVER = (Phase.CLOSING, Phase.LINGERING, Phase.FINISHED)
-"""Phases in which a node does not train any more, however many rounds there are to do by now."""
+"""The phases in which a node no longer trains, however many rounds there are to do by now."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Amending:
-    """`asked` is what waits for its time. `early` are sessions with neighbors to be, who have taken it up already."""
+    """The change that waits, `asked`. `early`: sessions with future neighbors, who have made the change already."""
 
     neighbors: Neighbors
     asked: Amended | None = None
     early: dict[int, int] = field(default_factory=dict)
     _until: float | None = None
-    """When what is on its way is no longer waited for."""
+    """The time until which exchanges under way are waited for."""
 
     def ask(self, event: Amended) -> list[Effect]:
-        """The newest counts."""
+        """Keep a change until it may take effect; it replaces an earlier one."""
         self.asked, self._until = event, None
         effects: list[Effect] = []
         for peer, edge in self.neighbors.edges.items():
@@ -50,7 +50,7 @@ class Amending:
         return effects
 
     def due_at(self, now: float) -> float:
-        """When what is asked for may take effect between two rounds; not later than `now`: it may."""
+        """The time from which the change may take effect between two rounds; not later than `now`: it may."""
         leaving = [edge for edge in self.neighbors.edges.values() if edge.exchange.leaves]
         if any(edge.exchange.busy for edge in leaving):
             return NEVER  # what the engine answers is an event
@@ -62,7 +62,7 @@ class Amending:
         return self._until
 
     def take_effect(self, phase: Phase, now: float) -> list[Effect]:
-        """Between two rounds. What the engine is asked for comes before whatever the new edges want."""
+        """Change edges and settings between two rounds. The engine changes its edges before new ones need it."""
         event, around, common = self.asked, self.neighbors, self.neighbors.common
         if event is None:
             return []
@@ -86,7 +86,7 @@ class Amending:
         return effects + [effect for peer in added for effect in self._open(around.edges[peer], now)]
 
     def _open(self, edge: Edge, now: float) -> list[Effect]:
-        """The session that was there early, if there was one."""
+        """Open the early session of a new edge, if there is one."""
         session = self.early.pop(edge.peer, None)
         effects = [] if session is None else edge.open_session(session, now)
         self.neighbors.timers.note(edge)
@@ -95,21 +95,21 @@ class Amending:
     # -- who is no neighbor yet, or no more ---------------------------------------------------------------------------
 
     def meet(self, event: SessionOpened) -> list[Effect]:
-        """A neighbor to be waits, and repeats its greeting until it is one."""
+        """Keep the session of a future neighbor, which repeats its greeting until it is one; refuse any other."""
         if self.asked is None or event.peer not in self.asked.neighbors:
             return [_refusal(event.peer, event.session)]
         self.early[event.peer] = event.session
         return []
 
     def part(self, event: SessionClosed) -> list[Effect]:
-        """Such a session has ended."""
+        """Forget such a session, which has ended."""
         if self.early.get(event.peer) == event.session:
             del self.early[event.peer]
         return []
 
 
 def _patience_s(edge: Edge) -> float:
-    """Without a session it takes a new one first, which no exchange so far tells the time of."""
+    """The time to wait for an edge; without a session at least the usual first wait, for a new one must come up."""
     patience = edge.service.patience
     return patience.wait_s() if edge.is_open else max(patience.wait_s(), min(FIRST_PATIENCE_S, patience.longest_s))
 

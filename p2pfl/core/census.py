@@ -1,11 +1,11 @@
-"""Who of a federation has begun to train, and who is through, by what this node knows itself and its neighbors tell.
+"""The members that have begun to train, and those that are *through*: from own knowledge and from neighbors' words.
 
-*Begun* and *through* are sets of members that only grow: who has begun to train, and who has trained all that it had
-to. Nodes tell them in Hello and Ready and pass them on. With a robust rule a member counts where it says so itself or
-more than b neighbors do, for b of them may lie. Nobody is told by others that it is through itself.
+*Begun* and *through* are sets of members that only grow: those that have begun to train, and those that have done all
+the training they had to. Nodes tell them in Hello and Ready and pass them on. With a robust rule a member counts if it
+says so itself or more than b neighbors do, for b of them may lie. A node never believes from others that it is through.
 
-Members may be removed while the others train: they count for nothing. Where the rounds to do become more, nobody is
-through any more; until a neighbor has heard of that too, what it tells of *through* is void.
+Members may be removed while the others train: they no longer count. If the number of rounds to do grows, nobody is
+through any more; until a neighbor knows of that too, its word on *through* is ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p2pfl.core.settings import Settings
 
 
 def digest_of(begun: bytes, through: bytes) -> int:
-    """32 bits that tell whether two nodes know the same."""
+    """A 32-bit digest of both sets: equal where two nodes know the same."""
     return crc32(b"|".join((begun, through)))
 
 
@@ -29,34 +29,34 @@ NOTHING = digest_of(b"", b"")
 TELL_WITHIN_S = 0.25
 """News travel with the next Ready, or on their own after this long: a slow node's round must not hold them up."""
 MOST_TELLS = 16
-"""How often a neighbor is told the same sets in a row: under a robust rule two nodes may never agree on them."""
+"""The most times in a row that a neighbor is told the same sets: with a robust rule two nodes may never agree."""
 
 
 @dataclass(slots=True)
 class Claims:
-    """What one neighbor has told of everybody, as bitmaps, and the digest of what it knows by its latest word."""
+    """The sets that one neighbor has told, as bitmaps, and the digest of its knowledge by its latest word."""
 
     begun: int = 0
     through: int = 0
     known: int = NOTHING
     told: int = NOTHING
-    """The digest of what it was told last, heard or not."""
+    """The digest of the sets that it was told last, received or not."""
     progress_at: float | None = None
-    """When this neighbor, not yet through, last showed a new version."""
+    """The time at which this neighbor, not yet through, last showed a new version."""
     round_s: float = 0.0
-    """How long it took for that version."""
+    """The seconds that it took for that version."""
     tells: int = 0
-    """How often it was told the sets as they are."""
+    """The number of times it was told the current sets."""
     bound: int = 0
     """The rounds to do as this neighbor knows them; 0: it has not said, or time bounds training."""
 
     def lags(self, bound: int) -> bool:
-        """Whether this neighbor knows of fewer rounds to do than that."""
+        """True if this neighbor knows of fewer rounds to do than that."""
         return 0 < self.bound < bound
 
 
 class Census:
-    """`begun` and `through` are what is believed. News must be told at `due_at`. `claims` are by neighbor."""
+    """The sets that this node believes, `begun` and `through`. News must be told at `due_at`; `claims`: by neighbor."""
 
     def __init__(self, index: int, neighbors: Iterable[int], settings: Settings) -> None:
         self.own = 1 << index
@@ -72,16 +72,16 @@ class Census:
         self.digest = NOTHING
         """The digest of what this node believes; equal where two nodes know the same."""
         self.new_at = float("-inf")
-        """When it was last heard that somebody is through."""
+        """The time at which the set of members that are through last grew."""
         self.half_at: float | None = None
-        """Since when half of those who have begun are through; None: they are not."""
+        """The time since which half of those who have begun are through; None: they are not."""
         self.begun_at: float | None = None
         self.through_at: float | None = None
-        """When this node began, and had trained all that it had to."""
+        """The times at which this node began to train (`begun_at`), and was through (`through_at`)."""
 
     @property
     def is_through(self) -> bool:
-        """Whether this node has trained all that it had to."""
+        """True if this node has done all the training it had to."""
         return bool(self.through & self.own)
 
     @property
@@ -92,7 +92,7 @@ class Census:
     # -- a federation that changes ------------------------------------------------------------------------------------
 
     def amend(self, neighbors: Iterable[int], bound_before: int, now: float) -> None:
-        """The settings are new ones, and these the neighbors."""
+        """Take up new settings and neighbors."""
         self._count_members()
         self.claims = {peer: self.claims.get(peer) or Claims() for peer in sorted(neighbors)}
         if self.bound > bound_before:
@@ -122,7 +122,7 @@ class Census:
         self._take(sum(1 << member for member in members), 0, now)
 
     def hear(self, peer: int, known: int, begun: bytes, through: bytes, now: float, *, bound: int = 0) -> None:
-        """What a neighbor tells; what it has told before stays true, unless it has heard of more rounds to do."""
+        """Take a neighbor's sets; earlier ones stay true, unless it has learned of more rounds to do."""
         claims = self.claims[peer]
         claims.known = known
         if bound != claims.bound:
@@ -138,11 +138,11 @@ class Census:
             self._take(self._accepted("begun"), self._accepted("through"), now)
 
     def met(self, peer: int, now: float) -> None:
-        """A session with this neighbor begins: it is there, whatever it has shown before."""
+        """Note a new session with this neighbor: it counts as active from now."""
         self.claims[peer].progress_at, self.claims[peer].round_s = now, 0.0
 
     def progressed(self, peer: int, now: float) -> None:
-        """A neighbor has shown a new version."""
+        """Note that a neighbor has shown a new version."""
         claims = self.claims[peer]
         if self.through >> peer & 1:
             return
@@ -151,14 +151,14 @@ class Census:
         claims.progress_at = now
 
     def has_news_for(self, peer: int) -> bool:
-        """Whether this neighbor may not know what this node does: it has not told it itself, nor shown its digest."""
+        """True if this neighbor may lack what this node knows: it has neither told it itself nor shown its digest."""
         claims = self.claims[peer]
         lacks = self.begun & ~claims.begun or self.through & ~claims.through
         told_often = claims.told == self.digest and claims.tells >= MOST_TELLS
         return bool(lacks) and claims.known != self.digest and not told_often
 
     def tell(self, peer: int) -> tuple[bytes, bytes]:
-        """Both sets, for this neighbor."""
+        """Both sets as bytes, counted as told to this neighbor."""
         claims = self.claims[peer]
         claims.tells = claims.tells + 1 if claims.told == self.digest else 1
         claims.told = self.digest
@@ -179,7 +179,7 @@ class Census:
         self._tell_anew(now)
 
     def _tell_anew(self, now: float) -> None:
-        """The sets, or who counts, have changed."""
+        """Note that the sets, or the members that count, have changed."""
         self.due_at = min(self.due_at, now + TELL_WITHIN_S)
         self._told = bitmap(self.begun), bitmap(self.through)
         self.digest = digest_of(*self._told)
@@ -194,7 +194,7 @@ class Census:
     def _accepted(self, which: str) -> int:
         """The members that enough neighbors name, or that name themselves."""
         needed = self.settings.profile.words_needed
-        # Whoever knows of fewer rounds to do may take for through who is not.
+        # A neighbor that knows of fewer rounds to do may believe a member to be through that is not.
         counting = {
             peer: claims for peer, claims in self.claims.items() if which == "begun" or not claims.lags(self.bound)
         }
@@ -203,15 +203,15 @@ class Census:
             return reduce(or_, believed.values(), 0)
         named = [0] * (needed + 1)
         themselves = 0
-        for peer, told in believed.items():
-            themselves |= told & 1 << peer
+        for peer, members in believed.items():
+            themselves |= members & 1 << peer
             for count in range(needed, 1, -1):
-                named[count] |= named[count - 1] & told
-            named[1] |= told
+                named[count] |= named[count - 1] & members
+            named[1] |= members
         return themselves | named[needed]
 
     def lags(self, peer: int) -> bool:
-        """Whether this neighbor knows of fewer rounds to do: where it has stopped, it has not heard of all of them."""
+        """True if this neighbor knows of fewer rounds to do: if it has stopped, it does not know of all of them."""
         return self.claims[peer].lags(self.bound)
 
 

@@ -1,9 +1,9 @@
-"""Near the end: which neighbors take no part any more, and how far around this node all others are through.
+"""The state near the end: the neighbors that no longer take part, and how far around this node all others are through.
 
 A member that is gone, or keeps a session and exchanges nothing, is no reason to train on. Only its neighbors see that.
 So a node that is through tells a *level*, as before its first round: at level h everybody within h hops is through or
 takes no part. A neighbor that does see an unfinished member at work tells none, and holds the level of all around it.
-Where the level reaches the farthest member, this node *rests*: it answers and trains no more, until somebody takes part
+When the level reaches the farthest member, this node *rests*: it answers and does not train, until somebody takes part
 again or the federation ends.
 """
 
@@ -20,7 +20,7 @@ from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.settings import Settings
 
 AWAY_S = 3.0
-"""A neighbor that has taken no part for so long is not trained for. It is waited for longer: see `Ending.wait_s`."""
+"""Nobody trains on for a neighbor that has taken no part for so long. It is waited for longer: see `Ending.wait_s`."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -33,21 +33,21 @@ class Company:
     census: Census
     unfinished: int = field(default=0, init=False)
     rests: bool = field(default=False, init=False)
-    """Whether everybody who takes part is through, as far as this node can know."""
+    """True if everybody who takes part is through, as far as this node can know."""
     _named: int = field(default=0, init=False)
-    """The neighbors, as bits, of which the user has been told that they take no part."""
+    """The neighbors, as bits, whose absence has been reported to the user."""
 
     def look(self, unfinished: int, now: float) -> list[Effect]:
-        """At the end of a round, or at rest, these members have yet to be through: what to say about it."""
+        """Judge, after a round or at rest, the members that are not through; return what to tell about it."""
         self.unfinished = unfinished
-        told, level = self.facts.settled, self._level(now)
+        level_before, level = self.facts.settled, self._level(now)
         self.facts.settled = level
         self.rests = level is not None and level >= self.settings.hops
-        effects = announce(self.edges) if level != told else []
+        effects = announce(self.edges) if level != level_before else []
         return effects + self._name(now) if self.rests else effects
 
     def is_over(self, wait_s: float, now: float) -> bool:
-        """Whether those who take no part are waited for no longer, by what this node sees or its neighbors do."""
+        """True if those who take no part are waited for no longer: by this node's view, or because neighbors stop."""
         if not self.rests:
             return False
         stopped = sum(edge.is_open and edge.progress.has_stopped for edge in self.edges.values())
@@ -58,11 +58,11 @@ class Company:
         return _bits(peer for peer, edge in self.edges.items() if self._is_away(edge, limit_s, now))
 
     def is_mute(self, edge: Edge, limit_s: float, now: float) -> bool:
-        """Whether this neighbor has a session and has taken no part for so long."""
+        """True if this neighbor has a session and has taken no part for so long."""
         return edge.is_open and self._is_away(edge, limit_s, now)
 
     def absent(self, now: float) -> tuple[int, ...]:
-        """The neighbors that have no session, or one of which nothing has come for `AWAY_S`: none balances mixing."""
+        """The neighbors without a session, or with one that brought nothing for `AWAY_S`: they balance no mixing."""
         return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or self._is_silent(edge, now))
 
     def _is_silent(self, edge: Edge, now: float) -> bool:
@@ -73,14 +73,14 @@ class Company:
         return now - self._idle_from(edge) >= self._limit_s(edge, limit_s)
 
     def _limit_s(self, edge: Edge, least_s: float) -> float:
-        """Long rounds and slow lines have more time."""
+        """The silence that is allowed, in seconds: long rounds and slow lines have more."""
         usual_s = max(self.census.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
         return max(least_s, ROUNDS_OF_SILENCE * usual_s)
 
     def _idle_from(self, edge: Edge) -> float:
-        """When an unfinished neighbor last showed a new version, or exchanged one if that was before.
+        """The time at which an unfinished neighbor last showed a new version, or exchanged one if that was earlier.
 
-        Never where it was not met since this node started: it is not judged.
+        NEVER if it has had no session since this node started: then it is not judged.
         """
         service, since = edge.service, self.census.claims[edge.peer].progress_at
         if since is None or not self.unfinished >> edge.peer & 1:
@@ -88,7 +88,7 @@ class Company:
         return min(since, service.unanswered_from) if service.is_mute else since
 
     def _level(self, now: float) -> int | None:
-        """None: there is nothing to tell, or somebody has yet to do its rounds."""
+        """The level to tell; None: there is nothing to tell, or a neighbor is still at work on its rounds."""
         if not (self.unfinished and self.census.half_at is not None and self.census.is_through):
             return None
         away, near = self.away(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
@@ -97,12 +97,12 @@ class Company:
             return None
         there = [edge.progress for edge in near if edge.is_open and not away >> edge.peer & 1]
         if not away and all(progress.settled is None for progress in there):
-            return None  # nobody near misses anybody: whoever is unfinished is at work elsewhere
-        levels = (-1 if one.settled is None else one.settled for one in there if not one.has_stopped)
+            return None  # no neighbor lacks a member: those that are unfinished are at work elsewhere
+        levels = (-1 if each.settled is None else each.settled for each in there if not each.has_stopped)
         return min(self.settings.hops, 1 + min(levels, default=self.settings.hops))
 
     def _name(self, now: float) -> list[Effect]:
-        """Tell the user, once, who takes no part."""
+        """Tell the user, once for each, which neighbors take no part."""
         away = self.away(AWAY_S, now) & ~self._named
         self._named |= away
         named = [edge for peer, edge in self.edges.items() if away >> peer & 1]

@@ -1,4 +1,4 @@
-"""Whether one node has trained all that it had to, and whether its training ends now with that of the others."""
+"""The completion of a node: has it done all the training it had to, and does training end now for all?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2pfl.core.training import Training
 
 @dataclass(slots=True, eq=False, repr=False)
 class Completion:
-    """Judges the own `training` and what is heard of the others; what follows from it is for `Rounds`."""
+    """A judge of the own `training` and of what the others tell; `Rounds` acts on the judgement."""
 
     edges: Mapping[int, Edge]
     settings: Settings
@@ -32,11 +32,11 @@ class Completion:
 
     @property
     def mixes_only(self) -> bool:
-        """Whether this node is through and trains no more; what its neighbors ask it answers."""
+        """True if this node is through and no longer trains; it still answers its neighbors."""
         return self.ending.is_through and (self.company.rests or not self.training.goes_on)
 
     def run_out(self, event: RoundRefused, now: float) -> list[Effect]:
-        """A round was refused; where none ever will begin, nothing more is to be trained."""
+        """Handle a refused round; if none will ever begin, this node is through."""
         training = self.training
         if not event.for_good or training.out_of_budget:
             return []
@@ -48,7 +48,7 @@ class Completion:
         return [Alarm(kind="no-budget", peer=None, text=text)]
 
     def look_whether_enough(self, now: float) -> list[Effect]:
-        """Where `stop` has decided that, the user hears of it once."""
+        """Note that this node has trained enough; if `stop` decided that, tell the user once."""
         enough = self.training.enough(now)
         if enough is None:
             return []
@@ -60,7 +60,7 @@ class Completion:
         return [Alarm(kind="trained-enough", peer=None, text=text, notice=True)]
 
     def reason_to_end(self, now: float) -> tuple[Reason | None, list[Effect]]:
-        """Why training ends now, or None; and what this look at the others leads to."""
+        """The reason why training ends now, or None; and the effects of judging the others."""
         edges, settings, census = self.edges.values(), self.settings, self.ending.census
         there = sum(edge.is_open for edge in edges)
         around = [edge for edge in edges if edge.line.was_there(now, settings.linger_s)]
@@ -76,5 +76,5 @@ class Completion:
         return reason, news
 
     def is_mute(self, edge: Edge, now: float) -> bool:
-        """Whether this neighbor has taken no part for so long that the end of training has not waited for it."""
+        """True if this neighbor has taken no part for so long that the end of training does not wait for it."""
         return self.company.is_mute(edge, self.ending.wait_s(self.training.elapsed_s(now)), now)

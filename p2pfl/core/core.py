@@ -112,7 +112,7 @@ class Core(Course):
         return effects
 
     def deadline(self) -> float | None:
-        """When `wake` must be called next, None for never."""
+        """The time at which `wake` must be called next; None: never."""
         next_at, due = self.timers.next_at, self.rounds.due
         next_at = min(due, next_at, self.census.due_at, self.lives.due_at)
         return None if next_at == NEVER else next_at
@@ -149,24 +149,24 @@ class Core(Course):
         return self.rounds.training.enough(now) if self.ending.is_through else None
 
     def standings(self, now: float) -> dict[int, View]:
-        """What is held against each neighbor."""
+        """The standing of each neighbor: its proven faults and its quarantine."""
         return {peer: edge.line.standing.view(now) for peer, edge in self.edges.items()}
 
     def _route(self, event: Any, now: float) -> list[Effect]:
         happens = _ON_EDGES.get(type(event))
         if happens is None:
-            return self.rounds.take(event, now) if isinstance(event, RoundEvent) else self._of_all(event, now)
+            return self.rounds.take(event, now) if isinstance(event, RoundEvent) else self._for_whole_node(event, now)
         edge = self.edges.get(event.peer)
         if edge is None:
-            return self._of_no_neighbor(event)
+            return self._from_stranger(event)
         effects = happens(edge, event, now)
         self.timers.note(edge)
-        if type(event) is MessageReceived and type(event.message) in _OF_ALL_EDGES:
+        if type(event) is MessageReceived and type(event.message) in _CONCERNS_ALL_EDGES:
             effects += self._settle_all(now)
         return effects
 
-    def _of_no_neighbor(self, event: SessionOpened | SessionClosed | MessageReceived) -> list[Effect]:
-        """One is yet to be a neighbor, or was one. The engine is at work on no edge that has gone."""
+    def _from_stranger(self, event: SessionOpened | SessionClosed | MessageReceived) -> list[Effect]:
+        """Handle an event of a future or former neighbor; the engine never works for such a peer."""
         match event:
             case SessionOpened():
                 return self.amending.meet(event)
@@ -176,7 +176,7 @@ class Core(Course):
                 return []
         raise ValueError(f"the engine has worked on an edge to {event.peer}, who is no neighbor")
 
-    def _of_all(self, event: StorageFailed | StorageRestored | Amended, now: float) -> list[Effect]:
+    def _for_whole_node(self, event: StorageFailed | StorageRestored | Amended, now: float) -> list[Effect]:
         if not isinstance(event, Amended):
             return self._storage(event)
         if self.index not in event.settings.retired:
@@ -186,19 +186,19 @@ class Core(Course):
         return effects
 
     def _settle_all(self, now: float) -> list[Effect]:
-        """What one neighbor has said may concern other edges, or the whole node."""
+        """Handle the consequences of a message that may concern other edges, or the whole node."""
         for edge in self.edges.values():
             self.timers.note(edge)
         votes = sum(edge.line.copies.told_to_resign for edge in self.edges.values())
         there = sum(edge.is_open for edge in self.edges.values())
-        # Two copies are heard by all neighbors that are there: the word of one is enough where there is but one.
+        # All connected neighbors see both copies. If only one neighbor is connected, its word is enough.
         needed = max(self.settings.profile.words_needed, min(2, there))
         effects = self.rounds.leave(_TWO_PLACES, now, resigned=True) if votes >= needed else []
         self.resigned = self.resigned or bool(effects)
         return effects
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
-        """What left must be on disk: without a disk a node stops exchanging, and goes on training."""
+        """Stop exchanging while the disk fails, as state must be on disk before it is sent; training goes on."""
         if isinstance(event, StorageRestored):
             self.facts.halted = False
             return [Alarm(kind="storage-restored", peer=None, text="state is written to disk again")]
@@ -225,7 +225,7 @@ _TWO_PLACES = Alarm(
     peer=None,
     text="one key speaks from two places: another process has this node's key and began earlier; this one stops",
 )
-_OF_ALL_EDGES = (LivesTold, Resign)
+_CONCERNS_ALL_EDGES = (LivesTold, Resign)
 _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
     MessageReceived: lambda edge, event, now: edge.receive(event.session, event.message, now),
     SessionOpened: lambda edge, event, now: edge.open_session(event.session, now),
@@ -235,18 +235,18 @@ _ON_EDGES: Mapping[type[Event], Callable[[Edge, Any, float], list[Effect]]] = {
 
 
 def check_invariants(node: Core) -> None:
-    """After every event of a test or a simulation: raise AssertionError naming the edge that contradicts itself."""
+    """Raise AssertionError if an edge contradicts itself. Tests and simulations call this after every event."""
     for edge in node.edges.values():
         fault = _fault(node, edge)
         if fault:
             raise AssertionError(f"node {node.index}, edge to {edge.peer}: {fault}")
     edges = node.edges.values()
     if node.timers.next_at != min((edge.wakes_at for edge in edges), default=NEVER):
-        raise AssertionError(f"node {node.index}: the next timer is another one")
+        raise AssertionError(f"node {node.index}: the next timer does not match the edges")
     patient = [edge.service.patience.exchange_s for edge in edges if edge.is_open]
     times = sorted(exchange_s for exchange_s in patient if exchange_s)
     if node.neighbors.common.usual.median_s(NEVER) != (times[(len(times) - 1) // 2] if times else NEVER):
-        raise AssertionError(f"node {node.index}: the median of the live edges is another one")
+        raise AssertionError(f"node {node.index}: the kept median exchange time does not match the live edges")
 
 
 def _fault(node: Core, edge: Edge) -> str | None:

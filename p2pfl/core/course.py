@@ -1,4 +1,4 @@
-"""A course is how a node learns, from its first session to its end. Gossip is one: `core.Core`."""
+"""A course is the way a node learns, from its first session to its end. Gossip is one course: `core.Core`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Course:
     """Events in, effects out; no I/O and no clock of its own. The driver carries effects out: `StartRound` is answered
     by RoundTrained or RoundRefused, `CommitRound` by RoundCommitted, and `Finish` ends the node.
 
-    The rest is for who looks: status, page, result. `facts` says what the node has done so far.
+    The other members serve the status, the page and the result. `facts` holds what the node has done so far.
     """
 
     facts: Facts
     settings: Settings
     edges: Mapping[int, Edge] = MappingProxyType({})
-    """Those on which models are mixed, by neighbor."""
+    """The edges on which models are mixed, by neighbor."""
     resigned = retired = False
-    """Whether this node has stopped because another process has its key, or because it was removed."""
+    """True if this node has stopped because another process has its key (`resigned`), or was removed (`retired`)."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; `now` is monotonic, in seconds."""
@@ -38,7 +38,7 @@ class Course:
         return []
 
     def deadline(self) -> float | None:
-        """When `wake` must be called next, None for never."""
+        """The time at which `wake` must be called next; None: never."""
         return None
 
     @property
@@ -47,12 +47,12 @@ class Course:
 
     @property
     def life(self) -> Life:
-        """How long its memory reaches back."""
+        """The node's life: it tells how far back its memory reaches."""
         return NO_START.life
 
     @property
     def mixing(self) -> Mixing | None:
-        """With whom rounds were mixed, where a rule does that."""
+        """The state of mixing by a rule; None where no rule mixes."""
         return None
 
     @property
@@ -61,12 +61,12 @@ class Course:
 
     @property
     def is_through(self) -> bool:
-        """Whether this node has trained all that it had to."""
+        """True if this node has trained all that it had to."""
         return self.facts.done
 
     @property
     def ended_by(self) -> str | None:
-        """Why training has ended; None: it has not."""
+        """The reason why training has ended; None: it has not."""
         return None
 
     @property
@@ -75,9 +75,9 @@ class Course:
         return []
 
     def through_by(self, now: float) -> str | None:  # noqa: ARG002 - as above
-        """By what this node is through."""
+        """The reason why this node has trained enough; None: it has not."""
         return None
 
     def standings(self, now: float) -> Mapping[int, View]:  # noqa: ARG002 - as above
-        """What is held against each neighbor."""
+        """The standing of each neighbor: its proven faults and its quarantine."""
         return {}

@@ -1,7 +1,7 @@
-"""What else may end the own training, beside a number of rounds or a time: nothing gets better, or a time is over.
+"""Early stopping: training ends because nothing gets better, or because a time is over.
 
-A node decides by its own figure of each round alone, and is then through like one that has trained all its rounds: when
-all end stands in `ending`. The best figure, and the round it is from, are on disk with the rounds.
+A node decides by its own figure of each round alone, and is then through like one that has trained all its rounds;
+`ending` says when all end. The best figure, and its round, are on disk with the rounds.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """What `training.stop` says; `str` gives its canonical spelling."""
+    """The conditions of `training.stop`; `str` gives their canonical spelling."""
 
     patience: int | None = None
-    """After so many own rounds without an improvement; None: never for that."""
+    """The own rounds without an improvement after which to stop; None: no such limit."""
     of: str = "loss"
     """The figure that must improve: "loss" is that of the own local rounds, others are of the common test set."""
     least: float = 0.0
-    """A smaller gain is no improvement."""
+    """The smallest gain that counts as an improvement."""
     after_s: float | None = None
-    """After so many seconds of training; None: never for that."""
+    """The seconds of training after which to stop; None: no such limit."""
 
     def __str__(self) -> str:
-        found = []
+        clauses = []
         if self.patience is not None:
             by = f" by {self.least!r}" if self.least else ""
-            found.append(f"no improvement of {self.of}{by} in {self.patience} rounds")
+            clauses.append(f"no improvement of {self.of}{by} in {self.patience} rounds")
         if self.after_s is not None:
-            found.append(f"after {self.after_s!r} s")
-        return " or ".join(found)
+            clauses.append(f"after {self.after_s!r} s")
+        return " or ".join(clauses)
 
     def is_better(self, figure: float, best: Best | None) -> bool:
-        """What is not finite is never better."""
+        """True if `figure` improves on `best`; one that is not finite never does."""
         return math.isfinite(figure) and (best is None or figure < best.figure - self.least)
 
     def is_out(self, best: Best | None, rounds: int) -> bool:
-        """Whether the patience has run out after so many rounds. Before the first figure it never does."""
+        """True if the patience has run out after so many rounds. Before the first figure it never does."""
         return self.patience is not None and best is not None and rounds - best.rounds >= self.patience
 
     def why(self, best: Best | None, rounds: int, elapsed_s: float) -> str | None:

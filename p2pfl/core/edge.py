@@ -1,7 +1,6 @@
-"""One edge: its line, its exchange, and what the node's rounds tell it and ask of it.
+"""An edge to one neighbor: its line, its exchange, and what the node's rounds tell it and ask of it.
 
-The line and the exchange return what is to be done; here they are joined with what neighbors tell of rounds, ends and
-lives.
+The line and the exchange return effects. This module joins them with what neighbors tell about rounds, ends and lives.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from p2pfl.core.staleness import Turns, Weighing
 from p2pfl.core.standing import Fault
 
 _TELLING = (Ready, Done, LivesTold, Resign)
-"""Messages that do not wait for the engine: the session may end before it answers."""
+"""Messages that are handled at once, even while the engine works: the session may end before it answers."""
 _BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
-"""Messages that are heard before both greetings are judged: they say nothing about the edge."""
+"""Messages that are handled before both greetings are judged: they say nothing about the edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What all edges of a node have in common, and its rounds know too. The maps are in the order of the neighbors."""
+    """State that all edges of a node share, and its rounds too. The maps are in the order of the neighbors."""
 
     facts: Facts
     settings: Settings
     census: Census
     hearsay: Hearsay
     start: Start
-    """This node's own process, as it is told in Hello."""
+    """This node's own process, as Hello names it."""
     edges: dict[int, Edge] = field(default_factory=dict)
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     usual: UsualTime = field(default_factory=UsualTime)
@@ -49,7 +48,7 @@ class Common:
 
 
 class Edge:
-    """One edge of a node, which shares `common` with the others."""
+    """An edge of a node; it shares `common` with the node's other edges."""
 
     __slots__ = (
         "census",
@@ -93,14 +92,14 @@ class Edge:
         )
         self.telling = TokenBucket(TELLS_PER_S)
         self.outlived = False
-        """Whether the neighbor is heard to have lost what this end remembers of the edge."""
+        """True if others tell that the neighbor has lost what this end remembers of the edge."""
         self.noted_at = NEVER
-        """What `timers` knows of `wakes_at`."""
+        """The value of `wakes_at` that `timers` has noted."""
 
     # -- session ------------------------------------------------------------------------------------------------
 
     def open_session(self, number: int, now: float) -> list[Effect]:
-        """A session is up: it replaces the old one before anything is said."""
+        """Replace the old session by a new one, and greet."""
         self.exchange.pause()
         self.service.resume(now)
         effects = self.line.open(number, now, halted=self.facts.halted)
@@ -116,7 +115,7 @@ class Edge:
         return self.exchange.blame(Fault.MALFORMED, malformed, now) if malformed else []
 
     def _greet(self, now: float) -> list[Effect]:
-        """Compose Hello once the engine is through with this edge, so that it tells a settled state."""
+        """Compose Hello once the engine has no work on this edge, so that it tells a settled state."""
         greeting = self.line.greeting
         if self.exchange.busy or greeting.number is None or greeting.mine is not None:
             return []
@@ -139,7 +138,7 @@ class Edge:
         return [*self.line.say(greeting.compose(hello, now)), *self._judge(now)]
 
     def _judge(self, now: float) -> list[Effect]:
-        """Both greetings are known: open the edge, resynchronized if they contradict each other."""
+        """Open the edge once both greetings are known; resynchronize it if they contradict each other."""
         greeting, exchange = self.line.greeting, self.exchange
         mine, theirs = greeting.mine, greeting.theirs
         if mine is None or theirs is None or greeting.is_open:
@@ -157,17 +156,17 @@ class Edge:
         return effects + self._catch_up(mine) + exchange.resend(now) + exchange.begin_if_wanted(now)
 
     def _catch_up(self, mine: Hello) -> list[Effect]:
-        """Say what has changed since the greeting was composed."""
+        """Send what has changed since the greeting was composed."""
         if self.facts.done and not mine.done:
             return self.line.send(Done(version=self.facts.version))
         facts = self.facts
         changed = (facts.version, facts.closing, facts.level) != (mine.version, mine.closing, mine.level)
         return self.announce() if changed or self.census.has_news_for(self.peer) else []
 
-    # -- what is heard --------------------------------------------------------------------------------------------
+    # -- messages -------------------------------------------------------------------------------------------------
 
     def receive(self, session: int, message: Message, now: float) -> list[Effect]:
-        """A message arrived. Of another session: void. While the engine works on the edge: it waits."""
+        """Handle a message: ignore it if it is from another session, keep it while the engine works on the edge."""
         if session != self.line.greeting.number:
             return []
         if self.line.is_flooded(now):
@@ -200,7 +199,7 @@ class Edge:
         return self.exchange.hear(message, now)
 
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
-        """The engine answered: move the record, tell the neighbor, then read what has waited."""
+        """Handle an answer of the engine: move the record, tell the neighbor, then read the messages that waited."""
         exchange, inbox = self.exchange, self.line.inbox
         exchange.busy = False
         exchange.engine_time.spend(self.peer, result.cost_s, now)
@@ -212,7 +211,7 @@ class Edge:
         return effects + exchange.begin_if_wanted(now)
 
     def _hear_hello(self, hello: Hello, now: float) -> list[Effect]:
-        """Who speaks, and in which life, is settled before the two greetings are judged."""
+        """Settle which process speaks, and in which life, before the two greetings are judged."""
         line, peer = self.line, self.peer
         if line.greeting.theirs is not None:
             return line.hear_hello(hello)
@@ -226,7 +225,7 @@ class Edge:
         effects += line.hear_hello(hello)
         self.progress.hear_hello(hello, now)
         effects += self._judge(now)
-        # Behind the new beginning that it may have led to: on a disk both are there, or neither.
+        # After the new beginning that it may have caused: on disk there are both, or neither.
         if news is not LifeNews.KNOWN:
             effects.append(NoteLife(member=peer, life=life))
         if line.greeting.number != number:
@@ -236,15 +235,15 @@ class Edge:
         return effects + self.hearsay.welcome(line, life, known, news, now)
 
     def _hear_lives(self, message: LivesTold, now: float) -> list[Effect]:
-        """What others say about lives: where a neighbor is in a new one, its edge begins anew at this end."""
+        """Handle what others say about lives: the edge to a neighbor in a new life begins anew at this end."""
         hearsay = self.hearsay
         if not hearsay.settings.profile.keeps_flows:
             return []
         effects: list[Effect] = []
-        told = {member: Life(generation, name) for member, generation, name in message.lives}
-        for member, life in told.items():
-            said, is_over = hearsay.hear(self.line, member, life, now)
-            effects += said
+        lives = {member: Life(generation, name) for member, generation, name in message.lives}
+        for member, life in lives.items():
+            answers, is_over = hearsay.hear(self.line, member, life, now)
+            effects += answers
             if is_over:
                 own_edge = self.common.edges[member]
                 own_edge.outlived = True
@@ -252,7 +251,7 @@ class Edge:
         return effects + hearsay.pass_on_due(now)
 
     def renew(self, now: float) -> list[Effect]:
-        """Begin anew what has outlived the neighbor's memory, once the engine is through with this edge."""
+        """Begin the edge anew if the neighbor has lost its memory of it, once the engine has no work on it."""
         exchange = self.exchange
         if not self.outlived or exchange.busy:
             return []
@@ -265,7 +264,7 @@ class Edge:
     # -- what the rounds tell and ask -------------------------------------------------------------------------------
 
     def take_turns(self, turns: Turns) -> None:
-        """From now on these are the own rounds that use this edge."""
+        """Set the own rounds that use this edge from now on."""
         self.progress.turns = self.service.turns = self.exchange.weighing.turns = turns
 
     @property
@@ -274,11 +273,11 @@ class Edge:
 
     @property
     def is_heard(self) -> bool:
-        """Whether what is known of the neighbor's model is of now, or is its last one."""
+        """True if this end's copy of the neighbor's model is current, or is its last one."""
         return self.progress.done or (self.is_open and not self.service.is_mute)
 
     def tick(self, now: float) -> list[Effect]:
-        """Exchange the new version (a responder asks for it) in the edge's turn; always tell of closing rounds."""
+        """Exchange the new version in the edge's turn (a responder asks for it); tell of closing rounds in any."""
         service = self.service
         tells = self.facts.closing is not None or self.census.has_news_for(self.peer)
         if self.exchange.initiates:
@@ -291,7 +290,7 @@ class Edge:
         return self.announce()
 
     def announce(self, *, answer: bool = False) -> list[Effect]:
-        """An `answer` to news has none itself: two who cannot agree would answer each other for ever."""
+        """Send a Ready. An `answer` carries no news: two nodes that cannot agree would answer each other for ever."""
         if not self.is_open:
             return []
         facts, census = self.facts, self.census
@@ -317,7 +316,7 @@ class Edge:
 
     @property
     def wakes_at(self) -> float:
-        """When `wake` must be called next."""
+        """The time at which `wake` must be called next."""
         repeat_at, resend_at = self.line.greeting.repeat_at, self.exchange.resend_at
         return repeat_at if repeat_at < resend_at else resend_at  # noqa: FURB136 - min() is a call, after every event
 
@@ -328,7 +327,7 @@ def announce(edges: Mapping[int, Edge]) -> list[Effect]:
 
 
 def is_accompanied(edges: Mapping[int, Edge]) -> bool:
-    """Whether a neighbor is there."""
+    """True if an edge is open."""
     return any(edge.is_open for edge in edges.values())
 
 

@@ -1,9 +1,9 @@
-"""The line to one neighbor: its session and greeting, what waits to be read, and the bounds that it must keep.
+"""The line to one neighbor: its session and greeting, the messages that wait, and the bounds that it must keep.
 
 A session opens with one Hello each way; both ends judge the pair as sent, and nothing else flows before that.
 
-It says what it found, as effects or a verdict, and calls nothing above itself: whoever ends the session through it
-tells the exchange (`Exchange.drop`).
+A line returns effects or a verdict and calls nothing above itself: whoever ends the session through it tells the
+exchange (`Exchange.drop`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Greeting:
         return replace(self.mine, have_yours=True)
 
     def repeat(self, now: float) -> Hello | None:
-        """The greeting once more, if the other end has been silent for too long."""
+        """The greeting to repeat if the other end has been silent for too long, else None."""
         if self.mine is None or now < self.repeat_at:
             return None
         self.repeat_at = now + REPEAT_S
@@ -74,27 +74,27 @@ class EdgeLine:
     peer: int
     exchanges_per_s: float
     news: TokenBucket
-    """Bounds how many words about lives are believed of this neighbor."""
+    """The bound on the words about lives that are believed of this neighbor."""
     hearing: TokenBucket = field(init=False)
-    """Bounds all messages of this neighbor, in whatever session."""
+    """The bound on all messages of this neighbor, in any session."""
     greeting: Greeting = field(default_factory=Greeting)
     standing: Standing = field(default_factory=Standing, repr=False, compare=False)
     brake: ResyncBrake = field(default_factory=ResyncBrake)
     copies: Copies = field(default_factory=Copies)
     inbox: list[Message] = field(default_factory=list)
-    """Messages that wait until the engine is through with the edge."""
+    """Messages that wait until the engine has no work on the edge."""
     left_at: float | None = None
-    """When the latest open session ended; None while none has."""
+    """The time at which the latest open session ended; None: none has."""
     barred: bool = False
-    """Whether the neighbor was removed from the federation: no session with it is let in any more."""
+    """True if the neighbor was removed from the federation: no session with it is let in any more."""
     challenged_at: float = float("-inf")
-    """When the neighbor was last told that others know of another life of its own."""
+    """The time at which the neighbor was last told that others know of another life of its own."""
 
     def __post_init__(self) -> None:
         self.hearing = hearing_bucket(self.exchanges_per_s)
 
     def open(self, number: int, now: float, *, halted: bool) -> list[Effect]:
-        """A session is up and replaces the old one, or is refused: then there is none."""
+        """Replace the old session by a new one, or refuse it: then there is none."""
         self.end()
         standing = self.standing
         if standing.is_quarantined(now):
@@ -118,17 +118,17 @@ class EdgeLine:
         return [] if number is None else [CloseSession(peer=self.peer, session=number, reason=reason, rest_s=rest_s)]
 
     def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
-        """Count what no honest node does. Enough of it ends the session for a while: only then there are effects."""
+        """Count a proven fault. Enough of them end the session for a while: only then there are effects."""
         standing = self.standing
         if not standing.note(fault, text, now):
             return []
         rest_s = standing.until - now
-        alarm = f"nothing is heard from it for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
+        alarm = f"it is not listened to for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
         reason = f"in quarantine for {rest_s:.0f} s: {fault}"
         return [Alarm(kind="quarantine", peer=self.peer, text=alarm), *self.drop(reason, rest_s=rest_s)]
 
     def is_flooded(self, now: float) -> bool:
-        """Whether one message more is too much. The next session begins as the first did."""
+        """Count a message; True if it is one too many. Then the bound begins afresh for the next session."""
         if self.hearing.take(now) == 0.0:
             return False
         self.hearing = hearing_bucket(self.exchanges_per_s)
@@ -140,27 +140,27 @@ class EdgeLine:
         return self.say(answer) if answer else []
 
     def put_by(self, message: Message) -> None:
-        """Bounded, and with at most one body: whatever is left out here will be sent again."""
+        """Keep a message for later: a few, at most one of them with a body. Whatever is dropped will be sent again."""
         heavy = isinstance(message, Request | Reply)
         crowded = heavy and any(isinstance(waiting, Request | Reply) for waiting in self.inbox)
         if not crowded and len(self.inbox) < INBOX:
             self.inbox.append(message)
 
     def send(self, message: Message) -> list[Effect]:
-        """Say something on the open edge; before both greetings are judged nothing but Hello flows."""
+        """Send on the open edge only; before both greetings are judged nothing but Hello flows."""
         return self.say(message) if self.greeting.is_open else []
 
     def say(self, message: Message) -> list[Effect]:
-        """Say something that needs no judged greetings, in whatever session there is."""
+        """Send in the current session, if there is one, whether the greetings are judged or not."""
         if self.greeting.number is None:
             return []
         return [Send(peer=self.peer, session=self.greeting.number, message=message)]
 
     @property
     def is_shut(self) -> bool:
-        """Whether this end lets no session in: nobody waits for such a neighbor."""
+        """True if this end lets no session in: nobody waits for such a neighbor."""
         return self.barred or self.standing.is_out or self.brake.rests
 
     def was_there(self, now: float, linger_s: float) -> bool:
-        """Whether the neighbor is there, or was a short time ago."""
+        """True if the edge is open, or was less than `linger_s` ago."""
         return self.greeting.is_open or (self.left_at is not None and now < self.left_at + linger_s)

@@ -1,7 +1,7 @@
-"""What to do about it: the only output of the core. Imperative, frozen, no behavior.
+"""Effects: the only output of the core, each an order to the outside. Imperative, frozen, no behavior.
 
 Operations (`Freeze` to `Mix`) go to the engine, which runs them one at a time in the order given and answers each
-with the event named beside it, if one is. Everything else goes to the edges.
+with the event named after the arrow, if there is one. Everything else goes to the network and the driver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Send(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
-    """`rest_s`: for so long another session would be closed as well, so that none need be tried."""
+    """End a session. `rest_s`: for so long any other would be closed as well, so that no dial is worth a try."""
 
     peer: int
     session: int
@@ -70,8 +70,8 @@ class ResetEdge(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ChangeEdges(Struct, frozen=True, kw_only=True, gc=False):
-    """The latest change of the federation takes effect, be it without a change of edges: forget all about the edges to
-    those who are `dropped`, and begin empty ones to those who are `added`. (No answer: order is enough.)
+    """Put the latest change of the federation into effect, even if no edge changes: forget the edges to the `dropped`
+    peers, and begin empty ones to those `added`. (No answer: order is enough.)
     """
 
     added: tuple[int, ...]
@@ -127,8 +127,8 @@ class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
     """Train one local round from the model as it is now. -> RoundTrained or RoundRefused
 
-    `accompanied`: a neighbor is there. `away` are those that are not, where another one is. What balances mixing with
-    them would drive this node away for ever, for nobody balances it.
+    `accompanied`: a neighbor is connected. `away`: those that are not, while another one is. A correction that balances
+    mixing with them would drive this node away for ever, for no neighbor would balance it.
     """
 
     index: int
@@ -137,7 +137,7 @@ class StartRound(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Alarm(Struct, frozen=True, kw_only=True, gc=False):
-    """Something the user should know. `kind` is stable and countable; `text` is for reading.
+    """Tell the user something. `kind` is stable and countable; `text` is for reading.
 
     `notice`: it follows from what a person has done, such as a restart, and nothing is wrong.
     """
@@ -149,7 +149,7 @@ class Alarm(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Finish(Struct, frozen=True, kw_only=True, gc=False):
-    """This node has done all it had to do, was told to stop, or must not go on (`resigned`, `retired`)."""
+    """End this node: it has done all it had to do, was told to stop, or must not go on (`resigned`, `retired`)."""
 
     resigned: bool = False
     retired: bool = False

@@ -1,18 +1,18 @@
-"""When a federation ends: together, by a rule that each node can apply to what it has heard (`census`).
+"""The end of a federation: all stop together, by a rule that each node applies to what it has been told (`census`).
 
-A node that is through goes on as a full member, or those that still train would drag the common model to their own
-data. All stop training, each at the end of a round,
+A node that is through goes on as a full member; otherwise those that still train would drag the common model to their
+own data. All stop training, each at the end of a round,
 
 - when everybody who has begun is through, and the neighbors that are there are;
 - or, once half of those are through, after `linger_s` or a quarter of the own training time, whichever is longer;
-- or, where less than half are, when a node that is through has heard of nobody else's progress for that long, or has
+- or, where less than half are, when a node that is through has seen nobody else's progress for that long, or has
   gone on for fifty times as long as it had trained;
 - or when every neighbor that is there has stopped; a node that is not through does not count those who know of fewer
   rounds to do.
 
-A node that was stopped by this is not through, or one early end would run around a ring. On a sparse graph little is
-known of those far away: with a robust rule half of all members is meant there. Nobody waits for members who were
-removed.
+A node that this rule stops is not through; otherwise one early end would run around a ring. On a sparse graph a node
+knows little about those far away: so with a robust rule *half* means half of all members. Nobody waits for removed
+members.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TRAINING_SHARE = 0.25
 LONGEST_MULTIPLE = 50.0
 """A node that is through goes on for this many times its own training time: enough for fiftyfold speeds."""
 ROUNDS_OF_SILENCE = 3.0
-"""A neighbor whose rounds are long is not silent before it has let so many of them pass."""
+"""The number of its own rounds that a neighbor may let pass before it counts as silent."""
 
 
 class Reason(enum.StrEnum):
-    """Why training has ended."""
+    """The reason why training has ended."""
 
     ALL = "everybody who had begun was through"
     COMPANY = "everybody who took part was through"
@@ -51,20 +51,20 @@ class Ending:
 
     @property
     def is_through(self) -> bool:
-        """Whether this node has trained all that it had to."""
+        """True if this node has done all the training it had to."""
         return self.census.is_through
 
     def unfinished(self, training: int, out: int) -> int:
         """The members, as a set of bits, that have yet to be through.
 
-        `training` are the neighbors that are there and have not stopped: who has yet to begin is waited for as well.
-        `out` are those in quarantine, for which nobody waits.
+        `training`: the neighbors that are there and have not stopped; those that have yet to begin count too.
+        `out`: those in quarantine, for which nobody waits.
         """
         census = self.census
         return (census.begun | training) & census.counted & ~census.through & ~out
 
     def over(self, now: float, *, trained_s: float, unfinished: int, stopped: bool) -> Reason | None:
-        """Why a node that has trained for so long stops now, at the end of a round; None: it goes on.
+        """The reason to stop now, at the end of a round, after `trained_s` of training; None: the node goes on.
 
         `stopped`: there are neighbors, and none of them still trains.
         """
@@ -87,7 +87,7 @@ class Ending:
         return max(self.settings.linger_s, TRAINING_SHARE * trained_s)
 
     def _is_progress(self, now: float, wait_s: float) -> bool:
-        """Whether enough neighbors go on to be believed: by a new version in that time, or in a few own rounds."""
+        """True if enough neighbors make progress: each a new version within `wait_s`, or within a few of its rounds."""
         moving = sum(
             claims.progress_at is not None
             and now < claims.progress_at + max(wait_s, ROUNDS_OF_SILENCE * claims.round_s)

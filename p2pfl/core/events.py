@@ -1,4 +1,4 @@
-"""What happened: the only input of the core. Past tense, frozen, no behavior.
+"""Events: the only input of the core, each something that happened. Past tense, frozen, no behavior.
 
 `peer` is a member index, `session` a number that the network edge never reuses within a process.
 """
@@ -25,7 +25,7 @@ class SessionOpened(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionClosed(Struct, frozen=True, kw_only=True, gc=False):
-    """`malformed`: what the neighbor sealed that was no message, where that ended it."""
+    """A session has ended. `malformed`: the fault, if the neighbor had sealed something that is no message."""
 
     peer: int
     session: int
@@ -44,7 +44,7 @@ class RequestFrozen(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     request: Request
     cost_s: float = 0.0
-    """How much of the engine's time it took; so in the other results. None in the simulator."""
+    """The seconds of the engine's time that it took, as in the other results; 0 in the simulator."""
 
 
 class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
@@ -88,15 +88,15 @@ class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):
     steps: int
     samples: int
     waited_s: float = 0.0
-    """How long the round waited: for its turn, where nodes of one process learn one after the other, and for data."""
+    """The seconds that the round waited: for its turn, where nodes of one process train in turn, and for data."""
     figure: float | None = None
-    """What must improve for training to go on, lower is better; None: nobody asks, or it is not known yet."""
+    """The figure that must improve for training to go on, lower is better; None: not needed, or not known yet."""
 
 
 class RoundRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """The round that was to begin has not: the privacy budget does not reach, or could not be written to.
+    """A round could not begin: the privacy budget does not suffice, or could not be written to.
 
-    `for_good`: nor will any later one; else it is tried again. `planned`: nothing is wrong with that.
+    `for_good`: no later one will begin either; else it is tried again. `planned`: nothing is wrong with that.
     """
 
     why: str
@@ -118,9 +118,9 @@ class Bootstrapped(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Mixed(Struct, frozen=True, kw_only=True, gc=False):
-    """The model is what the robust rule made of it and the neighbors' (with `failed`: what it was before).
+    """The robust rule has mixed the model with the neighbors' (with `failed`: the model is the same as before).
 
-    `moved` False: there were other models around, and it is still next to where it was.
+    `moved` False: there were other models, and this one has hardly moved.
     """
 
     failed: bool = False
@@ -128,11 +128,11 @@ class Mixed(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StorageFailed(Struct, frozen=True, kw_only=True, gc=False):
-    """The last durable write failed: what is in memory may be ahead of the disk."""
+    """The last durable write failed: the state in memory may be ahead of the disk."""
 
 
 class StorageRestored(Struct, frozen=True, kw_only=True, gc=False):
-    """A full snapshot of what is in memory is on disk again."""
+    """A full snapshot of the state in memory is on disk again."""
 
 
 class StopRequested(Struct, frozen=True, kw_only=True, gc=False):
@@ -140,7 +140,7 @@ class StopRequested(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Amended(Struct, frozen=True, kw_only=True):
-    """The federation has changed: what a core is built with, as it is from now on.
+    """The federation has changed; the fields replace what the core was built with.
 
     It takes effect between two rounds. Of several the newest counts; the same once more changes nothing.
     """

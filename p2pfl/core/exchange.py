@@ -1,9 +1,9 @@
-"""The transactions of one edge: what either end does with a message about them, or with an answer of the engine.
+"""The transactions of one edge: how either end handles a message about them, or an answer of the engine.
 
 The initiator (lower index) freezes a request and repeats it until it is answered; the responder answers each new
 request once and repeats the logged answer for free. Transactions, one at a time, conserve sum n_i x_i under loss,
-duplication, reordering and durable crashes. What does not fit is ignored or, if it shows that the two ends disagree,
-leads to a resync; in mid-session only the initiator starts one.
+duplication, reordering and durable crashes. A message that does not fit is ignored or, if it shows that the two ends
+disagree, leads to a resync; in mid-session only the initiator starts one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FILLED = 2
 
 @dataclass(slots=True, kw_only=True)
 class Exchange(ABC):
-    """One end of an edge: `Initiator` or `Responder`. `busy` while the engine works on the edge."""
+    """One end's transactions: `ExchangeInitiator` or `ExchangeResponder`. `busy` while the engine works on the edge."""
 
     initiates: ClassVar[bool]
 
@@ -55,36 +55,36 @@ class Exchange(ABC):
     service: Service
     weighing: Weighing
     bucket: TokenBucket
-    """Bounds the exchanges that the neighbor may ask for."""
+    """The bound on the exchanges that the neighbor may ask for."""
     engine_time: EngineTime = field(repr=False, compare=False)
-    """What each neighbor has taken of the engine's time."""
+    """The engine's time that each neighbor has taken."""
     record: EdgeRecord
     busy: bool = False
     leaves: bool = False
-    """Whether the edge is about to go: what is on its way comes to its end, and nothing new begins."""
+    """True if the edge is about to be removed: what is under way is completed, and nothing new begins."""
 
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """Whether both ends have carried out the same transactions, as far as this end knows."""
+        """True if both ends have carried out the same transactions, as far as this end knows."""
 
     @property
     @abstractmethod
     def asked_anew(self) -> bool:
-        """Whether this end has refused a request of this incarnation: the next one is due."""
+        """True if this end has refused a request of this incarnation: the next one is due."""
 
     @property
     @abstractmethod
     def resend_at(self) -> float:
-        """When `resend` must be called next."""
+        """The time at which `resend` must be called next."""
 
     @abstractmethod
     def hear(self, message: Transaction, now: float) -> list[Effect]:
-        """A message about transactions. What is not meant for this end is void."""
+        """Handle a message about transactions. One that is not meant for this end is ignored."""
 
     @abstractmethod
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
-        """The engine answered: move the record, tell the neighbor."""
+        """Handle an answer of the engine: move the record, tell the neighbor."""
 
     @abstractmethod
     def begin_if_wanted(self, now: float) -> list[Effect]:
@@ -96,16 +96,16 @@ class Exchange(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop what belongs to the incarnation that has ended."""
+        """Drop the state of the incarnation that has ended."""
 
     def pause(self) -> None:
-        """Drop what belongs to the session that has ended."""
+        """Drop the state of the session that has ended."""
         self.service.pause()
         self.engine_time.pause(self.line.peer)
         self.progress.wish = None
 
     def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
-        """Count what no honest node does; enough of it ends the session for a while."""
+        """Count a proven fault, which no honest node commits; enough of them end the session for a while."""
         effects = self.line.blame(fault, text, now)
         if effects:
             self.pause()
@@ -118,7 +118,7 @@ class Exchange(ABC):
         return effects
 
     def resync(self, incarnation: int, reason: str, now: float, *, notice: bool = False) -> list[Effect]:
-        """Adopt `incarnation`: replicas and sequence are zero, the pending request is dropped. Resyncs are braked.
+        """Adopt `incarnation`: zero replicas and sequence, drop the pending request. Too many resyncs rest the edge.
 
         `notice`: one end was restarted without replicas, which is no alarm.
         """
@@ -144,20 +144,20 @@ class Exchange(ABC):
         return effects
 
     def begin_anew(self, incarnation: int, now: float) -> list[Effect]:
-        """The neighbor has. In mid-session an honest end does so only where this one has refused a request."""
+        """Follow a neighbor that began anew. In mid-session an honest one does so only after a refused request."""
         text = "the neighbor began anew"
         effects = [] if self.asked_anew else self.blame(Fault.RESYNC, text, now)
         return effects + self.resync(incarnation, text, now)
 
     def hear_resync(self, message: Resync, now: float) -> list[Effect]:
-        """It means "already adopted": one that is not newer than ours changes nothing."""
+        """Follow a Resync, which means "already adopted": one that is not newer than ours changes nothing."""
         if message.incarnation <= self.record.incarnation:
             return []
         effects = self.begin_anew(message.incarnation, now)
         return effects + self.begin_if_wanted(now)
 
     def share(self) -> float:
-        """How much the neighbor's replica weighs in a rule; 0 where there is none to mix with."""
+        """The weight of the neighbor's replica in a rule; 0 where there is none to mix with."""
         if not self.line.greeting.is_open or self.record.seq < FILLED:
             return 0.0
         return self.weighing.share()
@@ -166,14 +166,14 @@ class Exchange(ABC):
 @final
 @dataclass(slots=True, kw_only=True)
 class ExchangeInitiator(Exchange):
-    """`siblings` are the exchanges on all edges of the node, this one included."""
+    """The lower index's end: it opens transactions. `siblings`: the exchanges on all edges of the node, also this."""
 
     initiates = True
     asked_anew = False
 
     siblings: Mapping[int, Exchange] = field(repr=False, compare=False)
     offered: float = 0.0
-    """The most that k may be by the latest request of this end."""
+    """The largest k that the latest request of this end allows."""
     audit_next: bool = True
     resend_at: float = NEVER
     resend_s: float = FIRST_RESEND_S
@@ -211,7 +211,7 @@ class ExchangeInitiator(Exchange):
             case ReplyRefused():
                 return self._reply_refused(result, now)
             case RequestApplied() | RequestRefused():
-                raise ValueError("the engine answered what this end of the edge does not ask")
+                raise ValueError("the engine answered an operation that this end of the edge never asks for")
         assert_never(result)
 
     def pause(self) -> None:
@@ -251,10 +251,10 @@ class ExchangeInitiator(Exchange):
         ]
 
     def _has_reason(self, now: float) -> bool:
-        """An own version to tell, or the neighbor's wish: each Ready is worth one exchange, within its tokens.
+        """True if an own version is to be told, or the neighbor asks: each Ready may cause one exchange, within tokens.
 
-        An edge without replicas is filled in whatever round: an exchange that fills them moves no model, and the
-        edge's next turn would be spent on it.
+        An edge without replicas is filled in any round: an exchange that fills them moves no model, and would use up
+        the edge's next turn.
         """
         heard, progress = self.record.heard, self.progress
         own = heard is None or not (self.service.served or progress.is_awaited)
@@ -269,9 +269,9 @@ class ExchangeInitiator(Exchange):
     def _offer(self) -> float:
         """a_i of the next request: n_i/(deg_i+1), or half of what the requests that are out have left of n_i.
 
-        D counts from the model at the freeze, and moves the own model when the Reply comes. Were the shares a_i/n_i of
-        all requests that are out to sum to more than 1, the model could be thrown past its neighbors, further each
-        time. On a static graph at most deg_i are out, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
+        D counts from the model at the freeze, and moves the own model when the Reply comes. If the shares a_i/n_i of
+        all requests that are out summed to more than 1, the model could overshoot its neighbors, further each time.
+        On a static graph at most deg_i are out, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
         edges of one round, and neighbors in other rounds may ask for theirs at the same time: halving what is left
         keeps the sum below 1 whatever comes together. A neighbor without a session keeps nothing from the others: its
         D comes once, after the session has.
@@ -289,7 +289,7 @@ class ExchangeInitiator(Exchange):
 
     @property
     def is_out(self) -> bool:
-        """Whether a request of this end is being frozen, or waits for the end of its exchange."""
+        """True if a request of this end is being frozen, or waits for the end of its exchange."""
         return self.line.greeting.is_open and (self.busy or self.record.pending is not None)
 
     def resend(self, now: float) -> list[Effect]:
@@ -327,7 +327,7 @@ class ExchangeInitiator(Exchange):
         return self.blame(Fault.RESYNC, text, now) + self._give_up(text, now)
 
     def _answers(self, message: Reply | Ask) -> bool:
-        """Whether the message names the very request that is pending."""
+        """True if the message names the very request that is pending."""
         pending = self.record.pending
         return (
             pending is not None
@@ -337,7 +337,7 @@ class ExchangeInitiator(Exchange):
         )
 
     def _give_up(self, reason: str, now: float) -> list[Effect]:
-        """The pending request cannot be completed: begin a new incarnation and say so."""
+        """Begin a new incarnation, and say so, because the pending request cannot be completed."""
         effects = self.resync(self.record.incarnation + 1, reason, now)
         effects += self.line.send(Resync(incarnation=self.record.incarnation))
         return effects + self.begin_if_wanted(now)
@@ -363,7 +363,7 @@ class ExchangeInitiator(Exchange):
 @final
 @dataclass(slots=True, kw_only=True)
 class ExchangeResponder(Exchange):
-    """Answers requests."""
+    """The higher index's end: it answers requests."""
 
     initiates = False
     resend_at = NEVER
@@ -372,7 +372,7 @@ class ExchangeResponder(Exchange):
     """The digest of the last request that failed a check: it fails again, whatever happens."""
     asked_anew: bool = False
     is_answered: bool = False
-    """Whether the initiator has had the latest reply: it has asked for something newer since."""
+    """True if the initiator has the latest reply: it has asked for something newer since."""
 
     @property
     def is_settled(self) -> bool:
@@ -395,7 +395,7 @@ class ExchangeResponder(Exchange):
             case RequestRefused():
                 return self._request_refused(result, now)
             case RequestFrozen() | ReplyApplied() | ReplyRefused():
-                raise ValueError("the engine answered what this end of the edge does not ask")
+                raise ValueError("the engine answered an operation that this end of the edge never asks for")
         assert_never(result)
 
     def begin_if_wanted(self, now: float) -> list[Effect]:  # noqa: ARG002 - it only answers

@@ -10,7 +10,7 @@ NEVER = float("inf")
 
 
 class Phase(enum.Enum):
-    """What a node is about."""
+    """The phase that a node is in."""
 
     WAITING = "waiting"
     JOINING = "joining"
@@ -26,13 +26,13 @@ class Facts:
 
     `samples` is n, `degree` the largest number of edges that one round uses (on a static graph: all of them),
     `pace_s` the mixed estimate of seconds per local step.
-    `trained` is what is told of it to others: `rounds`, or whole seconds where time bounds training. `alone` counts the
-    rounds that were trained without a neighbor. `settled` says near the end how many hops around everybody is through
-    who takes part (`company`), None before.
-    `closing` counts mixing rounds since training ended, None before; `out_of_step` says that those which are left wait
-    for nobody. `level` says before the first round how many hops around everybody is there, None from then on.
+    `trained` is the progress told to others: `rounds`, or whole seconds where time bounds training. `alone` counts the
+    rounds that were trained without a neighbor. `settled` is, near the end, the number of hops within which all who
+    take part are through (`company`), None before.
+    `closing` counts mixing rounds since training ended, None before; `out_of_step`: the remaining ones wait for nobody.
+    `level` is, before the first round, the number of hops within which everybody is connected, None from then on.
     `started_at` is when this process began, by its own clock.
-    `joining`: the model is not one to mix with, because this node has not begun yet, or starts from its neighbors'.
+    `joining`: nobody should mix with this model, as the node has not begun yet, or will start from its neighbors'.
     """
 
     degree: int

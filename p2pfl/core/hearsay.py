@@ -1,4 +1,4 @@
-"""What neighbors say about lives: heard, believed within bounds, and passed on over all lines of a node.
+"""Hearsay about lives: what neighbors say is believed within bounds, and passed on over all lines of a node.
 
 Edges keep flows in the conservative profile alone; in the other one nobody's word about lives is needed.
 """
@@ -16,12 +16,12 @@ from p2pfl.core.messages import MOST_LIVES_TOLD, LivesTold
 from p2pfl.core.settings import Settings
 
 CHALLENGE_EVERY_S = 5.0
-"""How often a neighbor that is there is told of another life of its own, at most."""
+"""Least seconds between two challenges: a connected neighbor is told of another life of its own."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Hearsay:
-    """What one node believes and passes on of its members' lives."""
+    """The part of a node that believes and passes on words about members' lives."""
 
     lives: Lives
     lines: Mapping[int, EdgeLine]
@@ -35,14 +35,14 @@ class Hearsay:
         lives = self.lives.told()
         if known is not None and known.name != life.name and known.generation >= life.generation:
             lives.append((line.peer, known))  # from it a node without memory learns which generation it is
-        # When a federation begins, everybody is new to everybody: of that there is nothing to say.
+        # When a federation begins, everybody is new to everybody: that is no news.
         is_under_way = self.facts.rounds > 0 or self.lives.own.generation > 0
         if news is not LifeNews.KNOWN and (life.generation or is_under_way):
             self.lives.note_news(line.peer, line.peer)
         return _tell(line, lives) + self.pass_on_due(now)
 
     def hear(self, line: EdgeLine, member: int, life: Life, now: float) -> tuple[list[Effect], bool]:
-        """A neighbor tells of somebody's life. True: the edge to that member has outlived the member's memory."""
+        """Take a neighbor's word about a life. True: the edge to that member has outlived the member's memory."""
         lives = self.lives
         if member == lives.index:
             return self._claimed() if lives.claim(life) else [], False
@@ -52,7 +52,7 @@ class Hearsay:
             return [], False
         own_line = self.lines.get(member)
         if news is LifeNews.NEW and own_line is not None and own_line.greeting.is_open:
-            # It has greeted in its life of now. Another one it must hear of itself, and say which of them it is.
+            # It has greeted in its current life. It must be told of the other one itself, and say which one it is in.
             if now < own_line.challenged_at + CHALLENGE_EVERY_S:
                 return [], False
             own_line.challenged_at = now
@@ -71,15 +71,16 @@ class Hearsay:
         effects: list[Effect] = []
         for line in self.lines.values():
             if line.greeting.is_open:
-                effects += _tell(line, [(one, life) for one, source, life in news if line.peer not in {one, source}])
+                for_peer = [(member, life) for member, source, life in news if line.peer not in {member, source}]
+                effects += _tell(line, for_peer)
         return effects
 
     def claim_another(self) -> list[Effect]:
-        """A node without memory where others have moved on may have had an earlier life: all must hear of this one."""
+        """Claim a later life where the others have moved on: a node without memory may have had an earlier one."""
         return self._claimed() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
 
     def _claimed(self) -> list[Effect]:
-        """Tell all neighbors of this node's later life, and of those who came without a past: they may have had one."""
+        """Tell all neighbors of this node's later life, and of neighbors in generation 0, which may have had others."""
         lives = self.lives
         there = [line for line in self.lines.values() if line.greeting.is_open]
         for line in there:

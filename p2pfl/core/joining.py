@@ -21,14 +21,14 @@ from p2pfl.core.settings import Settings
 JOIN_TICKS = 3
 JOIN_WAIT_S = 10.0
 LONGEST_JOIN_S = 60.0
-"""How long a node goes on joining while no replica is filled: large models on slow lines take their time."""
+"""The seconds for which a node goes on joining while no replica is filled: large models need long on slow lines."""
 LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Joining:
-    """`fresh`: the disk is empty. `ticks` have filled the replicas; `taken`: the rounds and seconds to go on from."""
+    """How a node joins. `fresh`: the disk is empty. `ticks`: those that filled replicas. `taken`: where it goes on."""
 
     edges: Mapping[int, Edge]
     facts: Facts
@@ -39,11 +39,11 @@ class Joining:
     taken: tuple[int | None, float | None] = (None, None)
 
     def moved_on(self) -> bool:
-        """A node that has not trained yet asks: do they remember it, or have they trained without it?
+        """True if the others have moved on: they remember this node, or have trained without it.
 
-        An edge beyond its first incarnation tells of a lost disk, and does so again after a crash while joining. A node
-        that comes back in the middle of its rounds when all that are there have finished asks the same: mixed with what
-        they have found, its old model would only carry them back.
+        An edge beyond its first incarnation shows a lost disk, also after a crash while joining. The same holds for a
+        node that comes back in the middle of its rounds when all connected neighbors have finished: its old model would
+        only set their final ones back.
         """
         if self.facts.rounds:
             return self._is_last()
@@ -66,21 +66,21 @@ class Joining:
         return len(there) >= settings.profile.words_needed and all(edge.progress.done for edge in there)
 
     def place(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
-        """Where a node that has never trained goes on: the (lower) median of what these neighbors have trained."""
+        """The rounds or seconds where a node that never trained goes on: the lower median of those of `sources`."""
         if self.facts.rounds:
             return None, None
-        told = median_low(self.edges[peer].progress.trained for peer in sources)
+        trained = median_low(self.edges[peer].progress.trained for peer in sources)
         settings = self.settings
-        if not told:
+        if not trained:
             return self.taken
         if settings.rounds is not None:
-            self.taken = min(told, settings.rounds), None
+            self.taken = min(trained, settings.rounds), None
         else:
-            self.taken = None, min(float(told), settings.time_s or 0.0)
+            self.taken = None, min(float(trained), settings.time_s or 0.0)
         return self.taken
 
     def sources(self, *, late: bool) -> tuple[int, ...]:
-        """The neighbors with replicas filled by this process, whose median it starts from; none while more may come."""
+        """The neighbors with replicas filled by this process, to start from their median; none while more may come."""
         live = [edge for edge in self.edges.values() if edge.is_open]
         filled = tuple(
             edge.peer for edge in live if min(edge.exchange.record.seq, edge.service.exchanges) >= JOIN_TICKS
@@ -94,7 +94,7 @@ RESUME_WAIT_S = 3.0
 
 @dataclass(slots=True, eq=False, repr=False)
 class Gathering:
-    """`repeats` says when to tell the neighbors again where this node stands."""
+    """The wait for all neighbors. `repeats` says when to tell them again where this node stands."""
 
     edges: Mapping[int, Edge]
     facts: Facts
@@ -102,11 +102,11 @@ class Gathering:
     joining: Joining
     repeats: Repeats
     awaited: Edge | None = None
-    """An edge that keeps this node on its level: it is asked first the next time."""
-    is_told_alone: bool = False
+    """An edge that keeps this node on its level: it is looked at first the next time."""
+    alone_is_reported: bool = False
 
     def wait(self, now: float, since: float) -> list[Effect] | None:
-        """What to say to the neighbors, who are waited for since then. None: it is time to begin.
+        """Return what to tell the neighbors, awaited since `since`. None: it is time to begin.
 
         The level is 0 until all own neighbors are connected, then one more than the least level among them: at level h
         everyone within h - 1 hops has all neighbors. Without this a node whose neighbors came early would be many
@@ -125,7 +125,7 @@ class Gathering:
         return announce(self.edges)
 
     def due_at(self, now: float, since: float) -> float:
-        """When `wait` must be called next."""
+        """The time at which `wait` must be called next."""
         ends_at = since + self._patience_s(now, since)
         return self.repeats.next_at if now >= ends_at else min(ends_at, self.repeats.next_at)
 
@@ -134,26 +134,26 @@ class Gathering:
         self.awaited = None
 
     def _patience_s(self, now: float, since: float) -> float:
-        """For all neighbors to appear; short where the federation is under way already."""
+        """The seconds to wait for all neighbors; short where the federation is under way already."""
         wait_s = self.settings.start_wait_s
         short_s = min(wait_s, RESUME_WAIT_S)
         if now < since + short_s:
             return short_s
         if self.facts.rounds == 0:
             return short_s if self.joining.moved_on() else wait_s
-        # Where all that are there have finished, another neighbor may yet come that has not, and who finished lingers.
+        # If all that are there have finished, one that has not may still come; those that have finished linger.
         return min(wait_s, max(short_s, self.settings.linger_s / 2)) if self.joining.moved_on() else short_s
 
     def _wait_alone(self, now: float) -> list[Effect]:
         self.repeats.due(now)
-        if self.is_told_alone:
+        if self.alone_is_reported:
             return []
-        self.is_told_alone = True
+        self.alone_is_reported = True
         text = "no neighbor is there: nothing is trained until one is, and dialing goes on"
         return [Alarm(kind="waiting-alone", peer=None, text=text)]
 
     def _is_held_back(self) -> bool:
-        """Whether a neighbor keeps this node on its level. One is answer enough."""
+        """True if some neighbor keeps this node on its level."""
         level = self.facts.level or 0
         if self.awaited is not None and is_behind(self.awaited, level):
             return True
@@ -162,5 +162,5 @@ class Gathering:
 
 
 def is_behind(edge: Edge, level: int) -> bool:
-    """Whether the neighbor is not there, or has not told of that level."""
+    """True if the neighbor is not connected, or has not reached that level."""
     return not edge.line.is_shut and (not edge.is_open or edge.progress.level < level)

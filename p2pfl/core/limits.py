@@ -14,12 +14,12 @@ from p2pfl.core.facts import NEVER
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
 TELLS_PER_S = 500.0
-"""Versions that a node tells a neighbor of, on average: the next one makes up for one left out."""
+"""The most versions per second, on average, that a node tells a neighbor: a later one makes up for one left out."""
 OTHERS_PER_S = 50.0
 """Messages of all other kinds: repeats come once a second, and once for each of 20 Busy."""
 HEARD_MULTIPLE = 2.0
 LONGEST_STALL_S = 45.0
-"""How long a process may hang and still hear all that was sent meanwhile; after that its sessions end."""
+"""The seconds for which a process may hang and still take all that was sent meanwhile; then its sessions end."""
 FIRST_HEARD_S = 1.0
 RESYNC_WINDOW_S = 60.0
 RESYNCS_PER_WINDOW = 5
@@ -33,20 +33,20 @@ MOST_MISSES = 10
 WAIT_SHARE = 0.05
 """The share of the time that rounds may wait for one neighbor that is much slower than the others."""
 WAIT_BURST_S = 3.0
-"""What it may cost at once, at the start or after a minute without: so no minute costs more than six seconds."""
+"""The seconds that it may cost at once, at the start or after a minute without: no minute costs more than six."""
 MINUTE_S = 60.0
 SLOT_S = 5.0
-LEAST_TOLD_S = 1.0
-"""Who costs less than that in a minute does not set the pace."""
-TOLD_MULTIPLE = 2.0
-"""Who sets the pace costs so many times as much as any other neighbor."""
+LEAST_COST_S = 1.0
+"""A neighbor that costs less than that in a minute does not set the pace."""
+COST_MULTIPLE = 2.0
+"""The neighbor that sets the pace costs so many times as much as any other."""
 
 ENGINE_WINDOW_S = 20.0
-"""What the engine did longer ago counts less and less."""
+"""The time over which the engine's past work is forgotten: it counts by 1/e less after each such time."""
 ENGINE_SHARE_OF_ALL = 0.2
 """The share of the engine's time that one neighbor may take whatever the others do."""
 ENGINE_SHARE_ALONE = 0.75
-"""The same where there is no other."""
+"""The share that a neighbor may take if it is the only one."""
 ENGINE_MULTIPLE = 1.5
 
 FIRST_REPEAT_S = 1.0
@@ -55,7 +55,7 @@ LAST_REPEAT_S = 16.0
 
 @dataclass(slots=True)
 class TokenBucket:
-    """`rate_per_s` on average, at most `burst` at once."""
+    """A token bucket: `rate_per_s` on average, at most `burst` at once."""
 
     rate_per_s: float
     tokens: float = BURST
@@ -76,8 +76,8 @@ class TokenBucket:
 def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
     """The bound on a neighbor's messages: twice what an honest one sends at most, in any stretch of time.
 
-    That is `TELLS_PER_S` of Ready, one Request or Reply per exchange, and `OTHERS_PER_S`: a request is frozen once the
-    one before is answered, and repeated by the clock. The bucket fills while this process hangs.
+    An honest one sends `TELLS_PER_S` of Ready, one Request or Reply per exchange, and `OTHERS_PER_S`: a request is
+    frozen once the one before is answered, and repeated by the clock. The bucket fills while this process hangs.
     """
     rate_per_s = HEARD_MULTIPLE * (TELLS_PER_S + exchanges_per_s + OTHERS_PER_S)
     burst = rate_per_s * LONGEST_STALL_S / HEARD_MULTIPLE
@@ -91,7 +91,7 @@ class ResyncBrake:
     times: list[float] = field(default_factory=list)
     held_until: float = float("-inf")
     rests: bool = False
-    """Whether it has held the edge since the last session that was let in."""
+    """True if the brake has held the edge since it last let a session in."""
 
     def count(self, now: float) -> bool:
         """Record one resync; True if there were too many and the edge must rest."""
@@ -104,20 +104,20 @@ class ResyncBrake:
         return True
 
     def refuses(self, now: float) -> bool:
-        """Whether a session that comes now is turned away."""
+        """True if a session that comes now is turned away."""
         self.rests = now < self.held_until
         return self.rests
 
 
 @dataclass(slots=True)
 class Repeats:
-    """When to repeat what a neighbor may not have heard: after 1, 2, 4 ... 16 s."""
+    """The times at which to repeat what a neighbor may have missed: after 1, 2, 4 ... 16 s."""
 
     next_at: float = NEVER
     wait_s: float = FIRST_REPEAT_S
 
     def said(self, now: float) -> None:
-        """Something new: begin anew."""
+        """Begin anew, because something new was sent."""
         self.wait_s = FIRST_REPEAT_S
         self.next_at = now + FIRST_REPEAT_S
 
@@ -140,7 +140,7 @@ class WaitBudget:
     filled_at: float | None = None
 
     def left_s(self, now: float) -> float:
-        """Zero or less: it is not waited for."""
+        """The seconds left; zero or less: the neighbor is not waited for."""
         if self.filled_at is None or now <= self.filled_at:
             return self.seconds
         return min(WAIT_BURST_S, self.seconds + (now - self.filled_at) * WAIT_SHARE)
@@ -152,7 +152,7 @@ class WaitBudget:
 
 @dataclass(slots=True)
 class WaitedLately:
-    """How long rounds have waited for one neighbor in the last minute, kept in slots of five seconds."""
+    """The time that rounds have waited for one neighbor in the last minute, kept in slots of five seconds."""
 
     slots: dict[int, float] = field(default_factory=dict)
 
@@ -173,15 +173,15 @@ class WaitedLately:
 def pace_setter(waited_s: Mapping[int, float]) -> int | None:
     """The neighbor that rounds wait for most, by what each has cost in the last minute; none where several do alike."""
     most = max(waited_s, key=lambda peer: waited_s[peer], default=None)
-    if most is None or waited_s[most] < LEAST_TOLD_S:
+    if most is None or waited_s[most] < LEAST_COST_S:
         return None
     others_s = max((cost_s for peer, cost_s in waited_s.items() if peer != most), default=0.0)
-    return most if waited_s[most] >= TOLD_MULTIPLE * others_s else None
+    return most if waited_s[most] >= COST_MULTIPLE * others_s else None
 
 
 @dataclass(slots=True)
 class Patience:
-    """How long a round waits for this edge: a multiple of its measured exchange time, halved by every miss in a row."""
+    """The time a round waits for an edge: a multiple of its measured exchange time, halved by each miss in a row."""
 
     longest_s: float
     exchange_s: float | None = None
@@ -197,25 +197,26 @@ class Patience:
         return float(base * 0.5**self.misses) if self.misses else base
 
     def exchanged(self, took_s: float | None) -> None:
-        """An exchange has completed, in time or not: what it took counts, where it is known."""
+        """Note a completed exchange, in time or not; `took_s` enters the average if it is known."""
         self.misses = 0
         if took_s is None:
             return
-        known = took_s if self.exchange_s is None else self.exchange_s
-        self.exchange_s = 0.8 * known + 0.2 * took_s
+        average_s = took_s if self.exchange_s is None else self.exchange_s
+        self.exchange_s = 0.8 * average_s + 0.2 * took_s
 
     def missed(self) -> None:
         self.misses = min(self.misses + 1, MOST_MISSES)
 
     def afford_s(self, usual_s: float, now: float) -> float:
-        """How long a tick that begins now may wait for this edge, where the others usually take `usual_s`."""
+        """The seconds that a tick that begins now may wait for this edge; the others usually take `usual_s`."""
         left_s = self.budget.left_s(now)
         return _noise_s(usual_s) + left_s if left_s > 0.0 else 0.0
 
     def cost(self, alone_s: float, wait_s: float, usual_s: float, now: float) -> None:
-        """A tick has waited `wait_s` for this edge, of which for `alone_s` all others were through.
+        """Book a wait of `wait_s` for this edge; for `alone_s` of it all other edges were done.
 
-        What the others might have taken as well is noise and costs nothing: nodes that are equal would run out of it.
+        A wait that the others might have caused as well is noise and costs nothing: or else equal nodes would use up
+        their budgets.
         """
         self.waited.add(alone_s, now)
         if wait_s > _noise_s(usual_s):
@@ -223,35 +224,35 @@ class Patience:
 
 
 def _noise_s(usual_s: float) -> float:
-    """Who takes no longer is not slower than the others: exchange times on a busy machine vary as much."""
+    """The wait up to which a neighbor does not count as slow: exchange times on a busy machine vary as much."""
     return PATIENCE_MULTIPLE * usual_s + PATIENCE_FLOOR_S
 
 
 class EngineTime:
-    """What the neighbors have lately cost of the engine's time, and who has had more than its part.
+    """The engine's time that the neighbors have lately cost, and the wait of those that have had more than their part.
 
-    `exchanges_per_s` counts exchanges, and one of a large model takes a thousand times as long as one of a small. A
-    neighbor may take a fifth of the time, or half as much again as the (lower) median of the other live edges: where
-    rounds are so short that the engine is always at work, honest neighbors take equal parts of all of it.
+    `exchanges_per_s` counts exchanges, and one of a large model may take a thousand times as long as one of a small
+    model. A neighbor may take a fifth of the time, or half as much again as the (lower) median of the other live edges:
+    where rounds are so short that the engine is always at work, honest neighbors take equal parts of all of it.
     """
 
     __slots__ = ("_live", "_spent")
 
     def __init__(self) -> None:
         self._spent: dict[int, tuple[float, float]] = {}
-        """Of each neighbor: seconds of the engine's time, of which the past counts less, and when that was so."""
+        """For each neighbor the seconds of the engine's time, the past weighing less, and the time of that sum."""
         self._live: set[int] = set()
 
     def begin(self, peer: int) -> None:
-        """The edge is open."""
+        """Note that the edge is open."""
         self._live.add(peer)
 
     def pause(self, peer: int) -> None:
-        """The session has ended; what was spent is not forgotten."""
+        """Note that the session has ended; the time spent is not forgotten."""
         self._live.discard(peer)
 
     def spend(self, peer: int, cost_s: float, now: float) -> None:
-        """The engine has worked so long on an exchange with that neighbor."""
+        """Book `cost_s` of the engine's work on an exchange with that neighbor."""
         if cost_s > 0.0:
             self._spent[peer] = self._lately_s(peer, now) + cost_s, now
 
@@ -280,7 +281,7 @@ class UsualTime:
         self._ordered: list[float] = []
 
     def note(self, peer: int, figure_s: float | None) -> None:
-        """What is true of the edge to `peer` now; none, or 0, does not count."""
+        """Set the figure of the edge to `peer`; None or 0: the edge does not count."""
         before = self._figures.get(peer)
         if figure_s == before:
             return

@@ -1,12 +1,12 @@
-"""Lives: what a node must know of how long the memory of each member reaches back.
+"""Lives: how far back the memory of each member reaches, as far as a node must know.
 
 A learning method may keep flows that the two ends of an edge hold with opposite signs. A node that starts without
 them (an empty folder, a snapshot without replicas) begins a new *life*. Its neighbors must drop their halves, even
 where the edge to it never has a session again: so lives are told in Hello and passed on from node to node. Where a
-neighbor is heard to be in a new life, its edge begins anew at this end.
+node learns that a neighbor is in a new life, its edge begins anew at this end.
 
 A life is (generation, name): the name is random, the generation orders the lives of one member. A node without memory
-cannot know its own generation, and learns it from who remembers an earlier life of it.
+cannot know its own generation, and learns it from a node that remembers an earlier life of it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LARGEST_STEP = 2**20
 PASS_ON_EVERY_S = 0.25
 NEWS_PER_S = 8.0
 LEAST_NEWS = 512.0
-"""So many words about lives are believed of a neighbor at once, or twice the members; then NEWS_PER_S."""
+"""The words about lives that are believed of a neighbor at once, or twice the members if more; then NEWS_PER_S."""
 MOST_CLAIMS = 8
-"""How often a process raises its own generation: two copies of one key must not outbid each other for ever."""
+"""The most times a process raises its own generation: two copies of one key must not outbid each other for ever."""
 MOST_PROCESSES = 64
-"""Processes of one neighbor that are remembered."""
+"""The processes of one neighbor that are remembered."""
 
 
 class Life(NamedTuple):
@@ -42,7 +42,7 @@ FIRST_LIFE = Life(0, 0)
 
 
 class Start(NamedTuple):
-    """One running process of a member: its life, and a random name of its own."""
+    """A running process of a member: its life, and a random name of its own."""
 
     life: Life
     name: int
@@ -52,7 +52,7 @@ NO_START = Start(FIRST_LIFE, 0)
 
 
 class LifeNews(enum.Enum):
-    """What a word about a member's life is, to who hears it."""
+    """The kind of news that a word about a member's life is to its receiver."""
 
     KNOWN = enum.auto()
     STALE = enum.auto()
@@ -65,7 +65,7 @@ class LifeNews(enum.Enum):
 
 
 class Lives:
-    """`own` is this node's; `known` has the latest that was heard of other members, by index."""
+    """The lives that a node knows: its `own`, and the latest `known` of other members, by index."""
 
     def __init__(self, index: int, own: Life, known: dict[int, Life]) -> None:
         self.index = index
@@ -74,19 +74,19 @@ class Lives:
         self._claims = 0
         self._passed_at = float("-inf")
         self._unpassed: dict[int, int] = {}
-        """Whom there is news of, and which neighbor told them (itself, where it is one)."""
+        """The members with news, and for each the neighbor that told it (the member itself, if it is one)."""
         self.due_at = NEVER
-        """When news must be passed on: what comes at about the same time goes in one message."""
+        """The time at which news must be passed on: words that come at about the same time go in one message."""
 
     # -- what is passed on --------------------------------------------------------------------------------------------
 
     def note_news(self, source: int, member: int) -> None:
-        """To be passed on to all neighbors but the one that told them, and the one that they are about."""
+        """Mark news to be passed on to all neighbors but the one that told it, and the one that it is about."""
         self._unpassed[member] = source
         self.due_at = self._passed_at + PASS_ON_EVERY_S
 
     def take_news(self, now: float) -> list[tuple[int, int, Life]]:
-        """Member, who told, and life, of everything that is to be passed on."""
+        """Return the news to pass on, as (member, neighbor that told it, life), and forget it."""
         self._passed_at, self.due_at = now, NEVER
         news, self._unpassed = self._unpassed, {}
         return [(member, source, self.known[member]) for member, source in news.items()]
@@ -94,7 +94,7 @@ class Lives:
     # -- what is heard ------------------------------------------------------------------------------------------------
 
     def judge(self, member: int, life: Life) -> LifeNews:
-        """What a word passed on from others means."""
+        """Judge a word about a life that others pass on."""
         known = self.known.get(member)
         least = 0 if known is None else known.generation
         if life.generation > min(LARGEST_GENERATION, least + LARGEST_STEP):
@@ -108,9 +108,9 @@ class Lives:
         return LifeNews.NEW if life > known else LifeNews.STALE
 
     def later(self, member: int, life: Life) -> Life:
-        """Of two lives in generation 0 nobody knows which is the later one: that counts which is heard of last.
+        """Raise the generation of a second life in generation 0: nobody knows which is later, so the last told counts.
 
-        If the member still lives in the known one, it hears of this, and claims a later generation.
+        If the member still lives in the known one, it is told of this, and claims a later generation.
         """
         known = self.known.get(member)
         if known is None or known.generation or life.generation or known.name == life.name or not life.name:
@@ -118,7 +118,7 @@ class Lives:
         return Life(1, life.name)
 
     def greeted(self, member: int, life: Life) -> LifeNews:
-        """What the member's own greeting means: whatever it says is its life now, and is kept as such."""
+        """Judge the life in the member's own greeting: whatever it says is its life now, and is kept as such."""
         news = self.judge(member, life)
         if news is LifeNews.STALE:  # it does not know yet of a later life of its own that others have told of
             news = LifeNews.NEW
@@ -126,21 +126,21 @@ class Lives:
             self.known[member] = life
         return news
 
-    def claim(self, told: Life) -> bool:
-        """Somebody remembers another life of this node, not earlier than its own: whether the own one became later."""
-        other = told.name != self.own.name and told.generation >= self.own.generation
-        if not other or told.generation >= LARGEST_GENERATION or self._claims >= MOST_CLAIMS:
+    def claim(self, remembered: Life) -> bool:
+        """Make the own life later than another life of this node that somebody remembers; True if that was needed."""
+        other = remembered.name != self.own.name and remembered.generation >= self.own.generation
+        if not other or remembered.generation >= LARGEST_GENERATION or self._claims >= MOST_CLAIMS:
             return False
         self._claims += 1
-        self.own = Life(told.generation + 1, self.own.name)
+        self.own = Life(remembered.generation + 1, self.own.name)
         return True
 
     def claim_another(self) -> bool:
-        """This node finds that it has had an earlier life, which nobody has told it of."""
+        """Claim a later life because this node has had an earlier one, of which nobody has told it; True if it did."""
         return self.own.generation == 0 and self.claim(Life(0, 0))
 
     def told(self) -> list[tuple[int, Life]]:
-        """Everything worth passing on: of a member in its first life there is nothing to say. In order of members."""
+        """The lives worth passing on, in order of members; a member in generation 0 is left out."""
         rows = {self.index: self.own} | self.known
         return [(member, rows[member]) for member in sorted(rows) if rows[member].generation]
 
@@ -151,9 +151,9 @@ def news_bucket(members: int) -> TokenBucket:
 
 
 class Copies:
-    """Which processes have spoken with one neighbor's key. If one speaks again after another has, both run.
+    """The processes that have spoken with one neighbor's key. If one speaks again after another has, both run.
 
-    A restart alone never looks so. `told_to_resign`: this neighbor says that this node is the later of two.
+    A restart alone never looks like that. `told_to_resign`: this neighbor says that this node is the later of two.
     """
 
     __slots__ = ("_first_at", "_latest", "_pairs", "told_to_resign")
@@ -162,11 +162,11 @@ class Copies:
         self._latest: int | None = None
         self._first_at: dict[int, float] = {}
         self._pairs: dict[int, int] = {}
-        """For each process that is proven to run beside another one, that other one."""
+        """For each process that is proven to run beside another one: that other one."""
         self.told_to_resign = False
 
     def heard(self, name: int, now: float) -> bool:
-        """Whether this greeting proves, for the first time, that two processes speak with one key."""
+        """Note a greeting; True if it proves, for the first time, that two processes speak with one key."""
         before, self._latest = self._latest, name
         returned = before is not None and before != name and name in self._first_at
         self._first_at.setdefault(name, now)
@@ -180,6 +180,6 @@ class Copies:
         return not known
 
     def other_for_s(self, name: int, now: float) -> float | None:
-        """How long ago the process was first heard that runs beside this one; None where none is proven to."""
+        """The seconds since the first greeting of the process that runs beside this one; None: none is proven to."""
         other = self._pairs.get(name)
         return None if other is None or other not in self._first_at else now - self._first_at[other]

@@ -1,4 +1,4 @@
-"""What the disk remembers of one node's core: where it goes on after a restart."""
+"""The memory of one node's core on disk: where it goes on after a restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from p2pfl.core.records import EdgeRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """`fresh`: the disk is empty. `version`, `rounds`, `alone` and `best` are as `Facts` and `Training` count them.
+    """The state that a core starts from. `fresh`: the disk is empty. The counts are those of `Facts` and `Training`.
 
     `records` and `lives` are by peer; the core moves the records, which belong to it alone.
     """
@@ -21,14 +21,14 @@ class Memory:
     version: int = 0
     rounds: int = 0
     elapsed_s: float = 0.0
-    """How long it has trained."""
+    """The seconds that it has trained."""
     alone: int = 0
     best: Best | None = None
     ended: bool = False
-    """Whether the federation is over for this node, which only answers late neighbors."""
+    """True if the federation is over for this node, which only answers late neighbors."""
     records: Mapping[int, EdgeRecord] = field(default_factory=dict)
     lives: Mapping[int, Life] = field(default_factory=dict)
 
 
 NO_MEMORY = Memory()
-"""Of a node that was never there."""
+"""The memory of a node that starts for the first time."""

@@ -1,8 +1,8 @@
-"""What the cores of two neighbors say to each other, and the protocol's constants that every layer shares.
+"""The messages between the cores of two neighbors, and the protocol's constants that every layer shares.
 
 Frozen values without behavior. `body` is opaque to the core: compressed vector bytes in a node, anything that stands
-for them in a simulator. How a message becomes bytes is `p2pfl.wire`'s business; what it means is `edge`'s, and
-`exchange`'s where it is about a transaction.
+for them in a simulator. `p2pfl.wire` turns messages into bytes; `edge` acts on them, and `exchange` on those about a
+transaction.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from xxhash import xxh3_128
 
 DIGEST_BYTES = 16
 MOST_TERMS = 16
-"""Numbers of a learning method in one message."""
+"""The most numbers of a learning method in one message."""
 MOST_LIVES_TOLD = 256
-"""Lives in one message."""
+"""The most lives in one message."""
 
 PROTOCOL = "p2pfl/1"
 PROTOCOL_VERSION = 9
@@ -27,7 +27,7 @@ CHUNK_BYTES = 256 * 1024
 
 
 class Hello(Struct, frozen=True, kw_only=True, gc=False):
-    """First message of a session, both ways: where this end of the edge stands.
+    """The first message of a session, in both directions: where this end of the edge stands.
 
     `seq` counts completed transactions (the responder: applied ones); `pending` is the sequence number of a request
     that is frozen and unanswered, or None; `request_digest` that of the pending or last request, empty if there was
@@ -58,8 +58,8 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Request(Struct, frozen=True, kw_only=True, gc=False):
-    """Opens a transaction. `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` seconds per local step,
-    `terms` the sender's numbers for the learning method (`p2pfl.learn.methods`), as many as that method has.
+    """A request opens a transaction. `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` seconds per local
+    step, `terms` the sender's numbers for the learning method (`p2pfl.learn.methods`), as many as that method has.
 
     `echo` is the latest version of the receiver that the sender holds in its replica. `audit` is the digest of both
     replicas before this transaction, or empty. `digest` never travels: both ends compute it (`request_digest`).
@@ -79,8 +79,8 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reply(Struct, frozen=True, kw_only=True, gc=False):
-    """Answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j), `terms` the agreed
-    numbers of the learning method, the same at both ends. `weight` is the sender's a_j = n_j/(deg_j+1).
+    """A reply answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j), `terms` the
+    agreed numbers of the learning method, the same at both ends. `weight` is the sender's a_j = n_j/(deg_j+1).
     """
 
     incarnation: int
@@ -145,14 +145,14 @@ class Done(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LivesTold(Struct, frozen=True, kw_only=True, gc=False):
-    """What the sender knows of lives: of each member named, its index, the generation and the name of its life."""
+    """The lives that the sender knows: for each member its index, the generation and the name of its life."""
 
     lives: tuple[tuple[int, int, int], ...]
 
 
 class Resign(Struct, frozen=True, kw_only=True, gc=False):
     """Another running process speaks with the key of the receiver, `process`, and was first heard so many milliseconds
-    ago. Who has not been running for so long is the later of the two, and stops: both can never find that.
+    ago. A receiver that has run for less time is the later of the two, and stops: it can never be so for both.
     """
 
     process: int
@@ -165,15 +165,15 @@ Message = Hello | Transaction | Ready | Done | LivesTold | Resign
 _REQUEST_HEAD = struct.Struct("<QQQqdddBB")
 _TERMS = [struct.Struct(f"<{count}d") for count in range(MOST_TERMS + 1)]
 _SEED = 1
-"""A different seed from that of `records`."""
+"""A seed different from that of `records`."""
 
 
 def request_digest(request: Request) -> bytes:
-    """Of every field that travels, the body included. Shape: 16 bytes.
+    """The digest of every field that travels, the body included: 16 bytes.
 
-    XXH3 tells equal from different and withstands chance, not intent, and needs no more: whoever speaks is known to the
-    session, the receiver computes the digest itself, and a neighbor that finds two requests of one digest gets the
-    answer to the first, which it could ask for anyway. On a large body BLAKE2b costs 25 times as much.
+    XXH3 withstands chance, not intent. That is enough: the session knows the sender, the receiver computes the digest
+    itself, and a neighbor that makes two requests with one digest gets the answer to the first, which it could ask for
+    anyway. On a large body BLAKE2b costs 25 times as much.
     """
     echo = -1 if request.echo is None else request.echo
     head = _REQUEST_HEAD.pack(

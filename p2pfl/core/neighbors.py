@@ -1,4 +1,4 @@
-"""The edges of one node, which come and go with the members and the graph of its federation, and when they must wake.
+"""The edges of one node, which come and go with the members and the graph of its federation, and their timers.
 
 All maps here are in the order of the neighbors, and stay the same objects: other parts of the core hold on to them.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Timers:
-    """An edge that changed its mind leaves an entry behind, which is thrown away when it comes to the top."""
+    """The times at which edges must wake. An outdated entry stays in the heap until it comes to the top."""
 
     __slots__ = ("_edges", "_heap", "next_at")
 
@@ -29,7 +29,7 @@ class Timers:
         self.next_at = NEVER
 
     def note(self, edge: Edge) -> None:
-        """Call after whatever may have changed when `edge` wakes."""
+        """Note the time at which `edge` must wake. Call this after anything that may have changed it."""
         at = edge.wakes_at
         if at == edge.noted_at:
             return
@@ -47,7 +47,7 @@ class Timers:
         return [self._edges[peer] for peer in sorted(peers)]
 
     def forget(self, peer: int) -> None:
-        """The edge is about to go."""
+        """Forget an edge that is about to be removed."""
         self._heap = [entry for entry in self._heap if entry[1] != peer]
         heapq.heapify(self._heap)
         self._tidy()
@@ -60,7 +60,7 @@ class Timers:
 
 
 class Neighbors:
-    """The edges of node `index`; `lines` is that of the hearsay in `common`."""
+    """The edges of node `index`. `lines` are the same as in `common.hearsay`."""
 
     def __init__(self, index: int, common: Common, lines: dict[int, EdgeLine]) -> None:
         self.index = index
@@ -70,20 +70,20 @@ class Neighbors:
         self._lines = lines
 
     def add(self, peer: int, record: EdgeRecord, turns: Turns) -> None:
-        """An edge without a session."""
+        """Add an edge without a session."""
         edge = Edge(peer, record, self.common, initiates=self.index < peer, turns=turns)
         _put(self.edges, peer, edge)
         _put(self._lines, peer, edge.line)
         _put(self.common.exchanges, peer, edge.exchange)
 
     def remove(self, peer: int) -> None:
-        """An edge whose session has ended, and on which the engine is not at work."""
+        """Remove an edge whose session has ended, and on which the engine is not at work."""
         self.timers.forget(peer)
         del self.edges[peer], self._lines[peer], self.common.exchanges[peer]
 
 
-def _put(found: dict[int, T], peer: int, value: T) -> None:
-    """In its place."""
-    later = {other: found.pop(other) for other in [*found] if other > peer}
-    found[peer] = value
-    found.update(later)
+def _put(by_peer: dict[int, T], peer: int, value: T) -> None:
+    """Insert so that the keys stay in ascending order."""
+    later = {other: by_peer.pop(other) for other in [*by_peer] if other > peer}
+    by_peer[peer] = value
+    by_peer.update(later)

@@ -1,8 +1,8 @@
-"""Profiles: what a node may believe of its neighbors, and what follows.
+"""Profiles: how far a node may trust its neighbors, and what follows from that.
 
-In the conservative profile nobody is thought to lie, and each exchange moves both models. In the robust profile up to
-b neighbors of a node may lie. Exchanges move no model there, for clipping what a liar sends and conserving the sum
-exclude each other; a rule mixes once in a round. No other part of the core asks which of the two it is.
+The conservative profile assumes that nobody lies, and each exchange moves both models. In the robust profile up to b
+neighbors of a node may lie. There exchanges move no model, for clipping a liar's model and conserving the sum exclude
+each other; a rule mixes once in a round. No other part of the core asks which of the two profiles it is.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from p2pfl.core.staleness import Turns, most_at_once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile(ABC):
-    """`Conservative` or `Robust`."""
+    """A profile: `Conservative` or `Robust`."""
 
     mixes_by_rule: ClassVar[bool]
-    """Whether a rule mixes after the exchanges of a round; otherwise each exchange mixes by itself."""
+    """True if a rule mixes after the exchanges of a round; otherwise each exchange mixes by itself."""
     keeps_flows: ClassVar[bool]
-    """Whether edges keep flows, so that everybody must hear who has lost its memory and begun a new life."""
+    """True if edges keep flows, so that everybody must hear who has lost its memory and begun a new life."""
 
     @property
     @abstractmethod
     def words_needed(self) -> int:
-        """How many neighbors must say something before it is believed."""
+        """The number of neighbors that must say something before it is believed."""
 
     @property
     @abstractmethod
     def neighbors_needed(self) -> int:
-        """How many neighbors a median or a rule needs, so that liars cannot choose what comes out."""
+        """The number of neighbors that a median or a rule needs, so that liars cannot choose the result."""
 
     @property
     @abstractmethod
     def condition(self) -> str:
-        """What keeps a rule from mixing, in words for the user."""
+        """The condition that keeps a rule from mixing, in words for the user."""
 
     @abstractmethod
     def gamma_of(self, peer: int) -> float:
-        """By how much the mixing factor of an exchange with this neighbor is damped."""
+        """The factor that damps an exchange with this neighbor; 0: it moves no model."""
 
     @abstractmethod
     def degree(self, turns: Mapping[int, Turns]) -> int:
@@ -50,15 +50,15 @@ class Profile(ABC):
 
     @abstractmethod
     def whole(self, begun: int, members: int) -> int:
-        """Of how many members half must be through, where so many are heard to have begun."""
+        """The number of members half of which must be through, if `begun` are known to have begun."""
 
     @abstractmethod
     def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
-        """What is told of the own pace, which is `own_s` now and was `gained_s` less: seconds per local step."""
+        """The own pace to tell, in seconds per local step; it is `own_s` now and was `gained_s` less."""
 
     @abstractmethod
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
-        """The pace that the own one is compared with. 0 among `neighbors_s`: nothing is known yet."""
+        """The pace to compare the own one with. 0 among `neighbors_s`: that neighbor's is not known yet."""
 
 
 @final
@@ -74,7 +74,7 @@ class Conservative(Profile):
 
     gamma: float = 1.0
     gammas: Mapping[int, float] = field(default_factory=dict)
-    """Values by neighbor, where they are not `gamma`."""
+    """The values of those neighbors whose gamma differs from `gamma`."""
 
     def gamma_of(self, peer: int) -> float:
         return self.gammas.get(peer, self.gamma)
@@ -86,7 +86,7 @@ class Conservative(Profile):
         return begun
 
     def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
-        """The mixed estimate, by dynamic average consensus: what the own figure gained enters it."""
+        """The mixed estimate, by dynamic average consensus: the gain of the own figure enters it."""
         return max(0.0, mixed_s + gained_s)
 
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
@@ -122,7 +122,7 @@ class Robust(Profile):
         return 0.0
 
     def degree(self, turns: Mapping[int, Turns]) -> int:
-        """In each round the rule mixes with all neighbors, whatever edges it uses: their weights share 1."""
+        """All neighbors: the rule mixes with them in each round, whatever edges it uses, and their weights share 1."""
         return len(turns)
 
     def whole(self, begun: int, members: int) -> int:
@@ -132,6 +132,8 @@ class Robust(Profile):
         return own_s
 
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
-        """The median of the own and the neighbors' pace, which b of 2 b + 1 cannot move far; the own if few tell."""
-        told = [pace_s for pace_s in neighbors_s if pace_s > 0]
-        return median([own_s, *told]) if len(told) >= self.neighbors_needed else own_s
+        """The median of the own and the neighbors' pace, which b of 2 b + 1 cannot move far; the own if few are
+        known.
+        """
+        known_s = [pace_s for pace_s in neighbors_s if pace_s > 0]
+        return median([own_s, *known_s]) if len(known_s) >= self.neighbors_needed else own_s

@@ -1,4 +1,4 @@
-"""How far one edge is: where the neighbor stands by what it has told, and which own version was exchanged with it."""
+"""The progress of one edge: where the neighbor stands by its own word, and which own version it has exchanged."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from p2pfl.core.staleness import ALWAYS, Turns, place
 
 UNANSWERED_ROUNDS = 10
 UNANSWERED_S = 45.0
-"""A neighbor with a session that exchanges nothing for so many rounds, and so long, is reported."""
+"""A neighbor with a session that exchanges nothing for so many rounds, and so many seconds, is reported."""
 LONG_ABSENCE_S = 60.0
-"""Who has had no session for so long is reported for that. Shorter absences between sessions in which nothing was
-exchanged change nothing: or else who cuts each session in time would never be noticed."""
+"""A neighbor without a session for so long is reported for that. Shorter absences do not reset the count of rounds in
+which nothing was exchanged: otherwise a neighbor that cuts each session in time would never be noticed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Of one neighbor. `facts` are the own ones, `turns` those of the edge to it."""
+    """A neighbor's progress. `facts` are this node's, `turns` those of the edge."""
 
     peer: int
     facts: Facts = field(repr=False, compare=False)
@@ -36,18 +36,18 @@ class Progress:
     wish: int | None = None
     """The version with which the neighbor asks for an exchange; None: it asks for none."""
     level: float = 0.0
-    """How many hops around the neighbor everybody is there; infinite once it has begun."""
+    """The hops around the neighbor within which everybody is connected; infinite once it has begun."""
     settled: int | None = None
-    """How many hops around the neighbor everybody who takes part is through; None: it has told of none."""
+    """The hops around the neighbor within which all who take part have trained enough; None: it has told of none."""
     closing: int | None = None
-    """How many mixing rounds the neighbor has begun since it stopped training; None before."""
+    """The mixing rounds that the neighbor has begun since it stopped training; None before."""
     closing_heard_at: float = float("-inf")
-    """When the neighbor last began a closing round in which it was awaited: once in a round, whatever it claims."""
+    """The time at which the neighbor last began the closing round awaited of it: once a round, whatever it claims."""
     done: bool = False
-    """Whether the neighbor only answers from now on."""
+    """True if the neighbor only answers from now on."""
 
     def hear_hello(self, hello: Hello, now: float) -> None:
-        """The first greeting of a session."""
+        """Take the first greeting of a session."""
         self.version = hello.version  # after a wipe it counts anew
         self.census.met(self.peer, now)
         self.first_heard = hello.version if self.first_heard is None else self.first_heard
@@ -68,7 +68,7 @@ class Progress:
             self.closing = max(self.closing or 0, ready.closing)
             if awaited and not self.is_awaited:
                 self.closing_heard_at = now
-        # Both ends know the edge's turns: what is said in another round tells something, and asks for nothing.
+        # Both ends know the edge's turns: a Ready of another round informs, and asks for no exchange.
         if self.turns.active(place(ready.version, ready.closing)):
             self.wish = max(self.wish or 0, ready.version)
 
@@ -77,25 +77,25 @@ class Progress:
         self.done = True
 
     def saw(self, version: int, now: float) -> None:
-        """The neighbor has shown that it is in that version."""
+        """Note that the neighbor has shown this version."""
         if version > self.version:
             self.version = version
             self.census.progressed(self.peer, now)
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the neighbor has stopped training."""
+        """True if the neighbor has stopped training."""
         return self.done or self.closing is not None
 
     def has_closed(self, rounds: int) -> bool:
-        """Whether the neighbor has stopped training and done that many mixing rounds since."""
+        """True if the neighbor has stopped training and done that many mixing rounds since."""
         return self.done or (self.closing is not None and self.closing >= rounds)
 
     # -- closing rounds in a schedule ---------------------------------------------------------------------------------
 
     @property
     def keeps_step(self) -> bool:
-        """Whether this pair exchanges once in each closing round of a schedule, when both are in the same round.
+        """True if this pair exchanges once in each closing round of a schedule, when both are in the same round.
 
         In training each end is answered at once: out of order, mixing still converges, only more slowly. The closing
         rounds wait for the neighbors anyway, so that one period of a schedule that averages exactly does so. Once they
@@ -107,54 +107,54 @@ class Progress:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the neighbor has yet to begin the closing round that this end is in."""
+        """True if the neighbor has yet to begin the closing round that this end is in."""
         return self.keeps_step and not self.has_closed(self.facts.closing or 0)
 
     @property
     def awaits_us(self) -> bool:
-        """Whether the neighbor is in a closing round that this end has yet to begin."""
+        """True if the neighbor is in a closing round that this end has yet to begin."""
         return self.keeps_step and not self.done and (self.closing or 0) > (self.facts.closing or 0)
 
 
-def _level(told: int | None) -> float:
-    return NEVER if told is None else float(told)
+def _level(hops: int | None) -> float:
+    return NEVER if hops is None else float(hops)
 
 
 @dataclass(slots=True, kw_only=True)
 class Service:
-    """Of one edge; an edge is *served* in a round once the version of that round was exchanged."""
+    """How well one edge is served: it is *served* in a round once the version of that round was exchanged."""
 
     peer: int
     facts: Facts = field(repr=False, compare=False)
     turns: Turns
     """The own rounds that use this edge; both ends answer in any."""
     usual: UsualTime = field(repr=False, compare=False)
-    """How long an exchange takes on each live edge of the node."""
+    """The usual time of an exchange on the live edges of the node."""
     patience: Patience
     exchanged: int | None = None
     """The own version in the last completed exchange."""
     exchanges: int = 0
     served_at: float = float("-inf")
-    """When the latest exchange was through that the own version of then had waited for."""
+    """The time at which the own version was last exchanged for the first time, so that its wait was over."""
     unanswered: int = 0
     """Rounds in a row in which the edge was open and had its turn, and nothing was exchanged."""
     unanswered_from: float = 0.0
     is_reported: bool = False
-    """Whether the user has been told that nothing is exchanged."""
+    """True if the alarm that nothing is exchanged was raised."""
     left_at: float = float("-inf")
-    """When the latest session ended."""
+    """The time at which the latest session ended."""
     asked_at: float | None = None
-    """When this end began to wait for the exchange under way: at the freeze, or with its Ready."""
+    """The time at which this end began to wait for the current exchange: at the freeze, or with its Ready."""
 
     @property
     def has_turn(self) -> bool:
-        """Whether the own round of now uses this edge."""
+        """True if this node's current round uses this edge."""
         turns = self.turns
         return turns is ALWAYS or turns.active(place(self.facts.version, self.facts.closing))
 
     @property
     def served(self) -> bool:
-        """Whether the own version of now has taken part in a completed exchange, or need not."""
+        """True if the current own version has taken part in a completed exchange, or need not."""
         exchanged, facts, turns = self.exchanged, self.facts, self.turns
         if exchanged is not None and exchanged >= facts.version:
             return True
@@ -163,11 +163,11 @@ class Service:
 
     @property
     def is_mute(self) -> bool:
-        """Whether there is a session, and nothing comes of it."""
+        """True if nothing was exchanged for many rounds in which there was a session."""
         return self.unanswered >= UNANSWERED_ROUNDS
 
     def complete(self, version: int, now: float, *, live: bool) -> None:
-        """An exchange in which the own `version` took part is through; `live`: in a session that is still there."""
+        """Note a completed exchange of the own `version`; `live`: its session is still open."""
         self.served_at = self.served_at if self.served else now
         self.exchanged = version
         self.exchanges += 1
@@ -178,16 +178,16 @@ class Service:
             self.usual.note(self.peer, self.patience.exchange_s)
 
     def begin(self) -> None:
-        """The edge is open."""
+        """Note that the edge is open."""
         self.usual.note(self.peer, self.patience.exchange_s)
 
     def pause(self) -> None:
-        """The session has ended."""
+        """Note that the session has ended."""
         self.usual.note(self.peer, None)
         self.asked_at = None
 
     def resume(self, now: float) -> None:
-        """There is a session again, or for the first time."""
+        """Note a new session."""
         absent_s = now - self.left_at
         if absent_s >= LONG_ABSENCE_S:
             self.unanswered, self.is_reported = 0, False
@@ -195,17 +195,17 @@ class Service:
             self.unanswered_from += absent_s
 
     def miss(self, began_at: float) -> None:
-        """A round that began then was not exchanged, and waits no longer."""
+        """Note that a round, begun at `began_at`, waits no longer for an exchange that did not come."""
         self.patience.missed()
         self.go_without(began_at)
 
     def go_without(self, began_at: float) -> None:
-        """A round that began then is over, and nothing was exchanged although there is a session."""
+        """Note that a round, begun at `began_at`, is over without an exchange although there is a session."""
         self.unanswered_from = self.unanswered_from if self.unanswered else began_at
         self.unanswered += 1
 
     def complain(self, now: float) -> list[Effect]:
-        """Tell, once, that the session is there and nothing is exchanged: nobody else would notice."""
+        """Raise one alarm if there is a session and nothing is exchanged: nobody else would notice."""
         silent_s = now - self.unanswered_from
         if self.is_reported or self.unanswered < UNANSWERED_ROUNDS or silent_s < UNANSWERED_S:
             return []

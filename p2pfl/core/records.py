@@ -1,4 +1,4 @@
-"""Where an edge stands in its sequence of transactions: the part that must survive a crash.
+"""The record of an edge: where it stands in its sequence of transactions, the part that must survive a crash.
 
 The core keeps one record an edge to decide by; the engine keeps its twin beside the replicas and makes it durable.
 Both move only through the transitions below, so that a restart continues exactly where the disk stands.
@@ -19,7 +19,7 @@ _CHAIN_SEED = 2
 
 @dataclass(slots=True, kw_only=True)
 class EdgeRecord:
-    """`heard` is the latest version of the peer in our replica, `known` ours in the peer's (initiator only)."""
+    """An edge's record. `heard`: the peer's version in our replica; `known`: ours in the peer's (initiator only)."""
 
     incarnation: int = 0
     seq: int = 0
@@ -36,7 +36,7 @@ class EdgeRecord:
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing has ever gone over the edge since it began (anew), nor is about to."""
+        """True if nothing has ever gone over the edge since it began (anew), nor is about to."""
         return self.has_replicas and not self.seq and self.pending is None and self.reply is None
 
     def freeze(self, request: Request) -> None:
@@ -44,7 +44,7 @@ class EdgeRecord:
         self.request_digest = request.digest
 
     def settle_request(self, request: Request, reply: Reply, chain: bytes) -> None:
-        """The responder has applied `request` and remembers `reply`."""
+        """Note that the responder has applied `request`; it remembers `reply`."""
         self.seq = request.seq
         self.request_digest = request.digest
         self.reply = reply
@@ -52,7 +52,7 @@ class EdgeRecord:
         self._advance(reply, chain)
 
     def settle_reply(self, reply: Reply, chain: bytes) -> None:
-        """The initiator has applied the answer to its pending request."""
+        """Note that the initiator has applied the answer to its pending request."""
         if self.pending is None:
             raise ValueError("a reply was applied without a pending request")
         self.seq = self.pending.seq
@@ -74,15 +74,15 @@ class EdgeRecord:
         self.resyncs += 1
 
     def without_replicas(self) -> EdgeRecord:
-        """What is left of it where the replicas are lost: the next greeting begins a new incarnation."""
+        """The record that remains if the replicas are lost: the next greeting begins a new incarnation."""
         return EdgeRecord(incarnation=self.incarnation, has_replicas=False, resyncs=self.resyncs)
 
     def _advance(self, reply: Reply, chain: bytes) -> None:
         self.last_factor_zero = reply.factor == 0.0
         self.chain_before, self.chain = self.chain, chain
 
-    def hello(self, **told: Any) -> Hello:
-        """A greeting of this record. `told` is what it says beside where the edge stands."""
+    def hello(self, **fields: Any) -> Hello:
+        """A greeting with this record, and with `fields` for all else that it says."""
         return Hello(
             incarnation=self.incarnation,
             seq=self.seq,
@@ -91,12 +91,12 @@ class EdgeRecord:
             has_replicas=self.has_replicas,
             chain=self.chain,
             chain_before=self.chain_before,
-            **told,
+            **fields,
         )
 
 
 def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
-    """Digest of every payload that entered the replicas, this transaction included. 16 bytes; XXH3 as for a request."""
+    """The digest of every payload in the replicas, this transaction included. 16 bytes; XXH3 as for a request."""
     digest = xxh3_128(chain, seed=_CHAIN_SEED)
     digest.update(request.digest)
     digest.update(reply.body)
@@ -104,7 +104,7 @@ def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
 
 
 def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
-    """Why the edge must begin anew, judged from both greetings; empty where they agree. `initiates`: this end does."""
+    """The reason why the edge must begin anew, from both greetings; empty: they agree. `initiates`: this end does."""
     if consistent(mine, theirs) if initiates else consistent(theirs, mine):
         return ""
     if mine.has_replicas and theirs.has_replicas:
@@ -114,7 +114,7 @@ def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
 
 
 def consistent(initiator: Hello, responder: Hello) -> bool:
-    """Whether both ends hold the same replicas, judged from the two greetings as sent.
+    """True if both ends hold the same replicas, judged from the two greetings as sent.
 
     Equal chains mean equal replicas: both are the same function of the same payloads, added in the same order.
     """

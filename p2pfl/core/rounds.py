@@ -34,7 +34,7 @@ from p2pfl.core.tick import Mixing, Tick
 from p2pfl.core.training import Pace, Training
 
 IDLE_S = 0.5
-"""How often a node that is through and trains no longer looks whether the federation has ended."""
+"""Seconds between two looks of a node that no longer trains at whether the federation has ended."""
 
 RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapped | Mixed | StopRequested
 
@@ -49,7 +49,7 @@ class Rounds:
         self.settings = settings
         self.amending = amending
         self.repeats = Repeats()
-        """When to say again where this node stands, in the phases in which its neighbors wait for it."""
+        """The times at which to repeat where this node stands, in the phases in which its neighbors wait for it."""
         self.joining = Joining(edges, facts, settings, common.hearsay, memory.fresh)
         self.gathering = Gathering(edges, facts, settings, self.joining, self.repeats)
         pace = Pace(edges, facts, settings)
@@ -61,9 +61,9 @@ class Rounds:
         self.phase = Phase.WAITING
         self.phase_from = 0.0
         self.working = True
-        """Whether an answer of the engine or the trainer is owed, or the node has not been started."""
+        """True while the engine or the trainer owes an answer, and until the node is started."""
         self.due = NEVER
-        """When `advance` must be called next."""
+        """The time at which `advance` must be called next."""
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -97,13 +97,17 @@ class Rounds:
         self._enter(Phase.LINGERING if self.facts.done else Phase.WAITING, now)
         exchanges = {peer: edge.exchange for peer, edge in self.edges.items()}
         if self.facts.done:
-            # What a node still asks of its neighbors when its federation has ended is from before the end. The answer,
-            # worked out with a model of then, would move it from what has been found since.
-            text = "the federation has ended, and a request of its time was open"
-            asking = [one for one in exchanges.values() if one.record.pending is not None]
-            return [each for one in asking for each in one.resync(one.record.incarnation + 1, text, now, notice=True)]
+            # A request that is still open when the federation has ended is from before the end. Its answer was
+            # computed with an old model and would move this node away from the final one.
+            text = "the federation has ended, and a request from before its end was open"
+            asking = [each for each in exchanges.values() if each.record.pending is not None]
+            return [
+                effect
+                for exchange in asking
+                for effect in exchange.resync(exchange.record.incarnation + 1, text, now, notice=True)
+            ]
         if self.facts.rounds:
-            known = [peer for peer, one in exchanges.items() if one.record.seq or one.record.incarnation]
+            known = [peer for peer, exchange in exchanges.items() if exchange.record.seq or exchange.record.incarnation]
             self.completion.ending.census.remember(known, now)
         return []
 
@@ -117,7 +121,7 @@ class Rounds:
         return [self._commit(trained=True, rho=training.pace.correction(event.steps, waited_s, now), now=now)]
 
     def _refused(self, event: RoundRefused, now: float) -> list[Effect]:
-        """No round begins. Where none ever will, the node is through, and only mixes."""
+        """Handle a round that may not begin. If none ever may, the node has trained enough and only mixes."""
         if self.phase is Phase.FINISHED:
             return []
         self.working = False
@@ -186,7 +190,7 @@ class Rounds:
         assert_never(self.phase)
 
     def _deadline(self, now: float) -> float:
-        """When `advance` must be called next, once the latest tick has settled."""
+        """The time at which `advance` must be called next, once the latest tick has settled."""
         if self.working or self.phase is Phase.FINISHED:
             return NEVER
         if self.phase is Phase.WAITING:
@@ -275,10 +279,10 @@ class Rounds:
         return effects + announce(self.edges) + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
-        """Mixing rounds without training remove the disagreement that training has left.
+        """Do mixing rounds without training: they remove the disagreement that training has left.
 
-        Each waits until no live neighbor is more than one behind: the first until they have stopped training, the
-        second until theirs have. So what the last node learned still reaches everybody.
+        Each round waits until no live neighbor is more than one behind: the first until the neighbors have stopped
+        training, the second until theirs have. So what the last node learned still reaches everybody.
         """
         closed = self.facts.closed
         if closed >= self.settings.closing_rounds:
@@ -316,9 +320,9 @@ class Rounds:
         self.working = True
         pending = [edge.exchange.record.pending for edge in self.edges.values()]
         frozen = [request.weight for request in pending if request is not None]
-        # What is on its way to the engine was weighed with the n of now, which is no more than halved either.
+        # Operations on their way to the engine were weighed with the current n, which may not fall below half either.
         least = max([self.facts.weight, *frozen]) * (self.facts.degree + 1) / 2
-        # Where the graph has changed, some were weighed with another degree: that is no reason to claim more than n.
+        # After a change of the graph some were weighed with another degree: the bound stays at most n all the same.
         return CommitRound(
             version=self.facts.version + 1,
             trained=trained,

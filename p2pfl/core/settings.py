@@ -1,4 +1,4 @@
-"""What a core goes by. The federation may change it between two rounds."""
+"""The settings of a core. The federation may change them between two rounds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Settings:
     time_s: float | None
     closing_rounds: int
     profile: Profile = field(default_factory=Conservative)
-    """What is believed of the neighbors."""
+    """The profile: how far the neighbors are trusted."""
     staleness: Staleness
-    """How much an exchange counts, by the rounds since the neighbor has heard of this node."""
+    """The weight of an exchange, by the rounds since the neighbor last heard of this node."""
     speed_limit: float
     """The largest rate by which a slow node moves more in a round, kmax; 1 turns that correction off."""
     start_wait_s: float
@@ -30,19 +30,19 @@ class Settings:
     max_wait_s: float
     exchanges_per_s: float
     members: int = 1 << 20
-    """How many members the federation has or had: one more than the largest index."""
+    """The number of members that the federation has or had: one more than the largest index."""
     retired: frozenset[int] = frozenset()
-    """Those of them that were removed."""
+    """The members that were removed."""
     hops: int = 1
-    """How far away the farthest node is: before the first round all of them should be there."""
+    """The hops to the farthest node: before the first round all nodes within them should be there."""
     audit_every: int
-    """One exchange in so many compares the replicas of both ends."""
+    """The number of exchanges of which one compares the replicas of both ends."""
     stop: Stop | None = None
-    """What may end the own training before that."""
+    """The conditions that may end the own training earlier."""
     overtime: bool = True
-    """Whether a node that is through trains on until the federation ends; else it only mixes."""
+    """True if a node that is through trains on until the federation ends; else it only mixes."""
 
     def adopt(self, other: Settings) -> None:
-        """Be as the other."""
+        """Take over all values of another."""
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))

@@ -1,4 +1,4 @@
-"""In which of a node's rounds an edge has its turn, and how much an exchange counts by how many turns late it is.
+"""The turns of an edge: the rounds of a node that use it, and the weight of an exchange by how many turns late it is.
 
 Where the graph is a schedule of P graphs that repeats, a node's own round selects the edges: in version v it uses
 those of graph v mod P, and in closing round t those of graph t mod P. On a static graph every round is every edge's
@@ -30,7 +30,7 @@ B = Parameter("B", number(0, 1e6, below=True), "how many turns late still count 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """`phases` are the versions below `period` in which the edge is active, ascending; then it repeats."""
+    """An edge's turns: `phases` are the versions below `period` in which it is active, ascending; then it repeats."""
 
     period: int = 1
     phases: tuple[int, ...] = (0,)
@@ -43,7 +43,7 @@ class Turns:
         return place > 0 and self.phases[place - 1] == phase
 
     def between(self, known: int, now: int) -> int:
-        """How many turns came after version `known`, up to version `now`. On a static graph: `now - known`."""
+        """The number of turns after version `known`, up to version `now`. On a static graph: `now - known`."""
         if len(self.phases) == self.period:
             return max(0, now - known)
         return max(0, self._until(now) - self._until(known))
@@ -57,7 +57,7 @@ ALWAYS = Turns()
 
 
 def place(version: int, closing: int | None) -> int:
-    """Selects a round's graph: nodes that joined, or train for a time, share closing rounds but not versions."""
+    """The number that selects a round's graph: nodes that joined, or train for a time, share only closing rounds."""
     return closing or version
 
 
@@ -73,8 +73,8 @@ def turns_of(index: int, schedule: Sequence[Iterable[tuple[int, int]]]) -> dict[
 
 def most_at_once(turns: Mapping[int, Turns]) -> int:
     """The largest number of these edges that are active in one and the same round."""
-    period = max((one.period for one in turns.values()), default=0)
-    return max((sum(one.active(phase) for one in turns.values()) for phase in range(period)), default=0)
+    period = max((each.period for each in turns.values()), default=0)
+    return max((sum(each.active(phase) for each in turns.values()) for phase in range(period)), default=0)
 
 
 @STALENESS.add(Entry(name="none", means="an exchange counts in full however late it is"))
@@ -121,8 +121,8 @@ def _hinge_polynomial(b: float, a: float) -> Staleness:
 def parse_staleness(spec: str) -> Staleness:
     """The function s: rounds -> [0, 1] that `spec` names. Raises ValueError: unknown name or parameters."""
     entry, values = STALENESS.read_by_place(spec)
-    found: Staleness = entry.made(*values)
-    return found
+    staleness: Staleness = entry.made(*values)
+    return staleness
 
 
 LONGEST_PACE_S = 3600.0
@@ -139,17 +139,17 @@ class Told:
 
 @dataclass(slots=True, kw_only=True)
 class Weighing:
-    """How much one edge's exchanges count. Staleness is counted in turns of the edge."""
+    """The weighing of one edge's exchanges. Staleness is counted in turns of the edge."""
 
     facts: Facts = field(repr=False, compare=False)
     turns: Turns
     weigh: Staleness = field(repr=False, compare=False)
     told: Told | None = None
-    """What is known of the neighbor since the edge began; None before the first exchange."""
+    """The neighbor's latest word since the edge began; None before the first exchange."""
     staleness: int = 0
     """The staleness of the exchange that was weighed last."""
     weighed: int = 0
-    """How many exchanges were weighed."""
+    """The number of exchanges that were weighed."""
     staleness_sum: int = 0
     staleness_max: int = 0
 
@@ -171,9 +171,8 @@ class Weighing:
     def share(self) -> float:
         """a_ij s_j of a rule, min(a_i, a_j) s(tau) / n_i: at most 1/(deg_i+1) whatever the neighbor claims.
 
-        0 where nothing is known that could be mixed. tau is the neighbor's as above, by what it told in the latest
-        exchange; beyond the limit nothing counts under any staleness, or a replica from long ago would hold on for
-        ever.
+        0 where there is nothing to mix. tau is the neighbor's as above, by what it told in the latest exchange. Beyond
+        the limit nothing counts under any staleness; otherwise a replica from long ago would count for ever.
         """
         told = self.told
         if told is None:
@@ -184,7 +183,7 @@ class Weighing:
         return min(self.facts.weight, told.weight) / self.facts.samples * self.weigh(tau)
 
     def hear(self, factor: float, weight: float, pace_s: float, echo: int | None) -> None:
-        """Keep what the neighbor told. Pace estimates move toward each other as models do; they are not conserved."""
+        """Keep the neighbor's word. Pace estimates move toward each other as models do; they are not conserved."""
         facts, pace_s = self.facts, min(pace_s, LONGEST_PACE_S)
         self.told = None if echo is None else Told(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
         share = min(1.0, factor / facts.samples)

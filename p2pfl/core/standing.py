@@ -1,4 +1,4 @@
-"""What a neighbor has done that no honest node does, and for how long nothing is heard from it in return.
+"""The standing of a neighbor: its proven faults, which no honest node commits, and the quarantine that follows.
 
 Only what is proven counts: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost
 sessions, Busy, staleness, a restart with an older state, and what a rule thinks of a model never do: honest nodes far
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 FORGIVEN_S = 300.0
-"""The time in which one point is forgiven: linear, so that every machine computes the same."""
+"""The seconds in which one point is forgiven: linear, so that every machine computes the same."""
 ENOUGH = 4.5
 """The points that lead to quarantine: five refused models within two minutes."""
 PROBATION = 3.0
@@ -24,7 +24,7 @@ LONGEST_TERM_S = 3600.0
 
 
 class Fault(enum.StrEnum):
-    """Kinds of proven faults."""
+    """The kinds of proven faults."""
 
     PAYLOAD = "payload"
     """A model is not finite, has a wrong size, or is absurdly long."""
@@ -69,7 +69,7 @@ class View:
 
 
 class Standing:
-    """What is proven against one neighbor. Each quarantine lasts twice as long as the one before, up to an hour."""
+    """One neighbor's standing. Each quarantine lasts twice as long as the one before, up to an hour."""
 
     __slots__ = ("_counts", "_noted_at", "_points", "_term_s", "latest", "quarantines", "returned", "until")
 
@@ -77,7 +77,7 @@ class Standing:
         self.until = float("-inf")
         self.latest = ""
         self.returned = False
-        """Whether the end of the latest quarantine has been told."""
+        """True if the end of the latest quarantine has been reported."""
         self.quarantines = 0
         self._counts: dict[Fault, int] = {}
         self._points = 0.0
@@ -85,7 +85,7 @@ class Standing:
         self._term_s = FIRST_TERM_S
 
     def note(self, fault: Fault, text: str, now: float) -> bool:
-        """Count it; True where the neighbor must go into quarantine now."""
+        """Count a fault; True: the neighbor must go into quarantine now."""
         self._counts[fault] = self._counts.get(fault, 0) + 1
         self.latest = text
         points = self.points(now)
@@ -102,7 +102,7 @@ class Standing:
         return True
 
     def points(self, now: float) -> float:
-        """What is left of them; nothing is forgiven in quarantine."""
+        """The points that are left; nothing is forgiven in quarantine."""
         return max(0.0, self._points - max(0.0, now - self._noted_at) / FORGIVEN_S)
 
     def is_quarantined(self, now: float) -> bool:
@@ -110,18 +110,18 @@ class Standing:
 
     @property
     def is_out(self) -> bool:
-        """Whether it is in quarantine or has not come back since: nobody waits for it."""
+        """True if it is in quarantine or has not come back since: nobody waits for it."""
         return self.quarantines > 0 and not self.returned
 
     def comes_back(self, now: float) -> bool:
-        """Whether a quarantine is over, asked for the first time."""
+        """End a quarantine whose time is over; True only the first time."""
         back = self.is_out and not self.is_quarantined(now)
         self.returned = self.returned or back
         return back
 
     @property
     def reasons(self) -> str:
-        """Such as `payload 4, factor 1`."""
+        """The faults with their counts, such as `payload 4, factor 1`."""
         return ", ".join(f"{kind} {count}" for kind, count in self._faults().items())
 
     def _faults(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""After a new version: how long to wait for which exchanges, and then, in the robust profile, with whom to mix.
+"""The tick: after a new version, how long to wait for which exchanges, and in the robust profile the mix that follows.
 
 A dead neighbor costs nothing, a slow one next to nothing. In the robust profile exchanges only tell each end the
 other's model; after each round's exchanges one rule is applied to the own model and the replicas of the neighbors that
@@ -22,21 +22,21 @@ LEAST_USUAL_WAIT_S = 0.25
 
 @dataclass(slots=True, eq=False, repr=False)
 class Tick:
-    """The latest of a node; `usual` is how long an exchange takes on each of its live edges."""
+    """The latest tick of a node; `usual`: the time of an exchange on its live edges."""
 
     edges: Mapping[int, Edge]
     usual: UsualTime
     settings: Settings
     is_waiting: bool = False
-    """Whether the exchanges of the latest version are not through yet, nor given up."""
+    """True while the exchanges of the latest version are neither completed nor given up."""
     began_at: float = 0.0
     training_s: float = 0.0
-    """How long the latest local round has trained."""
+    """The seconds that the latest local round has trained."""
     awaited: Edge | None = None
     """The edge that is waited for longest."""
 
     def begin(self, now: float) -> list[Effect]:
-        """The node has a new version."""
+        """Begin a tick: the node has a new version."""
         self.is_waiting = True
         self.began_at = now
         effects: list[Effect] = []
@@ -45,9 +45,9 @@ class Tick:
         return effects
 
     def ends_at(self, now: float, phase: Phase, phase_from: float) -> float:
-        """When the wait is over, as far as is known now; not later than `now`: it is.
+        """The time at which the wait is over, as far as is known now; not later than `now`: it is over.
 
-        One late edge with patience left is answer enough: the others are looked at when it is served.
+        One late edge with patience left is enough to go on waiting: the others are looked at when it is served.
         """
         median_s, awaited = self.usual.median_s(self.settings.max_wait_s), self.awaited
         if awaited is not None and self._is_late(awaited, now):
@@ -67,13 +67,13 @@ class Tick:
         return end
 
     def _is_late(self, edge: Edge, now: float) -> bool:
-        """Whether the tick waits for it. Who is put off for what it has cost the engine is not waited for as well."""
+        """True if the tick waits for the edge; not for a neighbor that itself must wait for the engine's time."""
         if not edge.line.greeting.is_open or edge.service.served or edge.exchange.leaves:
             return False
         return edge.exchange.engine_time.wait_s(edge.peer, now) == 0.0
 
     def complain(self, now: float) -> list[Effect]:
-        """What the user should know of neighbors that never answer, be it to a greeting."""
+        """The alarms about neighbors that never answer, or never answer a greeting."""
         effects: list[Effect] = []
         for edge in self.edges.values():
             if edge.line.greeting.number is None:
@@ -84,9 +84,9 @@ class Tick:
         return effects
 
     def _book(self, end: float, phase: Phase, median_s: float) -> None:
-        """The one that the tick waited for last has cost the time since the others were through.
+        """Charge the neighbor that the tick waited for last with the time since the others were done.
 
-        Where several are late to the end, one of them has cost it all; when it can afford no more, the next.
+        If several are late to the end, one of them is charged with it all; when its budget is used up, the next.
         """
         awaited, self.awaited = self.awaited, None
         if awaited is None or phase is not Phase.TRAINING:
@@ -98,7 +98,7 @@ class Tick:
             awaited.service.patience.cost(end - alone_from, end - self.began_at, median_s, end)
 
     def _patience_end(self, edge: Edge, phase: Phase, phase_from: float, median_s: float) -> float:
-        """When the wait for this edge ends. `median_s` is the usual time of an exchange, over all live edges."""
+        """The end of the wait for this edge. `median_s`: the usual time of an exchange, over all live edges."""
         patience = edge.service.patience
         wait_s = patience.wait_s()
         if wait_s > self.training_s:  # the usual wait is never shorter than that
@@ -114,17 +114,17 @@ class Tick:
         return self.began_at + wait_s
 
     def _usual_wait_s(self, median_s: float) -> float:
-        """One edge that is much slower than the others must not set the pace of all.
+        """The usual wait, in seconds: one edge that is much slower than the others must not set the pace of all.
 
         It is waited for as long as a round trains, as the (lower) median edge would be, or a quarter of a second.
         """
         return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
 
     def _rest_end(self, phase: Phase) -> float:
-        """Where a schedule has no edge for this node's round, the round rests for as long as an exchange takes.
+        """The end of a round without an edge of this node in the schedule: it rests for as long as an exchange takes.
 
-        Otherwise the nodes that rest most would be done with training first, and what the others learn later would
-        weigh most.
+        Otherwise the nodes that rest most would finish training first, and what the others learn later would weigh
+        most.
         """
         rests = not any(edge.service.has_turn for edge in self.edges.values())
         if phase is not Phase.TRAINING or not rests:
@@ -133,19 +133,19 @@ class Tick:
 
 
 GRACE = 4
-"""Rounds in a row without enough replicas before it is reported although the sessions are there: an edge that begins,
-or begins anew, takes two exchanges to fill them."""
+"""The rounds in a row without enough replicas after which that is reported although there are enough sessions: an edge
+that begins, or begins anew, takes two exchanges to fill its replicas."""
 
 
 UNMOVED_ROUNDS = 10
-"""Mixes in a row of which nothing came before it is reported. Measured: up to 3 where nobody lies and two digits are
-known to each node, under a rule that takes something of most; all of them under the attack `mirror`."""
+"""The mixes in a row without an effect after which that is reported. Measured: up to 3 where nobody lies and each node
+has two digits, under a rule that takes something of most; all of them under the attack `mirror`."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Mixing:
-    """`alone` counts the rounds that mixed with nobody, `mixed` the others; `too_few` and `nothing_kept` are what was
-    told last.
+    """Mixing by a rule. `alone` counts the rounds that mixed with nobody, `mixed` the others; `too_few` and
+    `nothing_kept`: the state that was reported last.
     """
 
     edges: Mapping[int, Edge]
@@ -159,7 +159,7 @@ class Mixing:
     _unmoved: int = 0
 
     def begin(self, elapsed_s: float) -> list[Effect]:
-        """What to do once a round's exchanges are through: `Mix` is among it if there is something to mix."""
+        """The effects once a round's exchanges are done; `Mix` is among them if there is something to mix."""
         if not self.settings.profile.mixes_by_rule:
             return []
         shares = {peer: edge.exchange.share() for peer, edge in self.edges.items()}
@@ -173,7 +173,7 @@ class Mixing:
         return [*self._find(len(present)), Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
 
     def end(self, *, failed: bool, moved: bool) -> list[Effect]:
-        """What was begun is done, or (`failed`) the rule gave no model: then the round has mixed with nobody."""
+        """Note the end of a mix; with `failed` the rule gave no model, and the round has mixed with nobody."""
         self.mixed += not failed
         self.alone += failed
         if not failed:
@@ -182,7 +182,7 @@ class Mixing:
         return [Alarm(kind="mixing-failed", peer=None, text=text)]
 
     def _note(self, *, moved: bool) -> list[Effect]:
-        """Tell once that nothing is kept of any neighbor, and once that something is again."""
+        """Report once that the rule keeps nothing of any neighbor, and once that it keeps something again."""
         self._unmoved = 0 if moved else self._unmoved + 1
         nothing = self._unmoved >= UNMOVED_ROUNDS
         if self.nothing_kept == nothing:
@@ -194,7 +194,7 @@ class Mixing:
         return [Alarm(kind="kept-again", peer=None, text="the rule keeps something of the neighbors' models again")]
 
     def is_safe(self, neighbors: int) -> bool:
-        """Whether liars among so many cannot choose what comes out."""
+        """True if the liars among so many neighbors cannot choose the result."""
         return neighbors >= self.settings.profile.neighbors_needed
 
     def _progress(self, elapsed_s: float) -> float:
@@ -203,7 +203,7 @@ class Mixing:
         return min(1.0, done)
 
     def _miss(self, present: int) -> list[Effect]:
-        """Tell once that there are too few."""
+        """Report once that there are too few."""
         there = sum(edge.is_open for edge in self.edges.values())
         if self.too_few or (self.is_safe(there) and self._in_a_row < GRACE):
             return []
@@ -212,7 +212,7 @@ class Mixing:
         return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
 
     def _find(self, present: int) -> list[Effect]:
-        """Tell once that there are enough again."""
+        """Report once that there are enough again."""
         if not self.too_few:
             return []
         self.too_few = False

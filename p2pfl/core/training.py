@@ -1,4 +1,4 @@
-"""The own training: how many rounds, how long, and how far a node moves that takes more rounds than others."""
+"""The own training: how many rounds, how long, and how far a node with more or fewer rounds than others moves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEWEST = 0.2
 
 @dataclass(slots=True, eq=False, repr=False)
 class Pace:
-    """`from_` is when the round under way began, or the one before ended; `own_s` seconds per local step."""
+    """The own pace, `own_s`: seconds per local step. `from_`: when the current round began, or the one before ended."""
 
     edges: Mapping[int, Edge]
     facts: Facts
@@ -53,31 +53,31 @@ class Pace:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Training:
-    """Of one node; rounds and time that are taken over from others count as if they were the own."""
+    """The training of one node; rounds and time taken over from others count as if they were its own."""
 
     facts: Facts
     settings: Settings
     pace: Pace
     elapsed_before_s: float
-    """How long it had trained before this process."""
+    """The seconds that it had trained before this process."""
     began_at: float | None = None
-    """When training began in this process."""
+    """The time at which training began in this process."""
     taken_over: int = 0
-    """How many of its rounds it took over from others."""
+    """The number of its rounds that it took over from others."""
     round_from: float = 0.0
-    """When the latest round began."""
+    """The time at which the latest round began."""
     accompanied: bool = True
-    """Whether a neighbor was there when the round under way began."""
+    """True if a neighbor was there when the round under way began."""
     failed_rounds: int = 0
     best: Best | None = None
     """The best figure of its rounds, where one must improve."""
     refused_until: float = 0.0
-    """A round that could not begin is not tried again before."""
+    """The time before which a refused round is not tried again."""
     out_of_budget: str = ""
-    """Why nothing more may be trained, whatever there is to do; empty: it may."""
+    """The reason why no more may be trained, even if rounds are left; empty: more may be."""
 
     def begin(self, now: float) -> bool:
-        """True the first time."""
+        """Note the start of training; True only the first time."""
         if self.began_at is not None:
             return False
         self.began_at = now
@@ -89,7 +89,7 @@ class Training:
         self.accompanied = accompanied
 
     def take_over(self, rounds: int | None, elapsed_s: float | None) -> None:
-        """The model is the neighbors' now, and where they are this node goes on counting; None: where it was."""
+        """Go on counting where the neighbors are, whose model this node has taken; None: where it was."""
         self.best = None
         if rounds is not None:
             self.taken_over = rounds - self.facts.rounds
@@ -98,7 +98,7 @@ class Training:
             self.elapsed_before_s, self.facts.trained = elapsed_s, int(elapsed_s)
 
     def look_at(self, figure: float | None) -> None:
-        """The figure of the round that has just been trained. What comes after the patience ran out changes nothing."""
+        """Take the figure of the round just trained. After the patience has run out, none changes anything."""
         stop, rounds = self.settings.stop, self.facts.rounds
         if stop is None or figure is None or stop.is_out(self.best, rounds):
             return
@@ -106,7 +106,7 @@ class Training:
             self.best = Best(figure, rounds + 1)
 
     def enough(self, now: float) -> str | None:
-        """Why this node has trained all that it had to, or may; None: it has not."""
+        """The reason why this node has trained all that it had to, or may; None: it has not."""
         settings = self.settings
         if self.out_of_budget:
             return self.out_of_budget
@@ -119,17 +119,17 @@ class Training:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a node that is through trains until the federation ends; else it only mixes."""
+        """True if a node that is through trains until the federation ends; else it only mixes."""
         return self.settings.overtime and not self.out_of_budget
 
     def elapsed_s(self, now: float) -> float:
-        """The time trained; where rounds were taken over, they are taken to have been as long as the own ones."""
+        """The seconds trained; rounds that were taken over are assumed to have been as long as the own ones."""
         elapsed_s = self.elapsed_before_s + (0.0 if self.began_at is None else now - self.began_at)
         if not self.taken_over:
             return elapsed_s
         return elapsed_s * self.facts.rounds / max(1, self.facts.rounds - self.taken_over)
 
     def note(self, now: float) -> None:
-        """Count what is told to others of the training so far."""
+        """Update the progress that is told to others."""
         in_rounds = self.settings.rounds is not None
         self.facts.trained = self.facts.rounds if in_rounds else int(self.elapsed_s(now))

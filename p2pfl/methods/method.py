@@ -158,7 +158,7 @@ class Method:
         return self.no_terms
 
     def valid(self, terms: tuple[float, ...]) -> bool:
-        """Whether a neighbor's terms are valid; others are refused before anything is applied."""
+        """True if a neighbor's terms are valid; others are refused before anything is applied."""
         return True
 
     def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
@@ -172,7 +172,7 @@ class Method:
         return ours
 
     def moves(self, terms: tuple[float, ...]) -> bool:
-        """Whether an exchange on these terms changes what its edge keeps."""
+        """True if an exchange on these terms changes what its edge keeps."""
         return bool(self.kept_edges)
 
     def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:
@@ -188,5 +188,5 @@ def like(vector: Array, number: Number) -> Any:
 
 
 def overrides(method: Method, name: str) -> bool:
-    """Whether a method overrides this function, so that the others cost nothing."""
+    """True if a method overrides this function, so that the others cost nothing."""
     return getattr(type(method), name) is not getattr(Method, name)

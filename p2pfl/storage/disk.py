@@ -37,7 +37,7 @@ def refusal_of(path: Path) -> Iterator[None]:
 
 
 def is_full(error: StorageError) -> bool:
-    """Whether the disk would have taken it, had there been room."""
+    """True if the disk would have taken it, had there been room."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_SPACE
 
 
@@ -282,7 +282,7 @@ def discard_unfinished(folder: Path) -> None:
 
 
 def discard_before(folder: Path, generation: int) -> bool:
-    """Whether there was anything. What cannot be removed now does no harm and is tried again later."""
+    """True if there was anything. What cannot be removed now does no harm and is tried again later."""
     older: list[Path] = []
     with suppress(StorageError):
         older = [folder / f"{stem}-{number:08d}" for stem, number, _ in _files(folder) if number < generation]

@@ -134,7 +134,7 @@ class Wal:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record was ever appended."""
+        """True if no record was ever appended."""
         return self.size_bytes == LOG_HEAD.size
 
     def append(self, kind: str, header: Mapping[str, Any], blobs: Sequence[Piece]) -> None:
@@ -213,7 +213,7 @@ def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, by
 
 
 def _damaged_at(content: bytes, position: int, link: bytes) -> bool:
-    """Whether further data stand after the record at a position that is not whole."""
+    """True if further data stand after the record at a position that is not whole."""
     begin = position + RECORD_HEAD.size
     if begin >= len(content):
         return False

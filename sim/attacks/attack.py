@@ -68,7 +68,7 @@ class Attack:
 
     @property
     def sees(self) -> bool:
-        """Whether a lie depends on more than the liar's own model: on its `Sight`."""
+        """True if a lie depends on more than the liar's own model: on its `Sight`."""
         return self.lie is not None
 
     def tell(self, sight: Sight) -> Vector:

@@ -1,4 +1,4 @@
-"""Whether the noise that hides a row, or a member, is what it claims to be: many rounds with a canary and without it.
+"""An audit of the noise that hides a row, or a member: many rounds with a canary and without it.
 
 The canary is a row whose gradient is as long as one likes and points against those of all others, so that whatever it
 gets through is seen (Nasr et al. 2021, arXiv 2101.04535; 2023, arXiv 2302.07956). The model is a bare vector, the

@@ -1,4 +1,4 @@
-"""Whether the mechanism of `[privacy]` does what it claims, of each layer that promises something."""
+"""The audit of the claims of `[privacy]`: does each layer that promises something keep its promise?"""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class AuditClaims:
             self.found.mistakes.append(f"{layer.name}: {text}")
 
     def _is_chain(self, layer: Layer) -> bool:
-        """Whether the victim's gradients of rows are computed layer by layer."""
+        """True if the victim's gradients of rows are computed layer by layer."""
         private = self.scene.learner(layer.federation, self.scene.victim).private
         ways = None if private is None else private.row_gradients
         return ways is None or ways.how == "layer by layer"

@@ -26,7 +26,7 @@ class Layer:
     plan: Plan | None = None
     missing: str = ""
     is_example: bool = False
-    """Whether the federation promises something else, or nothing."""
+    """True if the federation promises something else, or nothing."""
 
     def copy(self, **training: object) -> FederationConfig:
         """With other training, and the noise that the victim's whole run has."""

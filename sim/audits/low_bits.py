@@ -1,4 +1,4 @@
-"""Whether the last bits of what leaves a node tell what the noise was added to.
+"""An audit of the last bits of what leaves a node: do they tell what the noise was added to?
 
 Where float noise is added to a float, results much smaller than either have the last bits of the larger one, so that a
 row is seen there which the noise covers elsewhere (Mironov 2012, doi 10.1145/2382196.2382264).

@@ -1,4 +1,4 @@
-"""Whether the steps of a private round are what their plan says: measured from what rounds leave, not read from code.
+"""An audit of the steps of a private round against their plan: measured from what rounds leave, not read from code.
 
 Rows of which each moves a number of its own show which of them a step has drawn. A loss of zero leaves the noise alone,
 and next to no noise leaves what a row adds. Every check has a figure and, where the figure is impossible for steps that
@@ -112,7 +112,7 @@ def checks(subject: Subject, rounds: int = 150) -> Iterator[Check]:
 
 
 def sampling(subject: Subject, rounds: int) -> Iterator[Check]:
-    """Whether each step takes every row by itself, at the rate that is paid for, and counts it once."""
+    """Check that each step takes every row by itself, at the rate that is paid for, and counts it once."""
     training, samples = subject.training, min(subject.samples, MOST_ROWS)
     batch = min(samples, max(1, round(training.batch_size * samples / subject.samples)))
     counts, off = _counts(subject, replace(training, batch_size=batch), samples, rounds)
@@ -201,7 +201,7 @@ def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
 
 
 def _alone(found: Values) -> Check:
-    """Whether no number of the noise (rounds, d) tells of another, by all correlations at a distance."""
+    """Check that no number of the noise (rounds, d) tells of another, by all correlations at a distance."""
     flat = found.ravel()[: 1 << 20]
     power = np.abs(np.fft.rfft(flat - flat.mean(), 2 * len(flat))) ** 2
     shifted = np.fft.irfft(power)[1 : len(flat) // 2]
@@ -213,7 +213,7 @@ def _alone(found: Values) -> Check:
 
 
 def coarse(subject: Subject) -> Check:
-    """Whether noise takes few values only: what is added to it is then told by what is left of these values.
+    """Check that noise takes many values: of few, the remainder would tell what was added to the noise.
 
     From weights of zero, so that nothing but float32 rounds it; by the values that came more than once.
     """
@@ -232,7 +232,7 @@ def coarse(subject: Subject) -> Check:
 
 
 def failing(subject: Subject) -> Check:
-    """Whether rounds whose loss is no number have their noise too: else they tell that the rows make it none."""
+    """Check that rounds whose loss is NaN have their noise too: else they tell that the rows make it NaN."""
     loss, plan = loss_of(subject.task), subject.plan
     training = replace(subject.training, local_steps=1)
     learner = subject.learner(subject.with_loss(lambda *pair: loss(*pair) * math.nan), training)
@@ -306,7 +306,7 @@ def paid(subject: Subject) -> Check:
 
 
 def kept_apart(subject: Subject) -> Check:
-    """Whether rounds that cost more keep their price when cheaper ones follow, as where rows are added."""
+    """Check that rounds that cost more keep their price when cheaper ones follow, as where rows are added."""
     plan, ledger = subject.plan, Ledger(unit=subject.plan.unit, word="")
     costs = [plan.spend(samples) for samples in (subject.samples, 4 * subject.samples)]
     for cost in costs:

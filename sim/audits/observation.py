@@ -69,7 +69,7 @@ class Observation:
     sightings: Sequence[Sighting]
     models: Vector
     lossless: bool = False
-    """Whether nothing of a model is lost on the way."""
+    """True if nothing of a model is lost on the way."""
     told: Sequence[object] = field(default=())
     """Rows of vitals that a real victim has told, in their order."""
 
@@ -171,5 +171,5 @@ class Eye:
 
 
 def is_lossless(federation: FederationConfig) -> bool:
-    """Whether what neighbors get of a model is the model, but for rounding."""
+    """True if what neighbors get of a model is the model, but for rounding."""
     return {federation.gossip.compressor, *federation.edge_compressors.values()} == {"none"}

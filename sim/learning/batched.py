@@ -109,7 +109,7 @@ class BatchedLearners:
 
     @property
     def trains_together(self) -> bool:
-        """Whether a group's rounds are computed in one call, with the bits and the figures of each learner alone."""
+        """True if a group's rounds are computed in one call, with the bits and the figures of each learner alone."""
         return self.nodes is not None and self.batch_stable and bool(self._together.any())
 
     def rate(self, rounds: int, elapsed_s: float) -> float:

@@ -139,7 +139,7 @@ class Grouped:
         self.group = [self.fitting_group(kind) for kind in range(len(self.sizes))]
         """Largest group of each kind."""
         self.careful = [False] * len(self.sizes)
-        """Whether each kind's small products are not batched."""
+        """True if each kind's small products are not batched."""
 
     def fitting_group(self, kind: int) -> int:
         """How many nodes of a kind go well together."""

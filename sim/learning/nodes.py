@@ -210,7 +210,7 @@ def _context(federation: FederationConfig, index: int, local: Mapping[str, Mappi
 
 
 def _keeps_nothing(module: torch.nn.Module) -> bool:
-    """Whether all that a module holds is in the vector: a buffer that is not might live from round to round."""
+    """True if all that a module holds is in the vector: a buffer that is not might live from round to round."""
     shared = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}
     return all(id(buffer) in shared and buffer.is_floating_point() for buffer in module.buffers())
 

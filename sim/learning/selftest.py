@@ -1,4 +1,4 @@
-"""Whether a model learns and scores bit for bit alike alone and in a group: tried, not believed.
+"""A self-test: does a model learn and score bit for bit alike alone and in a group? It is tried, not assumed.
 
 Torch's kernels differ by shape: a batched matrix product may round otherwise than a single one, for few samples (below
 400 products it does) or from some size of the group on. So before a simulation, for each size of batches that nodes
@@ -137,7 +137,7 @@ def _trial(grouped: Grouped, nodes: Integers, rng: np.random.Generator, *, by_me
 
 
 def _same_rate(grouped: Grouped) -> bool:
-    """Whether rounds of different number may be in one group: those of unequal rates may not."""
+    """True if rounds of different number may be in one group: those of unequal rates may not."""
     return grouped.nodes.prototype.training.schedule == "constant"
 
 

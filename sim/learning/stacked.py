@@ -168,7 +168,7 @@ _LEVELS = 8
 
 
 def own_order(task: Task, outputs: Any, targets: Any) -> bool:
-    """Whether `means` knows this loss: outputs (n, classes) and integer targets (n,) of one model."""
+    """True if `means` supports this loss: outputs (n, classes) and integer targets (n,) of one model."""
     return task.loss is None and are_labels(outputs, targets) and outputs.ndim == 2
 
 

@@ -1,4 +1,4 @@
-"""Whether a simulation fits into the memory of this machine: an estimate, asked for before anything is built."""
+"""An estimate of the memory that a simulation needs, made before anything is built: does it fit this machine?"""
 
 from __future__ import annotations
 

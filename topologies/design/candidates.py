@@ -159,12 +159,12 @@ class GraphCandidate:
 
     @property
     def named(self) -> bool:
-        """Whether a federation file can ask for it by its spec; a graph that depends on the members' names differs."""
+        """True if a federation file can ask for it by its spec; a graph that depends on the members' names differs."""
         return not self.spec.startswith(SEARCHED) and not FAMILIES[parse(self.spec).name].by_name
 
     @property
     def random(self) -> bool:
-        """Whether the federation's seed decides what the spec gives."""
+        """True if the federation's seed decides what the spec gives."""
         return self.named and FAMILIES[parse(self.spec).name].random
 
     @cached_property
@@ -201,7 +201,7 @@ class GraphCandidate:
 
     @property
     def proven(self) -> bool:
-        """Whether it is known to be robust enough."""
+        """True if it is known to be robust enough."""
         return not self.wanted.byzantine or (self.robust is not None and self.robust.lower >= self.wanted.robustness)
 
 

@@ -196,7 +196,7 @@ def _nothing(wanted: Wanted, failed: Sequence[GraphCandidate]) -> TopologyError:
 
 
 def _but_for(found: GraphCandidate, key: str) -> bool:
-    """Whether it fails in more than one respect, or in another one than `key`."""
+    """True if it fails in more than one respect, or in another one than `key`."""
     return len(found.failures) != 1 or key not in found.failures[0]
 
 

@@ -31,7 +31,7 @@ class IntegerBounds:
 
 
 def is_transitive(topology: Topology) -> bool:
-    """Whether every node is known to see the same graph.
+    """True if every node is known to see the same graph.
 
     Only a graph that carries its family's closed form is certainly the one of its spec.
     """

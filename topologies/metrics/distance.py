@@ -261,7 +261,7 @@ def _group(topology: Topology) -> tuple[int, ...] | None:
 
 
 def _is_cayley(topology: Topology, shape: tuple[int, ...]) -> bool:
-    """Whether an edge joins every two nodes that differ as node 0 and one of its neighbors do, and no others."""
+    """True if an edge joins every two nodes that differ as node 0 and one of its neighbors do, and no others."""
     starts, neighbors = topology.rows
     offsets = neighbors[: starts[1]]
     if 2 * topology.edge_count != topology.nodes * len(offsets):

@@ -143,7 +143,7 @@ def _seeds(starts: memoryview, neighbors: memoryview, root: int) -> list[tuple[i
 
 
 def _grows(starts: memoryview, neighbors: memoryview, seeds: list[int], r: int) -> bool:
-    """Whether all nodes join when each joins that has `r` neighbors who did."""
+    """True if all nodes join when each joins that has `r` neighbors who did."""
     nodes = len(starts) - 1
     met = bytearray(nodes)
     joined = bytearray(nodes)

@@ -121,7 +121,7 @@ def layout(topology: Topology) -> PointLayout:
 
 
 def looks_the_same_all_around(topology: Topology) -> bool:
-    """Whether the graph is a circulant one in the order of its numbers."""
+    """True if the graph is a circulant one in the order of its numbers."""
     turned = ordered((topology.ends + 1) % topology.nodes)
     return topology.edge_count > 0 and np.array_equal(turned, topology.ends)
 

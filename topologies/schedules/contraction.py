@@ -65,7 +65,7 @@ class Algebra(Protocol):
     def times(self, left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]: ...
 
     def above(self, value: NDArray[Any], epsilon: float) -> bool:
-        """Whether the spectral norm is larger than `epsilon`."""
+        """True if the spectral norm is larger than `epsilon`."""
 
 
 def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction:

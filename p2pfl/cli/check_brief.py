@@ -152,7 +152,7 @@ def _privacy(facts: Mapping[str, Any] | None) -> str | None:
         return None
     most = max(row["epsilon"] for row in facts["nodes"])
     protected = "each row" if facts["unit"] == "record" else "all rows of a node together"
-    return f"epsilon up to {most:.4g} for {protected}; more in docs/privacy.md"
+    return f"epsilon up to {most:.4g} for {protected}; more in docs/how-to/privacy.md"
 
 
 def _counted(number: int, word: str) -> str:

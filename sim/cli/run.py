@@ -36,7 +36,7 @@ Examples:
   p2pfl sim run ward-7 --world bad.toml --report bad.json
   p2pfl sim run --nodes 20 --byzantine 2 --attack sign-flip
 
-World files: docs/worlds.md. The figures: docs/simulator.md.
+World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
 """
 
 

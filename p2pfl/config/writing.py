@@ -1,4 +1,4 @@
-"""The text of new files, with comments that teach: every key with its default, off until the `#` is taken away."""
+"""The text of new files: every key with its default and a comment; a key takes effect once its `#` is removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _TRAINING, _GOSSIP = TrainingConfig(), GossipConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMember:
-    """`key` is the public text of the identity; without an `address` others find it on the LAN, or it dials them."""
+    """A member in a new file. `key` is its public key as text; without an `address` it dials others or is found on the
+    LAN.
+    """
 
     name: str
     key: str
@@ -35,10 +37,10 @@ def federation_text(
     admin: str | None = None,
     task_keys: str = "",
 ) -> str:
-    """A federation file. Every text must already be valid: nothing but the rule, which may name a file, is escaped.
+    """The text of a federation file. Arguments must already be valid: only the rule, which may name a file, is escaped.
     `task_keys` are further lines of `[task]`.
 
-    `admin` is the public key of who may change the members while nodes run.
+    `admin` is the public key of the person who may change the members while nodes run.
     """
     signs = "" if admin is None else _ADMIN.format(key=admin)
     head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs, keys=task_keys)
@@ -49,21 +51,21 @@ def node_text(
     member: NewMember,
     *,
     reachable: bool = False,
-    told: Mapping[str, str] | None = None,
+    compute: Mapping[str, str] | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> str:
-    """The node file of one member; `reachable`: it listens to other machines. `told` may have device and precision,
+    """The node file of one member; `reachable`: it listens to other machines. `compute` may set device and precision,
     `data` is its `[data]` table.
     """
     port = None if member.address is None else member.address.rpartition(":")[2]
     listen = _ANYWHERE if port is None else (_REACHABLE if reachable else _LOCAL).format(port=port)
-    lines = {key: f'{key} = "{value}"' if (value := (told or {}).get(key)) else off for key, off in _COMPUTE.items()}
+    lines = {key: f'{key} = "{value}"' if (value := (compute or {}).get(key)) else off for key, off in _COMPUTE.items()}
     keys = "".join(f"{key} = {toml_value(value)}\n" for key, value in (data or {}).items())
     return _aligned(_NODE.format(name=member.name, listen=listen, **lines)) + (keys or _NO_DATA)
 
 
 def toml_value(value: Any) -> str:
-    """JSON's texts, numbers, truth values and lists are TOML's too; tables of tables stand in braces."""
+    """A value as TOML: JSON's strings, numbers, booleans and lists are valid TOML; nested tables stand in braces."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml_value(str(key))} = {toml_value(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list | tuple):
@@ -73,7 +75,7 @@ def toml_value(value: Any) -> str:
 
 
 def _aligned(text: str) -> str:
-    """Comments behind a value start in one column."""
+    """Align the comments behind values in one column."""
     lines = [line.partition("  # ") for line in text.split("\n")]
     return "\n".join(f"{code:{COMMENT_COLUMN}}  # {comment}" if mark else code for code, mark, comment in lines)
 
@@ -90,9 +92,9 @@ def _tuning(rule: str) -> str:
 
 
 def _protects(liars: int) -> str:
-    """The protection that a rule gives, in one line."""
+    """Describe in one line how a rule protects against malicious neighbors."""
     if not liars:
-        return "trusts all neighbors: a malicious one can ruin the model; `p2pfl rules` lists others"
+        return "trusts every neighbor: a malicious one can ruin the model; see `p2pfl rules`"
     who = "one neighbor lies" if liars == 1 else f"{liars} neighbors lie"
     return f"bounds the harm if {who} to a node; it needs {2 * liars + 1} or more there to mix: `p2pfl check`"
 
@@ -108,7 +110,7 @@ def _members(members: Sequence[NewMember]) -> str:
 
 _HEAD = """\
 # One federation: the same file on every node. Try it: p2pfl check . ; p2pfl launch .
-# A line that starts with '#' and a key shows the default; take the '#' away to change it.
+# A line that starts with '#' and a key shows the default; remove the '#' to change it.
 
 [federation]
 name = "{name}"
@@ -121,51 +123,51 @@ name = "{task}"  # file.py:object, package.module:object, or built in: digits, m
 """
 
 _ADMIN = """\
-# Whoever has the secret half of one of these keys may change the members, the graph and the rounds while nodes run:
-# `p2pfl member`. What they sign is in members.toml; topology, rounds and the members below are only how it began.
+# Whoever has the private half of one of these keys may change members, graph and rounds while nodes run:
+# `p2pfl member`. The signed changes are in members.toml; topology, rounds and members below are the initial ones.
 admin = ["{key}"]
 """
 
 _TUNING = """\
 [training]
 rounds = {rounds}  # rounds of each node; or time_s = 3600.0, or stop = "no improvement in 20 rounds"
-local_steps = {local_steps}  # steps of the optimizer in one round; or local_epochs = 1
+local_steps = {local_steps}  # optimizer steps per round; or local_epochs = 1
 batch_size = {batch_size}
 optimizer = "{optimizer}"  # sgd, adam or adamw
 learning_rate = {learning_rate}
-# schedule = "{schedule}"  # of the learning rate, such as "cosine:rounds=40,warmup=5"
+# schedule = "{schedule}"  # learning rate schedule, such as "cosine:rounds=40,warmup=5"
 # momentum = {momentum}
-# keep_optimizer = {keep_optimizer}  # what momentum or Adam remember outlives a round
+# keep_optimizer = {keep_optimizer}  # keep the state of momentum or Adam from round to round
 # weight_decay = {weight_decay}
 # method = "{method}"  # the learning method: see `p2pfl methods`
-# speed_correction = {speed_correction}  # the largest factor for slow nodes, such as 2.0; 1 turns it off
+# speed_correction = {speed_correction}  # largest factor for slow nodes, such as 2.0; 1 turns it off
 # closing_rounds = {closing_rounds}  # rounds of mixing without training, at the end
-# when_through = "{when_through}"  # a node that is done before the others keeps training, or with "mix" only mixes
+# when_through = "{when_through}"  # a node that finishes before the others keeps training; with "mix" it only mixes
 # evaluate_every = {evaluate_every}  # rounds between two tests; 0 tests only at the end
 
 [gossip]
-compressor = "{compressor}"  # what is sent, and how many bytes it takes: `p2pfl compressors`
-# share = "{share}"  # parameters to share, such as "backbone.*" or a list; the rest stays personal
+compressor = "{compressor}"  # how models are compressed for sending: `p2pfl compressors`
+# share = "{share}"  # parameters to share, such as "backbone.*" or a list; the others stay personal
 rule = {rule}  # {protects}
-# staleness = "{staleness}"  # the weight of an old model of a neighbor
-# gamma = {gamma}  # step of one mixing with the rule mean, in (0, 1]
-# start_wait_s = {start_wait_s}  # wait this long for the neighbors before the first round
-# linger_s = {linger_s}  # keep answering neighbors for this long after the last
-# max_wait_s = {max_wait_s}  # no round waits longer for one exchange
-# exchanges_per_s = {exchanges_per_s}  # the most exchanges that one neighbor may request
-# audit_every = {audit_every}  # exchanges between two comparisons of what both ends hold
-# vitals = {vitals}  # members tell each other phase, round, accuracy and alarms, for the page that shows all of them
+# staleness = "{staleness}"  # how much a neighbor's old model counts
+# gamma = {gamma}  # step size of mixing with the rule "mean", in (0, 1]
+# start_wait_s = {start_wait_s}  # longest wait for neighbors before the first round
+# linger_s = {linger_s}  # keep answering neighbors this long after the last round
+# max_wait_s = {max_wait_s}  # longest wait of a round for one exchange
+# exchanges_per_s = {exchanges_per_s}  # most exchanges that one neighbor may request per second
+# audit_every = {audit_every}  # exchanges between two checks that both ends of an edge hold the same
+# vitals = {vitals}  # members send each other phase, round, accuracy and alarms, for the status page
 
-# What a node sends tells of its data. How much, noise can bound: docs/privacy.md, `p2pfl check`, `p2pfl privacy begin`.
+# A node's messages reveal something about its data. Noise limits how much: docs/privacy.md, `p2pfl privacy begin`.
 #   [privacy]
-#   unit = "record"  # a node's single rows are hidden; with "member" all its rows together
-#   epsilon = 8.0  # the budget of each node for all its rounds: the smaller, the more noise; or noise = 1.1
-#   delta = 1e-5  # the chance that this does not hold: less than one in the rows of a node
-#   clip = 1.0  # the longest gradient of one row ("record"), or change of one round ("member")
-#   test_set = "private"  # "public": the common test set is nobody's data, and scores on it are shown
+#   unit = "record"  # protects single rows of a node; "member" protects all its rows together
+#   epsilon = 8.0  # each node's budget for all its rounds: the smaller, the more noise; or noise = 1.1
+#   delta = 1e-5  # the chance that this fails: less than 1 / (rows of a node)
+#   clip = 1.0  # largest norm of one row's gradient ("record"), or of one round's change ("member")
+#   test_set = "private"  # "public": the common test set is not private, and scores on it are shown
 
 [network]
-# discovery = false  # true: nodes on one LAN find each other, and addresses may be left out; pip install '.[lan]'
+# discovery = false  # true: nodes on one LAN find each other without addresses; pip install '.[lan]'
 
 """
 
@@ -175,49 +177,51 @@ _MEMBERS = """\
 #   between = ["node0", "node1"]
 #   compressor = "rotate+sign"
 
-# The members: a node whose key is not here is refused. A node makes its own with `p2pfl key NAME/node.key`;
-# only the key that this prints belongs here. For several machines, change the addresses to what others can reach.
+# The members: nodes whose key is not here are refused. A node creates its key with `p2pfl key NAME/node.key`;
+# only the public key that this prints belongs here. For several machines, set addresses that the others can reach.
 
 """
 
 _LOCAL = 'listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" if others must reach it'
 _REACHABLE = 'listen = "0.0.0.0:{port}"  # "127.0.0.1:{port}" for this machine only'
 
-_ANYWHERE = '# listen = "0.0.0.0:0"  # any free port, which is announced; "0.0.0.0:8470" fixes it, for a firewall say'
+_ANYWHERE = (
+    '# listen = "0.0.0.0:0"  # any free port, which is announced; "0.0.0.0:8470" fixes it, such as for a firewall'
+)
 
 _COMPUTE = {
-    "device": '# device = "cpu"  # where it trains: auto, cpu, cuda, cuda:1, mps',
-    "precision": '# precision = "float32"  # bf16: mixed precision in training',
+    "device": '# device = "cpu"  # where the node trains: auto, cpu, cuda, cuda:1, mps',
+    "precision": '# precision = "float32"  # bf16: mixed-precision training',
 }
 
 _NODE = """\
-# What only {name} knows. This folder stays on {name}: node.key is its secret identity.
+# Settings of {name} alone. This folder stays on {name}: node.key is its secret identity.
 # A line that starts with '#' and a key shows the default. Paths are relative to this file.
 
 [node]
 {listen}
-# Others dial the port of this node's address. Where a router passes another one on to it: forwarded_port = 9000
+# Others dial the port in this node's address. If a router forwards another port to it: forwarded_port = 9000
 # key_file = "node.key"
 # state_dir = "state"
-# status_listen = "127.0.0.1:0"  # the status page, port 0 takes a free one; "none" turns it off
-# status_names = []  # names of this machine, beside addresses, for that page, such as ["{name}.local"]
-# durability = "auto"  # exchange: no loss in a crash; snapshot: spares the SD card; auto: by model size
+# status_listen = "127.0.0.1:0"  # status page; port 0 picks a free port, "none" turns the page off
+# status_names = []  # names under which browsers reach that page, such as ["{name}.local"]
+# durability = "auto"  # exchange: a crash loses nothing; snapshot: fewer writes to an SD card; auto: by model size
 # snapshot_s = 60.0
 # threads = 1
 # nice = 0  # 19 yields to everything else
 {device}
 {precision}
-# checkpoint_every = 0  # rounds between two files with the model, as `p2pfl export` writes them; 0: none
+# checkpoint_every = 0  # rounds between two model files as `p2pfl export` writes them; 0: none
 # checkpoints_kept = 3
 # checkpoint_dir = "checkpoints"
 
-# Data that grow are read again between rounds, so often, with reload_s = 60.0 below [data].
+# If the data grow: reload_s = 60.0 under [data] reads them again between rounds, at most this often.
 [data]  # for the task, which finds these keys in `node.local`
 """
 _NO_DATA = '# path = "data.npz"\n'
 
 TASK_TEXT = '''\
-"""What this federation learns. Change the model and the data to your own; every node runs the same file."""
+"""The learning task of this federation. Put in your own model and data; every node runs the same file."""
 
 import torch
 
@@ -237,7 +241,7 @@ def data(node):
 
 
 def model():
-    """64 pixels in, one number for each of ten digits out."""
+    """Map 64 pixels to one score for each of ten digits."""
     return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 
 

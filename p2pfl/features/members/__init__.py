@@ -15,17 +15,17 @@ ARRIVE = "p2pfl.features.members.arriving:arrive"
 NEW = "p2pfl.features.members.founding:MembersFounding"
 COMMANDS: Mapping[str, Command] = {
     "invite": Command(
-        "Print a line with which a new machine asks to become a member.",
+        "Print an invite: the line with which a new machine asks to join.",
         "p2pfl.features.members.join_commands:invite",
         after="key",
     ),
     "join": Command(
-        "Make a new machine's key and folder, by an invite.",
+        "Create a new machine's key and folder from an invite.",
         "p2pfl.features.members.join_commands:join",
         after="invite",
     ),
     "member": Command(
-        "Add, remove and replace members, also while nodes run.",
+        "Add, remove and replace members, even while nodes run.",
         "p2pfl.features.members.member_command:member",
         after="join",
     ),

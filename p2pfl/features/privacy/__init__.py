@@ -15,7 +15,7 @@ FEATURE = "p2pfl.features.privacy.feature:PrivacyFeature"
 FINDINGS = "p2pfl.features.privacy.findings:PrivacyFindings"
 COMMANDS: Mapping[str, Command] = {
     "privacy": Command(
-        "Begin the privacy budgets of nodes, and show what is spent of them.",
+        "Start the privacy budgets of nodes, and show how much of each is spent.",
         "p2pfl.features.privacy.privacy_command:privacy",
         after="score",
     ),

@@ -14,7 +14,7 @@ NEW = "p2pfl.features.tables.founding:TablesFounding"
 PREPARE = "p2pfl.features.tables.feature:prepare"
 COMMANDS: Mapping[str, Command] = {
     "schema": Command(
-        "Find one schema for tables that nobody may see together.",
+        "Agree on one schema for tables that nobody may see together.",
         "p2pfl.features.tables.schema_command:schema",
         after="check",
     ),
@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, Command] = {
         after="export",
     ),
     "score": Command(
-        "Say how good the model is, on a labelled table that was kept for testing.",
+        "Measure how good the model is, on a labelled table kept for testing.",
         "p2pfl.features.tables.score_command:score",
         after="predict",
     ),

@@ -1,7 +1,7 @@
 """p2pfl: asynchronous peer-to-peer learning of one model, without a server.
 
-What a Python program may rely on stands in `__all__`, and docs/how-to/python.md shows it. A name is imported when it is
-first used, so that `import p2pfl` stays light.
+The public API is `__all__`; docs/how-to/python.md shows it. A name is imported when it is first
+used, so that `import p2pfl` stays light.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
-    return found
+    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@
     report = federation.run()
     print(report.accuracy.min)
 
-Whatever a federation file can say is a keyword of the same name, with the same default and the same check.
+Every setting of a federation file is a keyword of the same name, with the same default and the same check.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from p2pfl.reporting.report import Report
 
 WHERE = "Federation"
-"""The name that errors give instead of a file."""
+"""The name in error messages, in place of a file."""
 MOST_NODES = 64
 OF_NODES = {"node.device": "device", "node.precision": "precision"}
-"""Keys of node files that are keywords here."""
+"""The keys of node files that are keywords here."""
 OF_A_TASK = "task"
-"""The name of a task object without one."""
+"""The name given to a task object that has none."""
 
 
 class Keywords(TypedDict, total=False):
@@ -109,8 +109,8 @@ class Federation:
         given = None if isinstance(task, str) else task
         called = task if isinstance(task, str) else getattr(task, "name", "") or OF_A_TASK
         head = {"name": name, "seed": _plain(seed), "topology": topology}
-        told = {key: _plain(value) for key, value in (options or {}).items() if value is not None}
-        document: dict[str, Any] = {"federation": head, "task": {**told, "name": called}}
+        own_keys = {key: _plain(value) for key, value in (options or {}).items() if value is not None}
+        document: dict[str, Any] = {"federation": head, "task": {**own_keys, "name": called}}
         document |= _tables(settings)
         if privacy is not None:
             document["privacy"] = {key: _plain(value) for key, value in privacy.items() if value is not None}
@@ -124,7 +124,7 @@ class Federation:
 
     @classmethod
     def from_file(cls, path: Path | str) -> Federation:
-        """The federation of a file, or of the folder it is in. Raises UserError: the first mistake in the file."""
+        """Load a federation from its file or folder. Raises UserError: the first mistake in the file."""
         federation = cls.__new__(cls)
         found = replace(compacted(load_config(path)), admin=(), signed=None)  # keys are made anew: no charter fits them
         federation._config, federation._objects = found, {}  # noqa: SLF001 - of the same class
@@ -133,14 +133,14 @@ class Federation:
 
     @property
     def config(self) -> FederationConfig:
-        """What a federation file would say. Raises UserError: a class that was given is now another one."""
+        """The configuration that a federation file would hold. Raises UserError: a given class was redefined since."""
         for key, value in self._objects.items():
             _spec(key, value)
         return self._config
 
     @staticmethod
     def in_keywords(mistake: UserError) -> UserError:
-        """The same mistake by keyword, and not by table and key, where no file has it."""
+        """Name a mistake by its keyword instead of table and key, if it is in no file."""
         if Path(str(mistake.file)).name == WHERE:
             mistake.file = WHERE
             for table in ("federation.", "training.", "gossip."):
@@ -165,16 +165,17 @@ class Federation:
     ) -> Report:
         """Run all nodes in this process, and return the report; works in a notebook too.
 
-        They talk over sockets of this machine, or with `transport="memory"` without any; what they say is the same.
+        They talk over sockets of this machine, or with `transport="memory"` in memory; the messages are the same.
 
         All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
         second, from another thread; `on_round` with a node's state after each local round, in the thread that trains.
-        In the folder `checkpoints` each node has one for files with its model, every `checkpoint_every` rounds and at
-        its end, of which the newest `checkpoints_kept` stay. `references` adds to the report what each node would have
-        learned alone, and what one model would have from all data; that takes about as long again. Ctrl-C cancels once
-        the local round under way is over. Nothing else is left on disk.
+        In the folder `checkpoints` each node has a folder with files of its model, written every `checkpoint_every`
+        rounds and at its end; the newest `checkpoints_kept` are kept. `references` adds to the report what each node
+        would have learned alone, and what one model would have learned from all data; that takes about as long again.
+        Ctrl-C cancels once the local round under way is over. Nothing else is left on disk.
+
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
-        LearningError: the task failed, or every round of a node ended in no finite model.
+        LearningError: the task failed, or no round of some node gave a finite model.
         """
         from p2pfl.fleet.one_process import TRANSPORTS, Wishes, run_together  # noqa: PLC0415 - who simulates needs no network
 
@@ -201,7 +202,7 @@ class Federation:
         """Write a new folder with the federation file, and a key and a node file for each node; returns its path.
 
         `p2pfl launch FOLDER` then runs it as processes on this machine; for other machines change the addresses.
-        Paths in `options` and what node files of an older folder say are not carried over.
+        Paths in `options` and the settings in node files of an older folder are not carried over.
         Raises UserError: the folder exists, or the task is an object that no file names.
         """
         from p2pfl.node.folders import save  # noqa: PLC0415 - as above
@@ -213,12 +214,12 @@ class Federation:
 
 
 def load_federation(path: Path | str) -> Federation:
-    """The federation of a file, or of the folder it is in. Raises UserError: the first mistake in the file."""
+    """Load a federation from its file or folder. Raises UserError: the first mistake in the file."""
     return Federation.from_file(path)
 
 
 def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Sort keywords into the tables of a federation file; None means not given."""
+    """Sort keywords into the tables of a federation file; None means that the keyword is not given."""
     tables: dict[str, dict[str, Any]] = {"training": {}, "gossip": {}}
     for key, value in settings.items():
         table = "gossip" if key in GOSSIP else "training"
@@ -238,9 +239,9 @@ def _unknown(key: str, value: Any) -> UserError:
 
 
 def _check_shapes(task: Any, options: Any, edge: Any, privacy: Any) -> None:
-    """Refuse what could not become a document."""
+    """Refuse arguments that cannot become a document."""
     if not isinstance(task, str | Task | LearnerFactory):
-        raise UserError("no task", file=WHERE, key="task", value=task, allowed="a p2pfl.Task, or the name of one")
+        raise UserError("not a task", file=WHERE, key="task", value=task, allowed="a p2pfl.Task, or the name of one")
     if not (options is None or isinstance(options, Mapping)) or (options and "name" in options):
         allowed = "a dictionary of the task's own keys, without name"
         raise UserError("impossible value", file=WHERE, key="options", value=options, allowed=allowed)
@@ -253,7 +254,7 @@ def _check_shapes(task: Any, options: Any, edge: Any, privacy: Any) -> None:
 
 
 def _read(key: str, value: Any, *, least: int) -> int:
-    """A keyword of `run`."""
+    """Check a whole-number keyword of `run`."""
     kind = whole(least)
     try:
         return int(kind.read(_plain(value)))
@@ -269,9 +270,9 @@ def _one_of(key: str, value: Any, allowed: Iterable[str]) -> str:
         raise UserError("impossible value", file=WHERE, key=key, value=value, allowed=kind.allowed) from None
 
 
-def _by_node(key: str, told: Any, names: Sequence[str]) -> dict[str, str]:
-    """What `told` says for each node: one value for all, or a dictionary, in which who is missing has the default."""
-    given = dict(told) if isinstance(told, Mapping) else dict.fromkeys(names, told)
+def _by_node(key: str, values: Any, names: Sequence[str]) -> dict[str, str]:
+    """A setting for each node. `values` is one value for all, or a dictionary; nodes not in it have the default."""
+    given = dict(values) if isinstance(values, Mapping) else dict.fromkeys(names, values)
     for name, value in given.items():
         if name not in names:
             raise UserError("no such node", file=WHERE, key=key, value=name, allowed=", ".join(names))
@@ -283,19 +284,19 @@ def _by_node(key: str, told: Any, names: Sequence[str]) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy's as those of Python, tuples as lists: what a document has."""
+    """Convert numpy numbers to Python's and tuples to lists, as in a document."""
     return value.item() if isinstance(value, np.generic) else list(value) if isinstance(value, tuple) else value
 
 
 def _spec(key: str, value: Any) -> str:
-    """A class or a function by the name under which it can be found again: also one of a notebook."""
+    """The spec `module:name` under which a class or function can be found again, even one of a notebook."""
     if isinstance(value, str):
         return value
     module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", "<no name>")
     found = getattr(sys.modules.get(module or ""), qualified, None)
     if found is not value:
         raise UserError(
-            "this has no name by which it could be found" if found is None else "its name is by now another one's",
+            "this cannot be found by its name" if found is None else "its name now belongs to another object",
             file=WHERE,
             key=key,
             value=value,

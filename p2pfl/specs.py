@@ -313,7 +313,7 @@ def read_any_parameters(name: str, told: str | None) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for part, key, value in _pairs(told):
         if value is None or not _KEY.fullmatch(key):
-            raise ValueError(f"{short(name)}: {short(part)!r} is no parameter: write key=number")
+            raise ValueError(f"{short(name)}: {short(part)!r} is not a parameter: write key=number")
         _require_once(name, key, found)
         found[key] = read_number(f"{short(name)}: {short(part)}", ANY_NUMBER, value)
     return found
@@ -346,4 +346,4 @@ def _pairs(told: str | None) -> list[tuple[str, str, str | None]]:
 
 def _require_once(name: str, key: str, found: Mapping[str, object]) -> None:
     if key in found:
-        raise ValueError(f"{short(name)}: {key} is there twice")
+        raise ValueError(f"{short(name)}: {key} appears twice")

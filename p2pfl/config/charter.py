@@ -162,7 +162,7 @@ def edition_of(raw: bytes) -> Edition:
     try:
         return Edition(_decode_statement(statement).version, _digest(statement))
     except UNREADABLE as error:
-        raise CharterError(f"no charter: {error}") from None
+        raise CharterError(f"not a charter: {error}") from None
 
 
 def require_signed(raw: bytes, admin: Sequence[bytes]) -> None:
@@ -186,7 +186,7 @@ def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
     try:
         found = _decode_statement(statement)
     except UNREADABLE as error:
-        raise CharterError(f"signed, but no charter: {error}") from None
+        raise CharterError(f"signed, but not a charter: {error}") from None
     members = tuple(
         Member(index=index, name=row.name, key=row.key, address=row.address, retired=row.retired)
         for index, row in enumerate(found.members)

@@ -167,7 +167,7 @@ class _Graph:
             return None
         i, j = sorted(self.index[name] for name in names)
         if self.edges and (i, j) not in self.edges:
-            text = f"{names[0]} and {names[1]} are no neighbors in the graph"
+            text = f"{names[0]} and {names[1]} are not neighbors in the graph"
             allowed = "; ".join(f"{name} with {_listed(self.neighbors(name))}" for name in names)
             mistakes.add(text, key, list(names), allowed)
             return None

@@ -203,7 +203,7 @@ def _decoded(text: str, prefix: str, form: type[Form], key: str, allowed: str) -
 def _raw(text: str, prefix: str, key: str, allowed: str) -> bytes:
     text = text.strip()
     if not text.startswith(prefix) or len(text) > MOST_CHARACTERS:
-        raise UserError("not such a line", key=key, value=text[:30], allowed=allowed)
+        raise UserError("not a line of this kind", key=key, value=text[:30], allowed=allowed)
     body = text.removeprefix(prefix)
     try:
         raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)

@@ -107,7 +107,7 @@ def _edited(federation: FederationConfig, charter: Charter) -> list[str]:
         ("rounds", federation.training.rounds, charter.rounds),
     ]
     what = ", ".join(name for name, here, there in then if here != there)
-    text = f"{federation.path}: its {what} count for nothing, for members.toml has others: `p2pfl member set`"
+    text = f"{federation.path}: its {what} are ignored, because members.toml has others: `p2pfl member set`"
     return [text] if what else []
 
 
@@ -160,7 +160,9 @@ def read_plug_ins(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[Plug
     for key, spec in read_table(named, "features.", kinds, mistakes).items():
         options = document.get(key, {})
         if key in TABLES or NAME.fullmatch(key) is None:
-            mistakes.add("no name for a feature", f"features.{key}", spec, "letters, digits, - and _; no other table's")
+            mistakes.add(
+                "not a feature name", f"features.{key}", spec, "letters, digits, - and _; not the name of another table"
+            )
         elif not isinstance(options, dict):
             mistakes.add("must be a table", key, options, f"[{key}]")
         else:

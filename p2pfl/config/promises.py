@@ -1,7 +1,6 @@
-"""What in a federation file contradicts its `[privacy]`: what would tell of rows without noise, or have no bound.
+"""Find what contradicts `[privacy]` in a federation file: it would reveal rows without noise, or have no bound.
 
-What only the model, the data or imported code can tell is refused where they are: `learn.methods.catalog`,
-`learn.privacy`.
+Checks that need the model, the data or imported code are in `learn.methods.catalog` and `learn.privacy`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from p2pfl.config.privacy import MEMBER, PRIVACY, PRIVATE, PUBLIC, PrivacyConfig
 from p2pfl.config.stop import parse_stop
 from p2pfl.config.tables import Mistakes
 
-ON_PUBLIC = 'no improvement of a figure of the test set, with privacy.test_set = "public"; or after a time'
+ON_PUBLIC = 'no improvement of a metric of the test set, with privacy.test_set = "public"; or after a time'
 
 
 def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> None:
@@ -24,44 +23,49 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
     if federation.task.name == "csv":
         _refuse_tables(federation, privacy, mistakes)
     if privacy.unit == MEMBER and "*" not in federation.gossip.share:
-        text = "with privacy of members what a node keeps to itself has no noise, and scores and exports would tell it"
+        text = 'with unit = "member" personal parameters get no noise, and scores and exports would reveal them'
         mistakes.add(text, "gossip.share", list(federation.gossip.share), 'the whole model, ["*"]; or unit = "record"')
     members = len(federation.present)
     if privacy.unit == MEMBER and privacy.delta * members > 1.0:
-        text = f"is more than one in {members} members: all of one member might be told"
+        text = f"exceeds one in {members} members: everything about one member might be revealed"
         mistakes.add(text, "privacy.delta", privacy.delta, f"at most {1 / members:.2g}, better a tenth of that")
 
 
 def _refuse_unbounded(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:
-    """A budget is planned for a number of rounds, which no charter may raise where it says how large the budget is."""
+    """Require a number of rounds: the budget is planned for it. With fixed noise, no charter may raise that number."""
     if privacy.rounds is None and federation.training.rounds is None:
-        text = "is missing, and training has no rounds either: the budget is planned for a number of them"
+        text = "is missing, and so is training.rounds: the budget is planned for a number of rounds"
         mistakes.add(text, "privacy.rounds", None, PRIVACY["rounds"].allowed)
     elif privacy.rounds is None and privacy.noise is not None and federation.admin:
-        text = "is missing: with the noise given, who may change the rounds of training would raise the budget"
+        text = "is missing: the noise is fixed, so whoever may change training.rounds could raise the budget"
         mistakes.add(text, "privacy.rounds", None, f"{PRIVACY['rounds'].allowed}; or epsilon in place of noise")
 
 
 def _refuse_tables(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:
     options = federation.task.options
     if options.get("schema") == "agreed":
-        text = "to agree on it nodes tell what their tables hold, without noise, while [privacy] is there"
+        text = "to agree on a schema, nodes send statistics of their tables without noise; [privacy] forbids that"
         mistakes.add(text, "task.schema", "agreed", "the name of a schema file, such as `p2pfl schema` writes")
     for key in ("partition", "path"):
         if options.get(key) is not None:
-            text = "one table is shared out among the nodes, and one row more would move others to other nodes"
-            mistakes.add(text, f"task.{key}", options[key], "path in the [data] of each node, a table of its own")
+            text = "one table is split among the nodes, and one more row would move other rows between nodes"
+            mistakes.add(text, f"task.{key}", options[key], "path in the [data] of each node, to a table of its own")
     if privacy.test_set == PUBLIC and options.get("holdout"):
-        text = "the test set is held out of each node's own rows (task.holdout), and scores on it would tell of them"
-        mistakes.add(text, "privacy.test_set", PUBLIC, '"private"; or test_path in [data], a table that is nobody\'s')
+        text = (
+            "the test set is held out of each node's own rows (task.holdout), and its scores "
+            "would reveal something about them"
+        )
+        mistakes.add(text, "privacy.test_set", PUBLIC, '"private"; or test_path in [data], a table of public data')
 
 
 def _refuse_stop(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:
-    told = federation.training.stop
-    stop = None if told is None else parse_stop(told)
+    stop_text = federation.training.stop
+    stop = None if stop_text is None else parse_stop(stop_text)
     if stop is None or stop.patience is None:
         return
     if stop.of == "loss":
-        mistakes.add("when a node stops would tell of its own rows, without noise", "training.stop", told, ON_PUBLIC)
+        text = "the time at which a node stops would reveal something about its own rows, without noise"
+        mistakes.add(text, "training.stop", stop_text, ON_PUBLIC)
     elif privacy.test_set == PRIVATE:
-        mistakes.add("when a node stops would tell of a private test set", "training.stop", told, ON_PUBLIC)
+        text = "the time at which a node stops would reveal something about a private test set"
+        mistakes.add(text, "training.stop", stop_text, ON_PUBLIC)

@@ -82,7 +82,7 @@ def with_settings(
 ) -> Charter:
     """Other rounds, another graph, another address, or none, of members by name. Raises UserError: it is impossible."""
     if rounds is not None and federation.training.rounds is None:
-        raise UserError("time bounds training, and rounds do not", file=federation.path, key="training.time_s")
+        raise UserError("training is limited by time, not by rounds", file=federation.path, key="training.time_s")
     new = {find_member(federation, name).index: address for name, address in addresses}
     members = tuple(replace(one, address=new.get(one.index, one.address)) for one in federation.members)
     for index, address in new.items():
@@ -104,14 +104,14 @@ def _require_new(federation: FederationConfig, *, key: bytes, name: str | None =
             allowed = f"another name, or `p2pfl member replace` if this is the new {name}"
             raise UserError("the name is taken", key="REQUEST", value=name, allowed=allowed)
     if len(federation.members) >= MOST_MEMBERS:
-        raise UserError("too many members, those that were removed included", allowed=f"at most {MOST_MEMBERS}")
+        raise UserError("too many members, including those that were removed", allowed=f"at most {MOST_MEMBERS}")
 
 
 def _require_free(others: Sequence[Member], name: str, address: str | None) -> None:
     """Raises UserError: one of the `others` is at that address."""
     for other in others:
         if address is not None and other.address == address:
-            text = f"{other.name} is at the address that {name} would have"
+            text = f"{other.name} already has the address given for {name}"
             raise UserError(text, key="address", value=address, allowed="a different one for each member")
 
 

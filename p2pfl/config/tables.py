@@ -120,7 +120,9 @@ def read_table(table: Any, prefix: str, kinds: Mapping[str, Kind], mistakes: Mis
 def exclusive(table: Any, prefix: str, first: str, second: str, mistakes: Mistakes) -> None:
     """Refuse a table that has both keys."""
     if isinstance(table, dict) and first in table and second in table:
-        mistakes.add(f"stands beside {prefix}{first}", prefix + second, _brief(table[second]), "one of the two")
+        mistakes.add(
+            f"cannot be combined with {prefix}{first}", prefix + second, _brief(table[second]), "one of the two"
+        )
 
 
 def require(table: Any, prefix: str, keys: Iterable[str], kinds: Mapping[str, Kind], mistakes: Mistakes) -> None:
@@ -253,7 +255,7 @@ def public_keys() -> Kind:
             raise ValueError
         found = tuple(_read_public_key(each) for each in value)
         if len(set(found)) < len(found):
-            raise ValueError("a key is there twice")
+            raise ValueError("a key appears twice")
         return found
 
     return Kind(f"a list of public keys, each as {PUBLIC_KEY_IN_WORDS}", read)

@@ -45,7 +45,9 @@ _TRAINING, _GOSSIP = TrainingConfig(), GossipConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMember:
-    """`key` is the public text of the identity; without an `address` others find it on the LAN, or it dials them."""
+    """A member in a new file. `key` is its public key as text; without an `address` it dials others or is found on the
+    LAN.
+    """
 
     name: str
     key: str
@@ -63,10 +65,10 @@ def federation_text(
     admin: str | None = None,
     task_keys: str = "",
 ) -> str:
-    """A federation file. Every text must already be valid: nothing but the rule, which may name a file, is escaped.
+    """The text of a federation file. Arguments must already be valid: only the rule, which may name a file, is escaped.
     `task_keys` are further lines of `[task]`.
 
-    `admin` is the public key of who may change the members while nodes run.
+    `admin` is the public key of the person who may change the members while nodes run.
     """
     signs = "" if admin is None else _ADMIN.format(key=admin)
     head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs, keys=task_keys)
@@ -77,21 +79,21 @@ def node_text(
     member: NewMember,
     *,
     reachable: bool = False,
-    told: Mapping[str, str] | None = None,
+    compute: Mapping[str, str] | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> str:
-    """The node file of one member; `reachable`: it listens to other machines. `told` may have device and precision,
+    """The node file of one member; `reachable`: it listens to other machines. `compute` may set device and precision,
     `data` is its `[data]` table.
     """
     port = None if member.address is None else member.address.rpartition(":")[2]
     listen = _ANYWHERE if port is None else (_REACHABLE if reachable else _LOCAL).format(port=port)
-    lines = {key: f'{key} = "{value}"' if (value := (told or {}).get(key)) else off for key, off in _COMPUTE.items()}
+    lines = {key: f'{key} = "{value}"' if (value := (compute or {}).get(key)) else off for key, off in _COMPUTE.items()}
     keys = "".join(f"{key} = {toml_value(value)}\n" for key, value in (data or {}).items())
     return _aligned(_NODE.format(name=member.name, listen=listen, **lines)) + (keys or _NO_DATA)
 
 
 def toml_value(value: Any) -> str:
-    """JSON's texts, numbers, truth values and lists are TOML's too; tables of tables stand in braces."""
+    """A value as TOML: JSON's strings, numbers, booleans and lists are valid TOML; nested tables stand in braces."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml_value(str(key))} = {toml_value(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list | tuple):
@@ -127,9 +129,9 @@ def _tuning(rule: str) -> str:
 
 
 def _protects(liars: int) -> str:
-    """The protection that a rule gives, in one line."""
+    """Describe in one line how a rule protects against malicious neighbors."""
     if not liars:
-        return "trusts all neighbors: a malicious one can ruin the model; `p2pfl rules` lists others"
+        return "trusts every neighbor: a malicious one can ruin the model; see `p2pfl rules`"
     who = "one neighbor lies" if liars == 1 else f"{liars} neighbors lie"
     return f"bounds the harm if {who} to a node; it needs {2 * liars + 1} or more there to mix: `p2pfl check`"
 
@@ -145,7 +147,7 @@ def _members(members: Sequence[NewMember]) -> str:
 
 _HEAD = """\
 # One federation: the same file on every node. Try it: p2pfl check . ; p2pfl launch .
-# A line that starts with '#' and a key shows the default; take the '#' away to change it.
+# A line that starts with '#' and a key shows the default; remove the '#' to change it.
 
 [federation]
 name = "{name}"
@@ -212,15 +214,17 @@ _MEMBERS = """\
 #   between = ["node0", "node1"]
 #   compressor = "rotate+sign"
 
-# The members: a node whose key is not here is refused. A node makes its own with `p2pfl key NAME/node.key`;
-# only the key that this prints belongs here. For several machines, change the addresses to what others can reach.
+# The members: nodes whose key is not here are refused. A node creates its key with `p2pfl key NAME/node.key`;
+# only the public key that this prints belongs here. For several machines, set addresses that the others can reach.
 
 """
 
 _LOCAL = 'listen = "127.0.0.1:{port}"  # this machine only; "0.0.0.0:{port}" if others must reach it'
 _REACHABLE = 'listen = "0.0.0.0:{port}"  # "127.0.0.1:{port}" for this machine only'
 
-_ANYWHERE = '# listen = "0.0.0.0:0"  # any free port, which is announced; "0.0.0.0:8470" fixes it, for a firewall say'
+_ANYWHERE = (
+    '# listen = "0.0.0.0:0"  # any free port, which is announced; "0.0.0.0:8470" fixes it, such as for a firewall'
+)
 
 _COMPUTE = {
     "device": '# device = "cpu"  # ; or cuda, cuda:1, mps',
@@ -228,12 +232,12 @@ _COMPUTE = {
 }
 
 _NODE = """\
-# What only {name} knows. This folder stays on {name}: node.key is its secret identity.
+# Settings of {name} alone. This folder stays on {name}: node.key is its secret identity.
 # A line that starts with '#' and a key shows the default. Paths are relative to this file.
 
 [node]
 {listen}
-# Others dial the port of this node's address. Where a router passes another one on to it: forwarded_port = 9000
+# Others dial the port in this node's address. If a router forwards another port to it: forwarded_port = 9000
 # key_file = "node.key"
 # state_dir = "state"
 # status_listen = "127.0.0.1:0"
@@ -248,13 +252,13 @@ _NODE = """\
 # checkpoints_kept = 3
 # checkpoint_dir = "checkpoints"
 
-# Data that grow are read again between rounds, so often, with reload_s = 60.0 below [data].
+# If the data grow: reload_s = 60.0 under [data] reads them again between rounds, at most this often.
 [data]  # for the task, which finds these keys in `node.local`
 """
 _NO_DATA = '# path = "data.npz"\n'
 
 TASK_TEXT = '''\
-"""What this federation learns. Change the model and the data to your own; every node runs the same file."""
+"""The learning task of this federation. Put in your own model and data; every node runs the same file."""
 
 import torch
 
@@ -274,7 +278,7 @@ def data(node):
 
 
 def model():
-    """64 pixels in, one number for each of ten digits out."""
+    """Map 64 pixels to one score for each of ten digits."""
     return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 
 

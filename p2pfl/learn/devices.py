@@ -20,7 +20,7 @@ from p2pfl.errors import UserError
 
 HOST = "cpu"
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-"""What torch says where it has no exception of its own for that: on the host and on MPS."""
+"""The words in torch's errors about memory where it has no exception class for that: on the host and on MPS."""
 
 
 class Device:
@@ -73,7 +73,7 @@ class Device:
         return mixed
 
     def precision(self) -> AbstractContextManager[Any]:
-        """In this outputs and losses are computed: in mixed precision where that is asked for."""
+        """The context in which outputs and losses are computed: mixed precision if asked for."""
         return torch.autocast(self.torch.type, dtype=torch.bfloat16) if self.is_mixed else nullcontext()
 
     @contextmanager
@@ -115,12 +115,12 @@ class Device:
             torch.get_device_module(self.torch).empty_cache()
 
     def mistake(self, text: str, allowed: str | None) -> UserError:
-        """What the user should change in the node file."""
+        """A mistake for the user to correct in the node file."""
         return UserError(text, file=self.compute.file, key="node.device", value=str(self), allowed=allowed)
 
 
 def over_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """What `function` makes of a tensor, or of tensors in lists, tuples and dictionaries; anything else as it is."""
+    """Apply `function` to a tensor, or to tensors in lists, tuples and dictionaries; other values stay as they are."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, Mapping):
@@ -159,7 +159,7 @@ def described(device: torch.device) -> str:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether memory was short, on the host or on a device."""
+    """True if an error says that memory is short, on the host or on a device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)

@@ -124,11 +124,13 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     expected = 0x0800 + dimensions  # unsigned bytes, so many dimensions
     magic = struct.unpack(">I", content[:4])[0] if len(content) >= header else None
     if magic != expected:
-        raise UserError("this is no such IDX file", file=path, key="magic number", value=magic, allowed=str(expected))
+        raise UserError(
+            "this is not an IDX file of this kind", file=path, key="magic number", value=magic, allowed=str(expected)
+        )
     shape = struct.unpack(f">{dimensions}I", content[4:header])
     values = np.frombuffer(content, dtype=np.uint8, offset=header)
     if values.size != np.prod(shape, dtype=object):
-        raise UserError("length and header differ", file=path, value=values.size, allowed=f"{shape} bytes")
+        raise UserError("the length does not match the header", file=path, value=values.size, allowed=f"{shape} bytes")
     return values.reshape(shape)
 
 
@@ -157,10 +159,12 @@ def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint
     image_file, label_file = (find_idx(folder, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
     images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
     if images.shape[1:] != (SIDE, SIDE):
-        raise UserError("images of another size", file=image_file, value=images.shape[1:], allowed=f"{SIDE} x {SIDE}")
+        raise UserError(
+            "the images have another size", file=image_file, value=images.shape[1:], allowed=f"{SIDE} x {SIDE}"
+        )
     if len(images) != len(labels):
         raise UserError(
-            "another number of labels than images", file=label_file, value=len(labels), allowed=f"{len(images)}"
+            "the numbers of labels and images differ", file=label_file, value=len(labels), allowed=f"{len(images)}"
         )
     if len(labels) == 0 or labels.max() >= IDX_CLASSES:
         found = int(labels.max()) if len(labels) else "nothing"

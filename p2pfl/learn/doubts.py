@@ -1,4 +1,4 @@
-"""What a node's own data say against a good result, before anybody wonders about it.
+"""Look for problems in a node's own data that speak against a good result.
 
 Nothing here changes what is computed, and nothing leaves the node: what it finds becomes a line and an alarm.
 """
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 UNEVEN = 100.0
 """A feature's spread this many times another's is worth a warning."""
 ROWS = 10_000
-"""Of a large table the first rows are looked at."""
+"""The number of rows checked, from the start of the table."""
 MOST_CLASSES = 1_000
 
 
 def unscaled(learner: Learner) -> str | None:
-    """In words, which of the node's inputs spread most and least, if that is far apart. None also where nothing can be
+    """A warning, if some of the node's inputs spread far more than others. None also where nothing can be
     said: of images, texts, and data that are not in memory.
     """
     inputs = getattr(getattr(learner, "train_set", None), "inputs", None)
@@ -42,7 +42,7 @@ def unscaled(learner: Learner) -> str | None:
 
 
 def _spreads(inputs: Tensor) -> Tensor:
-    """Of each column of (n, d) the root mean square distance to its median, over the rows that are not there: (d,).
+    """The root mean square distance of each column of (n, d) to its median, over the rows that differ from it: (d,).
 
     So a rare indicator, or a pixel that is mostly empty, spreads as far as a frequent one. 0: the column is constant.
     """
@@ -77,4 +77,4 @@ def about_lone_classes(rule: str, held: Mapping[str, Iterable[int]]) -> str | No
     some = ", ".join(f"{one} ({node})" for one, node in list(lone.items())[:5])
     more = f" and {len(lone) - 5} more" if len(lone) > 5 else ""
     what = "a class is on one node alone" if len(lone) == 1 else "classes are on one node alone"
-    return f"{what}: {some}{more}; to {rule} such a node looks like a liar, and the others may never learn of them"
+    return f"{what}: {some}{more}; to {rule} such a node looks like a liar, and the others may never learn them"

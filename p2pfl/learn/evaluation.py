@@ -21,7 +21,7 @@ from p2pfl.learn.task import Task
 from p2pfl.plugins import FAILURES, describe_failure
 
 BATCH = 1024
-"""How many samples are tested at a time."""
+"""The number of samples tested at a time."""
 SMALLER = (128, 16)
 """The same where the memory is too small for more."""
 
@@ -31,7 +31,7 @@ def loss_of(task: Task) -> Callable[[Any, Any], Tensor]:
 
 
 def are_labels(outputs: Any, targets: Any) -> bool:
-    """Whether targets (n, ...) are integer classes of outputs (n, classes, ...)."""
+    """True if targets (n, ...) are integer classes of outputs (n, classes, ...)."""
     return (
         isinstance(outputs, Tensor)
         and isinstance(targets, Tensor)
@@ -41,7 +41,7 @@ def are_labels(outputs: Any, targets: Any) -> bool:
 
 
 def are_classes(outputs: Any, targets: Any) -> bool:
-    """Whether the largest of several outputs says which class it is, so that there is an accuracy."""
+    """True if the largest of several outputs is the predicted class, so that there is an accuracy."""
     return are_labels(outputs, targets) and outputs.shape[1] > 1
 
 
@@ -75,7 +75,7 @@ def outputs_of(module: nn.Module, samples: Samples, task: Task, device: Device) 
 
 
 def value_of(task: Task, measure: Measure) -> Callable[[Any, Any], float]:
-    """What computes one of the task's measures from all outputs and targets of a set."""
+    """The function that computes one of the task's measures from all outputs and targets of a set."""
     if measure.name in task.metrics:
         metric = task.metrics[measure.name]
         return lambda outputs, targets: float(metric(outputs, targets))
@@ -133,7 +133,7 @@ def batches_of(samples: Samples, device: Device, batch: int) -> Iterator[tuple[A
 def intervals_of(
     task: Task, kept: list[tuple[Any, Any]], *, hits: int, judged: int, samples: int
 ) -> dict[str, Interval]:
-    """Of accuracy, where each row has one label, and of the metrics that have one; nothing is said of the loss."""
+    """The intervals of accuracy, if each row has one label, and of the metrics that have one; the loss has none."""
     accuracy = wilson(hits / judged, samples) if judged == samples else None
     found = {ACCURACY.name: accuracy}
     told = {name: one.interval for name, one in task.metrics.items() if isinstance(one, Metric) and one.interval}

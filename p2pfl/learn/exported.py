@@ -32,5 +32,5 @@ def read_exported(path: Path) -> Exported | None:
             said = (file.metadata() or {}).get(PREPROCESSING, "")
             state = {name: file.get_tensor(name) for name in file.keys()} if said else {}  # noqa: SIM118 - no mapping
     except (safetensors.SafetensorError, OSError, TypeError) as error:
-        raise UserError(f"this is no safetensors file: {error}", file=path) from None
+        raise UserError(f"this is not a safetensors file: {error}", file=path) from None
     return Exported(preprocessing=said, state=state) if said else None

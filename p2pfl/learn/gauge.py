@@ -33,7 +33,7 @@ class Gauge:
 
 
 def figures(score: Score) -> dict[str, float]:
-    """By name."""
+    """The figures of a score, by name."""
     known = {"test_loss": score.loss, "accuracy": score.accuracy, **score.metrics}
     return {name: value for name, value in known.items() if value is not None}
 
@@ -50,7 +50,7 @@ def gauge_of(training: TrainingConfig, learner: Learner) -> Gauge | None:
         score = learner.evaluate(learner.initial(), "test")
         known = [] if score is None else list(figures(score))
         if stop.of not in known:
-            text = "the task tests no such figure" if known else "this node has nothing to test on"
+            text = "the task has no such test metric" if known else "this node has no test data"
             raise UserError(text, key="training.stop", value=stop.of, allowed=", ".join([OF_ROUND, *known]))
     return Gauge(stop.of, 1.0 if _is_falling(stop.of, learner) else -1.0)
 

@@ -39,20 +39,22 @@ class LocalRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Scores: `accuracy` in [0, 1], or None if the task has none; `loss` is the mean over `samples`."""
+    """A test's result. `accuracy` is in [0, 1], or None if the task has none; `loss` is the mean over `samples`."""
 
     accuracy: float | None
     loss: float
     samples: int
     metrics: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
-    """95% intervals of accuracy and metrics, by name where there is one, by the chance of which rows are tested."""
+    """95% intervals of accuracy and metrics, by name, for those that have one; they cover the chance of which rows are
+    tested.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """What a local round begins with: `model` (d,), which is left as it is, and the vectors (d,) `given` by `method`,
-    whose `gradient` each step takes. None: the round takes the loss's gradients as they are. `elapsed_s` is how long
+    """The input of a local round: `model` (d,), which is not changed, and the vectors (d,) `given` by `method`,
+    whose `gradient` each step uses. None: the round uses the loss's gradients as they are. `elapsed_s` is how long
     the node has trained.
     """
 
@@ -69,9 +71,9 @@ class RoundStart:
 class Learner(Protocol):
     """One node's model and data.
 
-    Called from one thread at a time. `size` is d, `personal` how many floating values the model has besides, which stay
-    with the node; `shape_digest` (16 bytes) covers the names, shapes and order of all shared tensors: two nodes may mix
-    only if it is equal. What the task is measured by, the main measure first, a learner may say as `measures`; see
+    Called from one thread at a time. `size` is d; `personal` is the number of further floating values, which stay
+    on the node. `shape_digest` (16 bytes) covers the names, shapes and order of all shared tensors: two nodes may mix
+    only if it is equal. A learner may list the task's measures, the main one first, in `measures`; see
     `p2pfl.learn.metrics`.
     """
 
@@ -81,32 +83,31 @@ class Learner(Protocol):
     samples: int
 
     def initial(self) -> Vector:
-        """The model every node of the federation starts from: (d,), a function of the federation's seed alone."""
+        """The model (d,) that every node starts from, a function of the federation's seed alone."""
         ...
 
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         """Run one local round from `start`, with its method's gradients.
 
-        Randomness depends only on (federation seed, node, round_index). What is not shared continues from the last
-        successful round.
+        Randomness depends only on (federation seed, node, round_index). The state that is not shared continues from the
+        last successful round.
 
-        Raises LearningError: the user's code failed, or what is not shared is no longer finite.
+        Raises LearningError: the user's code failed, or the state that is not shared is not finite.
         """
         ...
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
-        """Score on `part`: "test" (common test set) or "local" (the node's own training data). None: no such data."""
+        """The score on `part`: "test" (common test set) or "local" (own training data). None: no such data."""
         ...
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        """What is not shared but must survive a restart (personal tensors, integer buffers, what a kept optimizer
-        remembers), by name: arrays that
-        nobody writes to.
+        """State that is not shared but must survive a restart (personal tensors, integer buffers, the state of a kept
+        optimizer), by name: arrays that nobody writes to.
         """
         ...
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Restore what `local_state` returned, in this or another process."""
+        """Restore the result of `local_state`, from this or another process."""
         ...
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
@@ -115,11 +116,11 @@ class Learner(Protocol):
 
 
 def plan_by(learner: Learner) -> Plan | None:
-    """The plan of its noise; None: its rounds are not private."""
+    """The plan of a learner's noise; None: its rounds are not private."""
     plan: Plan | None = getattr(learner, "plan", None)
     return plan
 
 
 def device_of(learner: Learner) -> str:
-    """Where it computes, in words; one that does not say is on the processor."""
+    """The device on which a learner computes, in words; "cpu" if it does not say."""
     return str(getattr(learner, "device", "cpu"))

@@ -1,4 +1,4 @@
-"""How far a metric may be off by the chance of which rows it was tested on: 95% intervals, by standard methods.
+"""95% intervals of metrics, by standard methods: how far one may be off by the chance of which rows are tested.
 
 Each is for rows drawn by themselves, one outcome a row. A proportion has Wilson's score interval (1927), the area under
 a ROC curve the one that Newcombe made of Hanley and McNeil's variance in the same way (Statistics in Medicine 25:559,
@@ -41,7 +41,8 @@ def wilson(share: float, rows: float) -> Interval | None:
 
 
 def area(theta: float, first: int, second: int) -> Interval | None:
-    """Of an area under a ROC curve, `theta`, of `first` rows of one class and `second` of the other; None without both.
+    """The interval of an area under a ROC curve, `theta`, of `first` rows of one class and `second` of the other; None
+    without both.
 
     Newcombe 2006, method 5: the ends are where `theta` is Z standard errors away, by the variance that Hanley and
     McNeil (Radiology 143:29, 1982) give there, with the mean of both counts in place of either.
@@ -58,7 +59,7 @@ def area(theta: float, first: int, second: int) -> Interval | None:
 
 
 def of_rows(values: Floats, *, most: float = math.inf) -> Interval | None:
-    """Of the mean of `values` (n,), one a row and none below 0, by Student's t; None where there is one row."""
+    """The interval of the mean of `values` (n,), one per row and none below 0, by Student's t; None for one row."""
     if len(values) < 2 or not np.isfinite(values).all():
         return None
     mean = float(np.mean(values))
@@ -67,8 +68,8 @@ def of_rows(values: Floats, *, most: float = math.inf) -> Interval | None:
 
 
 def of_influence(value: float, influence: Floats, *, most: float = math.inf) -> Interval | None:
-    """Of a `value` that is a smooth function of means, by the delta method: `influence` (n,) says how it moves with the
-    weight of each row (Efron 1982, The Jackknife, chapter 6), and Student's t replaces the normal.
+    """The interval of a `value` that is a smooth function of means, by the delta method: `influence` (n,) says how it
+    moves with the weight of each row (Efron 1982, The Jackknife, chapter 6), and Student's t replaces the normal.
     """
     if len(influence) < 2 or not np.isfinite(influence).all():
         return None
@@ -92,7 +93,7 @@ def student(freedom: int) -> float:
 def of_mean(
     parts: Iterable[tuple[float, Interval | None]], weights: Sequence[float] | None = None, *, independent: bool = False
 ) -> Interval | None:
-    """Of the mean of several values with intervals, by these `weights` if they do not count alike; None where one has
+    """The interval of the mean of several values with intervals, weighted by `weights` if given; None where one has
     no interval.
 
     `independent`: of rows of their own, by MOVER. Otherwise the mean of the ends, as if all erred alike: nothing can be
@@ -130,7 +131,9 @@ def bootstrap(compute: Callable[[Any, Any], float]) -> Callable[[Any, Any], Inte
 
 
 def percentiles(values: Sequence[float] | Floats, rows: int) -> Interval | None:
-    """What LEVEL of the resampled `values` lie between, after Hesterberg's widening for tables of so many `rows`."""
+    """The interval that holds LEVEL of the resampled `values`, after Hesterberg's widening for tables of so many
+    `rows`.
+    """
     found = np.asarray(values)
     if not np.isfinite(found).all():
         return None
@@ -141,7 +144,7 @@ def percentiles(values: Sequence[float] | Floats, rows: int) -> Interval | None:
 
 
 def _edge(is_within: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Where what holds at `inside` ends on the way to `outside`."""
+    """Find by bisection where a condition that holds at `inside` ends on the way to `outside`."""
     if is_within(outside) and inside == outside:
         return outside
     for _ in range(_HALVINGS):

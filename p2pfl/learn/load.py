@@ -134,7 +134,7 @@ def _refuse_device(compute: Compute) -> None:
     for key, usual in (("device", ("cpu", "auto")), ("precision", ("float32",))):
         value = getattr(compute, key)
         if value not in usual:
-            text = "this task has its own learner, which does without torch"
+            text = "this task has its own learner, which does not use torch"
             raise UserError(text, file=compute.file, key=f"node.{key}", value=value, allowed=" or ".join(usual))
 
 
@@ -165,7 +165,7 @@ def _with_options(found: Any, config: TaskConfig, base_dir: Path) -> Task | Lear
     task = found if made else _call(found, config, base_dir)
     if not isinstance(task, Task | LearnerFactory):
         raise UserError(
-            f"{config.name} is no task",
+            f"{config.name} is not a task",
             key="task.name",
             value=type(task).__name__,
             allowed="a p2pfl.Task, or a function that returns one",

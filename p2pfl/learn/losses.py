@@ -1,4 +1,4 @@
-"""Where the losses of a node are going, and why one that grows does so.
+"""Follow the losses of a node, and tell why one of them grows.
 
 The loss on the common test set grows for several reasons, and only some of them are anybody's fault. A model that
 learns its own rows by heart fits these better and better; a model that is driven away, by steps that are too long or by
@@ -85,7 +85,7 @@ class Losses:
     own: Trend = field(default_factory=Trend)
     tests: Trend = field(default_factory=Trend)
     own_at_best: float | None = None
-    """What the loss of the own rounds was when that of the tests was at its best."""
+    """The loss of the node's own rounds when the test loss was at its best."""
 
     def trained(self, loss: float) -> None:
         self.own.note(loss)
@@ -102,7 +102,7 @@ class Losses:
 
     @property
     def growth(self) -> Growth | None:
-        """What has grown; None: nothing has.
+        """The loss that has grown; None: none has.
 
         The loss of the own rounds grows also where nodes with unlike data come to agree. So where there is a common
         test set it only says why that one's has grown; else it counts once it is far above that of the untrained model.

@@ -27,7 +27,7 @@ def method_of(federation: FederationConfig) -> Method:
         error.file = error.file or str(federation.path)
         raise
     if federation.privacy is not None and made.needs_loss:
-        text = "this method looks at the loss of a node's rows, which has no noise, while [privacy] is there"
+        text = "this method uses the loss of a node's rows, which has no noise; [privacy] forbids that"
         private = [name for name, entry in METHODS.items() if not getattr(entry.made, "needs_loss", False)]
         allowed = f"{', '.join(private)}; or no [privacy]"
         raise UserError(text, file=federation.path, key=KEY, value=federation.method, allowed=allowed)

@@ -1,4 +1,4 @@
-"""What a task's outputs are worth: metrics with a direction, each a number for a whole set of (outputs, targets).
+"""Metrics with a direction, each a number for a whole set of (outputs, targets).
 
 Definitions are scikit-learn's, against which the tests compare, in a few lines of numpy: a Raspberry Pi installs no
 scikit-learn. Classification takes logits (n, classes, ...) and integer labels (n, ...); one column (n, 1) of logits is
@@ -60,7 +60,7 @@ class Classified:
         return bool(self.logs.shape[1] == 2)
 
     def one_against_rest(self) -> Iterator[tuple[Floats, NDArray[np.bool_]]]:
-        """Of each class of interest the scores (n,) that order the rows, and whose label it is: class 1 of two, else
+        """For each class of interest, the scores (n,) that order the rows and a mask of its rows: class 1 of two, else
         all.
         """
         if self.is_binary:
@@ -129,7 +129,7 @@ def average_precision(found: Classified) -> float:
 
 
 def f1(found: Classified) -> float:
-    """Of class 1 of two; of several classes the mean of those that occur or are predicted."""
+    """The F1 score of class 1 of two; for several classes, the mean of those that occur or are predicted."""
     chosen, several = found.chosen, not found.is_binary
     return _mean(
         _f1(chosen == place, found.labels == place) for place in (range(found.logs.shape[1]) if several else [1])
@@ -150,12 +150,12 @@ def mae(errors: Floats, _: Floats) -> float:
 
 
 def rmse(errors: Floats, _: Floats) -> float:
-    """Of several outputs the mean of each one's."""
+    """The root mean square error; for several outputs, the mean of theirs."""
     return float(np.mean(np.sqrt(np.mean(errors**2, axis=0))))
 
 
 def r2(errors: Floats, targets: Floats) -> float:
-    """Of several outputs the mean of each one's; NaN where a target does not vary."""
+    """The coefficient of determination; for several outputs, the mean of theirs. NaN where a target does not vary."""
     variance = np.var(targets, axis=0)
     if not (variance > 0).all():
         return np.nan
@@ -177,7 +177,7 @@ class OfNumbers:
         return np.nan if pair is None else self.compute(*pair)
 
     def interval(self, outputs: Any, targets: Any) -> Interval | None:
-        """Of several outputs, as if all erred alike."""
+        """The interval of the metric; for several outputs, as if all erred alike."""
         pair = _errors(outputs, targets)
         if pair is None:
             return None
@@ -214,14 +214,14 @@ def _auc_interval(found: Classified) -> Interval | None:
 
 
 def _precision_interval(found: Classified) -> Interval | None:
-    """By the rows that count for it, those of the class, as by Boyd, Eng and Page (ECML PKDD 2013, section 3.2), with
-    Wilson's ends in place of theirs.
+    """The interval of average precision, by the rows of the class, as by Boyd, Eng and Page (ECML PKDD 2013, section
+    3.2), with Wilson's ends in place of theirs.
     """
     return _of_each(found, lambda s, p: intervals.wilson(_precision(s, p), int(p.sum())))
 
 
 def _of_each(found: Classified, interval: Callable[[Floats, NDArray[np.bool_]], Interval | None]) -> Interval | None:
-    """Of the mean over the classes that are defined, which share their rows."""
+    """The interval of the mean over the defined classes, which share their rows."""
     ends = [interval(scores, positive) for scores, positive in found.one_against_rest()]
     return intervals.of_mean((0.0, one) for one in ends if one is not None)
 
@@ -257,7 +257,7 @@ def _rmse_interval(errors: Floats, _: Floats) -> Interval | None:
 
 
 def _r2_interval(errors: Floats, targets: Floats) -> Interval | None:
-    """By how the ratio of both sums of squares moves with the weight of each row."""
+    """The interval of R2, by how the ratio of both sums of squares moves with the weight of each row."""
     variance = float(np.var(targets))
     if not variance > 0:
         return None
@@ -335,7 +335,7 @@ def named(names: Sequence[str], *, key: str = "task.metrics") -> dict[str, Metri
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a figure is called, and which end of it is the good one."""
+    """The name of a figure, and whether higher or lower is better."""
 
     name: str
     label: str
@@ -349,7 +349,7 @@ LOSS = Measure("loss", "loss", higher_is_better=False)
 def measured_by(
     metrics: Mapping[str, Metric | Callable[[Any, Any], Any]], main: str | None, *, labels: bool
 ) -> tuple[Measure, ...]:
-    """What a task is measured by, the main one first; loss is always there, accuracy where targets are `labels`.
+    """The measures of a task, the main one first; loss is always included, accuracy where targets are `labels`.
 
     Without a `main` one it is accuracy, else the first of `metrics`, else loss. A bare function is taken to be better
     where it is higher.

@@ -26,7 +26,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 Memory = dict[str, dict[Tensor, Tensor]]
-"""What is remembered, by kind and parameter; what is not there is zero."""
+"""The state of an optimizer, by kind and parameter; a missing entry is zero."""
 
 
 class Optimizer(Protocol):

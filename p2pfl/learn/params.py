@@ -103,7 +103,7 @@ class FlatModule:
         return {name: _as_array(lookup()) for name, lookup in self._local.items()}
 
     def is_finite(self) -> bool:
-        """Whether all numbers of the local tensors are finite."""
+        """True if all numbers of the local tensors are finite."""
         return all(bool(torch.isfinite(lookup()).all()) for lookup in self._local.values())
 
     def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
@@ -126,7 +126,7 @@ class FlatModule:
     def _checked(self, vector: Vector) -> Tensor:
         """The memory of `vector` itself where torch can read it there."""
         if vector.shape != (self.size,):
-            raise ValueError(f"a vector of shape {vector.shape} where the model has {(self.size,)}")
+            raise ValueError(f"a vector of shape {vector.shape}, but the model has {(self.size,)}")
         plain = np.ascontiguousarray(vector, np.float32)
         return torch.from_numpy(plain if plain.flags.writeable else plain.copy())
 
@@ -147,7 +147,9 @@ def _part(flat: Tensor, place: TensorPlace) -> Tensor:
 
 
 def _lookup(module: nn.Module, name: str, tensor: Tensor) -> Callable[[], Tensor]:
-    """Where the module holds the tensor now; the tensor itself if its name in the `state_dict` is no path."""
+    """A function that returns the tensor that the module holds now, or `tensor` itself if its `state_dict` name is not
+    a path.
+    """
     path = attrgetter(name)
     try:
         found = path(module) is tensor

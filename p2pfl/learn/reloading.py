@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KEY = "data.reload_s"
 
 Mark = tuple[tuple[int, int, int] | None, ...]
-"""Of each file the time of its last change in ns, its size in bytes, its number on the disk; None: it is not there."""
+"""The last change in ns, the size in bytes and the inode number of each file; None: it does not exist."""
 
 
 @runtime_checkable
@@ -39,7 +39,9 @@ class Reloads(Protocol):
         ...
 
     def read_again(self) -> DataSets:
-        """What is there now, checked as at the start; those in use stay. Raises UserError: something in it is wrong."""
+        """Read the present data and check them as at the start; those in use stay. Raises UserError: something is
+        wrong.
+        """
         ...
 
     def adopt(self, found: DataSets) -> None:
@@ -53,7 +55,7 @@ def reloads(learner: Learner, every_s: float) -> Reloads:
         text = "the learner of this task cannot read its data again"
         raise UserError(text, key=KEY, value=every_s, allowed="no reload_s with this task")
     if learner.data_files() == ():
-        text = "the data of this task are no files of this node alone, so there is nothing that may grow"
+        text = "this task does not read its data from files of this node alone, so nothing can be read again"
         raise UserError(text, key=KEY, value=every_s, allowed="a `path` in [data], whose rows are all this node's")
     return learner
 
@@ -71,7 +73,7 @@ def files_of(task: Task, context: NodeContext) -> tuple[Path, ...] | None:
 
 
 def mark_of(files: Iterable[Path]) -> Mark:
-    """What differs as soon as one of them was written to or replaced."""
+    """A mark that changes as soon as one of the files is written to or replaced."""
     return tuple(_mark(file) for file in files)
 
 

@@ -65,29 +65,29 @@ class DatasetSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSets:
-    """What a node learns from and what it is tested on."""
+    """The training and test set of a node."""
 
     train: Samples
     test: Samples | None
 
     def differ_from(self, other: DataSets) -> bool:
-        """Whether one of the two is another one, as far as that can be told: of a Dataset only its length is known."""
+        """True if one of the two sets differs, as far as that can be told: of a Dataset only its length is known."""
         return not (are_equal(self.train, other.train) and are_equal(self.test, other.test))
 
     def compare_with(self, earlier: DataSets) -> bool:
-        """Whether scores compare with those of before: the test set has only grown at its end."""
+        """True if scores are comparable with earlier ones: the test set has at most grown at its end."""
         return earlier.test is None or (self.test is not None and begins_with(self.test, earlier.test))
 
 
 def are_equal(one: Samples | None, other: Samples | None) -> bool:
-    """Whether they hold the same rows in the same order; of a Dataset only how many."""
+    """True if both hold the same rows in the same order; for a Dataset, equally many."""
     if one is None or other is None:
         return one is other
     return len(one) == len(other) and begins_with(one, other)
 
 
 def begins_with(one: Samples, other: Samples) -> bool:
-    """Whether the first rows of `one` are all those of `other`, as far as that can be told."""
+    """True if `one` begins with all rows of `other`, as far as that can be told."""
     if not (isinstance(one, TensorSamples) and isinstance(other, TensorSamples)):
         return len(one) >= len(other)
     pairs = ((one.inputs, other.inputs), (one.targets, other.targets))
@@ -232,7 +232,7 @@ def draw_batches(training: TrainingConfig, samples: int, rng: np.random.Generato
 
 
 def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
-    """How many rows each step of a round sees, at a node with so many samples."""
+    """The number of rows of each step of a round, at a node with so many samples."""
     size = min(training.batch_size, samples)
     if training.local_steps is not None:
         return [size] * training.local_steps

@@ -1,4 +1,4 @@
-"""Which tensors of a model are gossiped: shell patterns on their names, as `[gossip] share` gives them.
+"""Select the tensors of a model that are gossiped, by shell patterns on their names from `[gossip] share`.
 
 A tensor is shared if one of its names matches a pattern, and none of them a pattern behind a `!`. What is not shared is
 personal: it is trained by its node and never leaves it. Patterns behind a `!` alone leave out of the whole model.
@@ -61,7 +61,7 @@ def _shortened(names: Sequence[str]) -> str:
 
 
 def _beginnings(names: Sequence[str]) -> Counter[str]:
-    """By the fewest parts of a name that tell any two apart."""
+    """Counts of tensors by the beginning of their names, with as few parts as tell any two apart."""
     deepest = max(name.count(".") for name in names)
     for depth in range(1, deepest + 1):
         found = Counter(_beginning(name, depth) for name in names)

@@ -1,6 +1,6 @@
-"""How unequal the nodes' data are: how far the targets of each are, in distribution, from those of all together.
+"""Measure how unequal the nodes' data are: the distance of each node's targets, in distribution, from those of all.
 
-Of class labels it is the total variation, half the sum of |p_k(class) - p(class)|, from 0 to 1: the share of a node's
+For class labels it is the total variation, half the sum of |p_k(class) - p(class)|, from 0 to 1: the share of a node's
 rows that would have to change their class. Of numbers it is Wasserstein's distance of order one, the integral of
 |F_k - F|, in the targets' own unit: how far they would have to be moved, on average.
 
@@ -72,7 +72,7 @@ def label_shift(targets: Mapping[str, NDArray[Any] | None]) -> LabelShift | None
 
 
 def total_variation(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
-    """Of integer labels (n_k,) of each node from those of all: (nodes,)."""
+    """The total variation of each node's integer labels (n_k,) from those of all: (nodes,)."""
     values, places = np.unique(np.concatenate(parts), return_inverse=True)
     ends = np.cumsum([len(part) for part in parts])[:-1]
     counted = np.array([np.bincount(part, minlength=len(values)) for part in np.split(places, ends)], dtype=np.float64)
@@ -81,19 +81,19 @@ def total_variation(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
 
 
 def wasserstein(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
-    """Of numbers (n_k,) of each node from those of all: (nodes,)."""
+    """The Wasserstein distance of each node's numbers (n_k,) from those of all: (nodes,)."""
     together = np.sort(np.concatenate(parts).astype(np.float64))
     return np.array([_area(_shares(part, together), _shares_of_sorted(together, together), together) for part in parts])
 
 
 def wasserstein_between(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Of two sets of numbers (n,) and (m,)."""
+    """The Wasserstein distance of two sets of numbers (n,) and (m,)."""
     together = np.sort(np.concatenate([one, other]).astype(np.float64))
     return _area(_shares(one, together), _shares(other, together), together)
 
 
 def _shares(numbers: NDArray[Any], places: Floats) -> Floats:
-    """Which share of `numbers` (n,) is not above each of `places` (m,) but the last: (m - 1,)."""
+    """The share of `numbers` (n,) that is not above each of `places` (m,) but the last: (m - 1,)."""
     return _shares_of_sorted(np.sort(numbers.astype(np.float64)), places)
 
 

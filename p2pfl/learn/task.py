@@ -1,4 +1,4 @@
-"""A task is what a user writes: a model, this node's data, a loss and metrics.
+"""Tasks, which users write: a model, this node's data, a loss and metrics.
 
     def data(node):
         table = np.load(node.path() / "mine.npz")
@@ -39,7 +39,7 @@ class NodeContext:
     node: int
     """The node's index in the federation, from 0."""
     nodes: int
-    """Rows of the list of members, removed ones too: so the index is below it, and a removal moves nobody's data."""
+    """The length of the list of members, including removed ones, so that a removal moves no other node's data."""
     name: str
     seed: int
     """The federation's seed, equal on every node."""
@@ -50,10 +50,11 @@ class NodeContext:
     local: Mapping[str, Any] = field(default_factory=dict)
     """This node's `[data]` table; `path` and every `..._path` are absolute `Path`s."""
     secret: Callable[[str], bytes] | None = field(default=None, compare=False, repr=False)
-    """Gives 32 bytes for a purpose that nobody but this node can compute; None in a simulation."""
+    """Computes 32 bytes for a purpose, which only this node can compute; None in a simulation."""
 
     def key_for(self, purpose: str) -> bytes:
-        """32 bytes for draws of this node, always the same ones: of its own secret, or else of the federation's seed.
+        """32 bytes for random draws of this node, always the same: from its own secret, or else from the federation's
+        seed.
 
         Raises UserError: the node's key file cannot be read.
         """
@@ -61,11 +62,11 @@ class NodeContext:
         return self.secret(named) if self.secret else chance.key(self.seed, purpose, self.node)
 
     def has(self, key: str) -> bool:
-        """Whether `path(key)` would find a path."""
+        """True if `path(key)` would find a path."""
         return key in self.local or key in self.options
 
     def path(self, key: str = "path") -> Path:
-        """A path from the node's own `[data]`, or from `[task]`, there relative to the federation file.
+        """A path from the node's own `[data]`, or else from `[task]`, relative to the federation file.
 
         Raises UserError: it is in neither.
         """
@@ -80,7 +81,7 @@ class NodeContext:
         )
 
     def partition(self, labels: ArrayLike, spec: str, ids: ArrayLike | None = None) -> NDArray[np.int64]:
-        """Rows of a common set with `labels` (n,) that are this node's, ascending; for demos and simulations.
+        """This node's rows of a common set with `labels` (n,), in ascending order; for demos and simulations.
 
         `spec` as in `p2pfl.learn.partition`. All nodes together hold each row exactly once,
         unless it says `draw`.
@@ -91,9 +92,10 @@ class NodeContext:
         return partition.split(values, self.nodes, seed=self.seed, ids=ids)[self.node]
 
     def own_rows(self, labels: ArrayLike, spec: str | None) -> NDArray[np.int64]:
-        """Rows of the table behind `path()` that are this node's.
+        """This node's rows of the table behind `path()`.
 
-        Without a `spec`, all of a table that `[data]` names, and an equal random share of one common to all nodes.
+        Without a `spec`: all rows of a table named in `[data]`, or an equal random share of a table common to all
+        nodes.
         """
         if spec is None and "path" in self.local:
             return np.arange(len(np.asarray(labels)), dtype=np.int64)
@@ -123,7 +125,7 @@ class Task:
     `data` returns (training set, common test set or None); a set is a pair (inputs (n, ...), targets (n, ...)) or a
     torch Dataset of such pairs. `loss` maps (outputs, targets) to a scalar tensor, the mean over the batch; None is
     cross entropy on integer class labels or class probabilities. Each of `metrics` maps all (outputs, targets) of a set
-    to a number; as a `p2pfl.learn.metrics.Metric` it says which end is the good one, as a bare function higher is
+    to a number; a `p2pfl.learn.metrics.Metric` says whether higher or lower is better, for a bare function higher is
     better. Accuracy is included by default if targets are integer labels. `metric` names the main one, which tables and
     pictures show first; None: accuracy if there is one, else the first of `metrics`, else the loss.
     """
@@ -135,14 +137,15 @@ class Task:
     metric: str | None = None
     name: str = ""
     digest: bytes = b""
-    """What nodes must have in common beside the model's shapes and `[task]`, such as a schema in a file of its own."""
+    """A digest of what nodes must share besides the model's shapes and `[task]`, such as a schema in its own file."""
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
-    """How raw data become inputs, as JSON has it: exported files carry it."""
+    """The way from raw data to inputs, as JSON values; exported files contain it."""
 
     files: Callable[[NodeContext], Iterable[Path]] | None = None
-    """The files that `data` reads for a node. One with `reload_s` reads them again when they have changed, and never if
-    there are none; where the task does not say, it reads its data again each time."""
+    """The files that `data` reads for a node. With `reload_s` the node reads them again when they have changed, never
+    if there are none. Without `files` it reads its data again each time.
+    """
 
     def __post_init__(self) -> None:
         named = (("model", self.model), ("data", self.data), ("loss", self.loss), ("files", self.files))
@@ -160,7 +163,7 @@ class Task:
 
 @runtime_checkable
 class LearnerFactory(Protocol):
-    """A task that needs no torch: it makes its own learner."""
+    """A task without torch, which makes its own learner."""
 
     def learner(self, context: NodeContext, training: TrainingConfig) -> Learner:
         """The learner of one node: `context` leads to its data, `training` has the keys of `[training]`."""

@@ -48,7 +48,7 @@ def from_safetensors(learner: Learner, content: bytes) -> Vector:
     try:
         state = safetensors.numpy.load(content) if of_torch(learner) is None else _load_torch(content)
     except safetensors.SafetensorError as error:
-        raise UserError(f"this is no safetensors file: {error}") from None
+        raise UserError(f"this is not a safetensors file: {error}") from None
     torch_learner = of_torch(learner)
     return _concatenated(learner, state) if torch_learner is None else _through(torch_learner, state)
 
@@ -93,7 +93,7 @@ def _concatenated(learner: Learner, state: Mapping[str, NDArray[np.generic]]) ->
         raise _other_model(f"it has the tensors {sorted(state)}")
     again = learner.state_dict(vector)
     if any(not np.array_equal(again[name], state[name]) for name in names):
-        raise _other_model("this learner arranges its tensors otherwise")
+        raise _other_model("this learner arranges its tensors differently")
     return vector
 
 

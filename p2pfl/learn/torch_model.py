@@ -34,7 +34,7 @@ from p2pfl.learn.task import Task
 from p2pfl.plugins import FAILURES, describe_failure
 
 OPTIMIZER = "optimizer:"
-"""What the names of an optimizer's arrays begin with, where they stand beside a model's."""
+"""The prefix of the names of an optimizer's arrays beside a model's."""
 
 
 class TorchModel:
@@ -51,7 +51,7 @@ class TorchModel:
         self.module = device.place(built)
         self.flat = on_host if device.is_host else FlatModule(self.module, task.name, self.share)
         if self.flat.digest != on_host.digest:
-            text = "tensors of the model that share memory on the processor do not share it there"
+            text = "tensors of the model that share memory on the CPU do not share it there"
             raise device.mistake(text, "cpu")
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         """Those that are trained."""
@@ -65,7 +65,7 @@ class TorchModel:
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether one round leaves nothing to the next, so that the rounds of several nodes may take turns."""
+        """True if one round leaves nothing to the next, so that the rounds of several nodes may take turns."""
         return not self._settled and not self.training.keep_optimizer
 
     def initial(self) -> Vector:
@@ -176,7 +176,7 @@ class TorchModel:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """What fails inside leaves what is not shared as it was."""
+        """Restore the state that is not shared if something fails inside."""
         try:
             yield
         except BaseException:
@@ -184,7 +184,7 @@ class TorchModel:
             raise
 
     def put_back(self) -> None:
-        """What is not shared is again what the last round made of it that ended well."""
+        """Restore the state that is not shared to the end of the last successful round."""
         self._load_local(self._settled)
 
     def settle(self, vector: Vector) -> None:

@@ -67,14 +67,14 @@ class TorchLearner:
         self.samples = len(self.train_set)
         with self.device.seeded(0):
             self.labels = try_out(self.model.module, self.train_set, task, self.device)
-        """Whether targets are class labels."""
+        """True if targets are class labels."""
         self.measures = _measures(task, labels=self.labels)
-        """What the task is measured by, the main measure first."""
+        """The measures of the task, the main one first."""
         self.private = None if protection is None else PrivateRounds(protection, self.model, self.train_set)
 
     @property
     def plan(self) -> Plan | None:
-        """What its rounds may tell, and how much noise hides the rest; None: they are not private."""
+        """The plan of the noise of its rounds; None: they are not private."""
         return None if self.private is None else self.private.plan
 
     def steps_with(self, samples: int) -> int:
@@ -113,11 +113,11 @@ class TorchLearner:
         finally:
             self.model.put_back()
         if labels != self.labels:
-            text = "the targets are of another kind than at the node's start"
+            text = "the targets are of a different kind than when the node started"
             allowed = "class labels" if self.labels else "no class labels"
             raise UserError(text, file=self.task.name, key="training set, targets", allowed=allowed)
         if test_set is None and self.test_set is not None:
-            raise UserError("there is none any more", file=self.task.name, key="test set", allowed="one, as before")
+            raise UserError("there is no longer one", file=self.task.name, key="test set", allowed="one, as before")
         if self.plan is not None:
             refuse_delta(self.plan.unit, self.plan.delta, len(train_set))
         return DataSets(train=train_set, test=test_set)
@@ -154,8 +154,8 @@ class TorchLearner:
         return steps.backward(self.model.parameters, self.model.reader(self.train_set))
 
     def _ended(self) -> Vector:
-        """Where a round has ended, its local part kept. One of a hidden member is in no finite model if that part is in
-        none: that such a round was dropped would tell of rows, without noise.
+        """The model at the end of a round, its local part kept. With protected members, a local part that is not finite
+        makes the whole model NaN: a dropped round would reveal something about rows, without noise.
         """
         vector = self.model.flat.vector()
         try:
@@ -174,7 +174,7 @@ class TorchLearner:
         Raises LearningError: the user's code failed, or what is learned is not finite; UserError: rounds are private.
         """
         if self.plan is not None:
-            raise UserError("would tell of the node's rows without noise", key="--finetune", allowed="no [privacy]")
+            raise UserError("would reveal the node's rows without noise", key="--finetune", allowed="no [privacy]")
         model = self.model
         model.flat.load(vector)
         training = replace(self.training, local_steps=None, local_epochs=epochs)
@@ -193,7 +193,9 @@ class TorchLearner:
             tuned = model.flat.vector()
             model.settle(tuned)
         if not np.isfinite(tuned).all():
-            raise LearningError(f"{self.task.name}: fine-tuning ended in no finite model (learning_rate too high?)")
+            raise LearningError(
+                f"{self.task.name}: the model is not finite after fine-tuning (learning_rate too high?)"
+            )
         return vector if keeps else tuned
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
@@ -255,7 +257,7 @@ def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | No
 def _measures(task: Task, *, labels: bool) -> tuple[Measure, ...]:
     """Raises UserError: accuracy is to be the main one, and there is none."""
     if task.metric == ACCURACY.name and not labels and task.metric not in task.metrics:
-        text, others = "targets are no class labels, so there is no accuracy", (*task.metrics, LOSS.name)
+        text, others = "targets are not class labels, so there is no accuracy", (*task.metrics, LOSS.name)
         raise UserError(text, file=task.name, key="metric", value=task.metric, allowed=", ".join(others))
     return measured_by(task.metrics, task.metric, labels=labels)
 

@@ -120,7 +120,7 @@ def make_node(
     usual = Compute()
     told = {key: getattr(compute or usual, key) for key in ("device", "precision")}
     own = {key: value for key, value in told.items() if value != getattr(usual, key)}
-    (folder / name / "node.toml").write_text(node_text(member, told=own, data=data), encoding="utf-8")
+    (folder / name / "node.toml").write_text(node_text(member, compute=own, data=data), encoding="utf-8")
     return member
 
 

@@ -97,7 +97,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     verdict: str
     """"better", "worse", or "open": the figures say nothing about which is better."""
     why: str
-    """In words."""
+    """The reason, in words."""
 
 
 class References(msgspec.Struct, kw_only=True):

@@ -77,7 +77,7 @@ class CsvLog:
                 head = file.readline().rstrip("\n")
             if head not in ("", ",".join(COLUMNS)):
                 raise UserError(
-                    "holds another table", key=KEY, value=f"csv:{path}", allowed="a new file, or such a log"
+                    "holds another table", key=KEY, value=f"csv:{path}", allowed="a new file, or a log of this kind"
                 )
 
 
@@ -184,7 +184,7 @@ class Logs:
         try:
             work()
         except OSError as error:
-            log.warning("%s: nothing more is written to it: %s", type(sink).__name__, error)
+            log.warning("%s: writing to it has stopped: %s", type(sink).__name__, error)
             self._sinks = [one for one in self._sinks if one is not sink]
 
 

@@ -96,7 +96,7 @@ class FederationStatus(msgspec.Struct, kw_only=True):
     """How often a member says something."""
     quiet_after_s: float
     measures: list[Measure] = []
-    """What the task is measured by, the main measure first."""
+    """The measures of the task, the main one first."""
     privacy: PrivacyStatus | None = None
     """The budget of the answering node; null where nothing is promised."""
     rounds_to_do: int | None

@@ -63,7 +63,7 @@ def _draw_roc(axes: Any, tested: TableOutputs) -> None:
     if not found.is_binary and axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
-    axes.set_xlabel("others taken for it", fontsize=9)
+    axes.set_xlabel("others mistaken for it", fontsize=9)
     axes.set_ylabel(f"{shown(names[1])} found" if found.is_binary else "found of the class", fontsize=9)
 
 
@@ -81,8 +81,8 @@ def _draw_calibration(axes: Any, tested: TableOutputs) -> None:
         axes.plot([at], [share], "o", color=BLUE, markersize=4)
     axes.plot([0, 1], [0, 1], color=GRAY, linewidth=1, linestyle="dashed")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
-    axes.set_xlabel("probability that was given", fontsize=9)
-    axes.set_ylabel("share that was true", fontsize=9)
+    axes.set_xlabel("predicted probability", fontsize=9)
+    axes.set_ylabel("share that is true", fontsize=9)
 
 
 def _draw_numbers(axes: Any, tested: TableOutputs) -> None:

@@ -64,7 +64,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     intervals: dict[str, tuple[float, float]] = {}
     """95% intervals of accuracy and metrics, by name, by the chance of which rows are in the test set."""
     measures: list[Measure] = []
-    """What the task is measured by, the main measure first."""
+    """The measures of the task, the main one first."""
     tested_round: int | None
     """The round after which the model was tested."""
     tested_version: int | None

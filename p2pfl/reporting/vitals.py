@@ -114,7 +114,7 @@ def sign(vitals: Vitals, identity: Identity, realm: bytes) -> bytes:
     try:
         _DECODER.decode(row)
     except msgspec.ValidationError as error:
-        raise ValueError(f"vitals that cannot be told: {error}") from error
+        raise ValueError(f"vitals that cannot be encoded: {error}") from error
     if len(row) + SIGNATURE_BYTES > MOST_ROW_BYTES:
         raise ValueError(f"vitals of {len(row)} bytes")
     return row + identity.sign(realm + row)
@@ -133,7 +133,7 @@ def prove(raw: bytes, key: bytes, realm: bytes) -> None:
     try:
         VerifyKey(key).verify(realm + raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:])
     except (BadSignatureError, ValueError):
-        raise PeerFault("a row of vitals that its member has not signed") from None
+        raise PeerFault("a row of vitals not signed by its member") from None
 
 
 def figure(value: float | None) -> float | None:

@@ -93,7 +93,7 @@ def _drawn(options: Options) -> tuple[FederationConfig, WorldSpec]:
     for name in ("file", *DRAWN_WITH):
         if getattr(options, name) is not None:
             key = "FEDERATION" if name == "file" else f"--{name}"
-            text = "stands beside --world random, which draws federation and world from the seed"
+            text = "cannot be combined with --world random, which draws federation and world from the seed"
             raise UserError(text, key=key, value=str(getattr(options, name)), allowed="one of the two")
     return draw(options.seed or 0)
 

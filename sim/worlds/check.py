@@ -81,7 +81,7 @@ def _chosen(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
         if not _are_nodes(named, nodes):
             yield prefix + "nodes", "no such nodes", _brief(named), within
         if named and part.count:
-            yield prefix + "count", f"stands beside {prefix}nodes", part.count, "one of the two"
+            yield prefix + "count", f"cannot be combined with {prefix}nodes", part.count, "one of the two"
         if not 0 <= (part.count or 0) <= nodes:
             yield prefix + "count", "more than there are nodes", part.count, f"a whole number from 0 to {nodes}"
     for index, partition in enumerate(world.partitions):
@@ -117,9 +117,9 @@ def _sense(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
 def _compute(world: WorldSpec) -> Iterator[Complaint]:
     defaults = type(world.compute)()
     if world.compute.round_s is not None and world.compute.step_s != defaults.step_s:
-        yield "compute.round_s", "stands beside compute.step_s", world.compute.round_s, "one of the two"
+        yield "compute.round_s", "cannot be combined with compute.step_s", world.compute.round_s, "one of the two"
     if world.compute.trace is not None and world.compute.speed != defaults.speed:
-        yield "compute.trace", "stands beside compute.speed", str(world.compute.trace), "one of the two"
+        yield "compute.trace", "cannot be combined with compute.speed", str(world.compute.trace), "one of the two"
 
 
 def _partitions(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
@@ -166,7 +166,7 @@ def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
     joined = Counter(node for amendment in world.amendments for node in amendment.join)
     there = {node for node in range(nodes) if node not in joined}
     if world.amendments and world.liars is not None:
-        yield "amend", "stands beside liars", None, "one of the two"
+        yield "amend", "cannot be combined with liars", None, "one of the two"
     for index in sorted(range(len(world.amendments)), key=lambda place: (world.amendments[place].at_s, place)):
         amendment, key = world.amendments[index], f"amend[{index}]."
         yield from _happens(key, amendment.at_s, world)

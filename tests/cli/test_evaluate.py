@@ -114,7 +114,7 @@ def test_if_the_newest_snapshot_is_damaged_the_one_before_and_its_log_do_with_a_
         (["{ward}/node0", "--node", "pi"], "no such node (found 'pi'); allowed: node0, node1"),
         (["{ward}/node0", "--federation", "{ward}/none.toml"], "none.toml: "),
         (["{ward}/task.py"], "task.py: --node: the file does not say whose it is; allowed: node0, node1"),
-        (["{ward}/task.py", "--node", "node0"], "task.py: this is no safetensors file: "),
+        (["{ward}/task.py", "--node", "node0"], "task.py: this is not a safetensors file: "),
     ],
 )
 def test_a_mistake_is_a_line_that_says_what_is_wrong(p2pfl, learned, arguments, text):

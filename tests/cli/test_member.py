@@ -118,11 +118,11 @@ def test_rounds_graph_and_addresses_change(ward, member):
 
 def test_what_is_edited_in_the_federation_file_and_counts_for_nothing_is_said(ward, member, p2pfl):
     file = ward / "federation.toml"
-    assert "count for nothing" not in p2pfl("check", "ward").out
+    assert "are ignored" not in p2pfl("check", "ward").out
     file.write_text(file.read_text(encoding="utf-8").replace("127.0.0.1:8470", "10.0.0.1:8470"), encoding="utf-8")
-    assert "its addresses count for nothing" in p2pfl("check", "ward").out
+    assert "its addresses are ignored" in p2pfl("check", "ward").out
     member("set", "--address", "pi1=10.0.0.1:8470")
-    assert "count for nothing" not in p2pfl("check", "ward").out
+    assert "are ignored" not in p2pfl("check", "ward").out
 
 
 def test_a_change_of_an_edge_with_its_own_compressor_waits_for_the_next_start(ward, member):
@@ -243,7 +243,7 @@ def test_an_invite_is_good_for_one_request(ward, ask, member, tmp_path):
     assert member("add", request).code == 0
     before = contents(ward)
     own = fingerprint(Identity.load(tmp_path / "there" / "pi4" / "node.key").public)
-    refused(member("add", request), "used already", own, "this very request", "nothing to do")
+    refused(member("add", request), "already been used", own, "this very request", "nothing to do")
     assert contents(ward) == before
 
 
@@ -255,11 +255,11 @@ def test_who_was_not_first_learns_which_key_was_and_what_to_do(ward, member, p2p
     before = contents(ward)
     taken = fingerprint(Identity.load(tmp_path / "finder" / "pi4" / "node.key").public)
     outcome = member("add", newcomer)
-    refused(outcome, "used already", taken, "p2pfl member remove ward pi4", "p2pfl invite ward pi4")
+    refused(outcome, "already been used", taken, "p2pfl member remove ward pi4", "p2pfl invite ward pi4")
     assert contents(ward) == before
     assert member("remove", "pi4").code == 0
     outcome = member("add", newcomer)
-    refused(outcome, "used already", taken, "p2pfl invite ward pi4")
+    refused(outcome, "already been used", taken, "p2pfl invite ward pi4")
     assert "member remove" not in outcome.err
 
 
@@ -375,7 +375,7 @@ def test_one_machine_twice(ward, ask, member, p2pfl, tmp_path):
 def test_a_request_for_another_federation_or_of_an_invite_from_elsewhere(ward, ask, member, p2pfl, tmp_path):
     request = ask("pi4", "there")
     (ward / "invites.json").unlink()
-    refused(member("add", request), "answers no invite")
+    refused(member("add", request), "does not answer an invite")
     p2pfl("new", "other", "--nodes", "2", "--task", "digits", "--admin")
     refused(p2pfl("member", "add", "other", request, "--offline", "--yes"), "another federation")
 
@@ -565,7 +565,7 @@ def test_two_members_are_not_at_one_address(p2pfl, member, ward, ask):
     taken = load_config(ward).members[1].address
     outcome = member("set", "--address", f"pi1={taken}")
     assert outcome.code == 2
-    assert "pi2 is at the address that pi1 would have" in outcome.err
+    assert "pi2 already has the address given for pi1" in outcome.err
     assert contents(ward) == before
 
 

@@ -48,7 +48,7 @@ def test_a_graph_file_is_copied(p2pfl, tmp_path):
 @pytest.mark.parametrize(
     ("rule", "written", "protects"),
     [
-        ("mean", "mean", "trusts all neighbors"),
+        ("mean", "mean", "trusts every neighbor"),
         ("median", "median:b=1", "if one neighbor lies to a node; it needs 3 or more"),
         ("nnm+krum:b=2", "nnm+krum:b=2", "if 2 neighbors lie to a node; it needs 5 or more"),
         ('my"own.py:rule', 'my"own.py:rule,b=1', "if one neighbor lies"),

@@ -192,7 +192,7 @@ def test_new_rounds_what_it_writes_of_rows_also_in_comments(p2pfl, write, tmp_pa
     outcome = p2pfl(*command, "--round", 1)
     assert outcome.code == 0, outcome.err
     assert "rounded" in outcome.err
-    assert "no promise" in outcome.err
+    assert "does not guarantee" in outcome.err
     text = (tmp_path / "rounded/schema.toml").read_text(encoding="utf-8")
     found, before = tomllib.loads(text), tomllib.loads(exact)
     for key in ("means", "stds", "class_counts"):

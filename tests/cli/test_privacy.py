@@ -222,8 +222,8 @@ def test_where_the_file_promises_less_than_was_permitted_check_and_launch_say_so
     assert "epsilon 8 in place of 5" in err
     assert f"p2pfl privacy begin {ward} --raise" in err
     _, err = called(capsys, "check", ward)
-    assert "node0, node1, node2 will train nothing" in err
+    assert "node0, node1, node2 will not train" in err
     for name in ("node0", "node1", "node2"):
         give_permission(ward / name / "node.key", Promise("record", 8.0, 1e-4), raises=True)
     _, err = called(capsys, "check", ward)
-    assert "will train nothing" not in err
+    assert "will not train" not in err

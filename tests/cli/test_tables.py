@@ -166,7 +166,7 @@ def test_an_exported_model_scores_raw_rows_without_the_federation(p2pfl, hospita
         (["h2", "--task", "csv", "north.csv", "north.csv", "--target", "num"], "named twice"),
         (["h2", "--task", "csv", "north.csv", "west.csv", "--target", "num", "--nodes", "a,b,c"], "2 names"),
         (["h2", "--task", "csv", "north.csv", "empty.csv", "--target", "num"], "empty.csv"),
-        (["h2", "--task", "csv", "north.csv", "junk.csv", "--target", "num"], "no text"),
+        (["h2", "--task", "csv", "north.csv", "junk.csv", "--target", "num"], "not text"),
         (["h2", "north.csv", "south.csv"], "--task csv"),
         (["h2", "--target", "num"], "--task csv"),
     ],
@@ -231,7 +231,7 @@ def test_a_file_that_is_no_proposal_is_named(p2pfl, hospitals, tmp_path, wrong):
     (tmp_path / "p.json").write_text(wrong)
     outcome = p2pfl("schema", "merge", "h", "p.json", "-o", "-")
     assert outcome.code == 2
-    assert "p.json: this is no proposal" in outcome.err
+    assert "p.json: this is not a proposal" in outcome.err
 
 
 def test_a_model_of_another_task_scores_no_table(p2pfl, sites, learned):

@@ -35,7 +35,7 @@ def test_an_edge_of_any_round_of_a_schedule_may_have_one(valid_text, write):
 @pytest.mark.parametrize(
     ("text", "key", "said", "value", "allowed"),
     [
-        (edge('["pi2", "pi0"]'), "between", "no neighbors in the graph", ["pi2", "pi0"], "pi2 with pi1; pi0 with pi1"),
+        (edge('["pi2", "pi0"]'), "between", "not neighbors in the graph", ["pi2", "pi0"], "pi2 with pi1; pi0 with pi1"),
         (edge('["pi1", "pi9"]'), "between", "no such node", "pi9", "pi0, pi1, pi2"),
         (edge('["pi1", "pi1"]'), "between", "pi1 twice", ["pi1", "pi1"], "two neighbors"),
         (edge('["pi1"]'), "between", "wrong type", ["pi1"], "two neighbors"),

@@ -239,7 +239,7 @@ async def test_a_word_that_cannot_be_taken_away_keeps_the_node_from_starting(pri
     word = permission_file(field.folder / "node0" / "node.key")
     for content in ("what is this", 'word = "12"'):
         word.write_text(content)
-        with pytest.raises(UserError, match="holds no word"):
+        with pytest.raises(UserError, match="has no word"):
             await begin(0).result()
         assert word.read_text() == content
     word.unlink()

@@ -192,7 +192,7 @@ def test_a_task_without_torch_is_on_no_device():
             device_of(make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **place, compute=compute)) == "cpu"
         )
     for compute, key in ((Compute(device="cuda"), "node.device"), (MIXED, "node.precision")):
-        with pytest.raises(UserError, match="does without torch") as caught:
+        with pytest.raises(UserError, match="does not use torch") as caught:
             make_learner(TaskConfig(name="quadratic"), TrainingConfig(), **place, compute=compute)
         assert caught.value.key == key
 

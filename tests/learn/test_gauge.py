@@ -42,7 +42,7 @@ def test_it_is_read_from_the_round_or_the_latest_test_and_falls_where_it_gets_be
 
 
 def test_a_figure_that_nobody_tests_is_refused_at_the_start():
-    for learner, text in ((Learner(), "the task tests no such figure"), (Learner(None), "nothing to test on")):
+    for learner, text in ((Learner(), "the task has no such test metric"), (Learner(None), "no test data")):
         with pytest.raises(UserError, match=text) as caught:
             gauge("rocket", learner)
         assert caught.value.key == "training.stop"

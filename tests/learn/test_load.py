@@ -104,7 +104,7 @@ def test_built_in_names_load():
         ("nowhere.py:task", {}, ["task.name", "there is no file", "nowhere.py"]),
         ("ward.py:taks", {}, ["ward.py has no 'taks'", "task", "wide"]),
         ("no_such_module_here:task", {}, ["there is no module no_such_module_here"]),
-        ("ward.py:np", {}, ["task.name", "is no task", "p2pfl.Task"]),
+        ("ward.py:np", {}, ["task.name", "is not a task", "p2pfl.Task"]),
         ("ward.py:task", {"hidden": 3}, ["task.hidden", "takes no options"]),
         ("ward.py:wide", {}, ["task.hidden", "needs this option"]),
         ("ward.py:wide", {"hidden": 3, "depth": 1}, ["task.depth", "hidden, dropout"]),

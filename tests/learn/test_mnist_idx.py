@@ -63,11 +63,11 @@ def test_both_models_train(tmp_path, mnist, model, size):
         ("train-images-idx3-ubyte", None, "there is no train-images-idx3-ubyte"),
         ("train-labels-idx1-ubyte", None, "there is no train-labels-idx1-ubyte"),
         ("train-images-idx3-ubyte", idx(np.zeros((20, 28, 28)), magic=2049), r"found 2049\); allowed: 2051"),
-        ("train-labels-idx1-ubyte", b"", "this is no such IDX file"),
-        ("train-labels-idx1-ubyte", idx(np.zeros(20))[:-1], r"length and header differ \(found 19\)"),
-        ("train-labels-idx1-ubyte", idx(np.zeros(21)), r"another number of labels than images \(found 21\)"),
+        ("train-labels-idx1-ubyte", b"", "this is not an IDX file of this kind"),
+        ("train-labels-idx1-ubyte", idx(np.zeros(20))[:-1], r"the length does not match the header \(found 19\)"),
+        ("train-labels-idx1-ubyte", idx(np.zeros(21)), r"the numbers of labels and images differ \(found 21\)"),
         ("train-labels-idx1-ubyte", idx(np.full(20, 10)), r"labels are wrong \(found 10\); allowed: 0 to 9"),
-        ("train-images-idx3-ubyte", idx(np.zeros((20, 8, 8))), "images of another size .*28 x 28"),
+        ("train-images-idx3-ubyte", idx(np.zeros((20, 8, 8))), "the images have another size .*28 x 28"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path, mnist, file, content, text):

@@ -82,8 +82,11 @@ WRONG = {
     "not finite": (((not_finite(), Y), TEST), "row 4 holds a value that is not finite"),
     "other columns": (((X[:, :3], Y), TEST), "fail on the first samples"),
     "another class": (((X, Y + 1), TEST), "a class label has no output"),
-    "shares of classes": (((X, np.eye(3, dtype=np.float32)[Y]), TEST), "of another kind than at the node's start"),
-    "no test set": (((X, Y), None), "test set: there is none any more"),
+    "shares of classes": (
+        ((X, np.eye(3, dtype=np.float32)[Y]), TEST),
+        "of a different kind than when the node started",
+    ),
+    "no test set": (((X, Y), None), "test set: there is no longer one"),
 }
 
 
@@ -201,9 +204,9 @@ def test_the_files_of_a_table_task_are_those_of_this_node(folder):
 @pytest.mark.parametrize(
     ("name", "local", "options", "text"),
     [
-        ("digits", {}, {}, "no files of this node alone"),
-        ("csv", {}, TABLE | {"path": "mine.csv"}, "no files of this node alone"),
-        ("csv", {"path": "mine.csv"}, TABLE | {"partition": "iid"}, "no files of this node alone"),
+        ("digits", {}, {}, "not read its data from files of this node alone"),
+        ("csv", {}, TABLE | {"path": "mine.csv"}, "not read its data from files of this node alone"),
+        ("csv", {"path": "mine.csv"}, TABLE | {"partition": "iid"}, "not read its data from files of this node alone"),
         ("quadratic", {}, {}, "cannot read its data again"),
     ],
 )

@@ -296,7 +296,7 @@ def test_by_another_word_a_ledger_goes_on_with_the_figures_of_the_file(tmp_path)
         assert not opened(setup, state)
         assert BudgetGuard.of(setup, setup.learner.plan).state(state.ledger, COST) == "unpermitted"
         give_permission(setup.node.key_file, raised, raises=True)
-        assert "goes on: epsilon 8" in opened(setup, state)
+        assert "continues: epsilon 8" in opened(setup, state)
         assert state.ledger == ledger(2, promise=raised, raised_by=state.ledger.raised_by)
         assert BudgetGuard.of(setup, setup.learner.plan).state(state.ledger, COST) != "unpermitted"
 
@@ -328,9 +328,9 @@ def test_a_word_for_a_noise_permits_the_epsilon_that_follows_from_it_and_no_othe
     file.privacy.noise = noise
     setup.federation = file
     if not less:
-        assert "begins: epsilon 900" in opened(setup, state_with())
+        assert "starts: epsilon 900" in opened(setup, state_with())
         return
-    with pytest.raises(UserError, match="promises less than this permits") as caught:
+    with pytest.raises(UserError, match="promises less privacy than this permits") as caught:
         budget.opening(setup, state_with())
     assert less in caught.value.message
     assert permission_file(tmp_path / "node.key").exists()
@@ -345,7 +345,7 @@ def test_an_old_copy_of_a_word_that_raised_counts_no_second_time(tmp_path):
         promise = Promise("record", epsilon, 1e-5)
         give_permission(setup.node.key_file, promise, raises=True, after=state.ledger.latest_word)
         words.append(permission_file(setup.node.key_file).read_bytes())
-        assert f"goes on: epsilon {epsilon:g}" in opened(setup_at(tmp_path, promise), state)
+        assert f"continues: epsilon {epsilon:g}" in opened(setup_at(tmp_path, promise), state)
     permission_file(setup.node.key_file).write_bytes(words[0])
     with pytest.raises(UserError, match="it is an old copy"):
         budget.opening(setup, state)
@@ -356,7 +356,7 @@ def test_an_old_copy_of_a_word_that_raised_counts_no_second_time(tmp_path):
 def test_the_ledger_of_another_node_is_none_of_this_one_s(tmp_path):
     """It may have begun more often, and then counted as the later one."""
     LedgerFile(tmp_path / "node.key", "ward", "pi2").write(ledger(0, order=2, word="other"))
-    with pytest.raises(UserError, match="has what another node spent") as caught:
+    with pytest.raises(UserError, match="records the spending of another node") as caught:
         budget.opening(setup_at(tmp_path), state_with(ledger(2)))
     assert (caught.value.key, caught.value.value) == ("node", "pi2")
 
@@ -399,7 +399,7 @@ def test_a_word_of_an_earlier_version_names_no_figures_and_is_asked_for_again(tm
 def test_a_ledger_cannot_go_on_where_there_is_none(tmp_path):
     setup = setup_at(tmp_path)
     give_permission(setup.node.key_file, PERMITTED, raises=True)
-    with pytest.raises(UserError, match="no budget has begun here"):
+    with pytest.raises(UserError, match="there is no budget here"):
         budget.opening(setup, state_with())
 
 

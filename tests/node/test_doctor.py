@@ -92,7 +92,7 @@ def test_who_is_alone_cannot_tell_and_says_so(ward):
     for patient in found.patients:
         patient.places.clear()
     (problem,) = _of_the_lan(found)
-    assert "Nobody is there, or multicast is blocked" in problem.text
+    assert "None is there, or multicast is blocked" in problem.text
     assert "on another machine at the same time" in problem.remedy
 
 
@@ -105,7 +105,7 @@ def test_a_node_that_listens_on_loopback_is_told_why_it_is_alone(ward):
     alone = Interface(name="lo", index=1, addresses=(ip_interface("127.0.0.1/8"),), loopback=True)
     assert of_the_lan(ward, interface=alone) == []
     (text,) = of_the_lan(ward, interface=alone, answer=Answer(found=Found.REFUSED))
-    assert text.startswith("node0 listens on this machine alone")
+    assert text.startswith("node0 listens on this machine only")
 
 
 def test_without_discovery_every_member_needs_an_address(ward):
@@ -132,10 +132,10 @@ def test_a_member_that_answers_is_well(ward):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer(found=Found.REFUSED), "nobody listens at that port"),
+        (Answer(found=Found.REFUSED), "nothing listens on that port"),
         (Answer(found=Found.SILENT, detail="No route to host"), "No route to host"),
-        (Answer(found=Found.NO_NODE, detail="503"), "something else than p2pfl answers: 503"),
-        (Answer(found=Found.OTHER_NODE), "none of the members"),
+        (Answer(found=Found.NO_NODE, detail="503"), "something other than p2pfl answers: 503"),
+        (Answer(found=Found.OTHER_NODE), "not a member"),
         (Answer(found=Found.OTHER_MEMBER, detail="2"), "node2 answers there"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_node_that_hides_behind_its_own_listen_is_not_told_to_change_its_addre
     ]
     own.hides = True
     (problem,) = _of_members(found)
-    assert "node0 listens on this machine alone" in problem.text
+    assert "node0 listens on this machine only" in problem.text
     assert 'listen = "0.0.0.0:' in problem.remedy
 
 
@@ -206,7 +206,7 @@ def test_a_member_of_which_nobody_knows_where_it_is(ward):
     found = diagnosis(ward)
     found.patients[1].places.clear()
     (problem,) = _of_members(found)
-    assert "nobody knows where it is" in problem.text
+    assert "its address is unknown" in problem.text
 
 
 @pytest.mark.parametrize(("found", "said"), [(Found.REFUSED, "is it running?"), (Found.SILENT, "so it is on")])

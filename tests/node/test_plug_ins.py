@@ -110,8 +110,8 @@ def test_sessions_compare_their_names_and_options_and_not_where_they_stand(ward)
         ("[seen]\nmost = 3\n", "seen", "unknown key"),
         ("features = 7\n", None, None),
         ("[features]\nseen = 7\n", "features.seen", ""),
-        ('[features]\ngossip = "own.py:Seen"\n', "features.gossip", "no name for a feature"),
-        ('[features]\n"a b" = "own.py:Seen"\n', "features.a b", "no name for a feature"),
+        ('[features]\ngossip = "own.py:Seen"\n', "features.gossip", "not a feature name"),
+        ('[features]\n"a b" = "own.py:Seen"\n', "features.a b", "not a feature name"),
     ],
 )
 def test_what_the_file_alone_shows_is_a_mistake_of_the_file(ward, text, key, says):

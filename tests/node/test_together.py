@@ -154,7 +154,7 @@ SHARED = linear()
         ({"nodes": 65}, UserError, "simulate them"),
         ({"topology": "rink"}, UserError, "Federation: topology: .*did you mean 'ring'"),
         ({"topology": "erdos-renyi:p=0.01", "nodes": 20}, UserError, "falls into .* parts that never hear"),
-        ({"rule": lambda rows: rows[0]}, UserError, "Federation: rule: this has no name"),
+        ({"rule": lambda rows: rows[0]}, UserError, "Federation: rule: this cannot be found by its name"),
         ({"task": "digit"}, UserError, "Federation: task: no such task"),
         ({"options": 3}, UserError, "Federation: options: impossible value"),
         ({"options": {"name": "digits"}}, UserError, "Federation: options: impossible value"),
@@ -171,7 +171,7 @@ SHARED = linear()
         (
             {"stop": "no improvement of auc in 3 rounds"},
             UserError,
-            "Federation: stop: this node has nothing to test on",
+            "Federation: stop: this node has no test data",
         ),
         ({"learning_rate": 1e30}, LearningError, "every round ended in no finite model"),
         ({"task": Task(model=lambda: torch.nn.Linear(2, 1), data=data, loss=squares)}, UserError, "shapes cannot be"),
@@ -278,14 +278,14 @@ def test_a_class_whose_name_leads_to_another_one_is_refused():
         pass
 
     Method.__module__, Method.__qualname__ = "p2pfl", "Method"
-    with pytest.raises(UserError, match="its name is by now another one's"):
+    with pytest.raises(UserError, match="its name now belongs to another object"):
         Federation(method=Method)
 
 
 def test_a_class_that_is_another_one_by_now_is_refused_when_it_is_used(monkeypatch):
     federation = small(method=Half)
     monkeypatch.setattr(sys.modules[__name__], "Half", type("Half", (Method,), {}))
-    with pytest.raises(UserError, match="another one's"):
+    with pytest.raises(UserError, match="belongs to another object"):
         federation.run()
 
 

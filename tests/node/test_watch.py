@@ -154,7 +154,7 @@ def test_hundreds_that_finish_together_are_a_few_lines_and_a_count(world):
         world.hear(member, 10.0, phase="finished", before=world.hear(member, 9.0))
     assert len(world.feed.events) == LINES
     world.hear(300, 10_000.0, phase="finished", before=world.hear(300, 9999.0))
-    assert "and 186 events of other members" in "".join(event.text for event in world.feed.events)
+    assert "and 186 earlier events of other members" in "".join(event.text for event in world.feed.events)
 
 
 def test_own_rows_are_no_news(world):
@@ -202,7 +202,7 @@ def test_where_neighbors_are_away_the_model_forgets_their_data(world):
     learn(world, 0.4, 0.5)
     assert world.raised == [], "what it has forgotten meanwhile it cannot know yet"
     assert world.kinds == ["forgets"]
-    assert world.feed.events[0].text.endswith(": a member is away, whose data nobody brings")
+    assert world.feed.events[0].text.endswith(": a member is away, and their data are missing")
 
 
 def test_a_loss_above_that_of_an_untrained_model_is_an_alarm_whoever_is_away(world):
@@ -219,7 +219,7 @@ def test_members_that_nobody_hears_explain_it_too(world):
     learn(world, 0.2, 0.2)
     learn(world, 0.4, 0.4)
     assert world.raised == []
-    assert world.feed.events[0].text.endswith(": 2 members are away, whose data nobody brings")
+    assert world.feed.events[0].text.endswith(": 2 members are away, and their data are missing")
 
 
 def test_noise_for_privacy_is_an_alarm_of_its_own(world):

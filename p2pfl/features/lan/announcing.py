@@ -1,4 +1,4 @@
-"""What a node tells others on its LAN of itself, and whom it looks for, from its files."""
+"""The announcement of a node on its LAN and the members that it looks for, read from its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node says on the LAN, and how listed members are told from it.
+"""The announcement of a node on the LAN, and how to recognize listed members in it.
 
 A name under `_p2pfl._tcp.local.` is a hash of the federation's name and the member's public key, and a random ending
 that is new whenever the node begins to announce: two that announce one key do not get in each other's way. Who does
@@ -31,7 +31,7 @@ MOST_ABOUT_BYTES = 200
 
 
 class About(msgspec.Struct, frozen=True, array_like=True):
-    """What a node says of itself beside its address."""
+    """The facts that a node announces besides its address."""
 
     protocol: str
     version: str
@@ -45,7 +45,7 @@ FEDERATION_BYTES = 8
 
 @lru_cache(maxsize=4096)
 def prefix_of(federation: str, key: bytes) -> str:
-    """What the instance names of that member begin with: 32 letters."""
+    """The prefix of that member's instance names: 32 letters."""
     return _hash(federation, key, b"p2pfl-lan-name", PREFIX_BYTES).hex()
 
 
@@ -55,7 +55,7 @@ def instance_of(prefix: str) -> str:
 
 
 def member_of(instance: str, prefixes: Container[str]) -> str | None:
-    """Which of the prefixes an instance's name has."""
+    """The prefix that an instance's name has; None: none of these."""
     prefix = instance.partition("-")[0].lower()
     return prefix if prefix in prefixes else None
 
@@ -65,7 +65,7 @@ def seal(about: About, federation: str, key: bytes) -> bytes:
 
 
 def unseal(sealed: bytes | None, federation: str, key: bytes) -> About | None:
-    """None: it was not sealed for that member, or says nothing that can be read."""
+    """Open a sealed text record. None: it was not sealed for that member, or cannot be read."""
     if not sealed or len(sealed) > MOST_ABOUT_BYTES:
         return None
     try:
@@ -75,7 +75,7 @@ def unseal(sealed: bytes | None, federation: str, key: bytes) -> About | None:
 
 
 def own_about(federation_id: bytes) -> About:
-    """What this software says of a node of that federation."""
+    """The facts that this software announces for a node of that federation."""
     return About(protocol=PROTOCOL, version=software()[:40], federation=federation_id[:FEDERATION_BYTES])
 
 

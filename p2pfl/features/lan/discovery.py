@@ -149,7 +149,7 @@ class Discovery:
             log.log(level, "%s", text)
 
     def _heard(self, prefix: str, addresses: Sequence[str], port: int) -> None:
-        """Of addresses beyond a router nobody on this LAN can know, and loopback is only our own."""
+        """Pass on addresses of this network: those beyond a router are not known here, loopback is our own."""
         index = self._members().get(prefix)
         if index is None or self._mdns is None or not 0 < port < 65536:
             return
@@ -201,7 +201,7 @@ class _Mdns:
         await zeroconf.async_register_service(info)
 
     def ask(self) -> None:
-        """Who is there? And look again at what was heard before, maybe of somebody who was no member yet."""
+        """Ask who is there, and look again at records heard before: their sender may have become a member since."""
         from zeroconf import DNSOutgoing, DNSQuestion  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
         if self._zeroconf is not None:

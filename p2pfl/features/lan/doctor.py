@@ -1,4 +1,4 @@
-"""Why nodes do not find or hear each other: what the LAN says, what each member answers, and what is to be done.
+"""Diagnose why nodes do not find or hear each other: the LAN, each member's answer, and the remedy.
 
 Nothing is started, and no session of a running node is touched. It needs neither a key nor root.
 """
@@ -52,13 +52,13 @@ class AddressTried:
 
 @dataclass(slots=True, kw_only=True)
 class Patient:
-    """What was found out about one member."""
+    """The findings about one member."""
 
     member: Member
     here: bool
     """Whether it is the node of this machine."""
     listens: str | None = None
-    """Where it says itself that it listens, if it runs here."""
+    """The address on which it says that it listens, if it runs here."""
     hides: bool = False
     """Whether its node.toml, which is here, keeps others away from the address at which they look for it."""
     heard: list[Announced] = field(default_factory=list)
@@ -208,7 +208,7 @@ def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
     missing = any(patient.answering is None for patient in diagnosis.patients if not patient.here)
     if missing and diagnosis.tallies and all(tally.interface.loopback for tally in diagnosis.tallies):
         yield Problem(
-            text=f"{diagnosis.node} listens on this machine alone: no other can reach it or hears of it",
+            text=f"{diagnosis.node} listens on this machine only: no other machine can reach or discover it",
             remedy='set `listen = "0.0.0.0:PORT"` in its node.toml',
         )
     for tally in diagnosis.tallies:
@@ -247,7 +247,7 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
             remedy=f"{BLOCKED} Or discovery is off there.",
         )
     return Problem(
-        text=f"{name}: nobody else was heard: {heard}. Nobody is there, or multicast is blocked on the way",
+        text=f"{name}: no other node was heard: {heard}. None is there, or multicast is blocked on the way",
         remedy="run `p2pfl doctor` on another machine at the same time: each hears the other, if multicast passes. "
         + BLOCKED,
     )
@@ -286,7 +286,7 @@ def _of_other_places(federation: FederationConfig, patient: Patient, works: Addr
     if patient.hides:
         port = str(patient.member.address).rpartition(":")[2]
         yield Problem(
-            text=f"{patient.member.name} listens on this machine alone: nobody reaches it at its listed address "
+            text=f"{patient.member.name} listens on this machine only: no other can reach it at its listed address "
             f"{patient.member.address}",
             remedy=f'set `listen = "0.0.0.0:{port}"` in its node.toml, and start it again',
         )
@@ -301,7 +301,7 @@ def _of_other_places(federation: FederationConfig, patient: Patient, works: Addr
 
 
 def _another_address(federation: FederationConfig, name: str) -> str:
-    """How a member is given another address: where there is a charter, that in the file counts no more."""
+    """Say how to change a member's address: with a charter, the address in the file is ignored."""
     if not federation.admin:
         return "change its address in federation.toml, everywhere"
     return f"`p2pfl member set {federation.path.parent.name} --address {name}=HOST:PORT` where the admin key is"
@@ -318,7 +318,7 @@ def _of_answer(diagnosis: Diagnosis, patient: Patient, answer: Answer) -> Iterat
     elif about is not None and about.federation != federation_id(diagnosis.federation)[:FEDERATION_BYTES]:
         yield Problem(
             text=f"{name} said on the LAN that it has another federation file",
-            remedy="run it again in two minutes: it may be what its last start has left; or compare the files",
+            remedy="run it again in two minutes: that may be left over from its last start; or compare the files",
         )
     if about is not None and about.version != software():
         yield Problem(
@@ -329,7 +329,7 @@ def _of_answer(diagnosis: Diagnosis, patient: Patient, answer: Answer) -> Iterat
         how = "ahead of" if answer.clock_off_s > 0 else "behind"
         yield Problem(
             text=f"the clock of {name} is {abs(answer.clock_off_s):.0f} s {how} this one",
-            remedy="switch on NTP on both (timedatectl set-ntp true): training does not mind, who reads logs does",
+            remedy="switch on NTP on both (timedatectl set-ntp true): only logs depend on it",
         )
 
 
@@ -337,7 +337,7 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
     name = patient.member.name
     if not patient.places:
         return Problem(
-            text=f"{name}: nobody knows where it is: no address is listed, and it was not heard on the LAN",
+            text=f"{name}: its address is unknown: none is listed, and it was not heard on the LAN",
             remedy="start it there, with discovery on; or list its address. Its log (`p2pfl run -v`) says where it "
             "announces itself",
         )

@@ -1,4 +1,4 @@
-"""What `p2pfl check` and `launch` say of discovery: whether the library for it is there."""
+"""The findings of `p2pfl check` and `launch` about discovery: is its library installed?"""
 
 from __future__ import annotations
 

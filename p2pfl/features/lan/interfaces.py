@@ -37,7 +37,7 @@ class Interface:
     """Why a node does not announce itself here; None if it does."""
 
     def reaches(self, address: str) -> bool:
-        """Whether a machine with this address is on the same network, without a router between."""
+        """True if a machine with this address is on the same network, without a router between."""
         ip = ip_address(address)
         return any(ip.version == own.version and ip in own.network for own in self.addresses)
 

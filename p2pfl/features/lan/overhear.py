@@ -1,4 +1,4 @@
-"""What multicast DNS each network interface sends and hears, for whoever asks why nodes do not find each other.
+"""Record the multicast DNS traffic of each network interface, to find out why nodes do not find each other.
 
 On each interface three kinds of question about `_p2pfl._tcp.local.` go out: by multicast from the port of mDNS, which
 is answered by multicast; by multicast from another port, which is answered to that port alone; and straight to a
@@ -33,7 +33,7 @@ ASK_EVERY_S = 1.2
 
 @dataclass(slots=True, kw_only=True)
 class Announced:
-    """What is said of one name."""
+    """The announcements of one name."""
 
     name: str
     addresses: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Who answers at an address: the first two messages of a handshake, and then nothing.
+"""Find out who answers at an address: send the first two messages of a handshake, then nothing.
 
 The dialer's key is made for the occasion, for only the third message would show it. So anybody who has the federation
 file can ask, also while a node with the same files runs, and no session of that node is touched.
@@ -34,13 +34,13 @@ MOST_TRIES = 64
 
 
 class Found(Enum):
-    """What there is at an address."""
+    """The kinds of answer from an address."""
 
     MEMBER = "answers"
     OTHER_MEMBER = "another member answers"
-    OTHER_NODE = "a node that is none of the members, or has another version of the protocol"
-    NO_NODE = "something else than p2pfl answers"
-    REFUSED = "nobody listens at that port"
+    OTHER_NODE = "a node that is not a member, or has another version of the protocol"
+    NO_NODE = "something other than p2pfl answers"
+    REFUSED = "nothing listens on that port"
     SILENT = "no answer"
 
 
@@ -81,7 +81,7 @@ class Prober:
         await self._http.close()
 
     async def ask(self, address: Address, index: int) -> Answer:
-        """Whether member `index` answers there, and who does if not."""
+        """Find out if member `index` answers there, and who does if not."""
         answer = await self._try(address, index)
         if answer.found is not Found.OTHER_NODE:
             return answer

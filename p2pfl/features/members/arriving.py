@@ -85,7 +85,7 @@ async def wait_for_charter(
         reasons = "; ".join(found[:MOST_SHOWN]) or (NOBODY if interfaces is None else NOBODY_NEAR)
         if time.monotonic() - said_at >= (SAY_AGAIN_S if reasons == said else SAY_NEWS_S):
             said, said_at = reasons, time.monotonic()
-            text = "not a member yet: waits until `p2pfl member add` takes in the key %s (%s). Asked: %s"
+            text = "not a member yet: waits until `p2pfl member add` adds the key %s (%s). Asked: %s"
             notice.info(text, fingerprint(identity.public), public_text(identity.public), reasons)
         await asyncio.sleep(random.uniform(*PAUSE_S))
 

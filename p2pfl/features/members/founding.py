@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class MembersFounding(Founding):
     parameters = (
         click.Option(
-            ["--admin"], is_flag=True, help="Make an admin key too: members may then come and go while nodes run."
+            ["--admin"], is_flag=True, help="Also make an admin key: members may then come and go while nodes run."
         ),
     )
     after = "name"
@@ -49,5 +49,5 @@ class MembersFounding(Founding):
     def tell(self, directory: Path) -> None:
         if self._signer is not None:
             secret = directory / "admin.key"
-            text = f"made {secret}: it changes the members. Keep it off the nodes, and a copy of it elsewhere"
+            text = f"made {secret}: it can change the members. Keep it off the nodes, and keep a copy elsewhere"
             click.echo(text, err=True)

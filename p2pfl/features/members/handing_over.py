@@ -1,4 +1,4 @@
-"""How a charter gets from a laptop to the nodes that run, and back: the admin brings one, or asks for a newer one.
+"""Hand a charter from a laptop to running nodes, or ask them for a newer one.
 
 A few nodes are enough, for they pass it on. Who was removed is told too, where it can be reached, and stops. Nodes that
 find each other on a LAN need no address in any file: `nearby` says where they are.
@@ -108,6 +108,6 @@ async def _visit(
 
 
 def _places(member: Member, nearby: Places) -> list[str]:
-    """What was heard just now, then what is listed."""
+    """The addresses heard just now, then the listed one."""
     listed = [] if member.address is None else [member.address]
     return list(dict.fromkeys([*nearby.get(member.key, ()), *listed]))

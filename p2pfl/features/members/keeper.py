@@ -36,7 +36,7 @@ WAITS = "charter-waits"
 
 
 class Verdict(Enum):
-    """What became of a charter that was offered."""
+    """The outcome of offering a charter."""
 
     TAKEN = auto()
     KNOWN = auto()
@@ -87,7 +87,7 @@ class CharterKeeper:
         try:
             self.offer(raw)
         except CharterError as error:
-            raise PeerFault(f"a charter that cannot be taken: {error}") from None
+            raise PeerFault(f"a charter that cannot be accepted: {error}") from None
 
     def left_behind(self, version: int, peer: int | None) -> None:
         """A member says that it has a newer charter, which does not list this node: an alarm once for each version.
@@ -100,18 +100,18 @@ class CharterKeeper:
             alike = list(self._left_at.values()).count(version)
             if alike.bit_count() != 1 or alike.bit_length() % 2 == 0:
                 return
-            many = f" ({alike} members say so by now)" if alike > 1 else ""
+            many = f" ({alike} members say so)" if alike > 1 else ""
             text = f"it says that version {version} of the members does not list this node{many}; here is version"
             why = "It was removed, or its own key is not the one in the list, or that member lies"
             self.alarm("charter-older", peer, f"{text} {self.version}. {why}")
 
     def may_ask(self, public: bytes) -> bool:
-        """Whether an admin asks, or a member by the newest charter, which may not have taken effect yet."""
+        """True for an admin, and for members of the newest charter, which may not have taken effect yet."""
         return public in self.federation.admin or public in self.keys
 
     def wants(self, theirs: Edition) -> bool:
-        """Whether a charter is worth asking for. One of the own version too, even if it is not the one that wins: for
-        then somebody has signed twice.
+        """True if a charter is worth asking for. That includes another one of our version, even if it does not win,
+        because then somebody has signed twice.
         """
         own = self.edition
         return theirs > own or (theirs.version == own.version and theirs.digest not in {own.digest, *self._conflicts})
@@ -139,7 +139,7 @@ class CharterKeeper:
         if offered.version == known.version:
             self._conflicts |= {offered.digest, known.digest}
             text = f"version {known.version} of the members was signed twice: all nodes keep the same one of the two"
-            self.alarm(CONFLICT, peer, f"{text}; sign another version, with what shall be")
+            self.alarm(CONFLICT, peer, f"{text}; sign another version with the members that you intend")
         if offered < known:
             return Verdict.OLDER
         self._take(charter)
@@ -155,12 +155,12 @@ class CharterKeeper:
             gone = {member.key for member in charter.members if member.retired}
             self._go_by(without(self._running, gone))
             own = (self._running.edition or NONE).version
-            until = f"Until then it goes by version {own}, without those who are not listed any more"
+            until = f"Until then it follows version {own}, without the members that are no longer listed"
             text = f"version {charter.version} takes effect when this node is started again: {obstacle}. {until}"
             self.alarm(WAITS, None, text)
 
     def _go_by(self, federation: FederationConfig) -> str | None:
-        """Why the node cannot while it runs; None where it does."""
+        """Put a federation into force. Returns why that is impossible while the node runs; None: it is in force."""
         if not extends(federation.members, self._running.members):
             return "it gives an index to another member than this node has run with"
         try:
@@ -172,5 +172,5 @@ class CharterKeeper:
 
     @property
     def keys(self) -> frozenset[bytes]:
-        """Of all members by the newest charter, which may have to wait for a restart."""
+        """The keys of all members of the newest charter, which may have to wait for a restart."""
         return frozenset(member.key for member in self.federation.present)

@@ -1,4 +1,4 @@
-"""Where members are on this LAN, for whoever runs no node: the owner of the admin key, and a newcomer.
+"""Find members on this LAN without a running node: for the owner of the admin key, and for a newcomer.
 
 A node hears it all the time (`net/discovery`); here multicast DNS is asked once, for a few seconds at most. What is
 heard are hints: the handshake decides whose they are.
@@ -27,7 +27,7 @@ Places = Mapping[bytes, Sequence[str]]
 
 
 async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = (), listen_s: float = LISTEN_S) -> Places:
-    """Where members announce themselves; it returns as soon as all are heard. `named` are the interfaces to listen on.
+    """The addresses that members announce; returns as soon as all are heard. `named` are the interfaces to listen on.
 
     Empty where python-zeroconf is not installed or no interface can be used.
     """
@@ -49,7 +49,7 @@ async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = ()
 
 
 def _heard(overhearing: Overhearing, keys: Mapping[str, bytes], interfaces: Sequence[Interface]) -> Places:
-    """Of addresses beyond a router nobody on this LAN can know. Those of IPv4 come first."""
+    """The announced addresses on this network, IPv4 first; those beyond a router cannot be known here."""
     found: dict[bytes, list[str]] = {}
     for one in overhearing.announced.values():
         prefix = member_of(one.name, keys)

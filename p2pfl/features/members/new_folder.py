@@ -42,7 +42,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
         text = "has a federation's files already"
         raise UserError(text, key="DIR", value=str(target), allowed="a new or an empty folder, or no --from")
     if is_copy and (target / invite.name).exists():
-        text = f"{invite.name} has a folder there already: who joins anew does so with a new key"
+        text = f"{invite.name} has a folder there already: a member that joins again needs a new key"
         raise UserError(text, key="DIR", value=str(target / invite.name), allowed="a folder without it")
     files = target if is_copy else source
     federation = None if files is None else _checked(load_config(files), invite)
@@ -79,7 +79,7 @@ def _place(invite: Invite, federation: FederationConfig | None) -> str | None:
 
 
 def files_of(federation: FederationConfig) -> list[Path]:
-    """What a new machine needs: the federation file, the code that it names, and the charter if there is one."""
+    """The files that a new machine needs: the federation file, the code that it names, and any charter."""
     charter = members_file(federation)
     return [federation.path, *code_files(federation), *([charter] if charter.exists() else [])]
 
@@ -109,7 +109,7 @@ def _checked(federation: FederationConfig, invite: Invite) -> FederationConfig:
 
 
 def own_address(invite: Invite) -> str:
-    """Where others will hopefully reach this machine: its address on the way to a member, and a free port."""
+    """Guess where others can reach this machine: its address on the way to a member, and a free port."""
     host = "127.0.0.1"
     for contact in invite.contacts:
         there = parse_address(contact.address, "LINE")

@@ -1,4 +1,4 @@
-"""What the owner of an admin key does on a laptop: look at the next charter, sign it, write it down.
+"""The work of an admin key's owner on a laptop: check the next charter, sign it and write it.
 
 The graph of a charter is resolved and judged here, once: nodes take it as it is.
 """
@@ -99,7 +99,7 @@ def _bearings(federation: FederationConfig) -> Iterator[tuple[Member, Bearing]]:
 
 
 def _bearable(federation: FederationConfig, needed: int) -> str:
-    """What would do: the sparsest of a few graphs, tried on these very members."""
+    """Suggest a graph that is dense enough: the sparsest of a few, tried on these members."""
     count = len(federation.present)
     if count <= needed:
         return f"{needed + 1} members or more, or a rule with a smaller b"
@@ -111,7 +111,7 @@ def _bearable(federation: FederationConfig, needed: int) -> str:
         found = replace(federation, edges=edges, schedule=(), topology=spec)
         if not mistakes.found and all(one.mixes for _, one in _bearings(found)):
             return f"at least {needed} neighbors each, as --topology {spec} gives (`p2pfl member set`)"
-    return f"a graph in which everybody has {needed} neighbors or more"
+    return f"a graph in which every node has {needed} neighbors or more"
 
 
 class Issued(msgspec.Struct):
@@ -147,7 +147,9 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
     found = next((one for one in _issued(federation) if one.token == request.token.hex()), None)
     allowed = f"the answer to a new invite: `p2pfl invite {federation.path.parent.name} {request.name}`"
     if found is None or found.name != request.name:
-        raise UserError("answers no invite from here", key="REQUEST", value=request.name, allowed=allowed)
+        raise UserError(
+            "does not answer an invite from this machine", key="REQUEST", value=request.name, allowed=allowed
+        )
     if found.used:
         raise _used_up(federation, found, request)
     if found.until is not None and now > found.until:
@@ -156,11 +158,11 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
 
 
 def _used_up(federation: FederationConfig, found: Issued, request: JoinRequest) -> UserError:
-    """For which key the invite was used, and what the owner can do: the line may have fallen into wrong hands."""
+    """Say for which key the invite was used, and what the owner can do: the line may have fallen into wrong hands."""
     name, folder = found.name, federation.path.parent.name
     shown = {fingerprint(member.key): member.name for member in federation.present}
     key = found.key or next((one for one, whose in shown.items() if whose == name), "")
-    text = "its invite was used already" + (f", for the key {key}" if key else "")
+    text = "its invite has already been used" + (f", for the key {key}" if key else "")
     allowed = f"the answer to a new invite: `p2pfl invite {folder} {name}`"
     if key == fingerprint(request.key):
         text += ", that of this very request"
@@ -188,7 +190,7 @@ def _issued(federation: FederationConfig) -> list[Issued]:
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError) as error:
-        allowed = "what `p2pfl invite` wrote; remove it to begin anew, and the invites that it has are void"
+        allowed = "what `p2pfl invite` wrote; remove it to start over; its invites are then void"
         raise UserError(f"cannot be read: {error}", file=path, allowed=allowed) from None
     for one in issued:
         if one.until is None:
@@ -202,5 +204,5 @@ def _remember(federation: FederationConfig, issued: list[Issued]) -> None:
 
 
 def changed_edges(before: Edges, after: Edges) -> tuple[int, int]:
-    """How many edges came and went."""
+    """The numbers of edges added and removed."""
     return len(set(after) - set(before)), len(set(before) - set(after))

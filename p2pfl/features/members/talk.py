@@ -39,8 +39,8 @@ class CharterSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unk
 
 
 class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
-    """Which charter the sender has, with the 32-byte digest of it: version 0 and no digest for none. Who has an older
-    one asks for it.
+    """The version and 32-byte digest of the sender's charter: version 0 and no digest for none. A receiver with an
+    older one asks for it.
     """
 
     version: Counter
@@ -69,7 +69,7 @@ CHANNEL = SideChannel(
 
 @dataclass(slots=True)
 class Allowance:
-    """What one neighbor may cost, over all its sessions."""
+    """The limits on one neighbor's requests, over all its sessions."""
 
     asks: TokenBucket = field(default_factory=lambda: _bucket(BODIES_PER_S, BODIES_AT_ONCE))
     answers: TokenBucket = field(default_factory=lambda: _bucket(BODIES_PER_S, BODIES_AT_ONCE))
@@ -81,22 +81,22 @@ def _bucket(rate_per_s: float, burst: float) -> TokenBucket:
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """With one neighbor, over one session."""
+    """The conversation with one neighbor over one session."""
 
     allowance: Allowance
     theirs: Edition = NONE
-    """What the neighbor has told that it has."""
+    """The charter that the neighbor says it has."""
     coming: bytearray | None = None
-    """What has come of the charter that was asked for; None: nothing is on its way."""
+    """The pieces received of the charter asked for; None: nothing is on its way."""
     heard_at: float = 0.0
-    """When it was asked for, or the latest piece came."""
+    """The time when it was asked for, or when the latest piece came."""
     asks: int = 0
-    """How often the charter that the neighbor has was asked for."""
+    """The number of times the neighbor's charter was asked for."""
     given_up: bool = False
 
 
 class CharterTalk:
-    """On the event loop; times are monotonic seconds, as `clock` gives them."""
+    """Exchanges charters with all neighbors, on the event loop. Times are monotonic seconds from `clock`."""
 
     def __init__(self, keeper: CharterKeeper, say: Say, clock: Callable[[], float]) -> None:
         self.keeper = keeper
@@ -113,7 +113,7 @@ class CharterTalk:
         self._with.pop(peer, None)
 
     def is_alone(self) -> bool:
-        """Whether no session is open."""
+        """True if no session is open."""
         return not self._with
 
     def _spread(self) -> None:
@@ -128,7 +128,7 @@ class CharterTalk:
             if talk.coming is not None and now - talk.heard_at >= PATIENCE_S:
                 talk.coming = None
                 if talk.asks >= MOST_ASKS:
-                    self._give_up(peer, talk, "and does not hand it over")
+                    self._give_up(peer, talk, "but does not send it")
             self._ask_if_wanted(peer, talk, now)
 
     def hear(self, peer: int, message: CharterSaid) -> None:
@@ -179,10 +179,10 @@ class CharterTalk:
         try:
             self.keeper.offer(raw, peer)
         except CharterError as error:
-            self._give_up(peer, talk, f"and hands over what is none: {error}")
+            self._give_up(peer, talk, f"but sends an invalid one: {error}")
             return
         if talk.asks >= MOST_ASKS and self.keeper.wants(talk.theirs):
-            self._give_up(peer, talk, "and hands over another one")
+            self._give_up(peer, talk, "but sends another one")
         self._ask_if_wanted(peer, talk, now)
 
     def _give_up(self, peer: int, talk: Conversation, why: str) -> None:

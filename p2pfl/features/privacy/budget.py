@@ -52,7 +52,7 @@ def withheld(setup: Setup) -> frozenset[str]:
 
 
 def promise_of(federation: FederationConfig, plan: Plan) -> Promise:
-    """What the file promises to a node with that plan."""
+    """The promise of the federation file to a node with that plan."""
     noise = None if federation.privacy is None else federation.privacy.noise
     return Promise(plan.unit, plan.epsilon, plan.delta, noise)
 
@@ -76,7 +76,7 @@ class BudgetGuard:
         return cls(plan, promise_of(setup.federation, plan), f"p2pfl privacy begin {where}")
 
     def wrong(self, ledger: Ledger | None, spend: Spend) -> RoundRefused | None:
-        """What speaks against a round at that cost."""
+        """Why a round at that cost is refused; None: it is allowed."""
         state = self.state(ledger, spend)
         if state == OPEN:
             return None
@@ -86,24 +86,29 @@ class BudgetGuard:
             return RoundRefused(why=why, for_good=True, planned=True)
         if state == UNPERMITTED and ledger is not None:
             less = None if ledger.promise is None else self.promise.weaker_than(ledger.promise)
-            text = f"the federation file promises less than a person has permitted: {less}"
+            text = f"the federation file promises less privacy than was permitted: {less}"
             if ledger.promise is None:
-                text = "its privacy budget was begun by an earlier version, which did not write down what is permitted"
-            why = f"{text}; a person permits it, and the ledger goes on, by {self.advice} --raise"
+                text = "its privacy budget was started by an earlier version, which did not record what is permitted"
+            why = f"{text}; to permit it and continue the ledger, run {self.advice} --raise"
             return RoundRefused(why=why, for_good=True)
         return RoundRefused(why=self._why_unknown(ledger, state), for_good=True)
 
     def _why_unknown(self, ledger: Ledger | None, state: str) -> str:
-        what = "is not known" if ledger is None else f"counts {ledger.unit}s, and a {self.plan.unit} is protected"
+        what = (
+            "is unknown"
+            if ledger is None
+            else f"is counted by {ledger.unit}, but now each {self.plan.unit} is protected"
+        )
         seen = self.evidence.seen
         if seen is not None:
             epsilon = "" if seen.epsilon is None else f" (epsilon {seen.epsilon:g})"
             known = 0 if ledger is None else ledger.steps
             what = f"is more than its records have: it has signed for {seen.account.steps:,} steps{epsilon}"
-            what += f", and they know of {known:,}. They are lost, or an old copy"
+            what += f", and they have {known:,}. They are lost, or an old copy"
         elif state == UNSURE:
             what = "lacks what was on disk before"
-        return f"what was spent of its privacy budget {what}. It counts as all; a person begins anew with {self.advice}"
+        text = f"the spending of its privacy budget {what}"
+        return f"{text}. The budget counts as spent; to start a new one, run {self.advice}"
 
     def state(self, ledger: Ledger | None, spend: Spend) -> str:
         if ledger is None and self.evidence.seen is not None:
@@ -117,12 +122,12 @@ class BudgetGuard:
         return OPEN if self.plan.allows(ledger.spent, spend) else SPENT
 
     def reserved_rounds(self, ledger: Ledger, samples: int) -> int:
-        """How many rounds the file beside the key gets at once."""
+        """The number of rounds reserved at once in the file beside the key."""
         left = self.plan.rounds_left(ledger.spent, samples)
         return max(1, min(left, self.plan.rounds // RESERVED_PART))
 
     def look(self, ledger: Ledger | None, samples: int) -> None:
-        """Work out what is told of it, at so many rows."""
+        """Update the status that others see, for a training set of `samples` rows."""
         plan, state = self.plan, self.state(ledger, self.plan.spend(samples))
         known = ledger is not None and state != MISSING
         epsilon = plan.spent(ledger.spent) if ledger is not None and known else None
@@ -146,18 +151,18 @@ class BudgetGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """A node's ledger at its start: by the state, the file beside the key, and a person's word. `keep` makes it durable
-    and takes the word away.
+    """A node's ledger at its start: from the state, the file beside the key, and a permission. `keep` makes it durable
+    and removes the permission.
     """
 
     file: LedgerFile
     ledger: Ledger | None
     key_file: Path | None = None
-    """Beside it lies a word that has been read; None: there is none."""
+    """The key beside which a permission was read; None: there was none."""
     news: str = ""
-    """What is to be told of the word."""
+    """The log text about the permission."""
     began: bool = False
-    """Whether the ledger begins by it."""
+    """True if the permission starts the ledger."""
 
     def keep(self, state: NodeState, store: Store) -> None:
         """Raises StorageError: the disk is full; UserError: it refuses for another reason, or the word stays.
@@ -190,7 +195,9 @@ def _ledger_file(setup: Setup) -> LedgerFile:
 
 
 def permit(setup: Setup) -> None:
-    """Whoever calls for a run of nodes that are made for it says so: each such run has a budget of its own."""
+    """Give permission for nodes made for one run: whoever calls for the run permits it, and each run has its own
+    budget.
+    """
     privacy = setup.federation.privacy
     if privacy is not None:
         planned = planned_in_words(setup.federation)
@@ -198,7 +205,7 @@ def permit(setup: Setup) -> None:
 
 
 def opening(setup: Setup, state: NodeState) -> Opening | None:
-    """Find out what was spent, and what a word permits; None: nothing is promised.
+    """Find out what was spent, and what a permission allows; None: nothing is promised.
 
     Raises UserError: the file beside the key, or the word there, cannot be used.
     """
@@ -225,8 +232,8 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
 def _refuse_old(ledger: Ledger | None, word: Permission, key_file: Path) -> None:
     """Raises UserError: it was given when there was another ledger, so it is a copy of one that has been taken."""
     if word.after is not None and ledger is not None and word.after != ledger.latest_word:
-        text = "was given before the budget that there is now, and has been taken once: it is an old copy"
-        allowed = "to remove it; what is to begin anew, a person says by `p2pfl privacy begin --again`"
+        text = "was given before the present budget, and has already been used: it is an old copy"
+        allowed = "remove it; to start a new budget, run `p2pfl privacy begin --again`"
         raise UserError(text, file=permission_file(key_file), key="after", value=word.after, allowed=allowed)
 
 
@@ -234,29 +241,29 @@ def _refuse_less(promise: Promise, word: Permission, setup: Setup) -> None:
     less = promise.weaker_than(word.promise)
     if not less and word.promise.epsilon is None:  # it follows from the noise, and from these
         planned = planned_in_words(setup.federation)
-        known = word.planned or "what an earlier version did not write down"
+        known = word.planned or "what an earlier version did not record"
         less = "" if word.planned == planned else f"{planned} in place of {known}"
     if less:
         where = f"{setup.federation.path.parent} --node {setup.member.name}"
-        allowed = f"the file as it was; or another permission, by `p2pfl privacy begin {where}`"
+        allowed = f"the file as it was; or another permission, with `p2pfl privacy begin {where}`"
         if word.raises:
             allowed = allowed.replace("begin", "begin --raise")
-        text = f"{setup.federation.path.name} promises less than this permits: {less}"
+        text = f"{setup.federation.path.name} promises less privacy than this permits: {less}"
         raise UserError(text, file=permission_file(setup.node.key_file), key="epsilon", allowed=allowed)
 
 
 def _begun(before: Ledger | None, word: Permission, permitted: Promise, plan: Plan) -> tuple[Ledger, str]:
     order = 1 if before is None else before.account.order + 1
-    text = f"by a person's word the privacy budget begins: epsilon {plan.epsilon:g} at delta {plan.delta:g}"
+    text = f"with permission, the privacy budget starts: epsilon {plan.epsilon:g} at delta {plan.delta:g}"
     if before is not None and before.spent:
-        text += f". What was spent before adds to it: epsilon {plan.spent(before.spent):.3g}"
+        text += f". The amount spent before adds to it: epsilon {plan.spent(before.spent):.3g}"
     return Ledger(unit=plan.unit, word=word.name, order=order, promise=permitted), text
 
 
 def _raised(before: Ledger | None, word: Permission, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
     """Raises UserError: there is no ledger that could go on."""
     if before is None or before.unit != permitted.unit:
-        text, allowed = "no budget has begun here that could go on", "`p2pfl privacy begin`, without --raise"
+        text, allowed = "there is no budget here that could be continued", "`p2pfl privacy begin`, without --raise"
         raise UserError(text, file=permission_file(key_file), key="budget", value=RAISES, allowed=allowed)
-    text = f"by a person's word the privacy budget goes on: epsilon {permitted.epsilon:g} at delta {permitted.delta:g}"
+    text = f"with permission, the privacy budget continues: epsilon {permitted.epsilon:g} at delta {permitted.delta:g}"
     return replace(before, promise=permitted, raised_by=word.name), text

@@ -40,17 +40,17 @@ class Evidence:
         self._unheard.pop(peer, None)
 
     def is_due(self, now: float) -> bool:
-        """Whether a neighbor may yet tell a row of this node's own."""
+        """True if a neighbor may still send a row of this node's own."""
         return any(now - opened_at < WAIT_S for opened_at in list(self._unheard.values()))  # a thread asks
 
     def account(self, ledger: Ledger | None) -> Signed | None:
-        """What others are told: never less than this node has once signed, so that its neighbors keep that."""
+        """The account that others see: never less than this node has once signed, so that its neighbors keep that."""
         if ledger is None:
             return None if self.seen is None else self.seen.account
         return ledger.account
 
     def hear(self, ledger: Ledger | None, seen: LostAccount) -> Ledger | None:
-        """What the ledger becomes by an account that this node has signed; the same one where that is no news.
+        """Update the ledger by an account that this node has signed; the same ledger if that is no news.
 
         A later budget than this one is evidence, except where this one began just now and has paid for nothing: then a
         person has begun it knowingly, after the records of the other were lost, and it is the later one. One that began

@@ -26,7 +26,9 @@ class PrivacyFeature(Feature):
         return budget.withheld(setup)
 
     def recover(self, found: FoundAtStart) -> Opening | None:
-        """Where nothing is promised any more, too: rounds follow that the ledger beside the key does not have."""
+        """Open the budget at a start, even if nothing is promised any more: the coming rounds are not in the ledger
+        beside the key.
+        """
         found.until_over.callback(budget.lock(found.setup).release)
         if found.setup.passing:
             budget.permit(found.setup)
@@ -53,7 +55,7 @@ class Private(Attached):
             self._node.alarm("budget-begun", None, self._opening.news)
 
     def before_round(self, plan: RoundPlan) -> Answer:
-        """What the round will cost depends on the rows that there are. The accountant may take its time here, and has
+        """Compute the cost of the round from the present rows. The accountant may take its time here, and has
         its answers ready when the engine's thread asks the same.
         """
         own, ledger, samples = self.budget, plan.ledger, plan.samples

@@ -1,4 +1,4 @@
-"""What `p2pfl check` says of `[privacy]`: the noise and the promise of each node whose data are here."""
+"""The findings of `p2pfl check` about `[privacy]`: the noise and the promise of each node whose data are here."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PrivacyFindings(Findings):
 
 
 def _require_budget(found: Inspected) -> None:
-    """Where nothing would be trained at all, that is a mistake; where some nodes train nothing, warn of them."""
+    """Report a mistake if no node would train; warn of single nodes that would not."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
 
@@ -97,19 +97,19 @@ def _require_budget(found: Inspected) -> None:
     without = [one.name for one in known if one.ledger is None and not one.is_waiting]
     less = {one.name: one.unpermitted for one in known if one.unpermitted}
     if len(without) == len(federation.present):
-        text = "no node has one, so that none would train"
+        text = "no node has one, so none would train"
         found.mistakes.append(UserError(text, file=federation.path, key="the privacy budget", allowed=begin))
     if len(less) == len(federation.present):
-        text = f"less is promised than was permitted, so that no node would train: {next(iter(less.values()))}"
+        text = f"the file promises less privacy than was permitted, so no node would train: {next(iter(less.values()))}"
         allowed = f"the file as it was, or {begin} --raise"
         found.mistakes.append(UserError(text, file=federation.path, key="[privacy]", allowed=allowed))
     found.warnings += [f"{name} has no privacy budget: it will only mix" for name in without]
     for name, figures in less.items():
-        found.warnings.append(f"{name} will only mix, for less is promised than was permitted: {figures}")
+        found.warnings.append(f"{name} will only mix: the file promises less privacy than was permitted: {figures}")
 
 
 def _look_for_budgets(found: Inspected) -> None:
-    """Warn of nodes that have never run and have no word that their budget begins: they would train nothing."""
+    """Warn of nodes that have never run and have no permission to start their budget: they would not train."""
     from p2pfl.errors import StorageError, UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.permission import permission_file  # noqa: PLC0415 - as above
     from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
@@ -119,7 +119,7 @@ def _look_for_budgets(found: Inspected) -> None:
     without = [node.name for node in new if not permission_file(node.key_file).exists()]
     if without:
         names = "" if len(without) == len(found.here) else "".join(f" --node {name}" for name in without)
-        text = "privacy: without a budget a node trains nothing, and a person begins it, once before the first start"
+        text = "privacy: without a budget a node does not train; start it once, before the first start"
         found.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
     begun = [node.name for node in found.here.values() if node.name not in without]
     less: dict[str, str] = {}
@@ -127,9 +127,9 @@ def _look_for_budgets(found: Inspected) -> None:
         less = {one.name: one.unpermitted for one in purses(federation, begun) if begun and one.unpermitted}
     if less:
         figures, names = next(iter(less.values())), ", ".join(less)
-        text = f"privacy: less is promised than was permitted ({figures}): {names} will train nothing"
+        text = f"privacy: the file promises less than was permitted ({figures}): {names} will not train"
         begin = f"p2pfl privacy begin {federation.path.parent} --raise"
-        found.warnings.append(f"{text} until a person permits it: {begin}")
+        found.warnings.append(f"{text} until you permit it: {begin}")
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
     if largest > WEAK:
         found.warnings.append(f"privacy: epsilon {largest:.3g} promises little: at most {WEAK:g} is usual, 1 is strong")
     if loudest is not None and loudest.of_the_run > DEAF:
-        most = f"above {DEAF:g} most of what could be learned was lost in our runs, which is a rule of thumb"
+        most = f"above {DEAF:g} most of what could be learned was lost in our runs, which is only a rule of thumb"
         help_ = "more rows, larger batches, more rounds at the same noise, a smaller model, or a larger epsilon"
         if privacy.unit == MEMBER:  # a member is hidden whole, however many rows it has
             help_ = "more members, more rounds at the same noise, a smaller model, or a larger epsilon"
@@ -204,7 +204,7 @@ def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
 
 
 def _loudness(plan: Plan, samples: int, parameters: int, nodes: int) -> Loudness:
-    """Of a node with so many rows."""
+    """The loudness of the noise at a node with so many rows."""
     from p2pfl.config.privacy import MEMBER  # noqa: PLC0415 - `--help` stays instant
 
     once = plan.spend(samples)
@@ -226,7 +226,7 @@ TOLD_IN_WORDS = ("noise_of_a_step", "noise_to_signal", "noise_to_signal_of_the_r
 
 
 def print_privacy(facts: dict[str, Any]) -> None:
-    """For people: what all have in common, and a row for each node."""
+    """Print the facts that all nodes share, then a row for each node."""
     protected = "each row of a node" if facts["unit"] == "record" else "all rows of a node together"
     rounds = f"{facts['rounds']} rounds of each node"
     said = {"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"}

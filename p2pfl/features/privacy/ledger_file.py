@@ -25,7 +25,9 @@ from p2pfl.storage.disk import is_full, lock_file, replace_file
 log = logging.getLogger("p2pfl")
 
 SUFFIX = ".ledger"
-ABOUT = "The node writes here what it has spent of its privacy budget. An old copy of this file would spend it again."
+ABOUT = (
+    "The node records here how much of its privacy budget it has spent. An old copy of this file would spend it again."
+)
 MOST_BYTES = 1 << 24
 
 
@@ -83,15 +85,13 @@ class LedgerFile:
             log.warning("%s is damaged, and counts as lost", self.path)
             return None
         if found.federation != self.federation:
-            text = "has what was spent in another federation"
-            allowed = (
-                f"{self.federation}, or a key of its own for this node; what the file has is lost if it is removed"
-            )
+            text = "records the spending of another federation"
+            allowed = f"{self.federation}, or a key of its own for this node; removing the file loses its record"
             raise UserError(text, file=self.path, key="federation", value=found.federation, allowed=allowed)
         if found.node not in ("", self.node):
-            allowed = f"the file of {self.node}; what this one has is lost if it is removed"
+            allowed = f"the file of {self.node}; removing this one loses its record"
             raise UserError(
-                "has what another node spent", file=self.path, key="node", value=found.node, allowed=allowed
+                "records the spending of another node", file=self.path, key="node", value=found.node, allowed=allowed
             )
         self.kept = Ledger.of(found.ledger)
         return self.kept
@@ -112,7 +112,7 @@ class LedgerFile:
         except StorageError as error:
             if is_full(error):
                 raise
-            text = f"the node cannot write down there what it spends of its privacy budget: {error}"
+            text = f"the node cannot record there what it spends of its privacy budget: {error}"
             allowed = "a folder that the node may write to, beside node.key_file"
             raise UserError(text, file=self.path.parent, key="node.key_file", allowed=allowed) from None
 

@@ -25,7 +25,7 @@ MOST_BYTES = 1024
 ALLOWED = "what `p2pfl privacy begin` writes; remove the file"
 BEGINS, RAISES = "begins", "goes on"
 _TEXT = """\
-# A person permits this node to tell so much of its data. At its next start the node takes this file away.
+# Permission for this node to reveal this much about its data. The node removes this file at its next start.
 word = "{word}"
 budget = "{budget}"
 """
@@ -34,7 +34,7 @@ budget = "{budget}"
 _KEYS = {
     "word": matching(re.compile(f"[0-9a-f]{{{2 * WORD_BYTES}}}"), f"{2 * WORD_BYTES} hexadecimal digits"),
     "budget": choice(BEGINS, RAISES),
-    "after": matching(re.compile("[0-9a-z]{0,64}"), "the word before, or nothing"),
+    "after": matching(re.compile("[0-9a-z]{0,64}"), "the previous word, or nothing"),
     "planned": matching(re.compile("[ -~]{0,200}"), "rounds, steps and batches in words"),
     **{name: PRIVACY[name] for name in Promise._fields},
 }
@@ -62,14 +62,14 @@ def beside(key_file: Path, suffix: str) -> Path:
 
 
 def permission_file(key_file: Path) -> Path:
-    """Where a word for the node with that key stands."""
+    """The file with the permission for the node with that key."""
     return beside(key_file, SUFFIX)
 
 
 def give_permission(
     key_file: Path, promise: Promise, *, raises: bool = False, after: str | None = None, planned: str = ""
 ) -> None:
-    """Permit once what the file promises now, after the ledger of that word. Durable when this returns.
+    """Permit once what the file promises now; `after` is the latest word of the present ledger. Durable on return.
 
     Whoever owns the key owns the word: root may give it for a node that runs as another user. Raises StorageError: the
     disk refuses.
@@ -88,7 +88,7 @@ def give_permission(
 
 
 def read_permission(key_file: Path) -> Permission | None:
-    """The word that lies there; None: nobody has given one. Raises UserError: the file is none of ours."""
+    """The permission that is waiting; None: there is none. Raises UserError: the file is not one of ours."""
     path = permission_file(key_file)
     refuse_special(path)
     try:
@@ -107,10 +107,10 @@ def _permission_of(found: dict[str, Any], path: Path) -> Permission:
     mistakes = Mistakes(path)
     told = read_table(found, "", _KEYS, mistakes)
     if "word" not in told:
-        raise UserError("holds no word", file=path, key="word", allowed=ALLOWED)
+        raise UserError("has no word", file=path, key="word", allowed=ALLOWED)
     if found.keys() == {"word"}:
-        text = "names no figures: an earlier version wrote it, and it is not known how much the person permits"
-        allowed = "give the permission again, by `p2pfl privacy begin`, with --again if that asks for it"
+        text = "names no figures: an earlier version wrote it, so the permitted amount is unknown"
+        allowed = "give permission again with `p2pfl privacy begin`, adding --again if it asks for that"
         raise UserError(text, file=path, key="epsilon", allowed=allowed)
     require(found, "", ("budget", "unit", "delta"), _KEYS, mistakes)
     for mistake in mistakes.found:
@@ -121,12 +121,12 @@ def _permission_of(found: dict[str, Any], path: Path) -> Permission:
 
 
 def discard_permission(key_file: Path) -> None:
-    """Take the word away for good. Raises UserError: that cannot be."""
+    """Remove the permission durably. Raises UserError: it cannot be removed."""
     path = permission_file(key_file)
     try:
         with refusal_of(path):
             path.unlink(missing_ok=True)
             sync_folder(path.parent)
     except StorageError as error:
-        text = f"the node cannot take it away, and so it would count again: {error}"
+        text = f"the node cannot remove it, so it would count again: {error}"
         raise UserError(text, file=path, key="word", allowed="a folder that the node may write to") from None

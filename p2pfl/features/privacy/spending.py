@@ -1,4 +1,4 @@
-"""What nodes have spent of their privacy budgets, read from their folders as from outside: nothing there is changed."""
+"""The spending of nodes' privacy budgets, read from their folders without changing anything there."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class NodeBudget:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a person's word lies there, for the next start."""
+        """True if a permission is waiting for the next start."""
         return permission_file(self.node.key_file).exists()
 
     @property
     def unpermitted(self) -> str:
-        """In which figures the file promises less than a person has permitted, in words; empty: in none, or a word for
-        that lies there. By the files alone, without an accountant.
+        """The figures in which the file promises less privacy than permitted, in words; empty: none, or a permission
+        for that lies there. By the files alone, without an accountant.
         """
         privacy, ledger = self.federation.privacy, self.ledger
         if privacy is None or ledger is None or ledger.promise is None or self.is_waiting:
@@ -69,7 +69,7 @@ class NodeBudget:
 
     @property
     def epsilon(self) -> float | None:
-        """What is known to be spent; None: it is not known."""
+        """The epsilon known to be spent; None: it is unknown."""
         if self.told is not None or self.ledger is None or self.ledger.promise is None:
             return None if self.told is None else self.told.epsilon
         return round(epsilon_of(self.ledger.spent, self.ledger.promise.delta), 4)
@@ -90,7 +90,7 @@ class NodeBudget:
 
 
 def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[NodeBudget]:
-    """Of these nodes; without names, of all that have a folder here.
+    """The budgets of these nodes; without names, of all that have a folder here.
 
     Raises UserError: there is no such node, or none of them is here; StorageError: what is there cannot be read.
     """

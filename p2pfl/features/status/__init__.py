@@ -1,4 +1,4 @@
-"""What is shown of a node: rows that members tell each other, the page, `watch`, and a look for what no part sees.
+"""The display of a node: rows that members send each other, the page, `watch`, and checks that need the whole node.
 
 For eyes only: a failure here costs a node nothing but the sight. Under `[privacy]` it costs the node its rounds, for
 then the rows of vitals carry what neighbors remember of its spending (`witness`).

@@ -12,8 +12,8 @@ from p2pfl.errors import UserError
 TIMEOUT_S = 5.0
 MOST_BYTES = 16 << 20
 ALLOWED = "http://HOST:PORT or HOST:PORT, as the node's log says with `p2pfl run -v`; or the folder of a federation"
-DIED = "died: its process is gone, and did not end cleanly"
-REPLACED = "not here: the key in its folder is not the member's any more"
+DIED = "died: its process is gone and did not end cleanly"
+REPLACED = "not here: the key in its folder is no longer the member's"
 NOT_A_NODE = "not the status of a node"
 STATUS, FEDERATION = "/status", "/federation"
 NO_TOKEN = "needs the token: write the whole link from the node's log, in quotes"  # noqa: S105 - a reason
@@ -21,7 +21,7 @@ NO_TOKEN = "needs the token: write the whole link from the node's log, in quotes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageAddress:
-    """Where a node's pages are. `token` is what its link has behind the `#`."""
+    """The address of a node's pages. `token` is the part of its link after the `#`."""
 
     netloc: str
     token: str = ""
@@ -64,7 +64,7 @@ def place_of(url: str) -> PageAddress:
     if not usable or parts.path.rstrip("/") not in ("", STATUS, FEDERATION) or parts.query or parts.username:
         raise UserError("not the address of a node's status page", key="URL", value=url, allowed=ALLOWED)
     if not parts.fragment.isprintable() or not parts.fragment.isascii():
-        raise UserError("no token stands behind #", key="URL", value=url, allowed=ALLOWED)
+        raise UserError("there is no token after #", key="URL", value=url, allowed=ALLOWED)
     return PageAddress(netloc=parts.netloc, token=parts.fragment)
 
 
@@ -88,7 +88,7 @@ def read_folder(target: str) -> LocalFederation:
 
 
 def _has_other_key(file: Path, key: bytes) -> bool:
-    """Whether the node in that folder is not the member any more whose name it has."""
+    """True if the node in that folder is no longer the member whose name it has."""
     from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
@@ -99,7 +99,7 @@ def _has_other_key(file: Path, key: bytes) -> bool:
 
 
 def _find_local_member(name: str, state: Path) -> LocalMember:
-    """By the folder of its state: the address of its page, or why it has none."""
+    """Find the address of a member's page from its state folder, or why it has none."""
     from p2pfl.features.status import whereabouts  # noqa: PLC0415 - as above
 
     there = whereabouts.read(state)
@@ -129,7 +129,7 @@ def _result(state: Path) -> dict[str, Any] | None:
 
 
 def ended_federation(folder: LocalFederation) -> dict[str, Any] | None:
-    """What `GET /federation` would say of members that have ended, by their results; None: nobody here has."""
+    """The answer of `GET /federation` for members that have ended, from their results; None: none here has ended."""
     results = [one.result for one in folder.members if one.result is not None]
     if not results:
         return None
@@ -168,7 +168,7 @@ def scores_of(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask(place: PageAddress, path: str, needed: frozenset[str]) -> dict[str, Any] | str:
-    """What the node says there, which has those keys; or why it did not answer."""
+    """The node's answer there, which has those keys; or why it did not answer."""
     from http.client import HTTPException  # noqa: PLC0415 - `--help` stays instant
     from urllib.error import HTTPError, URLError  # noqa: PLC0415 - as above
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415 - as above

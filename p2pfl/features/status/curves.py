@@ -68,7 +68,7 @@ class Curves:
 
     @property
     def has_a_line_each(self) -> bool:
-        """Whether each member has a line; else there are three: the least, the median, the largest."""
+        """True if each member has a line; else there are three: minimum, median and maximum."""
         return int(self.values.shape[2]) <= MOST_LINES
 
     def _lines(self, values: NDArray[np.float32]) -> dict[str, list[list[float | None]]]:
@@ -78,7 +78,7 @@ class Curves:
 
 
 def _widened(values: NDArray[np.float32], members: int) -> NDArray[np.float32]:
-    """For so many members."""
+    """Widen the history to so many members."""
     return np.pad(values, ((0, 0), (0, 0), (0, members - values.shape[2])), constant_values=np.nan)
 
 

@@ -58,7 +58,7 @@ class Display:
 
     @property
     def tells(self) -> bool:
-        """Whether members tell each other how they are."""
+        """True if members send each other their status."""
         return self.roster.federation().gossip.vitals
 
     @property

@@ -52,7 +52,9 @@ class StatusFeature(Feature):
     alarms = ALARMS
 
     def guards(self, setup: Setup) -> bool:
-        """With a privacy budget, what neighbors remember that the node has signed comes with the rows of vitals."""
+        """True with a privacy budget: the rows of vitals then carry the node's signed accounts, which neighbors
+        remember.
+        """
         return setup.federation.privacy is not None
 
     def attach(self, node: NodeView) -> Attached:
@@ -171,13 +173,13 @@ class Shown(Attached):
 
 
 def private_of(node: NodeView) -> Private | None:
-    """What pays for the node's rounds."""
+    """The feature that pays for the node's rounds."""
     found = node.other(PrivacyFeature.name)
     return found if isinstance(found, Private) else None
 
 
 def page_address(node: NodeConfig, page: StatusPage | None) -> str | None:
-    """Where this machine finds the page, as host:port."""
+    """The address of the page on this machine, as host:port."""
     if page is None or node.status_listen is None:
         return None
     return whereabouts.address_at(node.status_listen, page.port)

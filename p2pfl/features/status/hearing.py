@@ -1,4 +1,4 @@
-"""Which neighbors this node hears: over which of its sessions bytes come, counted in looks of about a second.
+"""Track which neighbors this node hears: the sessions over which bytes arrive, checked about once a second.
 
 For eyes only. A session over which nothing comes lives on until `Limits.silence_s`, because a slow line may hold one
 sealed chunk for that long; bytes of it come all the time, and those are what counts here. Looks are counted and not
@@ -46,9 +46,9 @@ class Hearing:
 
     @property
     def unheard(self) -> frozenset[int]:
-        """Of these, those of whom nothing has come for long."""
+        """The neighbors with a session from which nothing has come for long."""
         return frozenset(peer for peer in self.live if self.silent_s(peer) >= UNHEARD_LOOKS)
 
     def silent_s(self, peer: int) -> float:
-        """For how long nothing has come over the session with a neighbor, if there is one or was one lately."""
+        """The time for which nothing has come over the session with a neighbor, if there is one or was one lately."""
         return float(self._silent.get(peer, 0))

@@ -64,7 +64,7 @@ class Lookout:
             self.alone_since = now
         alone_s = 0.0 if self.alone_since is None else now - self.alone_since
         if self.in_a_row >= ROUNDS_ALONE and alone_s >= ALONE_S:
-            text = f"{self.in_a_row} rounds were trained without a neighbor, of {len(self.core.edges)} that are listed"
+            text = f"{self.in_a_row} rounds were trained without any of the {len(self.core.edges)} listed neighbors"
             self._raise_alarm("training-alone", text)
 
     def _is_accompanied(self) -> bool:
@@ -94,9 +94,9 @@ class Lookout:
         """The own rounds fit ever better, or whoever has the data is away: nothing is wrong with the training."""
         if self.away:
             who = "a member is" if self.away == 1 else f"{self.away} members are"
-            self.feed.tell("forgets", None, f"{text}: {who} away, whose data nobody brings")
+            self.feed.tell("forgets", None, f"{text}: {who} away, and their data are missing")
         else:
-            self.feed.tell("overfits", None, f"{text}, while the own rows are fitted ever better")
+            self.feed.tell("overfits", None, f"{text}, while the node's own rows are fitted better and better")
 
     def _raise_alarm(self, kind: str, text: str) -> None:
         """An alarm that stands says what is so now."""
@@ -110,7 +110,7 @@ class Lookout:
             return  # the store itself says so where it matters
         if room >= self.snapshot_bytes:
             if self.feed.settle("disk-roomy", None):
-                self.feed.tell("disk-roomy", None, "there is room for another snapshot again")
+                self.feed.tell("disk-roomy", None, "there is space for another snapshot again")
         else:
             text = f"{room:,.0f} bytes are left on the volume of the state, a snapshot takes {self.snapshot_bytes:,}"
             self._raise_alarm("disk-low", text)

@@ -44,12 +44,12 @@ class MemberNews:
             return
         if member in self.quiet:
             self.quiet.discard(member)
-            self._mention("back", member, f"heard of again, in round {vitals.rounds}", now)
+            self._mention("back", member, f"is back, in round {vitals.rounds}", now)
         if before is None:
             if now - self.began_at > starting_s and vitals.phase not in OVER:
-                self._mention("joined", member, f"heard of for the first time, in round {vitals.rounds}", now)
+                self._mention("joined", member, f"is heard of for the first time, in round {vitals.rounds}", now)
         elif before.vitals.life != vitals.life:
-            self._mention("new-life", member, "has begun anew, without what it had learned", now)
+            self._mention("new-life", member, "has started over, without what it had learned", now)
         if vitals.phase in OVER and (before is None or before.vitals.phase != vitals.phase) and now > self.began_at:
             kind = "finished" if vitals.phase == "finished" else "left"
             self._mention(kind, member, f"after round {vitals.rounds}{self._score(vitals)}", now)
@@ -74,10 +74,10 @@ class MemberNews:
         self.feed.forget(member)
 
     def miss(self, member: int, age_s: float, now: float) -> None:
-        """Nothing was heard of a member for longer than there should be."""
+        """Mention a member that has been silent for longer than expected."""
         if member not in self.quiet:
             self.quiet.add(member)
-            self._mention("not-heard", member, f"its last word is {age_s:.0f} s old", now)
+            self._mention("not-heard", member, f"its last report is {age_s:.0f} s old", now)
 
     def _mention(self, kind: str, member: int, text: str, now: float) -> None:
         """Neighbors come and go in lines of their own. Of hundreds that finish together a few lines tell enough."""
@@ -86,6 +86,6 @@ class MemberNews:
         if self.lines.take(now) > 0.0:
             self.left_out += 1
             return
-        more = f" (and {self.left_out} events of other members before it)" if self.left_out else ""
+        more = f" (and {self.left_out} earlier events of other members)" if self.left_out else ""
         self.left_out = 0
         self.feed.tell(kind, member, text + more)

@@ -1,4 +1,4 @@
-"""What readers get of a federation: all that one node knows of it, what has changed since they were told, the past.
+"""The view of a federation for readers: everything one node knows, the changes since the last step, and the past.
 
 What is known of the members is in `roster`. A step is what all open pages are told once.
 """
@@ -113,7 +113,7 @@ class Overview:
         return msgspec.json.encode(found)
 
     def step(self) -> tuple[int, bytes | None]:
-        """What has changed since the step before, and its number; None where the change is told by `whole` only."""
+        """The number of a new step and the changes since the last one; None if only `whole` has the change."""
         now, before = time.monotonic(), self._told
         members = self.roster.federation().present
         self._told = {member.index: self._row(member, now) for member in members}

@@ -1,4 +1,4 @@
-"""What a node says of itself: its row of vitals, which the other members get to see."""
+"""A node's row of vitals, which the other members see."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class OwnRow:
 
     @property
     def intervals(self) -> Mapping[str, tuple[float, float]]:
-        """Of its scores, by name: for readers of this node alone."""
+        """The intervals of its scores, by name, for readers of this node alone."""
         return self._line().intervals
 
     def vitals(self) -> Vitals:
-        """As it is now, not counted yet."""
+        """The present vitals, without a counter yet."""
         line, core = self._line(), self._status.core
         account = NOTHING if self._witness is None else self._witness.account()
         return Vitals(

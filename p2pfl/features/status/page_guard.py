@@ -1,4 +1,4 @@
-"""Who may see a node's page: which names it answers to, which pages may ask, and the token beyond loopback.
+"""Guard a node's page: the names to which it answers, the pages that may ask, and the token beyond loopback.
 
 A web page elsewhere may point a name of its own at this machine (DNS rebinding): so Host must be a literal address,
 localhost or a configured name, which nobody else can point anywhere. A request that another page has sent names that
@@ -52,7 +52,7 @@ class Guard:
             raise web.HTTPForbidden(text="unknown Host\n")
         origin = request.headers.get("Origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            raise web.HTTPForbidden(text="asked by another page\n")
+            raise web.HTTPForbidden(text="requested by another page\n")
         has_token = self._has_token(request)
         may_look = has_token or self._is_here(request, host)
         gate = None if request.transport is None else request.transport.get_protocol()
@@ -69,10 +69,10 @@ class Guard:
     async def enter(self, request: web.Request) -> web.Response:
         """The token in the body, from our own page, for a cookie: an event stream sends no headers of its own."""
         if request.headers.get("Origin") is None:  # checked already, if there is one
-            raise web.HTTPForbidden(text="asked by another page\n")
+            raise web.HTTPForbidden(text="requested by another page\n")
         said = (await request.content.read(MOST_TOKEN_CHARACTERS)).decode(errors="replace").strip()
         if not hmac.compare_digest(said.encode(), self.token.encode()):
-            raise web.HTTPForbidden(text="not the token\n")
+            raise web.HTTPForbidden(text="wrong token\n")
         response = web.Response(status=204)
         response.set_cookie(self._cookie(request), self._proof, httponly=True, samesite="Strict", path="/")
         return response
@@ -82,7 +82,9 @@ class Guard:
 
     @staticmethod
     def _is_here(request: web.Request, host: str) -> bool:
-        """From this machine and meant for it: a proxy here, for others elsewhere, passes on another name or says so."""
+        """True for a request from this machine to this machine: a proxy here passes on another name or says that it is
+        one.
+        """
         if any(name in request.headers for name in PROXIED):
             return False
         peer = (request.transport.get_extra_info("peername") if request.transport else None) or ("",)
@@ -97,7 +99,7 @@ class Guard:
 
     @property
     def _proof(self) -> str:
-        """What the cookie holds: the token itself stays out of the browser's store."""
+        """The content of the cookie: the token itself stays out of the browser's store."""
         return hashlib.blake2b(self.token.encode(), digest_size=16, person=b"p2pfl-cookie").hexdigest()
 
     @staticmethod
@@ -108,7 +110,7 @@ class Guard:
 
 
 def _same(said: str, meant: str) -> bool:
-    """In constant time; what was said may be bytes that are no text."""
+    """Compare in constant time; `said` may be bytes that are not text."""
     return hmac.compare_digest(said.encode(errors="surrogateescape"), meant.encode())
 
 

@@ -1,4 +1,4 @@
-"""What the node shows to whoever looks after it: a page at `/`, `/status` as JSON, `/metrics` for Prometheus.
+"""The node's HTTP pages for its operator: a page at `/`, `/status` as JSON, `/metrics` for Prometheus.
 
 Who may look is `page_guard`'s business. GET changes nothing. The page's files are read once, and ask for nothing from
 anywhere else, which a strict content security policy would not let them either.
@@ -78,7 +78,7 @@ class PageFile(NamedTuple):
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """By path."""
+    """The files of the page, by path."""
     bodies = {path: (WEB / name).read_bytes() for path, (name, _) in FILES.items()}
     return {
         path: PageFile(body, FILES[path][1], f'"{hashlib.blake2b(body, digest_size=8).hexdigest()}"')
@@ -106,7 +106,7 @@ def _rarely() -> logging.Logger:
 
 
 class PageHandler(TerseHandler):
-    """Says once an hour that there were broken requests; a traceback is for faults of our own."""
+    """Logs broken requests once an hour; only our own errors get a traceback."""
 
     __slots__ = ()
 
@@ -120,7 +120,7 @@ class PageHandler(TerseHandler):
         if exc is None or isinstance(exc, HttpProcessingError | web.RequestPayloadError):
             return super().handle_error(request, status, exc, message)
         self.logger.error("cannot answer %s", request.path, exc_info=exc)
-        return web.Response(status=500, text="a fault of this node: see its log\n")
+        return web.Response(status=500, text="an error of this node: see its log\n")
 
     def stumbled(self, error: BaseException | None) -> None:
         self._refusals.note(None, f"{self._gate.address} ({type(error).__name__})", PeerFault("a broken request"))

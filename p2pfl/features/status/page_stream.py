@@ -27,7 +27,7 @@ DRAIN_S = 20.0
 
 
 class Site(Protocol):
-    """What there is to show. `step` says None where only `whole` tells what has changed."""
+    """The source of the pages. `step` returns None if only `whole` has the change."""
 
     def whole(self) -> bytes: ...
     def step(self) -> tuple[int, bytes | None]: ...
@@ -53,7 +53,7 @@ class PageStream:
         self._ticking: asyncio.Task[None] | None = None
 
     def whole(self) -> bytes:
-        """No older than a step."""
+        """The whole view, no older than one step."""
         if time.monotonic() >= self._stepped_at + STEP_S:
             self._make_step()
         if self._whole is None or self._whole[0] != self._number:
@@ -121,7 +121,7 @@ class PageStream:
             try:
                 self._make_step()
             except Exception:
-                log.exception("the page's next step cannot be made: open pages end, and ask again")
+                log.exception("the page's next update failed: open pages are closed, and ask again")
                 self._ticking, self._broken = None, self._next
                 self._turn()
                 return

@@ -39,20 +39,26 @@ OF_NODE = (
     MetricLine("rounds_total", "rounds", "Local rounds trained."),
     MetricLine("rounds_wanted", "rounds_to_do", "Local rounds that the node has to train; none where time bounds it."),
     MetricLine("rounds_alone_total", "rounds_without_neighbor", "Local rounds trained without a neighbor."),
-    MetricLine("rounds_failed_total", "failed_rounds", "Local rounds dropped: they raised or gave no finite model."),
+    MetricLine(
+        "rounds_failed_total",
+        "failed_rounds",
+        "Local rounds dropped because of an error or a model that was not finite.",
+    ),
     MetricLine("rounds_mixed_total", "rounds_mixed", "Rounds that a robust rule has mixed."),
-    MetricLine("rounds_unmixed_total", "rounds_alone", "Rounds that a robust rule could not mix."),
+    MetricLine("rounds_unmixed_total", "rounds_alone", "Rounds in which a robust rule could not mix."),
     MetricLine("closing_rounds_total", "closing_rounds", "Mixing rounds since training ended."),
     MetricLine("model_version", "version", "Rounds and mixing rounds in the model."),
     MetricLine("accuracy_ratio", "accuracy", "Latest accuracy on the common test set, from 0 to 1."),
     MetricLine("test_loss", "test_loss", "Latest loss on the common test set."),
     MetricLine("test_round", "tested_round", "The round after which the model was tested."),
-    MetricLine("test_stale", "test_is_stale", "1 where an older model was tested than should have been by now."),
+    MetricLine("test_stale", "test_is_stale", "1 where the tested model is older than it should be by now."),
     MetricLine("train_loss", "loss", "Loss of the latest local round."),
     MetricLine("staleness_mean_rounds", "staleness.mean", "Mean staleness of all exchanges that were weighed."),
     MetricLine("staleness_max_rounds", "staleness.max", "Largest staleness of all exchanges that were weighed."),
     MetricLine(
-        "neighbor_distance_ratio", "neighbor_distance", "Distance to the neighbors that are heard, by the own norm."
+        "neighbor_distance_ratio",
+        "neighbor_distance",
+        "Distance to the models of neighbors heard from, relative to the node's own norm.",
     ),
     MetricLine("sent_bytes_total", "bytes_sent", "Sealed bytes sent to all neighbors."),
     MetricLine("received_bytes_total", "bytes_received", "Sealed bytes received."),
@@ -75,22 +81,31 @@ OF_NEIGHBOR = (
     MetricLine("neighbor_sent_bytes_total", "bytes_sent", "Sealed bytes sent to the neighbor."),
     MetricLine("neighbor_received_bytes_total", "bytes_received", "Sealed bytes received from the neighbor."),
     MetricLine("neighbor_exchanges_total", "exchanges", "Exchanges done with the neighbor."),
-    MetricLine("neighbor_resyncs_total", "resyncs", "How often the edge was begun anew."),
-    MetricLine("neighbor_model_version", "version", "The neighbor's latest version that is known."),
+    MetricLine("neighbor_resyncs_total", "resyncs", "How often the edge was reset."),
+    MetricLine("neighbor_model_version", "version", "The latest known version of the neighbor's model."),
     MetricLine("neighbor_staleness_rounds", "staleness", "Staleness of the latest exchange."),
     MetricLine("neighbor_exchange_seconds", "exchange_s", "How long an exchange usually takes."),
-    MetricLine("neighbor_waited_seconds", "waited_s", "How long rounds have waited for it alone in the last minute."),
-    MetricLine("neighbor_standing", "standing", "1 where nothing is proven against the neighbor, 0 in quarantine."),
-    MetricLine("neighbor_quarantine_seconds", "quarantined_s", "The rest of its quarantine."),
+    MetricLine(
+        "neighbor_waited_seconds", "waited_s", "How long rounds waited for this neighbor alone in the last minute."
+    ),
+    MetricLine("neighbor_standing", "standing", "1 where no fault is proven against the neighbor, 0 in quarantine."),
+    MetricLine("neighbor_quarantine_seconds", "quarantined_s", "How much longer its quarantine lasts."),
     MetricLine("neighbor_quarantines_total", "quarantines", "How often it was in quarantine."),
-    MetricLine("neighbor_kept_ratio", "kept", "The share of its pull that came through the robust rule."),
+    MetricLine("neighbor_kept_ratio", "kept", "The share of its pull that the robust rule kept."),
 )
 
 
 def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
-    """What is null, or not there, has no sample; a metric without samples is left out."""
-    lines = _lines("info", "gauge", "Who this is; always 1.", [(_info(status), 1.0)] if "node" in status else [])
-    lines += _lines("phase", "gauge", "1 for the phase that the node is in.", _phases(status))
+    """The status in Prometheus' text format. A null or missing value has no sample; a metric without samples is left
+    out.
+    """
+    lines = _lines(
+        "info",
+        "gauge",
+        "The node's name and the like, as labels; always 1.",
+        [(_info(status), 1.0)] if "node" in status else [],
+    )
+    lines += _lines("phase", "gauge", "1 for the phase of the node.", _phases(status))
     for metric in OF_NODE:
         value = _number(_at(status, metric.key))
         samples: list[Sample] = [] if value is None else [((), value)]
@@ -98,9 +113,9 @@ def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
     measured = status.get("metrics") or {}
     numbers = {str(name): _number(value) for name, value in measured.items()}
     told: list[Sample] = [((("metric", name),), value) for name, value in numbers.items() if value is not None]
-    lines += _lines("test_metric", "gauge", "The task's own metrics, latest on the common test set.", told)
+    lines += _lines("test_metric", "gauge", "The task's own metrics, latest values on the common test set.", told)
     refuses: list[Sample] = [((), float(status.get("disk_refuses") is not None))] if "node" in status else []
-    lines += _lines("disk_refuses", "gauge", "1 while the disk does not take the state.", refuses)
+    lines += _lines("disk_refuses", "gauge", "1 while the state cannot be written to disk.", refuses)
     counted = _bounded(status.get("alarms") or {}, kinds)
     lines += _lines("alarms_total", "counter", "Alarms raised since the process started.", counted)
     standing = _bounded(dict.fromkeys(status.get("standing_alarms") or (), 1), kinds)
@@ -138,7 +153,7 @@ def _phases(status: Status) -> list[Sample]:
 
 
 def _bounded(counts: Mapping[str, float], known: Collection[str]) -> list[Sample]:
-    """By kind; what this version does not know is counted together."""
+    """Counts by kind; kinds that this version does not know are counted together."""
     found: dict[str, float] = {}
     for kind, count in counts.items():
         label = kind if kind in known else OTHER

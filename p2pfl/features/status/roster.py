@@ -1,4 +1,4 @@
-"""What a node knows of each member: the newest row that it has said of itself, whether it is still there, and how much
+"""A node's knowledge of each member: its newest row of vitals, whether it is still there, and how much
 it sends. Rows come by `spread`.
 """
 
@@ -43,7 +43,7 @@ class Roster:
             self.bytes_per_s[member] = max(0.0, sent / (row.said_at - before.said_at))
 
     def note_own(self, vitals: Vitals, now: float, *, last: bool = False, intervals: Intervals | None = None) -> None:
-        """How this node is now; no more often than members of a small federation tell of themselves. `intervals` are
+        """Record this node's own vitals, no more often than members of a small federation send theirs. `intervals` are
         those of its scores, for readers of this node only.
         """
         before = self.rows.get(self.own)
@@ -76,11 +76,11 @@ class Roster:
         return QUIET_PERIODS * self.period_s + QUIET_EXTRA_S
 
     def is_quiet(self, row: VitalsRow, now: float) -> bool:
-        """Whether its member should have said something since."""
+        """True if its member should have sent a newer row."""
         return row.source is not None and row.vitals.phase not in OVER and now - row.said_at > self.quiet_after_s
 
     def is_lost(self, index: int, now: float) -> bool:
-        """Whether a member has neighbors whose word counts, and none of them hears it. The own node is never lost."""
+        """True if a member has neighbors whose rows count, and none of them hears it. The own node is never lost."""
         row = self.rows.get(index)
         if index == self.own or row is None or row.vitals.phase in OVER:
             return False
@@ -89,22 +89,22 @@ class Roster:
         return bool(words) and not any(_hears(vitals, index) for vitals in words)
 
     def is_gone(self, row: VitalsRow, now: float) -> bool:
-        """Whether nothing more is to be expected of a member: it is quiet, or no neighbor hears it."""
+        """True if nothing more is expected from a member: it is quiet, or no neighbor hears it."""
         return self.is_quiet(row, now) or self.is_lost(row.vitals.member, now)
 
     def missing(self, now: float) -> int:
-        """How many members that have not ended are not heard of now."""
+        """The number of members that have not ended and are not heard of now."""
         return sum(self.is_gone(row, now) for row in self.rows.values())
 
     def somebody_goes_on(self, now: float) -> bool:
-        """Whether another member that is heard has not said its last word."""
+        """True if another member that is heard has not ended."""
         return any(
             member != self.own and row.vitals.phase not in OVER and not self.is_gone(row, now)
             for member, row in self.rows.items()
         )
 
     def _neighbors(self) -> dict[int, list[int]]:
-        """Of each member, made anew when the edges change."""
+        """The neighbors of each member, recomputed when the edges change."""
         edges = self.federation().edges
         if self._joined[0] is not edges:
             found = defaultdict[int, list[int]](list)

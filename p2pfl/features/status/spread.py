@@ -1,4 +1,4 @@
-"""How vitals spread: each node passes on to its neighbors what is newer than what they have, a little at a time.
+"""Spread vitals: each node passes on to its neighbors the rows that are newer than theirs, a little at a time.
 
 On an edge no more than EDGE_BYTES_PER_S go, both directions together, and only while nothing else waits to be sent. A
 node that starts again has forgotten its counter, and learns it from its own last row, which its neighbors still have.
@@ -47,7 +47,7 @@ Age = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class VitalsTold(Struct, frozen=True, kw_only=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
-    """What members say about themselves, for eyes only.
+    """Rows of vitals, which are only displayed.
 
     Of each row: how many seconds ago its node said it, by who passes it on, and the row with its signature.
     """
@@ -76,7 +76,7 @@ class VitalsRow:
 
 @dataclass(slots=True)
 class Recipient:
-    """What one neighbor with an open session does not have yet, the longest known first."""
+    """The rows that one neighbor with an open session lacks, the longest known first."""
 
     lacks: dict[int, None]
     tokens: float = BURST_BYTES
@@ -168,7 +168,7 @@ class VitalsSpread:
                 self.refused[peer] += 1
 
     def _hear(self, listener: Recipient, peer: int, raw: bytes, said_at: float) -> bool:
-        """Whether it is news that must not wait for the next tick: who is there, and who hears whom."""
+        """Take a row. True if it must not wait for the next tick: it changes who is there, or who hears whom."""
         vitals = read(raw)
         member, key = vitals.member, self._key_of(vitals.member)
         if key is None:
@@ -193,7 +193,7 @@ class VitalsSpread:
         return known is None or _standing(known.vitals) != _standing(vitals)
 
     def _hear_own(self, listener: Recipient, raw: bytes, vitals: Vitals, key: bytes) -> None:
-        """Of before this process began, unless it is the newest."""
+        """Take a row of this node itself, from before this process began unless it is the newest."""
         known = self.rows.get(self.own)
         if known is not None and raw == known.raw:
             listener.lacks.pop(self.own, None)
@@ -237,11 +237,11 @@ class VitalsSpread:
 
     @property
     def owes(self) -> bool:
-        """Whether a neighbor with a session lacks what goes out last."""
+        """True if a neighbor with a session lacks the last rows."""
         return any(self._is_last(member) for listener in self._listeners.values() for member in listener.lacks)
 
     def _is_last(self, member: int) -> bool:
-        """Of a node that is about to end: whether a row must not stay behind."""
+        """True if a row must be sent before this node ends."""
         return member == self.own or self.rows[member].vitals.phase in OVER
 
     def _told(self, members: list[int], now: float) -> VitalsTold:

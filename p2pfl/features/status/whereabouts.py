@@ -1,4 +1,4 @@
-"""Where a running node listens, in a file beside its state: who knows its folder need not know its ports.
+"""A file beside a running node's state with its addresses: whoever knows its folder need not know its ports.
 
 The file is removed at a clean end. After a crash it stays, and is known by its process, which is gone; where that
 number has been given to another process, whoever is asked there answers for another node, or not at all.
@@ -40,7 +40,7 @@ class Whereabouts(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is there, as far as this user can know."""
+        """True if its process exists, as far as this user can know."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -82,7 +82,7 @@ def remove(folder: Path) -> None:
 
 
 def read(folder: Path) -> Whereabouts | None:
-    """None where there is none, or none that can be read."""
+    """Read the file in a folder; None: there is none, or it cannot be read."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
             return msgspec.json.decode(file.read(MOST_BYTES), type=Whereabouts)
@@ -91,7 +91,7 @@ def read(folder: Path) -> Whereabouts | None:
 
 
 def find(folder: Path) -> Whereabouts | None:
-    """None: no node runs there, or it is not for us to read."""
+    """Find the node that runs in a folder; None: none runs there, or we may not read it."""
     there = read(folder)
     return there if there is not None and there.is_running else None
 

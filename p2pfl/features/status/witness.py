@@ -20,7 +20,7 @@ class Witness:
         self.budget, self.thread = budget, thread
 
     def account(self) -> Signed:
-        """What this node signs now. All of it is on disk, beside the key, before it is paid for here."""
+        """The account that this node signs now. All of it is on disk beside the key before it is paid for."""
         return self.budget.evidence.account(self.thread.engine.state.ledger) or NOTHING
 
     def opened(self, peer: int) -> None:

@@ -70,7 +70,7 @@ class SchemaSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unkn
 
 
 class ProposalsHeld(SchemaSaid, frozen=True, kw_only=True, tag=1):
-    """Whose proposals the sender has, a bit for each member, and the digest of the schema that it keeps, empty while it
+    """The sender's proposals, a bit for each member, and the digest of the schema that it keeps, empty while it
     has none.
     """
 
@@ -139,7 +139,7 @@ def proven(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
         VerifyKey(by.key).verify(DOMAIN + federation_id(federation) + packed, signature)
         found = unpack(packed)
     except (BadSignatureError, ValueError) as error:
-        raise PeerFault(f"a proposal that {by.name} has not made: {error}") from None
+        raise PeerFault(f"a proposal that {by.name} did not sign: {error}") from None
     if (found.node, found.federation) != (by.name, federation.name):
         raise PeerFault(f"a proposal of {found.node[:40]!r} that {by.name} has signed")
     return found
@@ -147,7 +147,7 @@ def proven(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
 
 @dataclass(slots=True)
 class Neighbor:
-    """What is known of one neighbor; of its open session, where there is one."""
+    """The state of one neighbor, and of its open session if there is one."""
 
     is_there: bool = False
     holds: frozenset[int] = frozenset()
@@ -156,11 +156,13 @@ class Neighbor:
     coming: bytearray = field(default_factory=bytearray)
     coming_of: int | None = None
     is_through: bool = False
-    """Whether it keeps a schema."""
+    """True once it keeps a schema."""
 
 
 class SchemaTalk:
-    """With all neighbors. `conclude` is called once, when every proposal is there, and returns the schema's digest."""
+    """The exchange of proposals with all neighbors. `conclude` is called once all are there, and returns the schema's
+    digest.
+    """
 
     def __init__(
         self, agreement: Agreement, neighbors: tuple[int, ...], send: Send, conclude: Callable[[], bytes]
@@ -180,7 +182,7 @@ class SchemaTalk:
         return bool(self.digest) and all(one.is_through for one in self.neighbors.values())
 
     def waits_for(self) -> str:
-        """In words."""
+        """A description of what is still missing."""
         name_of = {member.index: member.name for member in self.agreement.federation.members}
         if lacking := sorted(self.agreement.lacking):
             names = ", ".join(name_of[index] for index in lacking[:8])
@@ -208,7 +210,7 @@ class SchemaTalk:
         elif not self.digest and self.agreement.lacking:
             name = self.agreement.federation.members[peer].name
             advice = "copy state/schema.toml of its folder to that of this node"
-            notice.warning("%s has agreed on a schema with the others already: %s", name, advice)
+            notice.warning("%s has already agreed on a schema with the others: %s", name, advice)
         self.neighbors[peer].is_through |= text == LEARNING
         self.changed.set()
 
@@ -239,7 +241,9 @@ class SchemaTalk:
         """A neighbor with another one, or that says so, is refused when it comes to learning: it stops nobody here."""
         if self.digest and theirs != self.digest and peer not in self._unlike:
             self._unlike.add(peer)
-            text = "%s has agreed on another schema: remove state/schema.toml and state/proposal at one of both"
+            text = (
+                "%s has agreed on another schema: remove state/schema.toml and state/proposal on one of the two nodes"
+            )
             log.warning(text, self.agreement.federation.members[peer].name)
 
     def _collect(self, one: Neighbor, piece: ProposalPart) -> None:
@@ -288,7 +292,7 @@ class SchemaTalk:
 
 
 def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Identity) -> bytes:
-    """What this node tells, as it was first told: kept beside its state, and beside it as a text to read.
+    """This node's signed proposal, the same at each start: kept beside its state, together with a readable text.
 
     Raises UserError: its table cannot be read; StorageError: the disk refuses.
     """
@@ -302,7 +306,7 @@ def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Id
         node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(node.state_dir / TEXT_NAME, [text_of(proposal).encode()])
         replace_file(file, [raw])
-    notice.info("these statistics leave this node, and nothing else of its table: %s", node.state_dir / TEXT_NAME)
+    notice.info("this node sends these statistics, and nothing else of its table: %s", node.state_dir / TEXT_NAME)
     return raw
 
 
@@ -352,7 +356,7 @@ async def _until_through(talk: SchemaTalk, stop: asyncio.Event) -> bool:
         if stop.is_set():
             return False
         if not done:
-            notice.info("agreeing on a schema: waits for %s", talk.waits_for())
+            notice.info("agreeing on a schema: waiting for %s", talk.waits_for())
     await asyncio.sleep(FAREWELL_S)
     return True
 

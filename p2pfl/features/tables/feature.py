@@ -18,7 +18,7 @@ class TablesFeature(Feature):
 
 
 def prepare(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> bool:
-    """Where the nodes find the schema of their tables together, they do so before anything else, and once."""
+    """Agree on a schema with the other nodes, if the task asks for it: before anything else, and once."""
     if not is_to_agree(federation.task) or agreed_file(node.state_dir).is_file():
         return True
     from p2pfl.features.tables.agreeing import agree  # noqa: PLC0415 - of use to such nodes alone

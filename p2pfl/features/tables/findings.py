@@ -1,4 +1,4 @@
-"""What `p2pfl check` says of the tables of a federation whose task is `csv`: rows, gaps, classes, how different the
+"""The findings of `p2pfl check` about the tables of a `csv` federation: rows, gaps, classes, how different the
 sites are, and every mistake in every table at once.
 """
 
@@ -93,8 +93,8 @@ def warn_of_figures(found: TablesFound, federation: FederationConfig) -> list[st
     if not keys:
         return []
     named = ", ".join(keys) if name else ", ".join(f"task.{key}" for key in keys)
-    text = f"privacy: {name or federation.path.name} goes to every node without noise, and epsilon does not cover it"
-    return [f"{text}: {named} tell of the rows that they were computed from"]
+    text = f"privacy: {name or federation.path.name} goes to every node without noise; epsilon does not cover it"
+    return [f"{text}: {named} reveal something about the rows from which they were computed"]
 
 
 def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
@@ -118,7 +118,7 @@ def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig])
 
 
 def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound:
-    """What the nodes here would propose, and what they would agree on if they were all."""
+    """The proposals of the nodes here, and the schema that they would agree on if there were no others."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.agreed import declared_by  # noqa: PLC0415 - as above
     from p2pfl.learn.table.merging import merge  # noqa: PLC0415 - as above
@@ -137,7 +137,9 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
         found.mistakes.append(error)
     else:
         found.warnings += merged.warnings if merged else []
-        text = "the nodes have not agreed on a schema yet: they do so when they run, and the model is not known before"
+        text = (
+            "the nodes have not agreed on a schema yet: they do so when they run, and until then the model is unknown"
+        )
         found.warnings.append(text)
     return found
 
@@ -189,7 +191,7 @@ def _survey(here: Mapping[int, NodeConfig], given: TableTask) -> TablesFound:
 
 
 def table_mistakes(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> list[UserError]:
-    """What is wrong with the schema and in the tables of the nodes that are here; unlike `look_at_tables` it imports
+    """The mistakes in the schema and in the tables of the nodes here; unlike `look_at_tables` it imports
     no torch.
     """
     if federation.task.name != "csv" or federation.task.given is not None or not here:
@@ -223,7 +225,7 @@ def _row(facts: SiteFacts) -> dict[str, Any]:
 
 
 def print_tables(rows: list[dict[str, Any]]) -> None:
-    """For people: a line for each node."""
+    """Print a line for each node."""
     any_dropped = any(row["rows_dropped"] for row in rows)
     shown = [
         {

@@ -39,7 +39,7 @@ class TablesFounding(Founding):
             metavar="DIGITS",
             type=click.IntRange(1, MOST_DIGITS),
             help="With --task csv: round means, stds and class counts in schema.toml to so many significant digits. "
-            "This tells less of the rows, and promises nothing: docs/how-to/privacy.md.",
+            "This reveals less about the rows, but guarantees nothing: docs/how-to/privacy.md.",
         ),
     )
     after = "task"
@@ -48,7 +48,7 @@ class TablesFounding(Founding):
         self._looked: LookedAt | None = None
 
     def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
-        """To other tasks tables mean nothing."""
+        """Plan the nodes from tables; other tasks refuse table options."""
         tables, target, positive, on_bad_row, digits = (said[one.name or ""] for one in self.parameters)
         if plan.task == "csv":
             from p2pfl.features.tables.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant

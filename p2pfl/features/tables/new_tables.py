@@ -66,26 +66,30 @@ class LookedAt:
         for name, values in contents.get("categories", {}).items():
             click.echo(f"category {name}: {_listed(values)}", err=True)
         for name, codes in contents.get("missing", {}).items():
-            click.echo(f"taken for missing in {name}: {_listed(codes)}", err=True)
+            click.echo(f"taken as missing in {name}: {_listed(codes)}", err=True)
         used = {target, *contents.get("numeric", ()), *contents.get("categories", ())}
         for name, note in notes.items():
             if name not in used:
                 click.echo(f"{name}: {note}", err=True)
         if self.id:
             text = f"{self.id} differs in every row: id = {toml_value(self.id)} in [task] holds rows out by it"
-            click.echo(f"{text}, which corrections do not change", err=True)
+            click.echo(f"{text}, and corrections do not change which ones", err=True)
         for warning in (*self.merged.warnings, *self.warnings):
             click.echo(f"odd: {warning}", err=True)
         click.echo(self._figures_told(), err=True)
         click.echo(f"these are guesses: correct them in {directory / 'schema.toml'}", err=True)
 
     def _figures_told(self) -> str:
-        """What the schema tells of rows."""
+        """Say what the schema reveals about rows."""
         keys = [key for key in ("means", "stds", "class_counts") if self.merged.contents.get(key)]
         keys += ["values of categories"] if self.merged.contents.get("categories") else []
         digits = self.merged.digits
         how = "exact figures of rows" if digits is None else f"figures of rows, rounded to {digits} digits"
-        advice = "--round 2 rounds them, which is no promise of privacy" if digits is None else "no promise of privacy"
+        advice = (
+            "--round 2 rounds them, which does not guarantee privacy"
+            if digits is None
+            else "this does not guarantee privacy"
+        )
         return f"schema.toml, which every node gets, has {how} ({', '.join(keys)}): {advice}"
 
 
@@ -156,7 +160,7 @@ def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: 
 
 
 def _doubts(profiles: Mapping[str, TableProfile]) -> list[str]:
-    """What is said of single cells, of the first few in each table."""
+    """The remarks about single cells, the first few of each table."""
     said = list[str]()
     for profile in profiles.values():
         more = len(profile.doubts) - MOST_LISTED
@@ -176,7 +180,7 @@ def _with_codes(layout: Layout, contents: Mapping[str, Any]) -> Layout:
 
 
 def _written(layout: Layout) -> dict[str, str]:
-    """What is not as usual."""
+    """The layout keys that differ from their defaults."""
     usual = Layout()
     keys = ("separator", "decimal", "encoding", "on_bad_row")
     return {key: getattr(layout, key) for key in keys if getattr(layout, key) != getattr(usual, key)}
@@ -190,7 +194,7 @@ def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str
     if nodes is not None:
         if len(nodes) != len(tables):
             allowed = f"{len(tables)} names, one for each table, or nothing"
-            raise UserError("other than the number of tables", key="--nodes", value=len(nodes), allowed=allowed)
+            raise UserError("not the number of tables", key="--nodes", value=len(nodes), allowed=allowed)
         return nodes
     names = tuple(ODD_SIGNS.sub("-", path.stem).strip("-.")[:64] for path in tables)
     for name, path in zip(names, tables, strict=True):

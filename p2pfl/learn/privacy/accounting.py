@@ -1,4 +1,4 @@
-"""How much noisy steps tell: epsilon of what was spent, and the noise that keeps within an epsilon.
+"""Privacy accounting of noisy steps: the epsilon of what was spent, and the noise needed for an epsilon.
 
 Each step is a sum over rows drawn by Poisson sampling, plus Gaussian noise. The bounds are those of Opacus (an extra):
 numerical composition of privacy loss (PRV, Gopi et al. 2021, arXiv 2106.02848) and Rényi moments (RDP, Mironov et al.
@@ -35,7 +35,9 @@ WHOLE_ORDERS: Orders = (*range(2, 32), 48, 64, 128, 256, 512, 1024)
 MOST_BY_PRV = 50.0
 """Above this epsilon, which is no protection, only RDP is asked: the arrays of PRV grow with it."""
 MOST_KINDS = 8
-"""How many kinds of steps are told apart: others count as ones that tell more. PRV takes a while for each."""
+"""The number of kinds of steps that are told apart: others count as a kind that reveals more. PRV takes a while for
+each.
+"""
 ROUNDING = 1e-13
 """PRV is asked at a delta of at least this times the steps. It composes by Fourier transforms of doubles, whose
 rounding grows with the steps: below 1e-15 times the steps it has been seen to take more than PRV_ERROR.
@@ -163,7 +165,7 @@ def _epsilon(kinds: tuple[Spend, ...], delta: float, accountant: str) -> float:
 
 
 def _by_prv(kinds: tuple[Spend, ...], delta: float) -> float:
-    """As `PRVAccountant.get_epsilon` of Opacus, which would find the same moments three times more."""
+    """Epsilon as by `PRVAccountant.get_epsilon` of Opacus, which would compute the same moments three times more."""
     import numpy as np  # noqa: PLC0415 - as Opacus, for who has [privacy] alone
     from opacus.accountants.analysis import prv  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""What privacy draws: which rows a step sees, and the noise.
+"""The random draws for privacy: the rows of a step, and the noise.
 
 What a neighbor can compute is no chance. The federation's seed is in a file that all members have, so nodes ask the
 operating system for a new key each time and draw from ChaCha20 under it: nothing is kept that could be read, repeated
@@ -20,7 +20,7 @@ from p2pfl.learn.privacy.gaussian import UNIT, gaussians
 Integers = NDArray[np.int64]
 
 BITS = 53
-"""Of the number that decides whether a row is drawn: as many as a double holds."""
+"""The bits of the number that decides if a row is drawn: as many as a double holds."""
 KEY_BYTES = 32
 
 
@@ -28,7 +28,7 @@ class Draws(Protocol):
     """The chance of one local round."""
 
     def rows(self, samples: int, rate: float) -> Integers:
-        """Which of `samples` rows a step sees, ascending: each with probability `rate`, whatever the others do."""
+        """The rows of a step among `samples`, ascending: each with probability `rate`, independently of the others."""
         ...
 
     def noise(self, size: int) -> Integers:
@@ -45,7 +45,7 @@ class Draws(Protocol):
 
 
 class Chance(Protocol):
-    """Where a node's draws come from. `is_secret`: nobody else knows them, so what they hide is hidden."""
+    """The source of a node's random draws. `is_secret`: nobody else knows them, so they can hide something."""
 
     @property
     def is_secret(self) -> bool: ...

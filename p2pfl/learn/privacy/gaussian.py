@@ -31,15 +31,15 @@ UNIT = 81_926_000.0
 """The standard deviation of the sum, less by more than 2^-18 of it."""
 COLUMN_BITS, REST_BITS = 12, 128
 WORD_BITS = 32 - COLUMN_BITS
-"""Of the bits that decide within a column, as many come at once; the others where these do not decide."""
+"""The number of bits that decide within a column and come at once; the others come if these do not decide."""
 COLUMNS, HALF = 1 << COLUMN_BITS, 1 << (COLUMN_BITS - 1)
 BLOCK = 1 << 16
-"""How many are made at once, so that they stay in the cache."""
+"""The number of values made at once, so that they stay in the cache."""
 
 
 class AliasTable(NamedTuple):
-    """Of Walker's alias method: with what a word in each column is compared (4096,), and the rest of that; which number
-    it is, by column, where it is not below, and where it is (8192,).
+    """The table of Walker's alias method: the bound for a word in each column (4096,), and the rest of that; which
+    number it is, by column, where it is not below, and where it is (8192,).
     """
 
     limits: NDArray[np.uint32]

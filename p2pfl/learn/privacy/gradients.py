@@ -27,9 +27,9 @@ Loss = Callable[[Any, Any], Tensor]
 """From outputs and targets of a batch to a scalar: the mean over the batch."""
 
 CHUNK_FLOATS = 1 << 21
-"""How many numbers the gradients of single rows that are kept at once may have."""
+"""The most numbers that gradients of single rows kept at once may have."""
 CACHED_FLOATS = 1 << 17
-"""How many of these are summed at once."""
+"""The number of these that are summed at once."""
 ROWWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Identity)
 """Layers without parameters that look at each number alone."""
 
@@ -42,9 +42,9 @@ class RowGradients(Protocol):
     def clipped_sum(
         self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor]:
-        """Of b rows, at least one: the sum, in float64, of the gradients of those `among` them (b,) (all, if not given)
-        in the parameters' shapes, each first scaled down to length `clip` over all parameters together; and the losses
-        of these. A gradient that is not finite counts as zero.
+        """The sum, in float64, over b rows, at least one, of the gradients of those `among` them (b,) (all, if not
+        given) in the parameters' shapes, each first scaled down to length `clip` over all parameters together; and the
+        losses of these. A gradient that is not finite counts as zero.
         """
         ...
 
@@ -62,7 +62,7 @@ class LayerChain:
         places = {id(parameter): place for place, parameter in enumerate(parameters)}
         linears = (layer for layer in layers if isinstance(layer, nn.Linear))
         self._linears = [(places.get(id(one.weight)), places.get(id(one.bias))) for one in linears]
-        """Where weight and bias of each linear layer are among the parameters; None: not there."""
+        """The places of each linear layer's weight and bias among the parameters; None: not among them."""
         self._losses = losses_of_rows(loss)
         self._device = device
 
@@ -149,7 +149,7 @@ class Vectorized:
 
 
 class OneByOne:
-    """What nothing else can do: as many backward passes as there are rows."""
+    """One backward pass for each row, for models that allow nothing faster."""
 
     how = "one row after the other"
 
@@ -214,7 +214,7 @@ def losses_of_rows(loss: Loss) -> Loss:
 
 
 def factors_of(lengths: Tensor, clip: float) -> tuple[Tensor, Tensor | None]:
-    """What gradients of these lengths (b,) are multiplied by; and which of them are finite, None: all."""
+    """The factors that clip gradients of these lengths (b,); and which of them are finite, None: all."""
     factors, fine = (clip / lengths).clamp(max=1.0), lengths.isfinite()
     if bool(fine.all()):
         return factors, None
@@ -222,7 +222,7 @@ def factors_of(lengths: Tensor, clip: float) -> tuple[Tensor, Tensor | None]:
 
 
 def wide(one: Tensor) -> Tensor:
-    """In float64, in which lengths and sums are computed; on the host where the device has none."""
+    """Convert to float64, in which lengths and sums are computed; on the host if the device has no float64."""
     return (one.detach().cpu() if one.device.type == "mps" else one.detach()).double()
 
 
@@ -252,7 +252,7 @@ def _rows(value: Any, part: slice) -> Any:
 
 
 def _count(targets: Any) -> int:
-    """How many rows there are: in a dictionary or tuple, as in each of its tensors."""
+    """The number of rows, also of a dictionary or tuple of tensors."""
     found: list[int] = []
 
     def note(one: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def hidden_rounds(learner: Learner, protection: Protection, node: int) -> Hidden
     """
     found = HiddenRounds(learner, protection, node)
     if found.plan.unit != MEMBER:
-        text = "the task has a learner of its own, whose rows nobody can tell apart"
+        text = "the task has its own learner, whose rows cannot be told apart"
         raise UserError(
             text, key="privacy.unit", value=found.plan.unit, allowed=f"{MEMBER}, or a task with a torch model"
         )
@@ -63,7 +63,7 @@ class HiddenRounds:
         """
         whole = [name for name, array in learner.local_state().items() if array.dtype.kind in "iu"]
         if counts := [name for name in whole if not name.endswith("num_batches_tracked")]:
-            text = "tensors of whole numbers are not hidden, and an exported model would have them"
+            text = "integer tensors get no noise, and an exported model would contain them"
             raise UserError(text, key="task", value=", ".join(counts), allowed="a model without such tensors")
         self.learner = learner
         self.node = node

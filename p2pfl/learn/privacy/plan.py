@@ -17,7 +17,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of, merged, noise_for, require_opacus
 
 STAGES = 32
-"""In so many parts `Plan.spent` tells a budget: each takes an accountant's time."""
+"""The number of parts in which `Plan.spent` reports a budget: each takes an accountant's time."""
 
 MOST_TIMES = 8
 """A node whose rounds have become cheap trains at most so many times the planned ones: PRV's arrays grow with them."""
@@ -25,7 +25,7 @@ MOST_TIMES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one node may spend, and with which noise. `training` says what a round is."""
+    """The budget of one node and its noise. `training` defines a round."""
 
     unit: str
     epsilon: float
@@ -40,16 +40,16 @@ class Plan:
     training: TrainingConfig
 
     def spend(self, samples: int) -> Spend:
-        """What one round costs at a node with so many rows."""
+        """The cost of one round at a node with so many rows."""
         return spend_of(self.unit, self.training, self.noise, samples)
 
     def allows(self, spent: Sequence[Spend], next: Spend) -> bool:  # noqa: A002 - reads as a sentence
-        """Whether the budget has room for `next` after what was spent."""
+        """True if the budget has room for `next` after the spending so far."""
         before, steps = _parted((*spent, next))
         return steps <= _limit(self._budget, before, next, self.rounds)
 
     def rounds_left(self, spent: Sequence[Spend], samples: int) -> int:
-        """How many more rounds the budget has room for, if the node keeps so many rows."""
+        """The number of further rounds that the budget has room for, if the node keeps so many rows."""
         cost = self.spend(samples)
         before, steps = _parted((*spent, cost))
         return max(0, (_limit(self._budget, before, cost, self.rounds) - steps) // cost.steps + 1)
@@ -102,8 +102,8 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
     else:
         noise, epsilon = privacy.noise, epsilon_of((once._replace(steps=rounds * once.steps),), *told)
     if not epsilon <= MOST_EPSILON:
-        text = f"is too little for any promise: epsilon is {epsilon:.3g}"
-        allowed = f"so much that epsilon is at most {MOST_EPSILON:g}; or epsilon, from which the noise follows"
+        text = f"is too little for any protection: epsilon is {epsilon:.3g}"
+        allowed = f"enough that epsilon is at most {MOST_EPSILON:g}; or epsilon, from which the noise follows"
         raise UserError(text, file=federation.path, key="privacy.noise", value=privacy.noise, allowed=allowed)
     return Plan(
         unit=privacy.unit,
@@ -118,7 +118,7 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
 
 
 def planned_in_words(federation: FederationConfig) -> str:
-    """What epsilon follows from beside the noise, but for the rows of each node."""
+    """The settings from which epsilon follows, besides the noise and the rows of each node."""
     training, privacy = federation.training, federation.privacy
     length = f"{training.local_steps} steps" if training.local_steps else f"{training.local_epochs:g} epochs"
     accountant = "" if privacy is None else f", by {privacy.accountant}"
@@ -132,7 +132,7 @@ def planned_rounds(federation: FederationConfig) -> int:
 
 
 def spend_of(unit: str, training: TrainingConfig, noise: float, samples: int) -> Spend:
-    """What one round costs with that noise at a node with so many rows."""
+    """The cost of one round with that noise at a node with so many rows."""
     if unit == MEMBER:
         return Spend(noise, 1.0, 1)
     a_pass = math.ceil(samples / min(training.batch_size, samples))
@@ -143,7 +143,7 @@ def spend_of(unit: str, training: TrainingConfig, noise: float, samples: int) ->
 def refuse_delta(unit: str, delta: float, samples: int, file: object = None) -> None:
     """Raises UserError: with so many rows delta would allow to tell all of one."""
     if unit == RECORD and delta * samples > 1.0:
-        text = f"is more than one in the {samples:,} rows of a node: all of one row might be told"
+        text = f"exceeds one in the {samples:,} rows of a node: everything about one row might be revealed"
         allowed = f"at most {1 / samples:.2g}, better a tenth of that"
         raise UserError(text, file=file, key="privacy.delta", value=delta, allowed=allowed)
 
@@ -155,13 +155,13 @@ def _noise(federation: FederationConfig, privacy: PrivacyConfig, once: Spend, ro
         return noise_for(asked, privacy.delta, once.rate, steps, privacy.accountant)
     except ValueError:
         least = epsilon_of((Spend(MOST_NOISE, once.rate, steps),), *told)
-        text = f"no noise up to {MOST_NOISE:g} keeps within this in {rounds} rounds ({steps:,} steps)"
+        text = f"no noise up to {MOST_NOISE:g} is enough for this in {rounds} rounds ({steps:,} steps)"
         allowed = f"above {least:.2g}, or fewer rounds; {PRIVACY['epsilon'].allowed}"
         raise UserError(text, file=federation.path, key="privacy.epsilon", value=asked, allowed=allowed) from None
 
 
 def _parted(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
-    """What was spent in steps of other kinds than the last ones, and how many steps of that kind there are."""
+    """The spending in steps of other kinds than the last one, and the number of steps of the last kind."""
     kind = spent[-1][:2]
     steps = sum(one.steps for one in spent if one[:2] == kind)
     return merged([one for one in spent if one[:2] != kind]), steps

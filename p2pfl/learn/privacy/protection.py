@@ -1,4 +1,4 @@
-"""What a learner needs to keep the promise of `[privacy]`: its plan, its chance, and what it may tell."""
+"""The means by which a learner keeps `[privacy]`: its plan, its source of chance, and which scores it may report."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Protection:
     plan_for: Callable[[int], Plan]
     chance: Chance
     public_test: bool = False
-    """Whether the common test set is nobody's data, so that scores on it may be told."""
+    """True if the common test set is not private, so that scores on it may be reported."""
 
     def tells(self, part: str) -> bool:
-        """Whether scores on this part of the data may be told, "test" or "local". What nobody is protected from, in a
+        """True if scores on this part of the data may be reported, "test" or "local". Data that are not protected, in a
         simulation with seeded chance, is no secret either.
         """
         return not self.chance.is_secret or (part == "test" and self.public_test)
 
 
 def protection_of(federation: FederationConfig, chance: Chance | None = None) -> Protection | None:
-    """Of a node, or of those of a simulation, with its own `chance`; None: the federation has no `[privacy]`."""
+    """The protection of a node, or of a simulation's nodes with its own `chance`; None: there is no `[privacy]`."""
     privacy = federation.privacy
     if privacy is None:
         return None

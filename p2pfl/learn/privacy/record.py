@@ -22,7 +22,7 @@ from p2pfl.learn.privacy.plan import Plan
 
 Read = Callable[[Tensor], tuple[Any, Any]]
 MOST_ROWS = 256
-"""How many rows torch sees at once, at most."""
+"""The most rows that torch sees at once."""
 
 
 class PrivateSteps:
@@ -36,7 +36,7 @@ class PrivateSteps:
         self._shape = shape_of(plan.training.batch_size)
 
     def backward(self, parameters: Sequence[nn.Parameter], read: Read) -> Callable[[Tensor], Tensor | None]:
-        """What takes the place of a backward pass: leaves a private gradient at each of the parameters. It returns the
+        """The replacement for a backward pass: it leaves a private gradient at each of the parameters. It returns the
         mean loss of the rows; None: there were none.
         """
         sizes = [parameter.numel() for parameter in parameters]
@@ -62,7 +62,9 @@ class PrivateSteps:
 
 
 def shape_of(batch_size: int) -> int:
-    """How many places a piece of a batch has: so many that one piece is enough but for one batch in thirty, mostly."""
+    """The number of places in a piece of a batch: large enough that one piece is mostly enough, but for one batch in
+    thirty.
+    """
     return min(MOST_ROWS, 8 * math.ceil((batch_size + 2 * math.sqrt(batch_size)) / 8))
 
 

@@ -18,7 +18,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.devices import Device, over_tensors
 from p2pfl.plugins import FAILURES, describe_failure
 
-ALLOWED = "layers that look at one row alone: torch.nn.GroupNorm or torch.nn.LayerNorm for normalization"
+ALLOWED = "layers that treat each row separately: torch.nn.GroupNorm or torch.nn.LayerNorm for normalization"
 CLOSE = 1e-4
 """Outputs of one row in two batches may differ by so much, relative: products round by the shape of a batch at most."""
 
@@ -55,7 +55,7 @@ def _try(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
         if name in before:
             buffer.data.copy_(before[name])
     if changed:
-        raise _mistake(source, changed[0], "changes as rows pass by, and would tell of them without noise")
+        raise _mistake(source, changed[0], "changes with the rows of each batch, and would reveal them without noise")
     if any(not _close(outputs[0], other) for other in outputs[1:]):
         raise _mistake(source, type(module).__name__, "its outputs for a row change with the other rows of the batch")
 

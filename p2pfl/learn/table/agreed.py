@@ -15,7 +15,7 @@ OF_THE_TARGET = ("target", "positive", "negative", "classes", "ignore_case")
 
 
 def is_to_agree(task: TaskConfig) -> bool:
-    """Whether the nodes find the schema together."""
+    """True if the nodes agree on the schema together."""
     return task.name == "csv" and task.given is None and task.options.get("schema") == AGREED
 
 
@@ -32,8 +32,8 @@ def with_agreed(task: TaskConfig, state_dir: Path) -> TaskConfig:
 
 
 def declared_by(task: TaskConfig, base_dir: Path | None = None) -> dict[str, Any]:
-    """What `[task]` says of the schema itself, which is taken as it is; with `base_dir` also what the schema file that
-    it names says of the target. Raises UserError: that file cannot be read.
+    """The schema keys in `[task]`, which are taken as they are; with `base_dir` also the target keys of the schema file
+    that it names. Raises UserError: that file cannot be read.
     """
     found = {key: task.options[key] for key in (*KEYS, "missing") if key in task.options}
     name = task.options.get("schema")

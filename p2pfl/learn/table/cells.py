@@ -1,4 +1,4 @@
-"""What the text of one cell means: a number, a value of a category, missing, or a date."""
+"""Read the text of one cell: a number, a value of a category, missing, or a date."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def number(text: str, decimal: str = ".") -> float | None:
 
 
 def is_missing(text: str, codes: Collection[str], decimal: str = ".") -> bool:
-    """Whether a cell counts as missing. `codes`, spelled, are what else means so in this column."""
+    """True if a cell counts as missing. `codes`, spelled, are further values that mean missing in this column."""
     text = text.strip()
     return text.lower() in MISSING or (bool(codes) and spelled(text, decimal=decimal) in codes)
 
 
 def all_numbers(values: Sequence[str]) -> bool:
-    """Whether all of these values are numbers."""
+    """True if all of these values are numbers."""
     return all(NUMBER.fullmatch(value) for value in values)
 
 
 def is_date(text: str) -> bool:
-    """Whether a cell looks like the date of a calendar, in one of the usual orders."""
+    """True if a cell looks like a calendar date, in one of the usual orders."""
     for form in DATES:
         found = form.fullmatch(text.strip())
         if found:

@@ -1,4 +1,4 @@
-"""What is seen of one column of a table of which nothing is known, and what it is taken for."""
+"""Guess the kind of a column in an unknown table from its cells."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MOST_LEVELS = 10
 SENTINELS = (0.0, -9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
 """Numbers that often stand for a missing one, where they are far from the others."""
 FAR = 2.0
-"""How many times as large as the next one a number must be, to be far from the others."""
+"""A number is far from the others if it is this many times as large as the next one."""
 FAR_FROM_ZERO = 3.0
-"""How many standard deviations the mean of the other numbers must be from 0, for 0 to be far from them."""
+"""Zero is far from the other numbers if their mean is this many standard deviations from it."""
 MOST_CODE_SHARE = 0.5
 """A text in more of the cells than this is no code for missing among numbers."""
 MOST_CODES = 2
@@ -41,9 +41,9 @@ CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 CODE = re.compile(r"(?=.*\d)(?=.*[A-Za-z_#/-])[\w#/:-]{2,64}", re.ASCII)
 """Texts that look like codes."""
 LEAST_ROWS = 20
-"""In a smaller table it is no surprise that all values differ."""
+"""The fewest rows for which it is a surprise that all values differ."""
 LEAST_NAMED_ROWS = 5
-"""As above, of a column that is called as if it named rows."""
+"""The same for a column whose name suggests that it names rows."""
 EXPECTED_PAIRS = 7.0
 """Whole numbers of which so many pairs should be alike by chance, and none are, were handed out: the chance of that is
 below one in a thousand.
@@ -54,7 +54,7 @@ MOST_DISTINCT = 1 << 17
 
 @dataclass(slots=True)
 class Column:
-    """What was seen of one column. Sums leave out the sentinels, which are counted apart."""
+    """The statistics of one column. Sums leave out the sentinels, which are counted apart."""
 
     name: str
     rows: int = 0
@@ -139,7 +139,7 @@ class Column:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """What seems to stand for a missing value: a far number, or a rare text among numbers."""
+        """The values that seem to mean missing: a far number, or a rare text among numbers."""
         found = [f"{number:g}" for number in sorted(self.sentinels)]
         return (*found, *sorted(self._odd_texts()))
 
@@ -164,7 +164,7 @@ class Column:
         return "category" if few else "text"
 
     def _names_rows(self, texts: int) -> bool:
-        """Whether the column names the rows: no two values are alike, and it is called so, or they look like codes, or
+        """True if the column names the rows: no two values are alike, and it is called so, or they look like codes, or
         chance alone would have made some alike. `texts` are its cells that hold neither numbers nor codes for missing.
         """
         if self.distinct is None or self.known < LEAST_NAMED_ROWS:
@@ -183,7 +183,7 @@ class Column:
 
     @property
     def might_name_rows(self) -> bool:
-        """Whether whole numbers may name rows, or what they are about: no two are alike, or the column is called so."""
+        """True if whole numbers may name rows or their subjects: no two are alike, or the column is called so."""
         if self.kind != "number" or not self.is_whole or self.known < LEAST_ROWS:
             return False
         is_called_so = IDENTIFIER.fullmatch(CAMEL.sub("_", self.name)) and len(self.values) > MOST_LEVELS

@@ -1,4 +1,4 @@
-"""How different the tables of several nodes are, where one machine has them all: classes, columns, and what is odd.
+"""Compare the tables of several nodes, where one machine has them all: classes, columns, and oddities.
 
 The Wasserstein-1 distance of a column, between one node and all others, is in standard deviations of the schema. How
 far the targets are apart says `p2pfl.learn.shift`, of any task.
@@ -20,10 +20,10 @@ from p2pfl.learn.table.schema import Schema
 OTHER_UNIT = 5.0
 """A column that is further from the others than so many of the smaller of both standard deviations."""
 UNSCALED = 100.0
-"""How many times the spread of another input is too much."""
+"""The ratio of two inputs' spreads that is too large."""
 NEARLY_EMPTY = 0.9
 LEAST_CELLS = 10
-"""Of fewer cells nothing is said."""
+"""The fewest cells about which something is said."""
 
 Floats = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ def _missing(table: Table, schema: Schema) -> float:
 
 
 def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, float]:
-    """By numeric column that both have."""
+    """The distances of numeric columns that both have, by name."""
     found = {}
     for column in schema.numeric:
         own, rest = _known(table, column), _rest(others, column)
@@ -99,7 +99,7 @@ def _rest(others: list[Table], column: str) -> Floats:
 
 
 def _odd_here(node: str, table: Table, schema: Schema) -> list[str]:
-    """What is odd of one table alone."""
+    """The oddities of one table alone."""
     said = []
     counts = _counts(table, schema)
     if counts is not None and len(table) == max(counts.values()):

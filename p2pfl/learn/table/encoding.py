@@ -48,7 +48,7 @@ def encode_targets(columns: Columns, schema: Schema) -> NDArray[np.float32] | ND
 
 
 def held_out(columns: Columns, share: float, *, key: bytes, ids: Sequence[str] | None = None) -> NDArray[np.bool_]:
-    """Which rows (n,) are kept for testing, each with the probability `share` by a hash under the 32-byte `key`.
+    """The mask (n,) of rows kept for testing, each with the probability `share` by a hash under the 32-byte `key`.
 
     A row's side depends on the row alone: on its id where `ids` (n,) are given, else on all that was read of it and on
     how many equal rows stand before it. So one row more or less moves no other row, but among equal ones,

@@ -55,7 +55,7 @@ def read_columns(
 
 
 def quotes_stand_around_cells(path: Path, layout: Layout) -> bool:
-    """Whether each quote begins or ends a cell, or is one of two within a quoted one: Arrow takes what stands behind a
+    """True if each quote begins or ends a cell, or is one of two within a quoted one: Arrow takes the text behind a
     closing quote for a part of the cell, and Python's reader refuses it.
     """
     signs = layout.separator + '\r\n"'

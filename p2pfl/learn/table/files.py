@@ -13,7 +13,7 @@ from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 
 FILE_NAME = "schema.toml"
 AGREED = "agreed"
-"""In place of a file name: the nodes find the schema together, before they learn."""
+"""The value in place of a file name: the nodes agree on the schema together before they learn."""
 FILE_KEYS = (*KEYS, "missing")
 """The keys of a schema file: `missing` are codes, as in `[task]`."""
 
@@ -59,6 +59,6 @@ def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping
         raise mistakes[0]
     for key in KEYS:
         if options.get(key) is not None and make_schema({**document, key: options[key]}) != found:
-            text = f"{path.name} says something else"
+            text = f"{path.name} has another value"
             raise UserError(text, key=f"task.{key}", value=options[key], allowed=f"what stands there, or no {key} here")
     return found, {key: document[key] for key in ("missing",) if key in document}

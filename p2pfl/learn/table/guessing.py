@@ -1,4 +1,4 @@
-"""How a file of which nothing is known is written: its encoding, separator and decimal sign."""
+"""Guess how an unknown file is written: its encoding, separator and decimal sign."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMA_NUMBER = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 
 
 def guess_layout(path: Path) -> Layout:
-    """By the beginning of the file. Raises UserError: it cannot be read."""
+    """Guess the layout from the beginning of the file. Raises UserError: it cannot be read."""
     refuse_special(path)
     try:
         with path.open("rb") as file:
@@ -26,7 +26,7 @@ def guess_layout(path: Path) -> Layout:
     except OSError as error:
         raise UserError(f"the table cannot be read: {error.strerror}", file=path) from None
     if b"\0" in raw:
-        raise UserError("the table cannot be read: this is no text", file=path, allowed="a table as text (CSV)")
+        raise UserError("the table cannot be read: this is not text", file=path, allowed="a table as text (CSV)")
     encoding, text = _decoded(raw, is_whole=len(raw) < SAMPLE_BYTES)
     lines = text.splitlines()[:SAMPLE_LINES]
     separator = max(SEPARATORS, key=lambda sign: _columns(lines, sign))
@@ -45,7 +45,7 @@ def _decoded(raw: bytes, *, is_whole: bool) -> tuple[str, str]:
 
 
 def _columns(lines: list[str], separator: str) -> int:
-    """How many columns the header has by this separator; 0 where the other lines have not."""
+    """The number of columns in the header with this separator; 0 if the other lines differ."""
     try:
         widths = [len(row) for row in csv.reader(lines, delimiter=separator) if row]
     except csv.Error:

@@ -1,4 +1,4 @@
-"""How one node's file is written: what may differ from site to site, in a node's `[data]` or for all in `[task]`."""
+"""The layout of one node's file: settings that may differ from site to site, in a node's `[data]` or in `[task]`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Layout:
     """No larger file is read, in megabytes."""
 
     def codes(self, column: str) -> frozenset[str]:
-        """What else means a missing cell of that column."""
+        """The further codes that mean a missing cell of that column."""
         return self.missing.get(EVERY, frozenset()) | self.missing.get(column, frozenset())
 
     def name_in_file(self, column: str) -> str:
@@ -127,7 +127,7 @@ def _codes(given: Code | Sequence[Code] | Mapping[str, Any]) -> dict[str, frozen
 
 
 def _is_encoding(name: str) -> bool:
-    """Of text: Python knows others, from bytes to bytes."""
+    """True for an encoding of text: Python has others, from bytes to bytes."""
     try:
         return isinstance(b"a".decode(name), str)
     except (LookupError, ValueError):
@@ -141,7 +141,7 @@ FITS: Mapping[str, Callable[[Any], bool]] = {
     "columns": lambda names: len(set(names)) == len(names) and all(names),
     "limit_mb": lambda number: number > 0,
 }
-"""Which values of the right type are allowed."""
+"""The allowed values among those of the right type."""
 
 
 def _check(values: Mapping[str, Any], prefix: str) -> None:

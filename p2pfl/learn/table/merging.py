@@ -27,7 +27,7 @@ NEARLY_EMPTY = 0.9
 """The share of missing cells that is worth a remark."""
 UNUSED = {
     "text": "free text",
-    "date": "dates, which say nothing to a model: write the days since an event, or an age",
+    "date": "dates, which a model cannot use: write the days since an event, or an age",
     "identifier": "names the rows",
     "empty": "empty",
 }
@@ -87,13 +87,13 @@ def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any], *, digits:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What all nodes say of one column, by node."""
+    """The proposals of all nodes for one column, by node."""
 
     told: Mapping[str, ColumnTold]
 
     @property
     def used(self) -> dict[str, ColumnTold]:
-        """Of the nodes that have any of it."""
+        """The proposals of nodes that have any cell of the column."""
         return {node: one for node, one in self.told.items() if one.kind != "empty"}
 
     @property
@@ -117,7 +117,7 @@ class _Column:
 
     @property
     def are_levels(self) -> bool:
-        """Whether every node's cells are told by value."""
+        """True if every node's cells are given by value."""
         return all(one.values or one.rare for one in self.used.values())
 
     @property
@@ -151,7 +151,9 @@ def _add_target(merged: Merged, target: str, column: _Column) -> None:
         else:
             said = ", ".join(levels[:3]) if levels else " and ".join(sorted(column.kinds))
             allowed = "classes with two values or more, or numbers"
-            raise UserError("this column is no target", key="task.target", value=f"{target}: {said}", allowed=allowed)
+            raise UserError(
+                "this column cannot be the target", key="task.target", value=f"{target}: {said}", allowed=allowed
+            )
     keys = ("classes", "positive", "negative", "ignore_case")
     schema = make_schema({"target": target, "numeric": ["a column"]} | {key: contents.get(key) for key in keys})
     counts = dict.fromkeys(schema.classes or (), 0)
@@ -173,14 +175,14 @@ def _add_column(merged: Merged, name: str, column: _Column, nodes: int, declared
     elif unused or not column.used:
         merged.notes[name] = f"left out: {UNUSED[min(unused or {'empty'})]}"
         if len(column.kinds) > 1:
-            merged.warnings.append(f"{name}: left out, for {_who_says(column)}")
+            merged.warnings.append(f"{name}: left out, because {_who_says(column)}")
     elif _is_category(column):
         _add_category(merged, name, column)
     elif column.kinds == {"number"}:
         _add_number(merged, name, column)
     else:
         merged.notes[name] = "left out: not the same on all nodes"
-        merged.warnings.append(f"{name}: left out, for {_who_says(column)}: declare it in [task], or rename it")
+        merged.warnings.append(f"{name}: left out, because {_who_says(column)}: declare it in [task], or rename it")
     _say_what_lacks(merged, name, column, nodes)
 
 
@@ -215,7 +217,7 @@ def _add_number(merged: Merged, name: str, column: _Column) -> None:
     mean, std = merged.scale(*column.mean_and_std)
     if not std:
         merged.notes[name] = f"left out: constant, always {mean:g}"
-        merged.warnings.append(f"{name}: left out, for it is the same in every row")
+        merged.warnings.append(f"{name}: left out: it is the same in every row")
         return
     merged.contents.setdefault("numeric", []).append(name)
     _scale(merged, name, column)
@@ -242,14 +244,14 @@ def _cells(merged: Merged, column: _Column, what: str = "cells") -> str:
 
 
 def _add_codes(merged: Merged, told: Sequence[Proposal]) -> None:
-    """What stands for a missing value at any node, beside what `[task]` says."""
+    """Add the codes for missing values that any node has, besides those in `[task]`."""
     used = (*merged.contents.get("numeric", ()), *merged.contents.get("categories", ()), merged.contents["target"])
     found: dict[str, list[str]] = {}
     for name in used:
         codes = sorted({code for one in told if name in one.columns for code in one.columns[name].codes})
         if codes:
             found[name] = codes
-            merged.notes[name] = f"{merged.notes.get(name, '')}; {', '.join(codes)} taken for missing".lstrip("; ")
+            merged.notes[name] = f"{merged.notes.get(name, '')}; {', '.join(codes)} taken as missing".lstrip("; ")
     if found:
         layout = make_layout({"missing": merged.contents.get("missing", {})}, {})
         given = {column: sorted(codes) for column, codes in layout.missing.items()}

@@ -1,4 +1,4 @@
-"""What is wrong in a table or a schema: one error has all of it. The same mistake on many lines is one."""
+"""Mistakes in a table or schema: one error has them all. The same mistake on many lines is one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_MISTAKES = 100
 LEAST_ODD = 2
 """Cells of a row that are wrong, at least, for the row to be one mistake."""
 LEAVE_OUT = 'on_bad_row = "drop" in [data], to leave such rows out'
-"""What else may be done about a bad row."""
+"""The alternative remedy for a bad row."""
 
 
 class MistakesError(UserError):
@@ -31,7 +31,7 @@ class MistakesError(UserError):
         super().__init__(text, file=first.file, key=first.key, value=first.value, allowed=first.allowed)
         self.all = tuple(mistakes)
         self.more = more
-        """How many further ones were counted and not kept."""
+        """The number of further mistakes that were counted but not kept."""
 
 
 class TableError(MistakesError):
@@ -65,7 +65,7 @@ class Cell:
     value: object
     allowed: str
     is_gap: bool = False
-    """Whether nothing stands where the schema wants something, which makes no bad row."""
+    """True for an empty cell that the schema requires, which does not make a bad row."""
 
     @property
     def text(self) -> str:
@@ -82,12 +82,12 @@ class Dropped:
     lines: tuple[int, ...] = ()
     """The first few of them."""
     first: str = ""
-    """What is wrong with the first one."""
+    """The mistake in the first one."""
 
     def said(self, rows: int) -> str:
         """A sentence about them; `rows` are those that are left."""
         many = f"{self.count} rows of {rows + self.count} are" if self.count > 1 else f"1 row of {rows + 1} is"
-        return f"{many} left out, for on_bad_row is drop: {_lines(self.lines, self.count)}; the first: {self.first}"
+        return f"{many} left out, because on_bad_row is drop: {_lines(self.lines, self.count)}; the first: {self.first}"
 
 
 NONE_DROPPED = Dropped()
@@ -128,13 +128,13 @@ class TableMistakes:
         """A row of which most of `count` cells are wrong: all such rows are one mistake."""
         if self.odd is None or self.drops:
             said = ", ".join(f"column {cell.column!r}: {cell.value!r}" for cell in wrong[:MOST_LINES])
-            text = f"{len(wrong)} of {count} cells are not what their columns hold: {said}"
+            text = f"{len(wrong)} of {count} cells do not fit their columns: {said}"
             text += ", ..." if len(wrong) > MOST_LINES else ""
             self.odd = Cell("", text, None, f"a row like the others; or another separator or decimal; or {LEAVE_OUT}")
         self.add_row(line, self.odd)
 
     def judge(self, line: int, wrong: Sequence[Cell], count: int) -> bool:
-        """Whether a row with these cells wrong, of `count`, is left out; else they are mistakes."""
+        """Judge a row with these wrong cells, of `count`. True: it is left out; else they are mistakes."""
         unreadable = [cell for cell in wrong if not cell.is_gap]
         if self.drops and unreadable:
             self._drop(line, unreadable[0].text)

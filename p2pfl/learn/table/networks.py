@@ -70,6 +70,9 @@ def _by_class(schema: Schema, weights: Mapping[str, float]) -> dict[str, float]:
         known = ", ".join(schema.classes or ())
         if schema.spell(name) not in (schema.classes or ()) or not weight > 0:
             raise UserError(
-                "no weight of a class", key=f"task.class_weights.{name}", value=weight, allowed=f"above 0, for {known}"
+                "not a weight of a class",
+                key=f"task.class_weights.{name}",
+                value=weight,
+                allowed=f"above 0, for {known}",
             )
     return {schema.spell(name): weight for name, weight in weights.items()}

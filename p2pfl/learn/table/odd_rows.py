@@ -29,7 +29,7 @@ Place = tuple[str, str]
 
 @dataclass(slots=True)
 class OddRows:
-    """What a second look at a table finds."""
+    """The results of a second look at a table."""
 
     lines: set[int] = field(default_factory=set)
     lone: list[tuple[int, str, str]] = field(default_factory=list)
@@ -113,7 +113,7 @@ def _is_known(text: str, layout: Layout, column: Column) -> bool:
 def _judge(seen: _Seen, mistakes: TableMistakes) -> OddRows:
     found = OddRows(lines=set(seen.headers))
     for line in seen.headers:
-        mistakes.add_row(line, Cell("", "the header stands here once more", None, f"a row; or {LEAVE_OUT}"))
+        mistakes.add_row(line, Cell("", "the header appears here again", None, f"a row; or {LEAVE_OUT}"))
     for line, places in seen.doubtful.items():
         if line in found.lines or all(_is_code(place, seen) for place in places):
             continue

@@ -57,7 +57,7 @@ def look_at(
         if column.name == target:
             column.distinct = None  # a model predicts no names of rows
     doubts = tuple(
-        f"{path}: line {line}, column {name!r}: {text!r} stands only here, and is taken for missing"
+        f"{path}: line {line}, column {name!r}: {text!r} appears only here, and is taken as missing"
         for line, name, text in sorted(odd.lone)
         if cells.spelled(text, decimal=layout.decimal, ignore_case=fold) in found[name].codes
     )

@@ -1,4 +1,4 @@
-"""What one node tells the others of its table, so that all can agree on a schema: these statistics and nothing else.
+"""The statistics of its table that one node sends to the others, and nothing else, so that all can agree on a schema.
 
 Counts, sums and sums of squares, and the values of categories that enough rows have. Statistics of fewer rows than the
 least count are left out. A proposal is a small JSON file that people can read, shorten and carry.
@@ -42,7 +42,7 @@ class ColumnTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     values: dict[str, int] = {}
     rare: int = 0
     codes: tuple[str, ...] = ()
-    """What stands for a missing value."""
+    """The codes that mean a missing value."""
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ def propose(
     least_count: int = LEAST_COUNT,
     leave_out: Collection[str] = (),
 ) -> Proposal:
-    """What is told of a table. Raises UserError: it would be too much."""
+    """Make the proposal of a table. Raises UserError: it would be too large."""
     columns = {name: _told(column, least_count) for name, column in profile.columns.items() if name not in leave_out}
     if len(columns) > MOST_COLUMNS:
         allowed = f"at most {MOST_COLUMNS}: name the others in leave_out, in [data]"
@@ -72,12 +72,12 @@ def propose(
     made = Proposal(node=node, federation=federation, rows=profile.rows, least_count=least_count, columns=columns)
     if len(pack(made)) > MOST_BYTES:
         allowed = f"at most {MOST_BYTES:,} bytes: name columns in leave_out, in [data]"
-        raise UserError("too much to tell", file=profile.path, value=len(pack(made)), allowed=allowed)
+        raise UserError("the proposal is too large", file=profile.path, value=len(pack(made)), allowed=allowed)
     return made
 
 
 def _told(column: Column, least: int) -> ColumnTold:
-    """Of a column that will not be used only its kind."""
+    """The part of a proposal about one column; for a column that will not be used, its kind alone."""
     known = column.known - sum(column.sentinels.values()) - _coded(column)
     kind = column.kind
     if kind not in ("number", "category") or known < least:
@@ -107,12 +107,12 @@ def _rounded(value: float) -> float:
 
 
 def pack(proposal: Proposal) -> bytes:
-    """As it travels and is signed: the same bytes for the same proposal."""
+    """Encode a proposal as it is sent and signed: the same bytes for the same proposal."""
     return msgspec.json.encode(proposal)
 
 
 def text_of(proposal: Proposal) -> str:
-    """As a file that people read."""
+    """A proposal as a text file for people."""
     return msgspec.json.format(pack(proposal), indent=2).decode() + "\n"
 
 
@@ -153,7 +153,7 @@ def read_proposal(path: Path) -> Proposal:
         raise UserError(f"cannot be read: {error.strerror}", file=path) from None
     except ValueError as error:
         allowed = "a file that `p2pfl schema propose` has written"
-        raise UserError(f"this is no proposal: {error}", file=path, allowed=allowed) from None
+        raise UserError(f"this is not a proposal: {error}", file=path, allowed=allowed) from None
 
 
 def rows_of(proposal: Proposal) -> list[Mapping[str, Any]]:

@@ -31,7 +31,7 @@ def own_proposal(federation: FederationConfig, node: NodeConfig) -> tuple[Propos
 
 
 def proposal_of(federation: FederationConfig, node: NodeConfig, least_count: int = LEAST_COUNT) -> Proposal:
-    """What the node's table would tell. Raises UserError: it cannot be read, or `[task]` is wrong."""
+    """The proposal of a node's table. Raises UserError: it cannot be read, or `[task]` is wrong."""
     options = federation.task.options
     declared = declared_by(federation.task, federation.path.parent)
     target = declared.get("target")

@@ -24,9 +24,9 @@ from p2pfl.learn.table.schema import Schema
 
 NOTHING = float("nan")
 UNSEEN = float("inf")
-"""What stands for a value that is not declared, until they are counted."""
+"""The placeholder for an undeclared value until these are counted."""
 CLOSE = 0.75
-"""How much alike two names are, at least, for one to be a misspelling of the other."""
+"""The least similarity of two names for one to be a misspelling of the other."""
 LEAST_ALIKE = 3
 """Letters of a name that may stand for a longer one."""
 MOST_REMEMBERED = 1024
@@ -46,7 +46,7 @@ class Table:
     path: Path
     columns: dict[str, NDArray[np.float64]]
     ids: tuple[str, ...] | None
-    """What names each row (n,), no two alike, if the layout says which column does."""
+    """The id of each row (n,), no two alike, if the layout names an id column."""
     absent: tuple[str, ...]
     without_target: int
     """Rows that were left out because their target is missing."""
@@ -122,7 +122,7 @@ class _RowNames:
                 "the table has no such column", file=path, key="data.id", value=column, allowed=_listed(header)
             )
         if column in present.values():
-            text = "the column that names rows is an input or the target too, and a model would learn rows by name"
+            text = "the column that names rows is also an input or the target, so a model would learn rows by name"
             raise UserError(text, file=path, key="data.id", value=column, allowed="a column that the schema leaves out")
 
     def parse(self, text: str) -> float | Cell:
@@ -176,7 +176,7 @@ def _look_for_another_name(mistakes: TableMistakes, name: str, header: Sequence[
 
 
 def _begins(one: str, other: str) -> bool:
-    """Whether one is the beginning of the other, as chol is of cholesterol."""
+    """True if one is the beginning of the other, as chol is of cholesterol."""
     short, long = sorted((one, other), key=len)
     return len(short) >= LEAST_ALIKE and long.startswith(short)
 
@@ -219,7 +219,7 @@ def _parsed(texts: Sequence[str], parse: Parse, wrong: dict[int, list[Cell]]) ->
 
 
 def _parser(column: str, name: str, schema: Schema, layout: Layout, *, scoring: bool) -> Parse:
-    """What makes a number of one column's cell, or says what is wrong with it."""
+    """The function that converts a cell of one column to a number, or says what is wrong with it."""
     if column == schema.target:
         return _target_parser(name, schema, layout, optional=scoring or schema.missing_target == "drop")
     codes = layout.codes(column)
@@ -244,7 +244,7 @@ def _number_parser(name: str, codes: frozenset[str], decimal: str) -> Parse:
 
 def _no_number(name: str, text: str) -> Cell:
     if cells.is_date(text):
-        advice = "a number, such as the days since an event, or an age: a date says nothing to a model"
+        advice = "a number, such as the days since an event, or an age: a model cannot use a date"
         return Cell(name, "a date, not a number", text, f"{advice}; or leave the column out of numeric; or {LEAVE_OUT}")
     allowed = f"a finite number, or empty if it is missing; or a code in `missing`; or {LEAVE_OUT}"
     return Cell(name, "not a number", text, allowed)
@@ -296,7 +296,7 @@ def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool)
 
 
 def _fits(value: str, schema: Schema) -> bool:
-    """Where the positive values are numbers, another text is a mistake and not the other class."""
+    """True if a target value is possible: where the positive values are numbers, another text is a mistake."""
     return value in schema.positive or bool(cells.NUMBER.fullmatch(value)) or not cells.all_numbers(schema.positive)
 
 

@@ -16,7 +16,7 @@ from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
 BATCH_ROWS = 8192
 MEGABYTE = 1_000_000
 BEHIND_A_QUOTE = "expected after"
-"""How the csv module says that a cell goes on behind its closing quote."""
+"""The csv module's words for a cell that goes on behind its closing quote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def batches(path: Path, layout: Layout, wanted: Sequence[str], mistakes: TableMi
 
 
 def _records(reader: Any, mistakes: TableMistakes) -> Iterator[list[str]]:
-    """What a csv reader gives; after text behind a closing quote it goes on with the next line.
+    """The records of a csv reader; after text behind a closing quote it continues with the next line.
 
     Raises UserError: a quote is not closed, which would take in the rest of the file.
     """

@@ -1,4 +1,4 @@
-"""What all nodes must agree on about their tables: which columns there are, what they mean, and how they are scaled.
+"""The schema on which all nodes must agree: which columns their tables have, what they mean, and how they are scaled.
 
 It is in `[task]`, or in a file beside it that `[task] schema` names. Values are compared by what they are, not by how
 they are spelled (`cells.spelled`).
@@ -58,7 +58,7 @@ class Schema:
     missing_target: Targetless = "refuse"
     """A row without a target is a mistake ("refuse"), or left out ("drop")."""
     class_counts: Mapping[str, int] = field(default_factory=dict)
-    """How many rows each class has on all nodes together, for balanced weights."""
+    """The number of rows of each class on all nodes together, for balanced weights."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class Schema:
 
     @property
     def width(self) -> int:
-        """How many inputs a row has."""
+        """The number of inputs of a row."""
         per_number = 2 if self.indicators else 1
         return per_number * len(self.numeric) + sum(len(values) for values in self.categories.values())
 
@@ -110,7 +110,7 @@ class Schema:
         return classes.index(value) if value in classes else None
 
     def contents(self) -> dict[str, Any]:
-        """What a file says of it: `make_schema(contents)` is the same schema."""
+        """The schema as the contents of a file: `make_schema(contents)` is the same schema."""
         found = asdict(self)
         if self.positive:
             del found["classes"]
@@ -214,9 +214,9 @@ def _wrong_values(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
 def _wrong_classes(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
     positive, negative = found.get("positive", ()), found.get("negative", ())
     if positive and "classes" in found:
-        yield UserError("stands beside positive", key=f"{prefix}classes", allowed="one of the two")
+        yield UserError("cannot be combined with positive", key=f"{prefix}classes", allowed="one of the two")
     if negative and not positive:
-        yield UserError("is of use beside positive only", key=f"{prefix}negative", allowed="positive = [...]")
+        yield UserError("is used only with positive", key=f"{prefix}negative", allowed="positive = [...]")
     if both := sorted(set(positive) & set(negative)):
         yield UserError("is in positive too", key=f"{prefix}negative", value=both[0])
 
@@ -227,7 +227,7 @@ def _wrong_counts(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
         if name not in known or count < 0:
             allowed = f"a count for each of {', '.join(known)}" if known else "none for a regression"
             allowed += f": delete {_line(prefix, 'class_counts', name, count)}"
-            yield UserError("no count of a class", key=f"{prefix}class_counts", value=name, allowed=allowed)
+            yield UserError("not a count of a class", key=f"{prefix}class_counts", value=name, allowed=allowed)
 
 
 def _wrong_scales(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
@@ -238,12 +238,12 @@ def _wrong_scales(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
         keys = [key for key in tables if column in tables[key]]
         lines = " and ".join(_line(prefix, key, column, tables[key][column]) for key in keys)
         allowed = f"columns of numeric: delete {lines}, or put the column back into numeric"
-        yield UserError("this is no numeric column", key=f"{prefix}{keys[0]}", value=column, allowed=allowed)
+        yield UserError("this is not a numeric column", key=f"{prefix}{keys[0]}", value=column, allowed=allowed)
     for column, std in tables["stds"].items():
         if column in numeric and not std > 0:
-            yield UserError("no standard deviation", key=f"{prefix}stds.{column}", value=std, allowed="above 0")
+            yield UserError("not a standard deviation", key=f"{prefix}stds.{column}", value=std, allowed="above 0")
 
 
 def _line(prefix: str, key: str, name: str, value: object) -> str:
-    """How an error calls a line of a table, as it stands in the file."""
+    """The words of an error for a line of a TOML table."""
     return f"the line {json.dumps(name, ensure_ascii=False)} = {value} in [{prefix}{key}]"

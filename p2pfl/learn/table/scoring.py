@@ -25,7 +25,7 @@ Floats = NDArray[np.float32]
 
 
 def preprocessing_of(schema: Schema, missing: Mapping[str, Iterable[str]], layers: Sequence[str]) -> dict[str, Any]:
-    """What is to be known beside the weights, as JSON has it. `missing` codes are by column."""
+    """The preprocessing stored beside the weights, as JSON values. `missing` codes are by column."""
     return {
         "format": FORMAT,
         "kind": KIND,
@@ -56,7 +56,7 @@ class TableModel:
             )
             missing = {str(column): [str(code) for code in codes] for column, codes in preprocessing["missing"].items()}
         except (KeyError, TypeError, AttributeError) as error:
-            text = f"this model does not say how it reads tables: {error}"
+            text = f"this model does not include how it reads tables: {error}"
             raise UserError(text, allowed="a node whose task is csv, or what `p2pfl export` made of it") from None
         widths = [schema.width, *(len(bias) for _, bias in layers)]
         if (
@@ -66,7 +66,7 @@ class TableModel:
                 weight.shape != (out, into) for (weight, _), into, out in zip(layers, widths, widths[1:], strict=False)
             )
         ):
-            raise UserError("weights and schema do not fit together", value=[w.shape for w, _ in layers])
+            raise UserError("the weights do not fit the schema", value=[w.shape for w, _ in layers])
         return cls(schema=schema, missing=missing, layers=layers)
 
     def outputs(self, inputs: Floats) -> Floats:
@@ -91,7 +91,7 @@ class TableModel:
 
 
 def read_preprocessing(text: str) -> dict[str, Any] | None:
-    """Of a file's metadata; None where it says nothing of tables."""
+    """Read the preprocessing from a file's metadata; None: it is not a model of tables."""
     try:
         found = json.loads(text) if text else None
     except ValueError:

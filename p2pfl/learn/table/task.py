@@ -75,7 +75,7 @@ LOCAL_KEYS = ("path", "test_path", *layout.KEYS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTask:
-    """What `[task]` says, checked: for the task, and for whoever looks at tables without one."""
+    """The checked contents of `[task]`, for the task and for code that reads tables without one."""
 
     schema: Schema
     hidden: tuple[int, ...]
@@ -84,14 +84,14 @@ class TableTask:
     codes: Mapping[str, Any]
     """The missing codes of a schema file."""
     is_shared_file: bool
-    """Whether the schema is in a file of its own, which federation files do not cover."""
+    """True if the schema is in a file of its own, which the federation file does not cover."""
     holdout: float
     weights: networks.Weights | None
     metrics: Mapping[str, Metric]
     metric: str
 
     def layout(self, local: Mapping[str, Any]) -> Layout:
-        """How the file of a node with this `[data]` is written."""
+        """The layout of the file of a node with this `[data]`."""
         return make_layout(self.options, local, self.codes)
 
 
@@ -106,9 +106,11 @@ def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
         parse_partition(own["partition"])
     holdout = own.get("holdout", 0.0)
     if not 0 <= holdout < 1:
-        raise UserError("no share of the rows", key="task.holdout", value=holdout, allowed="from 0 to less than 1")
+        raise UserError("not a share of the rows", key="task.holdout", value=holdout, allowed="from 0 to less than 1")
     if holdout and "test_path" in options:
-        raise UserError("stands beside test_path", key="task.holdout", value=holdout, allowed="one of the two")
+        raise UserError(
+            "cannot be combined with test_path", key="task.holdout", value=holdout, allowed="one of the two"
+        )
     metrics, metric = _metrics(found, own)
     given = TableTask(
         schema=found,
@@ -199,7 +201,7 @@ def _data(given: TableTask, partition: str | None) -> Callable[[NodeContext], tu
             log.warning("%s: node %s: %s", table.path, node.name, text)
         if node.has("test_path"):
             if given.holdout:
-                text = "stands beside data.test_path"
+                text = "cannot be combined with data.test_path"
                 raise UserError(text, key="task.holdout", value=given.holdout, allowed="one of the two")
             return train, _pair(read_own(given, node.path("test_path"), node.local), given.schema)
         return train, test if len(test[1]) else None
@@ -223,7 +225,7 @@ def read_own(given: TableTask, path: Path, local: Mapping[str, Any]) -> Table:
 
 
 def _kept(table: Table, given: TableTask, node: NodeContext) -> NDArray[np.bool_]:
-    """Which rows (n,) the node keeps for its own test."""
+    """The mask (n,) of the rows that the node keeps for its own test."""
     if not given.holdout:
         return np.zeros(len(table), np.bool_)
     return held_out(table.columns, given.holdout, key=node.key_for("holdout"), ids=table.ids)

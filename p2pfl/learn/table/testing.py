@@ -1,4 +1,4 @@
-"""What a model for tables is worth on a table with targets: every metric of its target, with its interval."""
+"""Test a model for tables on a table with targets: every metric of its target, with its interval."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TableOutputs:
         return dict(zip(self.schema.classes, counts.tolist(), strict=True))
 
     def figures(self) -> Iterator[Figure]:
-        """Of every metric of such a target, the usual main one first."""
+        """The figures of every metric of such a target, the usual main one first."""
         for name in dict.fromkeys((*usual_metrics(self.schema), *metrics_of(self.schema))):
             metric = BUILT_IN[name]
             value = metric(self.outputs, self.targets)
@@ -66,7 +66,7 @@ class TableOutputs:
     def why_undefined(self) -> str:
         """Why a metric has no value here."""
         if not np.isfinite(self.outputs).all():
-            return "the model gives numbers that are not finite"
+            return "the model's outputs are not finite"
         counts = self.class_counts
         if counts is None:
             return "every row has the same target"

@@ -1,4 +1,4 @@
-"""By which metrics a table's model is judged unless `[task]` names others."""
+"""The metrics of a table's model unless `[task]` names others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OF_TWO = ("auc", "average_precision", "balanced_accuracy", "f1", "brier")
 OF_SEVERAL = ("balanced_accuracy", "auc", "f1", "log_loss")
 OF_NUMBERS = ("rmse", "mae", "r2")
 ALWAYS = ("accuracy", "loss")
-"""What every task has, where it makes sense."""
+"""The measures that every task has, where they make sense."""
 PAIR = 2
 
 

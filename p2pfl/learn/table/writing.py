@@ -9,8 +9,8 @@ from p2pfl.config.writing import toml_value
 from p2pfl.learn.table.merging import Merged
 
 HEAD = """\
-# How the tables are read: the same file at every node, for each compares its digest with its neighbors'.
-# Every key is in docs/how-to/tables.md. A line that starts with '#' and a key shows something else that may be said.
+# How the tables are read: the same file at every node, because neighbors compare its digest.
+# Every key is in docs/how-to/tables.md. A line that starts with '#' and a key shows another possible setting.
 """
 
 

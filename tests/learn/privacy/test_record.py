@@ -263,7 +263,7 @@ def test_inputs_may_be_bytes(protected):
 
 def test_fine_tuning_is_refused(protected):
     mine = protected(data=(table(), None))
-    with pytest.raises(UserError, match=r"--finetune: would tell of the node's rows"):
+    with pytest.raises(UserError, match=r"--finetune: would reveal the node's rows"):
         mine.finetune(mine.initial(), 1)
 
 

@@ -26,7 +26,7 @@ def test_a_task_without_torch_hides_whole_members(p2pfl, ward):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("epsilon=8,delta=0.1,accountant=rdp", "--privacy delta: is more than one in the"),
+        ("epsilon=8,delta=0.1,accountant=rdp", "--privacy delta: exceeds one in the"),
         ("epsilon=1e-4,delta=1e-5,accountant=rdp", "--privacy epsilon: no noise up to 1000"),
         ("epsilon=8", "--privacy: delta: is missing"),
     ],
@@ -41,4 +41,4 @@ def test_a_promise_that_cannot_be_kept_is_named_by_its_option(p2pfl, spec, said)
 def test_single_rows_of_a_task_without_torch_cannot_be_hidden(p2pfl, ward):
     outcome = p2pfl("sim", "run", ward(), "--privacy", "noise=1,delta=1e-3,accountant=rdp", "--quiet")
     assert outcome.code == 2
-    assert "the task has a learner of its own" in outcome.err
+    assert "the task has its own learner" in outcome.err

@@ -68,7 +68,7 @@ def test_every_key_of_a_file_is_a_keyword():
         ({"crash": [{"at_s": 1.0}]}, r"World: crash\[0\].nodes: says not which nodes"),
         ({"crash": {"at_s": 1.0}}, "World: crash: must be a list of tables"),
         ({"liars": {"count": 1, "attack": "fib"}}, "World: liars.attack: no such attack"),
-        ({"step_s": 0.1, "round_s": 0.1}, "World: round_s: stands beside"),
+        ({"step_s": 0.1, "round_s": 0.1}, "World: round_s: cannot be combined"),
     ],
 )
 def test_a_mistake_is_named_by_its_keyword(conditions, said):

@@ -1,4 +1,4 @@
-// The live page: asks its own node for everything, changes nothing. What others have said is text, never markup.
+// The live page: asks its own node for everything, changes nothing. Text from other nodes is shown as text, never as markup.
 import { Curves, bytes } from "/curves.js";
 import { Graph, OVER, stateOf, wordFor } from "/graph.js";
 
@@ -16,7 +16,7 @@ const COLUMNS = [
 const KEY = [["training", "training"], ["waiting", "waiting or joining"], ["closing", "closing"], ["finished", "finished"], ["lost", "not heard by any neighbor"], ["quiet", "silent for long"]];
 const $ = id => document.getElementById(id);
 
-let said = null;          // the latest whole, with members by index
+let said = null;          // the latest whole view, with members by index
 let receivedAt = 0;       // when, by this page's clock, in seconds
 let chosen = null;
 let sorting = { column: "state", down: true };
@@ -49,16 +49,16 @@ function choose(index) {
   chosen = chosen === index ? null : index;
   draw();
   if (chosen === null || curves.each) return curves.choose(null);
-  const wanted = chosen;
-  fetch(`/history?member=${wanted}`).then(answer => answer.json()).then(history => wanted === chosen && curves.choose(history, nameOf(wanted)));
+  const asked = chosen;
+  fetch(`/history?member=${asked}`).then(answer => answer.json()).then(history => asked === chosen && curves.choose(history, nameOf(asked)));
 }
 
-// What the task is measured by first; of a task that does not say, accuracy if anybody has it.
+// The task's main measure; for a task that names none, accuracy if any member has it, else the loss.
 const main = () => said.measures?.[0] ?? (rows().some(row => row.accuracy !== null && row.accuracy !== undefined) ? { name: "accuracy", label: "accuracy" } : { name: "loss", label: "loss" });
 const titled = text => text.charAt(0).toUpperCase() + text.slice(1);
 const nameOf = index => said.byIndex.get(index)?.name ?? `member ${index}`;
 const rows = () => [...said.byIndex.values()];
-// Where there is a privacy budget, scores may be withheld: then nobody has any.
+// With a privacy budget, scores may be withheld: then no member has any.
 const isWithheld = () => said.privacy && rows().every(row => row.main === null || row.main === undefined);
 const short = value => value === null || value === undefined ? "–" : String(+value.toFixed(2));
 const spentBy = row => row.index === said.own && said.privacy.epsilon === null ? said.privacy.state : `${short(row.epsilon)} of ${short(said.privacy.budget)}`;
@@ -91,7 +91,7 @@ const span = (values, tell = String) => Math.min(...values) === Math.max(...valu
 function roundTile(there) {
   const rounds = spread("rounds", there), goal = said.rounds_to_do, beyond = goal && rounds.length > 0 && Math.min(...rounds) >= goal;
   const big = !rounds.length ? "–" : beyond ? String(goal) : span(rounds);
-  const one = tile("Round", big, goal ? `of ${goal}` : "", beyond && Math.max(...rounds) > goal ? `all done; trained on to ${span(rounds)}` : "");
+  const one = tile("Round", big, goal ? `of ${goal}` : "", beyond && Math.max(...rounds) > goal ? `all done; training continued to ${span(rounds)}` : "");
   if (!goal || beyond) return one;
   const bar = make("div", null, "bar"), part = make("i");
   part.style.width = `${Math.min(100, 100 * (rounds.length ? sum(rounds) / rounds.length : 0) / goal)}%`;
@@ -111,7 +111,7 @@ function tiles() {
   const epsilon = spread("epsilon", known), withheld = isWithheld();
   const unknown = said.privacy && said.privacy.epsilon === null;
   const privacy = !said.privacy ? [] : [tile("Privacy", epsilon.length ? short(Math.max(...epsilon)) : "–", `of ${short(said.privacy.budget)}`,
-    unknown ? `budget of ${said.node}: ${said.privacy.state}` : `epsilon spent of each ${said.privacy.unit}, delta ${said.privacy.delta}${withheld ? "; scores would tell of rows: withheld" : ""}`, unknown)];
+    unknown ? `budget of ${said.node}: ${said.privacy.state}` : `epsilon spent of each ${said.privacy.unit}, delta ${said.privacy.delta}${withheld ? "; scores withheld: they would reveal rows" : ""}`, unknown)];
   $("main").classList.toggle("is-private", Boolean(said.privacy));
   $("main").classList.toggle("is-withheld", Boolean(withheld));
   $("tiles").replaceChildren(
@@ -120,11 +120,11 @@ function tiles() {
     ...withheld ? [] : [tile(titled(main().label), score.length ? figure(sum(score) / score.length) : "–", "mean", score.length ? span(score, figure) : "not tested yet")],
     ...privacy,
     tile("Sent", sent.length ? bytes(sum(sent)) : "–", "by all", rate.length ? `${bytes(sum(rate))} a second` : ""),
-    tile("Alarms", String(count), "", count ? wrongs.slice(0, 4).map(row => row.name).join(", ") + (wrongs.length > 4 ? ` and ${wrongs.length - 4} more` : "") : "none stands", count > 0),
+    tile("Alarms", String(count), "", count ? wrongs.slice(0, 4).map(row => row.name).join(", ") + (wrongs.length > 4 ? ` and ${wrongs.length - 4} more` : "") : "none active", count > 0),
   );
 }
 
-// Whoever has the page in a tab sees there that something is wrong.
+// The tab's title and icon show that something is wrong.
 function tab() {
   const lost = rows().filter(row => row.lost), wrong = lost.length > 0 || said.alarms.length > 0;
   const what = ended ? `${ended.phase} · ` : lost.length ? `${lost.length} not heard · ` : wrong ? "alarm · " : "";
@@ -205,7 +205,7 @@ function ages() {
   }
 }
 
-const others = row => (said.measures ?? []).slice(1).map(one => [one.name === "loss" ? "loss in the test" : one.label, figure(row.scores?.[one.name])]);
+const others = row => (said.measures ?? []).slice(1).map(one => [one.name === "loss" ? "test loss" : one.label, figure(row.scores?.[one.name])]);
 
 const sure = row => Object.entries(row.intervals ?? {}).map(([name, ends]) => [`95% interval, ${(said.measures ?? []).find(one => one.name === name)?.label ?? name}`, `${figure(ends[0], 3)} to ${figure(ends[1], 3)}`]);
 
@@ -215,9 +215,9 @@ function member() {
   if (!row || (chosen === null && said.byIndex.size > 16)) return;
   const list = make("dl"), neighbors = said.edges.filter(edge => edge.includes(row.index)).map(([a, b]) => a === row.index ? b : a);
   const facts = [
-    ["state", wordFor(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none stands` : "none")],
+    ["state", wordFor(row)], ["alarms", row.standing.join(", ") || (row.alarms ? `${row.alarms} so far, none active` : "none")],
     ["neighbors", neighbors.map(index => nameOf(index) + (row.live && !row.live.includes(index) ? " (no session)" : (row.unheard ?? []).includes(index) ? " (not heard)" : "")).join(", ")],
-    ...(isWithheld() ? [] : [...sure(row), ...others(row)]), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["loss in training", figure(row.loss)]]), ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
+    ...(isWithheld() ? [] : [...sure(row), ...others(row)]), ...(said.privacy ? [["privacy", `epsilon ${spentBy(row)}`]] : [["training loss", figure(row.loss)]]), ["exchanges", row.exchanges ?? "–"], ["received", row.bytes_received === null || row.bytes_received === undefined ? "–" : bytes(row.bytes_received)],
     ["software", row.software ? `p2pfl ${row.software}` : "–"], ["charter", row.charter || "none"],
     ["heard", row.at === null || row.at === undefined ? "never" : `${age(nodeNow() - row.at)} ago${row.source ? `, by ${row.source}` : ""}`],
   ];
@@ -236,7 +236,7 @@ function events() {
     return one;
   });
   $("events").replaceChildren(...lines);
-  $("seen-by").textContent = `as ${said.node} saw them`;
+  $("seen-by").textContent = `as seen by ${said.node}`;
 }
 
 // -- what comes ------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ function listen() {
   });
 }
 
-// The node has ended: what it has said stays, and the page asks now and then whether it has been started again.
+// The node has ended: its last data stay on the page, which asks now and then whether it has been started again.
 function finish(phase) {
   const at = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false }).format(new Date());
   const score = said.byIndex.get(said.own)?.main, open = rows().filter(row => !OVER.includes(row.phase)).map(row => row.name);
@@ -329,7 +329,7 @@ async function begin() {
   const answer = await fetch("/federation").catch(() => null);
   if (answer?.status === 401) {
     connection("lost", "not shown");
-    explain(make("p", "This page is shown to whoever has its link, which the node's log has:"), make("code", "page for others: http://…/#…"));
+    explain(make("p", "To see this page, open its link. You find it in the node's log:"), make("code", "page for others: http://…/#…"));
     return;
   }
   if (!answer?.ok) {

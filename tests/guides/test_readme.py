@@ -64,6 +64,7 @@ def test_its_model_is_ten_lines_and_learns(capsys):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_its_model_as_it_stands_ends_above_nine_tenths(capsys):
     exec(compile(block_with("import torch"), "README.md", "exec"), {})
     assert float(capsys.readouterr().out) > 0.9

@@ -169,9 +169,15 @@ def keys(kinds: Mapping[str, Any], owner: type, defaults: Mapping[str, str], nee
     rows = []
     for key, kind in kinds.items():
         default = "must be given" if key in needed else defaults.get(key, "not set")
-        told = OF_EDGE.get(key) if owner is dict else type_of(hints, key)
-        rows.append((code(key), told or "text", default, prose(kind.allowed), sentence(kind.means)))
-    return list(table(("key", "type", "default", "allowed", "meaning"), rows))
+        kind_of = OF_EDGE[key] if owner is dict else type_of(hints, key)
+        rows.append((code(key), sentence(kind.means), default, prose(with_type(kind_of, kind.allowed))))
+    return list(table(("key", "meaning", "default", "allowed"), rows))
+
+
+def with_type(kind: str, allowed: str) -> str:
+    """What is allowed, behind its type where the words do not begin with that."""
+    named = allowed.removeprefix("a ").startswith((kind, "list of", "text, or a list"))
+    return allowed if named else f"{kind}: {allowed}"
 
 
 def defaults_of(owner: type, more: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -286,45 +292,58 @@ def specs() -> Iterator[str]:
         "Values of `rule` in `[gossip]`: `p2pfl rules`. n counts a node's m neighbors and itself.",
     )
     yield from entries((*rules.RULES.values(), *rules.BEFORE.values()), cost="cost", bound="bound")
-    yield from ("## Compressors", "", "Values of `compressor` in `[gossip]`, joined by `+`: `p2pfl compressors`.")
-    rows = (
-        (code(one.shown), code(one.written or one.name), sentence(one.means), prose(source)) for one, source in listed()
-    )
-    yield from table(("example", "written", "meaning", "source"), rows)
-    yield from ("## Methods", "", "Values of `method` in `[training]`: `p2pfl methods`.")
+    yield from ("", "## Compressors", "", "Values of `compressor` in `[gossip]`, joined by `+`: `p2pfl compressors`.")
+    yield ""
+    for stage, source in listed():
+        yield from item(
+            stage.written or stage.name, stage.means, {"example": code(stage.shown), "source": prose(source)}
+        )
+    yield from ("", "## Methods", "", "Values of `method` in `[training]`: `p2pfl methods`.")
     yield from entries(p2pfl.methods.METHODS.values())
     yield from (
+        "",
         "## Staleness",
         "",
         "Values of `staleness` in `[gossip]`: `p2pfl staleness`. Parameters go by their place.",
     )
     yield from entries(STALENESS.values(), by_place=True)
-    yield from ("## Schedules", "", "Values of `schedule` in `[training]`: how the learning rate changes.")
+    yield from ("", "## Schedules", "", "Values of `schedule` in `[training]`: how the learning rate changes.")
     yield from entries(SCHEDULES.values())
-    yield from ("## Attacks", "", "For `--attack` of `p2pfl demo` and `p2pfl sim run`, and for world files.")
+    yield from ("", "## Attacks", "", "For `--attack` of `p2pfl demo` and `p2pfl sim run`, and for world files.")
     yield from entries(ATTACKS.values(), by_place=True, knows="a liar knows")
     yield from topologies()
 
 
 def entries(found: Iterable[Any], *, by_place: bool = False, **more: str) -> Iterator[str]:
-    """The entries of catalogs, with further fields of theirs under these heads."""
-    rows = [
-        (
-            code(one.usage if by_place else one.shown),
-            sentence(getattr(one, "shows", one.means)),
-            prose(one.in_words) or "none",
-            *(prose(str(getattr(one, key))) for key in more),
-            prose(one.source),
-        )
-        for one in found
-    ]
-    return table(("spec", "meaning", "parameters", *more.values(), "source"), rows)
+    """The entries of catalogs, with further fields of theirs under these words."""
+    yield ""
+    for one in found:
+        facts = {parameter_name(each.name, each.default): parameter_text(each) for each in one.parameters}
+        facts |= {words: prose(str(getattr(one, key))) for key, words in more.items()}
+        name = one.usage if by_place else one.shown
+        yield from item(name, getattr(one, "shows", one.means), facts | {"source": prose(one.source)})
+
+
+def item(name: str, means: str, facts: Mapping[str, str]) -> Iterator[str]:
+    """A name with its meaning, and below it each fact that is not empty."""
+    yield f"- {code(name)}: {sentence(means)}"
+    yield from (f"    - {key}: {text}" for key, text in facts.items() if text)
+
+
+def parameter_name(name: str, default: Any) -> str:
+    known = default is not None and default is not inspect.Parameter.empty
+    return code(f"{name}={shown(default)}" if known else name)
+
+
+def parameter_text(one: Any) -> str:
+    return f"{sentence(one.means)} Allowed: {prose(one.kind.allowed)}."
 
 
 def topologies() -> Iterator[str]:
     from topologies.families import FAMILIES, GraphKind
 
     yield from (
+        "",
         "## Topologies",
         "",
         "Values of `topology` in `[federation]`: `p2pfl topology list`. n counts the nodes.",
@@ -332,29 +351,21 @@ def topologies() -> Iterator[str]:
     )
     for kind in GraphKind:
         chosen = {name: one for name, one in FAMILIES.items() if one.kind is kind}
-        rows = [
-            (
-                code(name),
-                sentence(one.rule),
-                prose(one.degree),
-                prose(one.connectivity),
-                prose("; ".join(in_words(key, parameter) for key, parameter in one.parameters.items())) or "none",
-                prose(one.source),
-            )
-            for name, one in chosen.items()
-        ]
-        if rows:
+        if chosen:
             yield from (f"### Topologies: {kind.name.lower().replace('_', ' ')}", "")
-            yield from table(("family", "meaning", "degree", "lambda_2", "parameters", "source"), rows)
-
-
-def in_words(key: str, parameter: Any) -> str:
-    default = "" if parameter.default is None else f"={shown(parameter.default)}"
-    return f"{key}{default} ({parameter.allowed}): {parameter.meaning}"
+        for name, one in chosen.items():
+            facts = {
+                parameter_name(key, each.default): f"{sentence(each.meaning)} Allowed: {prose(each.allowed)}."
+                for key, each in one.parameters.items()
+            }
+            words = {"degree": one.degree, "lambda_2": one.connectivity, "source": one.source}
+            yield from item(name, one.rule, facts | {key: prose(text) for key, text in words.items()})
+        yield ""
 
 
 def shown(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    """A default as a spec has it."""
+    return "-".join(map(str, value)) if isinstance(value, tuple) else value if isinstance(value, str) else f"{value:g}"
 
 
 # -- Python ------------------------------------------------------------------------------------------------------------
@@ -412,10 +423,10 @@ def described(name: str, home: str, how: str) -> Iterator[str]:
 def fields_of(module: str, name: str) -> Iterator[str]:
     """The table of a struct whose fields are keys of a file."""
     rows = (
-        (code(key), type_in_words(kind), toml_default(module, default), sentence(text))
+        (code(key), sentence(text), toml_default(module, default), type_in_words(kind))
         for key, kind, default, text in fields_in(definition(module, name))
     )
-    return table(("key", "type", "default", "meaning"), rows)
+    return table(("key", "meaning", "default", "type"), rows)
 
 
 def type_in_words(kind: str) -> str:

@@ -183,7 +183,7 @@ def _warn(federation: FederationConfig, found: Inspected) -> None:
 
 
 def _warn_of_data(federation: FederationConfig, found: Inspected) -> None:
-    """Of the nodes whose folders are here; what concerns all of them, only if all are."""
+    """Warn of the data of the nodes whose folders are here; of classes only if all are here."""
     from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - as above
 
     names = {member.index: member.name for member in federation.present}
@@ -259,7 +259,7 @@ def _member_row(federation: FederationConfig, member: Member, found: Inspected) 
 
 
 def _targets(federation: FederationConfig, found: Inspected) -> dict[str, Any] | None:
-    """How far the targets of the nodes that are here are apart; None where they cannot, or must not, be compared."""
+    """Return how unequal the targets of the nodes here are; None where they cannot, or must not, be compared."""
     from dataclasses import asdict  # noqa: PLC0415 - `--help` stays instant
 
     from p2pfl.learn.shift import label_shift, targets_of  # noqa: PLC0415 - as above
@@ -272,7 +272,7 @@ def _targets(federation: FederationConfig, found: Inspected) -> dict[str, Any] |
 
 
 def _graph(federation: FederationConfig, found: Inspected, liars: int | None, size: int | None) -> dict[str, Any]:
-    """`size` is that of the model, if the compressors fit it."""
+    """Describe the graph for a model of `size` values, if that is known and the compressors fit it."""
     nodes = len(federation.members)
     known = len(found.here) == nodes == len(found.learners)
     samples = [found.learners[index].samples for index in range(nodes)] if known else None
@@ -355,10 +355,10 @@ KEYS = (
 def graph_facts(
     federation: FederationConfig, samples: Sequence[float] | None, liars: int | None, size: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Figures and warnings.
+    """Return figures and warnings.
 
     `contraction` is that of one exchange on every edge; with `samples` where they are known, else as if all nodes had
-    equally many; with the model's `size` where it is known, for the steps that compressors allow. Of a schedule it is
+    equally many; with the model's `size` where it is known, for the steps that compressors allow. For a schedule it is
     that of one round, on average over a period, and the exchanges to consensus are those of whole periods; the other
     figures are those of the union of all rounds. Under a robust rule mixing is no Laplacian step, and no such figure
     holds: None. The graph is warned of for so many `liars`, or those of the rule.
@@ -393,7 +393,7 @@ def graph_facts(
 
 
 def liars_at_most(federation: FederationConfig) -> list[int]:
-    """For each member, the most malicious neighbors with which it could still mix, whatever the rule's b."""
+    """Return for each member the most malicious neighbors with which it could still mix, with any rule."""
     from topologies import Topology  # noqa: PLC0415 - `--help` stays instant
     from topologies.metrics.byzantine import local_tolerance  # noqa: PLC0415 - as above
 

@@ -24,7 +24,7 @@ class FoldersFound:
 
 
 def findings_of(found: Inspected) -> list[Findings]:
-    """Of all features; a mistake in those of the file is added to what was found."""
+    """Return the findings of all features. A mistake in the file's own features is added to `found`."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features import brought  # noqa: PLC0415 - as above
 
@@ -73,7 +73,7 @@ def _look_at_address(federation: FederationConfig, member: Member, node: NodeCon
 
 
 def wrong_port(federation: FederationConfig, member: Member, node: NodeConfig) -> UserError | None:
-    """None where a node takes connections at the port that others dial, or a router passes that one on to it."""
+    """Return the mistake if others dial a port at which the node does not listen, and no router forwards it."""
     from p2pfl.config.members_file import members_file  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.net.address import misses, parse_address  # noqa: PLC0415 - as above

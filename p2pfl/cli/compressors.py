@@ -55,7 +55,7 @@ def compressors(*, specs: tuple[str, ...], parameters: int, form: Form) -> None:
 def traffic_facts(
     federation: FederationConfig, learners: Collection[Learner]
 ) -> tuple[dict[str, Any] | None, list[UserError]]:
-    """Figures and mistakes; no figures if there is a mistake or the model's size is unknown.
+    """Return figures and mistakes; no figures if there is a mistake or the model's size is unknown.
 
     `personal_parameters` are the fewest and the most of these learners.
     """
@@ -80,7 +80,7 @@ def traffic_facts(
 
 
 def print_traffic(facts: dict[str, Any]) -> None:
-    """For people."""
+    """Print the traffic as a table."""
     few, most = facts["personal_parameters"]
     bound, least = ("", "") if facts["exact"] else ("at most ", "at least ")
     write_facts(

@@ -203,7 +203,7 @@ def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int,
 
 
 def _check_options(partition: str, compressor: str, rule: str) -> None:
-    """Every mistake in these at once, each by the name of its option."""
+    """Collect every mistake in these options, each under its option's name."""
     from p2pfl.compress.catalog import make_compressor, require_fit  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.model import GOSSIP  # noqa: PLC0415 - as above
     from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
@@ -230,7 +230,7 @@ def _check_options(partition: str, compressor: str, rule: str) -> None:
 
 
 def _own_rule(rule: str) -> str:
-    """Rule files are looked up from the current folder, because the demo's own folder is made anew.
+    """Return the rule. Rule files are looked up from the current folder, because the demo's own folder is made anew.
 
     Raises UserError: the rule is the user's own and cannot be imported.
     """
@@ -249,7 +249,7 @@ def _own_rule(rule: str) -> str:
 
 
 def _own_method(method: str | None, rule: str) -> str:
-    """The same for a method; without one, the usual method of that rule.
+    """Return the method; by default the usual one for that rule.
 
     Raises UserError: there is no such method, it cannot be imported, or does not go with the rule.
     """

@@ -177,7 +177,7 @@ def run_fleet(
 
 
 def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:
-    """Where others have them, one node after the other would start in vain. Raises ExceptionGroup of UserErrors."""
+    """Refuse ports that other processes use: nodes would start in vain. Raises ExceptionGroup of UserErrors."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.net.address import require_free  # noqa: PLC0415 - as above
 
@@ -206,7 +206,7 @@ def _compare(written: Report, fleet: Fleet) -> None:
 
 
 def _judge(fleet: Fleet, written: Report) -> int:
-    """The exit code, and on stderr what speaks against 0."""
+    """Return the exit code; print on stderr why it is not 0."""
     _say_who_died(fleet)
     honest = [node for node in written.nodes if not node.byzantine]
     failed = [node.name for node in honest if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
@@ -218,7 +218,7 @@ def _judge(fleet: Fleet, written: Report) -> int:
 
 
 def _left_alone(nodes: list[NodeReport]) -> int:
-    """The exit code of a run in which every node ended, which depends on whether each had neighbors."""
+    """Return the exit code of a run in which every node ended, by whether each had neighbors."""
     code = 0
     for node in nodes:
         alone, rounds = node.rounds_without_neighbor, node.rounds or 0

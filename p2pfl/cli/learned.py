@@ -148,7 +148,7 @@ def _facts(learned: Learned) -> dict[str, Any]:
 
 
 def _one_by_one(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """With a line for each metric."""
+    """Put each metric on a line of its own."""
     shown: dict[str, Any] = {}
     for key, value in facts.items():
         part = key.removesuffix("_metrics")

@@ -39,9 +39,9 @@ class LiveView:
         self.fleet = fleet
         self.logs = logs or Logs()
         self.logged: Counter[str] = Counter()
-        """How many lines of each node were looked at."""
+        """Number of lines read from each node."""
         self.classes: dict[str, list[int]] = {}
-        """The classes in the data of each node that has told of them."""
+        """The classes in the data of each node that has reported them."""
         self.quiet = quiet
         self.history = History()
         self.printed_at = time.monotonic()
@@ -75,7 +75,7 @@ class LiveView:
             click.echo(_in_words(point, self._measures()), err=True)
 
     def _compare(self, line: NodeLine) -> None:
-        """Once all have told which classes they have."""
+        """Warn of lone classes, once all nodes have reported theirs."""
         if line.classes is not None:
             self.classes[line.node] = line.classes
             text = about_lone_classes(self.fleet.federation.gossip.rule, self.classes)
@@ -110,7 +110,7 @@ class LiveView:
         return table
 
     def _told(self, measures: Sequence[Measure]) -> tuple[Measure, ...]:
-        """Those that have a column: in a private run, whatever any node tells."""
+        """The measures that have a column; in a private run all that any node reports."""
         lines = [child.last for child in self.fleet.children if child.last is not None]
         if self.fleet.federation.privacy is None:
             return shown(measures)
@@ -157,7 +157,7 @@ def _rounds(done: int, of: int | None) -> str:
 
 
 def _form(measure: Measure) -> str:
-    """What is better lower has any size."""
+    """Return the number format: what is better lower may have any size."""
     return ".3f" if measure.higher_is_better or measure.name == LOSS.name else ".4g"
 
 

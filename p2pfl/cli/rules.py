@@ -67,7 +67,9 @@ def rules(*, specs: tuple[str, ...], form: Form) -> None:
 def rule_facts(
     federation: FederationConfig, all_of_them: list[Bearing], graph: Mapping[str, Any], expected: int | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Figures and warnings. `graph` comes from `graph_facts`; the user expects `expected` malicious neighbors."""
+    """Return figures and warnings. `graph` comes from `graph_facts`; the user expects `expected` malicious
+    neighbors.
+    """
     b, rule = all_of_them[0].liars, federation.gossip.rule
     borne = [one.borne for one in all_of_them]
     facts: dict[str, Any] = {
@@ -96,7 +98,7 @@ def rule_facts(
 
 
 def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size: int) -> None:
-    """A rule of the user's own with made-up models of this size, unless they would be many numbers.
+    """Try a rule of the user's own on made-up models of this size, unless they would be many numbers.
 
     Raises UserError: it fails, or gives no model.
     """
@@ -282,7 +284,7 @@ def _about_keys(federation: FederationConfig) -> Iterator[str]:
 
 
 def _told(federation: FederationConfig) -> dict[str, dict[str, Any]]:
-    """What the file says itself: a default and the same value written down are one to a Federation."""
+    """Read the file itself: a Federation does not tell a default from the same value written down."""
     from p2pfl.config.tables import read_document  # noqa: PLC0415 - `--help` stays instant
 
     found = read_document(federation.path)

@@ -125,7 +125,7 @@ def be_node(
 
 
 def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
-    """What `p2pfl new` writes is for a trial on one machine: forgotten, it looks as if the network were at fault."""
+    """Warn of an address for one machine only, which `p2pfl new` writes: it looks like a fault of the network."""
     from p2pfl.net.address import is_hidden, misses  # noqa: PLC0415 - `--help` stays instant
 
     if is_hidden(member.address, node.listen):
@@ -137,14 +137,16 @@ def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """At once: everything is on disk and said, and taking torch apart module by module would cost half a second."""
+    """Leave at once: everything is on disk and said, and taking torch apart module by module would cost half a
+    second.
+    """
     PRINTER.finish()
     logging.shutdown()
     os._exit(code)
 
 
 def _be_modest(node: NodeConfig) -> None:
-    """Threads and priority, before anything numeric is imported."""
+    """Set threads and priority, before anything numeric is imported."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = str(node.threads)
     if node.nice:

@@ -1,4 +1,4 @@
-"""What a feature brings to `p2pfl new`: options, and what follows of them."""
+"""Options that a feature adds to `p2pfl new`, and their effect on the new federation."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class FoundingPlan:
     """The public half of a key."""
     task_keys: str = ""
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What stands in `[data]`, by node."""
+    """The table `[data]` of each node."""
     files: dict[str, str] = field(default_factory=dict)
-    """What else stands beside the federation file, by name."""
+    """Other files beside the federation file, by name."""
 
 
 class Founding:
-    """Of one feature, for one federation."""
+    """A feature's part in one `p2pfl new`."""
 
     parameters: Sequence[click.Parameter] = ()
     after = ""
     """The option behind which they are listed."""
 
     def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
-        """Change it by what was said. Raises UserError, ExceptionGroup of such: that cannot be."""
+        """Change the plan by the options `said`. Raises UserError, or an ExceptionGroup of them: they are wrong."""
 
     def write(self, folder: Path) -> None:
-        """All files are there, in a folder that appears when all is well."""
+        """Write more, once all files are there, in a folder that appears when all is well."""
 
     def tell(self, directory: Path) -> None:
-        """That folder has appeared as `directory`."""
+        """Tell the user more, once the folder has appeared as `directory`."""

@@ -1,4 +1,4 @@
-"""What subcommands print, and where: data to stdout, as a table, JSON or CSV; the file of a report.
+"""The output of subcommands: data to stdout, as a table, JSON or CSV; the file of a report.
 
 Colors only where a terminal reads, and never with NO_COLOR.
 """
@@ -104,7 +104,7 @@ def figure(value: object, *, stale: bool | None, form: str = ".4g") -> str | Non
 
 
 def footnote(name: str, *, value: float | None, stale: bool | None, after: int | None, of: int | None) -> str | None:
-    """What the star beside a `value` means at this node, None without one: tested `after` a round `of` so many."""
+    """Explain the star beside a `value` of this node, None without one: tested `after` a round `of` so many."""
     return f"{STALE} {name}: tested after round {after} of {of}, not since" if stale and value is not None else None
 
 
@@ -158,7 +158,9 @@ def write_report(report: Report, path: Path) -> None:
 
 
 def node_rows(nodes: Iterable[NodeReport], measures: Sequence[Measure]) -> list[dict[str, Any]]:
-    """What a table shows of these `nodes` of a report, whose task is measured by `measures`, the main one first."""
+    """Return the table's rows for these `nodes` of a report, whose task is measured by `measures`, the main one
+    first.
+    """
     known = list(nodes)
     private = any(node.privacy is not None for node in known)
     compared = any(node.alone is not None for node in known)
@@ -181,7 +183,7 @@ def node_rows(nodes: Iterable[NodeReport], measures: Sequence[Measure]) -> list[
 
 
 def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") -> dict[str, Any]:
-    """Of the main measure the worst node and the mean, of the others the mean."""
+    """Return the worst node and the mean of the main measure, and the means of the others."""
     from p2pfl.reporting.measures import measures_of, value_of, worst  # noqa: PLC0415 - as above
 
     main, *others = measures_of([report, *report.nodes])
@@ -196,7 +198,7 @@ def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") 
 
 
 def privacy_facts(report: Report) -> dict[str, Any]:
-    """What is promised by a private run, what of it is spent, and what the tables lack for that."""
+    """Return a private run's promise, what is spent of it, and the figures that the tables lack for it."""
     found = report.privacy
     if found is None:
         return {}
@@ -209,7 +211,7 @@ def privacy_facts(report: Report) -> dict[str, Any]:
 
 
 def spent_of(privacy: PrivacyStatus | None) -> str | None:
-    """What a node has spent of its budget, in one cell."""
+    """Format what a node has spent of its budget as one cell."""
     return None if privacy is None else spent_text(privacy.epsilon, privacy.budget, privacy.state)
 
 
@@ -221,7 +223,9 @@ def spent_text(epsilon: float | None, budget: float | None = None, state: str = 
 
 
 def reference_facts(report: Report) -> dict[str, Any]:
-    """What the same learning gives without a network of peers: alone, all data in one place, and with a server."""
+    """Return the results of the same learning without a network of peers: alone, all data in one place, and with a
+    server.
+    """
     from p2pfl.reporting.measures import value_of, worst  # noqa: PLC0415 - as above
 
     main, found, facts = report.main_measure, report.reference, dict[str, Any]()
@@ -258,7 +262,7 @@ def score_words(score: ModelScore, main: Measure) -> str:
 
 
 def _compared(other: str, found: Comparison | None, main: Measure) -> dict[str, str]:
-    """Which is better, or that the test rows do not tell; empty where nothing was compared."""
+    """Say which is better, or that the test rows do not decide; empty where nothing was compared."""
     if found is None:
         return {}
     ends = f", {between(found.interval)}" if found.interval else ""

@@ -6,5 +6,5 @@ import time
 
 
 def seconds_now() -> float:
-    """What this machine's clock says, in seconds since 1970; on a board without a battery it may be anything."""
+    """Read this machine's clock, in seconds since 1970; on a board without a battery it may be anything."""
     return time.time()

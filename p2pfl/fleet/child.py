@@ -29,11 +29,11 @@ class Child:
     process: Process | ForkedProcess | None = None
     exit_code: int | None = None
     stranded: bool = False
-    """Whether it was let go because it waited for neighbors that were not there any more."""
+    """True if it was let go because it waited for neighbors that had gone."""
     ended_lives: list[NodeLine | None] = field(default_factory=list)
     """The last line of each process of it that has died and was followed by another."""
     between_lives: str = ""
-    """What is to be said of it from its death to the first line of its next process."""
+    """Its state in words, from its death to the first line of its next process."""
 
     @property
     def starts(self) -> int:
@@ -67,7 +67,7 @@ class Child:
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether it has said so, and has not ended since. A liar's state is worth nothing."""
+        """True if it has said so and has not ended since. A liar's state is worth nothing."""
         return self.exit_code is None and not self.byzantine and self.phase == WAITING_FOR_DISK
 
     @property
@@ -81,7 +81,7 @@ class Child:
 
     @property
     def waits_alone(self) -> bool:
-        """Whether it runs, has still to train and finds no neighbor."""
+        """True if it runs, has still to train and finds no neighbor."""
         line = self.last
         return self.exit_code is None and line is not None and line.phase == "waiting" and not line.peers
 
@@ -91,7 +91,9 @@ class Child:
             self.process.stdin.close()
 
     def result(self) -> NodeResult | None:
-        """What the node left at its end, if this run of it came that far (or a later start of the same node)."""
+        """The result that the node left at its end, if this run of it came that far (or a later start of the same
+        node).
+        """
         path = self.node.state_dir / "result.json"
         try:
             return msgspec.json.decode(path.read_bytes(), type=NodeResult)
@@ -100,7 +102,7 @@ class Child:
 
 
 def ending(exit_code: int) -> str:
-    """In words; a negative exit code is a signal."""
+    """Put an exit code into words; a negative one is a signal."""
     if exit_code < 0:
         return f"died ({signal.Signals(-exit_code).name})"
     return {0: "finished", STOPPED: "stopped"}.get(exit_code, f"failed (exit {exit_code})")

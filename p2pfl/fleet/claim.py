@@ -21,7 +21,9 @@ TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 
 @contextmanager
 def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterator[None]:
-    """For as long as the block lasts. Raises UserError: it is launched already, or one of the nodes runs."""
+    """Hold the claim for as long as the block lasts. Raises UserError: it is launched already, or one of the nodes
+    runs.
+    """
     running = [node.name for node in nodes if is_locked(node.state_dir / "lock")]
     with _locked(federation.path) as alone:
         if running or not alone:
@@ -35,7 +37,7 @@ def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterat
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a running process holds it; the lock of a state folder is held by its node.
+    """Return True if a running process holds it; the lock of a state folder is held by its node.
 
     It takes the lock for a moment, which a node that starts just then would take for another one: for a launcher, which
     is about to start it. Who only looks, again and again, asks `whereabouts.find`, which may err and disturbs nobody.
@@ -49,7 +51,7 @@ def is_locked(file: Path) -> bool:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[bool]:
-    """Whether we have the lock. Where the file system knows no locks, nobody has it, and so we do."""
+    """Return True if we have the lock. Where the file system knows no locks, nobody has it, and so we do."""
     held = os.open(file, os.O_RDONLY)
     try:
         try:

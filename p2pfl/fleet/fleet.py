@@ -24,9 +24,9 @@ from p2pfl.reporting.status import NodeLine
 log = logging.getLogger("p2pfl")
 
 PATIENCE_S = 15.0
-"""How long a stopped node may take to end; one that waits for a full disk is left alone."""
+"""Time for a stopped node to end; one that waits for a full disk is left alone."""
 STRANDED_S = 5.0
-"""How long nodes must have waited alone before they are told to stop."""
+"""Time for which nodes must have waited alone before they are stopped."""
 
 
 class Fleet:
@@ -171,7 +171,7 @@ class Fleet:
                     asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
 
     def _end_stranded(self) -> None:
-        """Where every node has ended or waits for neighbors that are not there, nobody will come: here all are known.
+        """End the nodes that wait for neighbors once no other runs: here all are known, and nobody will come.
 
         A node of `p2pfl run` waits for ever: to it, gone and not yet there look alike.
         """

@@ -43,15 +43,15 @@ PR_SET_CHILD_SUBREAPER = 36
 MOST_BYTES = 1 << 16
 """The longest request that a server reads."""
 READY_S = 300.0
-"""How long a server may import."""
+"""Time for a server's imports."""
 ANSWER_S = 60.0
-"""How long a fork may take, on a machine that swaps."""
+"""Time for a fork, on a machine that swaps."""
 ACCELERATORS = {
     "cuda": ("/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg"),
     "hip": ("/dev/kfd", "/dev/dxg"),
     "xpu": ("/dev/dri", "/dev/dxg"),
 }
-"""What `torch.version` calls a kind of accelerator, and the files by which the system shows that it has one."""
+"""The name in `torch.version` of a kind of accelerator, and the files by which the system shows that it has one."""
 
 
 class NotForked(Exception):  # noqa: N818 - no error: it is started in another way
@@ -59,7 +59,7 @@ class NotForked(Exception):  # noqa: N818 - no error: it is started in another w
 
 
 class ForkServerError(P2PFLError):
-    """It may have forked, or not: nobody knows what runs."""
+    """A fork failed or not: it is unknown what runs."""
 
 
 def why_not() -> str | None:
@@ -83,7 +83,7 @@ def why_not() -> str | None:
 
 
 class ForkedProcess:
-    """What `asyncio.subprocess.Process` is to a plain one: as much of it as a launcher needs."""
+    """A forked process with as much of `asyncio.subprocess.Process` as a launcher needs."""
 
     def __init__(self, pid: int, stdin: FileIO, stdout: asyncio.StreamReader, handed_over: asyncio.Event) -> None:
         self.pid, self.stdin, self.stdout = pid, stdin, stdout
@@ -91,7 +91,7 @@ class ForkedProcess:
         self._handed_over = handed_over
 
     def send_signal(self, number: int) -> None:
-        """Nobody but `wait` collects the process, so until then its number is nobody else's."""
+        """Send a signal. Only `wait` collects the process, so until then no other process has its number."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
@@ -195,7 +195,7 @@ class ForkServer:
         return answer
 
     async def _end(self) -> Exception:
-        """What to tell of a server that has closed its end."""
+        """Return the error for a server that has closed its end."""
         _, errors = await self._process.communicate()
         code = self._process.returncode or 0
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
@@ -263,7 +263,7 @@ def _become(
     environment: dict[str, str | None],
     generators: list[random.Random],
 ) -> str:
-    """In the new process: leave behind what is the server's. Returns the module to run, with `sys.argv` set for it."""
+    """Leave behind what is the server's, in the new process. Returns the module to run, with `sys.argv` set for it."""
     os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)

@@ -17,7 +17,7 @@ GROUP = "p2pfl.attackers"
 
 
 class Attackers(Protocol):
-    """What the object behind the entry point offers. `spec` is the text that names an attack."""
+    """The object behind the entry point. `spec` is the text that names an attack."""
 
     def check(self, spec: str) -> None:
         """Raises UserError: there is no such attack."""
@@ -34,7 +34,9 @@ class Attackers(Protocol):
     def success(
         self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
     ) -> dict[str, float]:
-        """By node, the attack's success on a model (d,), from 0 to 1; empty if accuracy shows it. `node` has data."""
+        """Return, by node, the attack's success on a model (d,), from 0 to 1; empty if accuracy shows it. `node` has
+        data.
+        """
         ...
 
 

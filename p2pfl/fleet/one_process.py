@@ -83,15 +83,15 @@ TRANSPORTS: Mapping[str, Callable[[], MakeTransport]] = {
     "sockets": lambda: WebSocketTransport,
     "memory": lambda: MemoryNetwork().transport,
 }
-"""What carries the sessions between the nodes of one process, by name."""
+"""Transports for the sessions between the nodes of one process, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a program wants of each node beside what its federation says."""
+    """A program's wishes for each node beside the federation's settings."""
 
     compute: Mapping[str, Compute] = field(default_factory=dict)
-    """Where it trains, by node, where its node file does not say it."""
+    """The device of each node whose node file names none."""
     on_round: OnRound | None = None
     checkpoints: Path | None = None
     """The folder in which each node has one for files with its model, every `checkpoint_every` rounds."""
@@ -102,7 +102,7 @@ class Wishes:
     """One of TRANSPORTS."""
 
     def of(self, node: NodeConfig) -> dict[str, Any]:
-        """What follows for one node's configuration."""
+        """Return the configuration of one node."""
         compute = self.compute.get(node.name, node.compute)
         found: dict[str, Any] = {"device": compute.device, "precision": compute.precision}
         if self.checkpoints is None:
@@ -113,7 +113,7 @@ class Wishes:
 
 
 class _Outcome:
-    """What comes of the nodes, on its way from their thread to the caller's."""
+    """The nodes' outcome, on its way from their thread to the caller's."""
 
     def __init__(self) -> None:
         self.is_there = threading.Event()
@@ -218,7 +218,7 @@ class InProcessFleet:
         return report
 
     def _node(self, name: str) -> NodeConfig:
-        """As a node file says it, where the federation is a file; but its state and address are of this run."""
+        """Return the node's settings from its file, if there is one, with state and address of this run."""
         is_file = self.federation.path.is_file()
         place = node_file(self.federation, name) if is_file else self.folder / name
         node = load_node(place, self.federation, name)

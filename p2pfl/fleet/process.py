@@ -16,14 +16,16 @@ from p2pfl.reporting.status import NodeLine, NodeResult
 
 
 def arrived(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
-    """By what that node starts: features may know a newer one, or wait for it. Raises UserError: a file is wrong."""
+    """Return the federation by which the node starts: features may know a newer one, or wait for it. Raises
+    UserError: a file is wrong.
+    """
     for arrive in brought("ARRIVE"):
         federation = arrive(federation, name, config)
     return federation
 
 
 def prepared(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> bool:
-    """What features need before the node has a model is there: they may wait for it. False: it was stopped.
+    """Let features wait for what they need before there is a model. False: the node was stopped.
 
     Raises UserError: it cannot come to be.
     """

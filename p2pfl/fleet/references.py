@@ -1,4 +1,4 @@
-"""What the nodes of a federation on this machine would have learned without each other, beside what they have.
+"""The results that the nodes of a launched federation would have had without each other, beside theirs.
 
 It is computed after the run, in the launcher's process, from the nodes' own data: so only where all of them are here.
 """

@@ -115,14 +115,14 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
 
 
 def _warnings(fleet: Nodes) -> list[str]:
-    """What follows from the data of all honest nodes, of which only who launched them knows."""
+    """Return warnings that need the data of all honest nodes, which only their launcher knows."""
     told = {child.name: line.classes for child in fleet.honest for line in child.lines if line.classes is not None}
     text = about_lone_classes(fleet.federation.gossip.rule, told) if len(told) == len(fleet.honest) else None
     return [] if text is None else [text]
 
 
 def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> Withheld | None:
-    """What is promised, as far as the nodes have told, and what the report lacks for that."""
+    """Return the privacy promise as reported by the nodes, and the figures that the report lacks for it."""
     told = [node.privacy for node in nodes if node.privacy is not None]
     if federation.privacy is None or not told:
         return None
@@ -163,7 +163,7 @@ def _model(child: Child) -> Vector:
 
 
 def _point(fleet: Nodes) -> Point | None:
-    """From the latest line of every honest node; None before the first."""
+    """Return a point from the latest line of every honest node; None before the first."""
     lines = [child.last for child in fleet.honest if child.last is not None and not child.died]
     if not lines:
         return None
@@ -210,7 +210,7 @@ def _node(child: Child) -> NodeReport:
 
 
 def _honest_ends(fleet: Nodes) -> float:
-    """How many ends of edges one round uses at honest nodes."""
+    """Count the ends of edges that one round uses at honest nodes."""
     federation = fleet.federation
     honest = sum(len(federation.neighbors(federation.member(child.name).index)) for child in fleet.honest)
     return federation.edges_at_once * honest / max(1, len(federation.edges))

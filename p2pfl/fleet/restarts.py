@@ -13,7 +13,7 @@ IN_VAIN = (0, 2, 130)
 
 @dataclass(slots=True)
 class Restarts:
-    """Of one node. One that has lived for `SETTLED_S` begins to count anew."""
+    """The restarts of one node. After a life of `SETTLED_S` it begins to count anew."""
 
     left: int = MOST
     pause_s: float = FIRST_PAUSE_S

@@ -1,4 +1,4 @@
-"""How a node of a federation becomes a process.
+"""Start a node of a federation as a process.
 
 Each is an ordinary `p2pfl run`, in a session of its own, so that Ctrl-C reaches it only through its launcher; its stdin
 is a leash: if the launcher dies, the node stops too. Where it is safe nodes are forked from one process, so that torch
@@ -24,7 +24,7 @@ log = logging.getLogger("p2pfl")
 
 LINE_LIMIT = 1 << 20
 SHARED = ("click", "numpy.random", "p2pfl.config.load", "p2pfl.fleet.process")
-"""What every node imports."""
+"""The modules that every node imports."""
 SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
 WITHOUT_TORCH = ("quadratic",)
 """Tasks for whose sake torch need not be imported."""

@@ -13,7 +13,7 @@ from p2pfl.net.address import parse_address
 from p2pfl.node.assembly import Setup, settings_for
 
 FREE = ("path", "members", "edges", "schedule", "topology", "notices", "edge_compressors", "signed")
-"""What may differ of a federation; of `training` its rounds may, too."""
+"""Fields in which an amended federation may differ; in `training`, its rounds may, too."""
 
 
 def check_amended(before: FederationConfig, after: FederationConfig) -> None:
@@ -52,13 +52,13 @@ def _refusal(federation: FederationConfig, section: str, text: str, allowed: str
 
 
 def amended(setup: Setup) -> Amended:
-    """What the node's core is to go by from now on."""
+    """Return the settings for the node's core from now on."""
     federation, index = setup.federation, setup.member.index
     return Amended(neighbors=setup.peers, turns=turns_of(index, federation.schedule), settings=settings_for(setup))
 
 
 def listed(federation: FederationConfig) -> dict[bytes, int]:
-    """Who may have a session: the keys of those who were not removed, with their indices."""
+    """Return the keys that may have a session, those of members not removed, with their indices."""
     return {member.key: member.index for member in federation.members if not member.retired}
 
 
@@ -80,7 +80,7 @@ def without(federation: FederationConfig, keys: Collection[bytes]) -> Federation
 
 
 def in_words(before: FederationConfig, after: FederationConfig, index: int) -> str:
-    """What has changed, as that member sees it: for its log, and for those who look at its page."""
+    """Describe what has changed, as that member sees it: for its log, and for those who look at its page."""
     here, there = ({member.index: member for member in one.present} for one in (before, after))
     was, now = set(before.neighbors(index)), set(after.neighbors(index))
     lists = (

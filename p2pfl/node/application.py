@@ -58,7 +58,7 @@ OWN_ADDRESSES = ("listen", "status_listen")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneProcess:
-    """What the nodes of one process share. A task that fails ends all of them.
+    """The parts that the nodes of one process share. A task that fails ends all of them.
 
     `compute` is the thread in which they learn in turn; `all_ready` is awaited by each before it opens its doors.
     """
@@ -70,7 +70,7 @@ class OneProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audience:
-    """What is told while a node runs: a line of progress at most ten times a second, and each local round.
+    """The receivers of news while a node runs: a line of progress at most ten times a second, and each local round.
 
     `sketched` lines have a sketch of the model, and each closing round adds one.
     """
@@ -114,11 +114,11 @@ class Application:
 
     @property
     def setup(self) -> Setup:
-        """With the federation that was heard of last."""
+        """The node's setup, with the latest federation."""
         return self.in_force.setup
 
     def amend(self, federation: FederationConfig) -> None:
-        """As `FederationInForce.amend`."""
+        """Amend the federation: see `FederationInForce.amend`."""
         self.in_force.amend(federation)
 
     async def run(self) -> NodeResult | None:
@@ -170,7 +170,7 @@ class Application:
                 feature.check(self.setup)
 
     def stop(self) -> None:
-        """As `Stopping.stop`."""
+        """Stop the node: see `Stopping.stop`."""
         self.stopping.stop()
 
     async def _is_written(self, write: Callable[[], None]) -> bool:
@@ -229,8 +229,8 @@ class Application:
     async def _serve(
         self, core: Course, engine: Engine, driver: Driver, kept: Mapping[Feature, Recovered]
     ) -> NodeResult | None:
-        """Once there is a snapshot doors open, then the core starts; on the way out neighbors hear goodbye before the
-        threads end. The status page is there for longer: the disk may have to be waited for.
+        """Open the doors once there is a snapshot; then the core starts; on the way out neighbors hear goodbye before
+        the threads end. The status page is there for longer: the disk may have to be waited for.
         """
         links = self.links = self._links(driver)
         self.status = self._status(core, driver, links)
@@ -310,7 +310,7 @@ class Application:
         )
 
     def _begin(self, driver: Driver, links: Links) -> None:
-        """From here on the node has a state, and keeps it when it ends."""
+        """Note that the node has a state now, which it keeps when it ends."""
         self.thread.start()
         self.begun = True
         self.stopping.begin(driver)
@@ -360,7 +360,7 @@ class Application:
             self.driver.fail(error)
 
     async def _upkeep(self) -> None:
-        """What is due by the clock: snapshots, the distance to the neighbors for whoever asks, who is missing."""
+        """Do what is due by the clock: snapshots, the distance to the neighbors for whoever asks, who is missing."""
         driver, course = self.driver, self.status.core
         assert driver is not None  # noqa: S101 - it has begun
         began = saved_at = time.monotonic()

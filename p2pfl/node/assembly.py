@@ -59,7 +59,7 @@ same tensors."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What the files say about one node, checked."""
+    """The checked contents of one node's files."""
 
     federation: FederationConfig
     member: Member
@@ -69,15 +69,15 @@ class Setup:
     method: Method
     durability: Durability
     unscaled: str | None = None
-    """Which of its inputs spread much more than others; None: none does, or nothing can be said."""
+    """A sentence on inputs that spread much more than others; None: none does, or it is not known."""
     gauge: Gauge | None = None
     """Reads what must improve for training to go on; None: nothing must."""
     passing: bool = False
-    """Whether key and folder were made for this run alone."""
+    """True if key and folder were made for this run alone."""
 
     @property
     def exchanged_size(self) -> int:
-        """How many values neighbors exchange: those of the model, times the channels of the method."""
+        """The number of values that neighbors exchange: those of the model, times the method's channels."""
         return self.learner.size * len(self.method.channels)
 
     @property
@@ -140,7 +140,7 @@ def _gauge(federation: FederationConfig, learner: Learner) -> Gauge | None:
 
 
 def durability_of(node: NodeConfig, learner: Learner, *, private: bool = False) -> Durability:
-    """What "auto" means depends on the model; a `private` node pays for each round in its log.
+    """Return the durability, which for "auto" depends on the model; a `private` node pays for each round in its log.
 
     Raises UserError: it is to have none.
     """
@@ -196,7 +196,7 @@ def load_learner(
 
 
 def binding(setup: Setup) -> FederationBinding:
-    """What both ends of a session must have in common; what the learner adds are two more sections."""
+    """Return the sections that both ends of a session must have in common; the learner adds two more."""
     return FederationBinding(
         federation_id=federation_id(setup.federation),
         sections=(*keys(setup.federation), *learned_sections(setup.learner.shape_digest, digest_of(setup.learner))),
@@ -204,7 +204,7 @@ def binding(setup: Setup) -> FederationBinding:
 
 
 def digest_of(learner: Learner) -> bytes:
-    """What a learner must have in common with others beside its model's shape; empty: nothing."""
+    """Digest what a learner must share with others beside its model's shape; empty: nothing."""
     digest: bytes = getattr(learner, "digest", b"")
     return digest
 
@@ -216,7 +216,7 @@ def learned_sections(shape: bytes, schema: bytes) -> tuple[tuple[str, bytes], ..
 
 
 def snapshot_header(setup: Setup) -> dict[str, Any]:
-    """What a snapshot says of where it belongs and how its log is to be read, beside the state itself."""
+    """Return the head of a snapshot: where it belongs and how to read its log."""
     digest = digest_of(setup.learner)
     return ({"schema": digest.hex()} if digest else {}) | {
         "federation": setup.federation.name,
@@ -335,7 +335,7 @@ def method_then(header: Mapping[str, Any]) -> str:
 
 
 def _keep_nothing(setup: Setup, state: NodeState) -> None:
-    """Of what another learning method has left, the model alone is of use."""
+    """Keep only the model of what another learning method has left."""
     peers = tuple(state.edges)
     fresh = NodeState.new(state.model, state.samples, peers, method=setup.method)
     state.channels, state.size, state.terms, state.kept = fresh.channels, fresh.size, fresh.terms, {}
@@ -345,12 +345,12 @@ def _keep_nothing(setup: Setup, state: NodeState) -> None:
 
 
 def is_whole(header: Mapping[str, Any]) -> bool:
-    """Whether a snapshot has the replicas and flows of all edges."""
+    """Return True if a snapshot has the replicas and flows of all edges."""
     return bool(header["whole"])
 
 
 def random_name() -> int:
-    """For a life or a process: 53 bits, for no two shall ever be equal by chance."""
+    """Draw a name for a life or a process: 53 bits, so that no two are ever equal by chance."""
     return int.from_bytes(os.urandom(7), "little") >> 3
 
 
@@ -372,13 +372,13 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
 
 
 def bound_of(training: TrainingConfig | Settings) -> str:
-    """What bounds training: rounds, or seconds, and what may end it before."""
+    """Return the bound of training: rounds or seconds, and the rule that may end it before."""
     bound = f"{training.time_s} s" if training.rounds is None else f"{training.rounds} rounds"
     return bound if training.stop is None else f"{bound}; {training.stop}"
 
 
 def settings_for(setup: Setup) -> Settings:
-    """What the node's core goes by."""
+    """Return the settings of the node's core."""
     rule, index = rule_of(setup.federation), setup.member.index
     return settings_of(
         setup.federation,

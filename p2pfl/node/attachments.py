@@ -44,7 +44,7 @@ def starting(feature: Feature, hook: str) -> Iterator[None]:
 
 
 def recover(features: Iterable[Feature], found: FoundAtStart) -> dict[Feature, Recovered]:
-    """What each has to keep. Raises UserError, as its `recover` does or because that failed."""
+    """Let each recover what it has to keep. Raises UserError, as its `recover` does or because that failed."""
     kept = {}
     for feature in features:
         with starting(feature, "recover"):
@@ -64,7 +64,7 @@ def withheld(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
 
 
 def course(features: Iterable[Feature], setup: Setup, state: NodeState) -> Course | None:
-    """How the node learns, where that is not gossip. Raises UserError: two features bring a way."""
+    """Return the course that replaces gossip, if a feature brings one. Raises UserError: two features bring a way."""
     found = {}
     for feature in features:
         with starting(feature, "course"):
@@ -106,16 +106,16 @@ class Attachments:
                 links.receive(found.door)
 
     def named(self, name: str) -> Attached | None:
-        """What the feature of that name has attached."""
+        """Return what the feature of that name has attached."""
         return next((one for feature, one in self._attached.items() if feature.name == name), None)
 
     @property
     def is_kept(self) -> bool:
-        """Whether one wants to be asked before each round."""
+        """True if a feature wants to be asked before each round."""
         return any(type(one).before_round is not Attached.before_round for one in list(self._attached.values()))
 
     def before_round(self, plan: RoundPlan) -> Answer:
-        """What speaks against a round, or what it costs. In the thread that trains.
+        """Ask for objections to a round, or its cost. In the thread that trains.
 
         Raises what a guard has raised, and ValueError: two want to be paid.
         """
@@ -177,7 +177,7 @@ class Attachments:
         self._each(lambda _, one: one.look())
 
     def works(self) -> list[asyncio.Task[None]]:
-        """What they do in the background, begun."""
+        """Start the features' work in the background."""
         return [asyncio.create_task(self._carry(feature, one.run)) for feature, one in self._attached.items()]
 
     async def farewell(self, *, hasty: bool) -> None:

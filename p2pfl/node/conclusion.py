@@ -74,7 +74,7 @@ def say_how_it_went(status: Status, *, never_exchanged: bool) -> None:
 
 
 def has_finished(core: Course) -> bool:
-    """Whether it has done its rounds, for one that nobody has asked to stop."""
+    """Return True if the node has done its rounds and nobody has asked it to stop."""
     return core.phase is Phase.FINISHED and not (core.resigned or core.retired)
 
 

@@ -52,11 +52,13 @@ NOTICES = frozenset(
 """Kinds of what has become right, or was meant to be: told, and no alarm."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
-"""Of one kind from one neighbor the first FIRST_ALARMS are logged, then the 100th, the 200th, the 400th and so on."""
+"""Alarms of one kind from one neighbor: the first FIRST_ALARMS are logged, then the 100th, the 200th, the 400th and
+so on.
+"""
 
 
 class NetworkEdge(Protocol):
-    """What the driver needs of the network edge."""
+    """The part of the network edge that the driver needs."""
 
     def send(self, peer: int, session: int, message: Message) -> None: ...
     def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None: ...
@@ -127,7 +129,9 @@ class Driver:
         self.loop.call_soon_threadsafe(self._take_all, events)
 
     def fail(self, error: BaseException) -> None:
-        """From any thread: our own bug, or a learner that calls exit, ends the node. Neither may look like a finish."""
+        """End the node, from any thread, for our own bug or a learner that calls exit. Neither may look like a
+        finish.
+        """
         if isinstance(error, SystemExit | asyncio.CancelledError):
             error = LearningError(f"the task would have ended the process: {describe_failure(error)}")
         self.loop.call_soon_threadsafe(self._fail, error)
@@ -151,7 +155,7 @@ class Driver:
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """What the course has decided. On the event loop."""
+        """Carry out what the course has decided. On the event loop."""
         for effect in effects:
             self._carry_out(effect)
         self._schedule()

@@ -38,7 +38,7 @@ log = logging.getLogger("p2pfl")
 
 RETRY_S = 5.0
 LOOK_S = 1.0
-"""How often the limit of a growing log is adapted to the free space."""
+"""Time between two adaptations of a growing log's limit to the free space."""
 
 USUAL_LOG_BYTES = 4 << 20
 LOG_MULTIPLE = 4
@@ -94,7 +94,7 @@ Job = Operate | Look | Pay | Correct | Checkpoint | Quit
 
 
 class Listener(Protocol):
-    """Who hears from the thread; both are called in it."""
+    """The receiver of the thread's news; both methods are called in the thread."""
 
     def deliver(self, events: list[Event]) -> None:
         """The events of one batch, in order."""
@@ -164,7 +164,7 @@ class EngineThread(threading.Thread):
 
     @property
     def unkept(self) -> str:
-        """What the disk does not have, in words."""
+        """Describe in words what the disk does not have."""
         return "in this run" if self.kept_rounds is None else f"after round {self.kept_rounds}"
 
     def _flush(self) -> None:
@@ -291,7 +291,7 @@ class EngineThread(threading.Thread):
             self._guard(events, lambda: self.checkpoint(self.engine.state))
 
     def log_limit(self) -> int:
-        """How long the log may become, as much as the disk has room for."""
+        """Return the log's largest size, by the room on the disk."""
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
             needs = needs_of(self.engine.state, self.durability, self.engine.codecs, self.engine.method)
@@ -309,12 +309,12 @@ class Needs:
 
     @property
     def least_bytes(self) -> int:
-        """With less there is no second snapshot."""
+        """The least room: with less there is no second snapshot."""
         return disk.least_bytes(self.snapshot_bytes, logging=self.logging)
 
     @property
     def usual_bytes(self) -> int:
-        """Where nothing is in short supply."""
+        """The room that is used where there is plenty."""
         return 3 * self.snapshot_bytes + 2 * self.logging * self._usual_log_bytes + disk.SLACK_BYTES
 
     @property
@@ -322,7 +322,7 @@ class Needs:
         return max(USUAL_LOG_BYTES, LOG_MULTIPLE * self.snapshot_bytes)
 
     def log_limit(self, room_bytes: float) -> int:
-        """Where state and free space are `room_bytes` together."""
+        """Return the log's largest size where state and free space are `room_bytes` together."""
         return disk.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, wanted=self._usual_log_bytes)
 
     def shortage(self, node: NodeConfig) -> str | None:

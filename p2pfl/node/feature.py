@@ -39,7 +39,7 @@ class Say(Protocol):
 
 
 class NetworkView(Protocol):
-    """What a feature may know of the network edge."""
+    """A feature's view of the network edge."""
 
     @property
     def port(self) -> int: ...
@@ -52,7 +52,9 @@ class NetworkView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundAtStart:
-    """What a start has found on disk, before there is a core. `until_over` is closed when the node's folder is."""
+    """The state that a start has found on disk, before there is a core. `until_over` is closed when the node's folder
+    is.
+    """
 
     setup: Setup
     state: NodeState
@@ -70,7 +72,7 @@ class NodeView:
     """All that a feature gets of its node. `core`, `status`, `thread` and `workshop` are there to look at."""
 
     setup: Callable[[], Setup]
-    """What the files say, with the federation of now."""
+    """The contents of the files, with the present federation."""
     core: Course
     status: Status
     presence: Presence
@@ -85,27 +87,27 @@ class NodeView:
     """Monotonic seconds: those of the event loop."""
     alarm: Callable[[str, int | None, str], None]
     carry_out: Callable[[Iterable[Effect]], None]
-    """What this feature's course has decided beside its answers to events."""
+    """Carries out what this feature's course has decided beside its answers to events."""
     amend: Callable[[FederationConfig], None]
     """Go by a changed federation from the end of the round on. Raises UserError: not while the node runs."""
     trust_anew: Callable[[], None]
-    """Whom `Attached.trusts` lets in may have changed."""
+    """Tells the node that `Attached.trusts` may let in others now."""
     options: Any = None
-    """What the file says in this feature's table, as its `section`."""
+    """This feature's table in the file, as its `section`."""
     recovered: Any = None
-    """What this feature's `recover` has returned."""
+    """The return value of this feature's `recover`."""
     other: Callable[[str], Attached | None] = lambda _: None
-    """What another feature, which is called earlier, has attached."""
+    """Returns what another feature, which is called earlier, has attached."""
 
 
 class Attached:
     """One node's share of a feature, from before its doors open until it is over. Hooks in the order of a life."""
 
     door: Charters | None = None
-    """What visitors may hand over, or ask for."""
+    """The charters that visitors may hand over or ask for."""
 
     def feedings(self) -> tuple[Feeding, ...]:
-        """Its side channels."""
+        """Return its side channels."""
         return ()
 
     def trusts(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
@@ -113,7 +115,7 @@ class Attached:
         return members
 
     def status(self) -> Mapping[str, Any]:
-        """What `GET /status` says of it: fields of `NodeStatus` that it knows, and rows of its own (`features`)."""
+        """Return its part of `GET /status`: fields of `NodeStatus` that it knows, and rows of its own (`features`)."""
         return {}
 
     async def opening(self, until_over: AsyncExitStack) -> None:
@@ -126,7 +128,7 @@ class Attached:
         """The core starts now."""
 
     def before_round(self, plan: RoundPlan) -> Answer:  # noqa: ARG002 - most do not care
-        """What speaks against a local round, or what it costs. Called in the thread that trains; only one feature may
+        """Return objections to a local round, or its cost. Called in the thread that trains; only one feature may
         want to be paid.
         """
         return None
@@ -151,19 +153,19 @@ class Feature:
     needs: tuple[str, ...] = ()
     """The features without which it cannot work, by name. Those that come earlier are attached already."""
     section: type[Struct] | None = None
-    """What its table may say: keys, bounds, defaults. None: nothing."""
+    """The type of its table: keys, bounds, defaults. None: it has no table."""
     alarms: Mapping[str, AlarmText] = MappingProxyType({})
     """The kinds of alarm that it raises."""
 
     def guards(self, setup: Setup) -> bool:  # noqa: ARG002 - some guard whatever the files say
-        """Whether a failure stops the node. Else it ends the feature alone, with an alarm."""
+        """True if a failure stops the node. Else it ends the feature alone, with an alarm."""
         return False
 
     def check(self, setup: Setup) -> None:
         """Before anything is written. Raises UserError: the files ask for what cannot be."""
 
     def findings(self) -> Findings | None:
-        """What is said before there are nodes, where the feature is one of the file; rooms declare theirs."""
+        """Return its findings before there are nodes, for a plug-in of the file; rooms declare theirs."""
         return None
 
     def withheld(self, setup: Setup) -> frozenset[str]:  # noqa: ARG002 - most withhold nothing
@@ -175,9 +177,9 @@ class Feature:
         return None
 
     def course(self, setup: Setup, state: NodeState) -> Course | None:  # noqa: ARG002 - most leave gossip as it is
-        """How this node learns, from the state that it has; None: by gossip. At most one feature has one."""
+        """Return the course by which this node learns, from its state; None: gossip. At most one feature has one."""
         return None
 
     def attach(self, node: NodeView) -> Attached | None:
-        """At a node's start; nothing global. None: this node has no use for it."""
+        """Attach to a node that starts, without global state. None: this node has no use for it."""
         raise NotImplementedError

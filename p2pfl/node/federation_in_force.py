@@ -23,14 +23,14 @@ notice = logging.getLogger("p2pfl.notice")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What goes by the federation, once it runs."""
+    """The running parts that follow the federation."""
 
     driver: Driver
     thread: EngineThread
     links: Links
     status: Status
     trusted: Callable[[Mapping[bytes, int]], Mapping[bytes, int]]
-    """Of the listed members, by key, those with whom there may be sessions."""
+    """Selects the listed members, by key, with whom there may be sessions."""
 
 
 class FederationInForce:
@@ -39,7 +39,7 @@ class FederationInForce:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.told = setup.federation
-        """What the core goes by, or was told last."""
+        """The federation that the core follows, or was given last."""
         self.live: Live | None = None
 
     def built(self) -> None:
@@ -68,13 +68,13 @@ class FederationInForce:
             self._hand_over()
 
     def trust_anew(self) -> None:
-        """Whom features let in may have changed."""
+        """Ask features anew whom they let in."""
         live = self.live
         if live is not None and not live.driver.finished.is_set():
             self._amend_links(live)
 
     def _hand_over(self) -> None:
-        """To core and network, once they run; they end with the federation that they have."""
+        """Hand the federation to core and network, once they run; they end with the federation that they have."""
         live, federation = self.live, self.setup.federation
         if live is None or live.driver.finished.is_set() or federation is self.told:
             return

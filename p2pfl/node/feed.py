@@ -1,4 +1,4 @@
-"""What is worth telling about a node, in one place: the notable events, which the log has too, and standing alarms.
+"""The news of a node, in one place: the notable events, which the log has too, and standing alarms.
 
 The ring of events is bounded, and so are the alarms: one of a kind about one member.
 """
@@ -37,11 +37,11 @@ class Feed:
     name_of: Callable[[int], str]
     events: deque[NotableEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
     told: int = 0
-    """How many events there were."""
+    """Number of events so far."""
     changes: int = 0
     """Grows whenever the standing alarms change."""
     texts: Mapping[str, AlarmText] = field(default_factory=lambda: ALARMS)
-    """What is said of each kind of alarm: those of every node, and of its features."""
+    """The texts of each kind of alarm: those of every node, and of its features."""
     _standing: dict[tuple[str, int | None], RaisedAlarm] = field(default_factory=dict)
 
     def tell(self, kind: str, peer: int | None, text: str, *, wrong: bool = False, times: int = 1) -> None:
@@ -52,7 +52,7 @@ class Feed:
         self.keep(kind, peer, text + more, wrong=wrong)
 
     def keep(self, kind: str, peer: int | None, text: str, *, wrong: bool = False) -> None:
-        """For the page alone: the log has it in other words."""
+        """Keep an event for the page alone: the log has it in other words."""
         self.told += 1
         about = None if peer is None else self.name_of(peer)
         self.events.append(
@@ -72,7 +72,7 @@ class Feed:
         self.changes += 1
 
     def reword(self, kind: str, peer: int | None, text: str) -> bool:
-        """What a standing alarm says is out of date; False: it does not stand."""
+        """Replace the text of a standing alarm; False: it does not stand."""
         one = self._standing.get((kind, peer))
         if one is not None and one.text != text:
             one.text = text
@@ -100,7 +100,7 @@ class Feed:
             self.changes += 1
 
     def forget(self, peer: int) -> None:
-        """Nobody waits for that member any more."""
+        """Forget the alarms about a member for which nobody waits any more."""
         self._drop([key for key in self._standing if key[1] == peer])
 
     def stands(self, kind: str, peer: int | None) -> bool:
@@ -108,7 +108,7 @@ class Feed:
 
     @property
     def kinds(self) -> list[str]:
-        """Of the standing alarms, each once."""
+        """Return the kinds of the standing alarms, each once."""
         return list(dict.fromkeys(kind for kind, _ in self._standing))
 
     def standing(self) -> list[StandingAlarm]:

@@ -1,4 +1,4 @@
-"""What `p2pfl check` or `launch` has read of a federation, and what a feature says of that."""
+"""The files that `p2pfl check` or `launch` has read, and a feature's findings in them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ class Inspected:
     here: dict[int, NodeConfig] = field(default_factory=dict)
     unusable: set[int] = field(default_factory=set)
     has_model: bool = True
-    """Whether it is known which model the nodes will have."""
+    """True if it is known which model the nodes will have."""
 
 
 class Findings:
-    """Of one feature; mistakes and warnings are added to what was inspected. `part` names its part of the report."""
+    """The findings of one feature. It adds mistakes and warnings to what was inspected. `part` names its part of the
+    report.
+    """
 
     part = ""
 
     def of_files(self, found: Inspected) -> None:
-        """The files of the nodes that are here; their learners are loaded next."""
+        """Inspect the files of the nodes that are here; their learners are loaded next."""
 
     def before_launch(self, found: Inspected) -> None:
-        """All nodes are here, and start next: what each of them would find, or wait for in vain. Imports no torch."""
+        """Inspect what each node would find, or wait for in vain: all are here and start next. Imports no torch."""
 
     def of_learners(self, found: Inspected) -> None:
-        """With the learners that could be loaded."""
+        """Inspect the learners that could be loaded."""
 
     def told(self) -> Any:
-        """Its part of the report, as JSON has it; None: nothing."""
+        """Return its part of the report, as JSON has it; None: nothing."""
         return None
 
     def show(self, told: Any) -> None:

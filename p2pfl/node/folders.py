@@ -64,7 +64,7 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
 
 
 def _said(config: TrainingConfig | GossipConfig, usual: TrainingConfig | GossipConfig) -> dict[str, Any]:
-    """What is not the default. None cannot be written, and need not be: it is said by another key."""
+    """Return what is not the default. None cannot be written, and need not be: it is said by another key."""
     found = {field.name: getattr(config, field.name) for field in fields(config)}
     return {key: value for key, value in found.items() if value is not None and value != getattr(usual, key)}
 

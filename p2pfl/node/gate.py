@@ -46,10 +46,10 @@ asks again half a second later.
 
 
 class Gate(Protocol):
-    """Both are called in the thread that trains, or on the event loop."""
+    """Asked before each round, in the thread that trains or on the event loop."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether anybody wants to be asked."""
+        """True if anybody wants to be asked."""
 
     def before_round(self, plan: RoundPlan) -> Answer: ...

@@ -1,4 +1,4 @@
-"""How a node's process is told to stop: by a signal and, if it was launched, by the end of its stdin, which comes when
+"""Stop a node's process: by a signal and, if it was launched, by the end of its stdin, which comes when
 the launcher lets go or dies.
 """
 

@@ -32,7 +32,7 @@ log = logging.getLogger("p2pfl")
 WAITING_BYTES = 64 << 20
 """The memory for models that wait for their test: a large one may take longer than until the next is due."""
 TRAINING_NICE = 10
-"""How much lower the priority of training is: it takes all time that nothing else wants, and no more."""
+"""The lower priority of training: it takes all time that nothing else wants, and no more."""
 
 
 def _yield_to_gossip() -> None:
@@ -53,7 +53,7 @@ def compute_thread() -> ThreadPoolExecutor:
 
 
 class Reports(Protocol):
-    """Whom a round is reported to. `fail` may be called from any thread, the others on the event loop."""
+    """The receiver of reports on rounds. `fail` may be called from any thread, the others on the event loop."""
 
     finished: asyncio.Event
 
@@ -81,10 +81,10 @@ class LocalRounds:
         self.on_measure = on_measure
         self.on_closed = on_closed
         self.gate: Gate | None = None
-        """Who is asked before each round; None: nobody."""
+        """Asked before each round; None: there is none."""
         self.loop = asyncio.get_running_loop()
         self.under_way = ""
-        """What the learner is doing: a "round", a "test", or nothing."""
+        """The learner's work now: a "round", a "test", or nothing."""
         self.closed = False
         self._node: Reports
         self._shares_compute = compute is not None
@@ -108,7 +108,7 @@ class LocalRounds:
             self._submit(self._ask, self.gate, effect.index, begin)
 
     def _ask(self, gate: Gate, index: int, begin: Callable[[Engine], None]) -> None:
-        """What speaks against a round may depend on the rows that there are then: they are read before."""
+        """Ask the gate. Objections may depend on the rows that there are then: they are read before."""
         try:
             self._renew_data()
             ledger = self.engine_thread.engine.state.ledger
@@ -204,13 +204,15 @@ class LocalRounds:
         self.loop.call_soon_threadsafe(self.on_measure)
 
     def look_between_rounds(self, tick: int, closing_rounds: int) -> None:
-        """In closing rounds nothing trains, and the model goes on getting better."""
+        """Test the model between closing rounds, in which nothing trains and the model gets better."""
         self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
         if self.workshop.is_due(tick):
             self.measure()
 
     def _see_closed(self, engine: Engine, closing_rounds: int) -> None:
-        """In the engine's thread, so that no exchange comes in between; the trainer's may be busy for long."""
+        """Take the model in the engine's thread, so that no exchange comes in between; the trainer's may be busy for
+        long.
+        """
         seen = ClosedRound(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
         self.loop.call_soon_threadsafe(self.on_closed, seen)
 
@@ -238,7 +240,7 @@ class LocalRounds:
             self._node.fail(error)
 
     def close(self) -> None:
-        """What the learner is doing is not waited for."""
+        """Close without waiting for the learner."""
         self.closed = True
         if not self._shares_compute:
             self._trainer.shutdown(wait=False, cancel_futures=True)

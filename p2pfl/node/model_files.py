@@ -26,7 +26,7 @@ NAMES = re.compile(r"round-\d{8,}\.safetensors")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """At most `kept` files in `folder`, one every `every` rounds and one at the end."""
+    """Writes at most `kept` files into `folder`, one every `every` rounds and one at the end."""
 
     folder: Path
     every: int

@@ -1,4 +1,4 @@
-"""What a node has learned, read from its folder or from an exported file. A node may be running in that folder:
+"""A learned model, read from a node's folder or from an exported file. A node may be running in that folder:
 nothing in it is locked or changed, and its key is not needed.
 """
 
@@ -50,7 +50,7 @@ class Learned:
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        """How raw data become inputs, where the task says so."""
+        """The preprocessing of raw data into inputs, where the task has one."""
         learner = of_torch(self.learner)
         return {} if learner is None else learner.task.preprocessing
 
@@ -72,7 +72,7 @@ class Learned:
         return to_safetensors(self.learner, self.vector, self.metadata(software))
 
     def metadata(self, software: str) -> dict[str, str]:
-        """Where the model comes from, and how raw data become its inputs."""
+        """Return the model's origin, and its preprocessing of raw data."""
         said = {
             "federation": self.federation,
             "node": self.node,
@@ -188,7 +188,7 @@ def _federation(path: Path, told: Path | None) -> FederationConfig:
 
 
 def _for_readers(federation: FederationConfig, path: Path) -> FederationConfig:
-    """By the newest charter, which may be kept beside the state alone; and removed members can be read too."""
+    """Apply the newest charter, which may lie beside the state alone; removed members can be read too."""
     for folder in (path, path.parent, path / DEFAULTS["state_dir"]):
         federation = newest(federation, folder)
     names = {member.name for member in federation.present}

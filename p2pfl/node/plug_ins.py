@@ -43,7 +43,7 @@ def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tupl
 
 
 def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
-    """What is said of each kind of alarm. Raises UserError: one is there already."""
+    """Return the texts of each kind of alarm. Raises UserError: one is there already."""
     found = dict(ALARMS)
     for feature in features:
         for kind, said in feature.alarms.items():
@@ -74,7 +74,9 @@ def _made(one: PlugIn, federation: FederationConfig) -> Feature:
 
 
 def options_of(feature: Feature, federation: FederationConfig) -> Any:
-    """Its table in the federation file as its `section`; None: it has none. Raises UserError: a key is wrong."""
+    """Return the feature's table in the federation file as its `section`; None: it has none. Raises UserError: a key
+    is wrong.
+    """
     found = next((one.options for one in federation.plug_ins if one.name == feature.name), None)
     if found is None or (feature.section is None and not found):
         return None

@@ -1,4 +1,4 @@
-"""How a node is doing, in lines of progress for a launcher or a program."""
+"""Lines of progress of a node, for a launcher or a program."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ProgressLines:
         self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
 
     def say_who_is_missing(self, start_wait_s: float) -> None:
-        """In the log, if the node waits for neighbors at its start, at most `start_wait_s` once one is there."""
+        """Log for whom the node waits at its start, at most `start_wait_s` once one is there."""
         core = self.status.core
         missing = [self.status.name_of(peer) for peer, edge in core.edges.items() if not edge.is_open]
         if not missing or core.phase is not Phase.WAITING:

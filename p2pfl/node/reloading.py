@@ -24,12 +24,12 @@ SETTLED_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class DataNews:
-    """What is to be told of the data: they are others now, or they were `refused`."""
+    """A change of the data: they are others now, or they were `refused`."""
 
     text: str
     refused: bool = False
     counts: str = field(default="", compare=False)
-    """How many rows there were and are, if that has changed: all that a node with a privacy budget tells of it."""
+    """Number of rows before and now, if it has changed: all that a node with a privacy budget reports."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,11 +42,11 @@ class Reloading:
     due_s: float = field(init=False)
     """When files are looked at next."""
     handled: Mark | None = None
-    """How the files looked when they were read last; they may have changed since the node's start read them."""
+    """The mark of the files when they were read last; they may have changed since the node's start read them."""
     seen: Mark | None = None
-    """How they looked last."""
+    """The latest mark of the files."""
     refusal: str = ""
-    """What is wrong with what is there; empty while nothing is."""
+    """The mistake in the present files; empty while there is none."""
 
     def __post_init__(self) -> None:
         self.due_s = self.clock() + self.every_s

@@ -1,4 +1,6 @@
-"""What a program is told after each local round of a node: `on_round` of `Federation.run` and of `Node`."""
+"""The argument of a program's callback after each local round of a node: `on_round` of `Federation.run` and of
+`Node`.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ class RoundState:
 
     node: str
     rounds: int
-    """How many rounds the node has trained, this one included."""
+    """Rounds that the node has trained, this one included."""
     seconds: float
     """Since the node began."""
     steps: int
-    """Of the optimizer, in this round."""
+    """Steps of the optimizer in this round."""
     samples: int
     """The size of the node's training set."""
     loss: float

@@ -1,4 +1,4 @@
-"""What a node says about itself, in its status, live view and result; and of its neighbors, in the log.
+"""A node's figures about itself, for its status, live view and result; and its log lines about neighbors.
 
 A session may end and another begin at once, as when it is renewed: who is back within seconds was never lost. Nor is a
 neighbor that has finished, or one that is in quarantine, or all of them while the own disk refuses.
@@ -51,12 +51,12 @@ class Status:
     """Fields that features know."""
     neighbor_distance: float | None = None
     waits_for: str = ""
-    """What the node waits for at its start or end, shown as its phase: a disk that refuses, the last test."""
+    """The thing that the node waits for at its start or end, shown as its phase: a disk that refuses, the last test."""
     refusal: Callable[[], str | None] = lambda: None
     """Why the disk does not take the state; None while it does."""
     privacy: Callable[[], PrivacyStatus | None] = lambda: None
     over: bool = False
-    """Whether the model is final."""
+    """True if the model is final."""
     started_at: float = field(default_factory=time.monotonic)
 
     def full(self) -> NodeStatus:
@@ -132,7 +132,9 @@ class Status:
         )
 
     def _is_stale(self, tested: Moment) -> bool:
-        """Of another model than the last one; while the node runs, of one that should have been tested since."""
+        """Return True if the test is of an older model than it should be: the last one, or the one due while
+        running.
+        """
         if self.over:
             return not tested.final
         return self.core.facts.version - tested.version > max(1, self.workshop.evaluate_every)
@@ -188,17 +190,17 @@ SESSION_LINE_S = 60.0
 """The least time between two lines of a kind about one neighbor's sessions."""
 LOST_S = 3.0
 ALARM_S = 15.0
-"""How long a neighbor is away before that is an alarm."""
+"""Absence of a neighbor after which there is an alarm."""
 FIRST_ALARM_S = 60.0
 """The same for one that has not been there since the start."""
 FIRST_LINES = 10
 LATER_LINES = 100
-"""Of a neighbor that comes and goes, the first FIRST_LINES lines are logged, then one in LATER_LINES."""
+"""Lines about a neighbor that comes and goes: the first FIRST_LINES are logged, then one in LATER_LINES."""
 
 
 @dataclass(slots=True)
 class Absence:
-    """What is known of one neighbor without a session; `since` by the loop's clock."""
+    """The absence of one neighbor, without a session; `since` by the loop's clock."""
 
     since: float
     reason: str = ""
@@ -223,7 +225,7 @@ class SessionLines:
 
 
 class Presence:
-    """Told of sessions as they open and end; `look` is called about once a second."""
+    """Follows sessions as they open and end; `look` is called about once a second."""
 
     def __init__(
         self,
@@ -239,7 +241,7 @@ class Presence:
         self.on_alarm = on_alarm
         self.feed = feed or Feed(name_of)
         self.silent_s: Callable[[int], float] = lambda peer: 0.0  # noqa: ARG005 - until somebody counts
-        """For how long nothing has come over the session with a neighbor."""
+        """Seconds since anything came over the session with a neighbor."""
         self.away = {peer: Absence(now) for peer in core.edges}
         self.known: set[int] = set()
         """Neighbors that have had a session since the start."""

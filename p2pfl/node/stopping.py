@@ -1,4 +1,4 @@
-"""That somebody wants the node to end, and what it may have to wait for before it does."""
+"""The request to end a node, and what it may have to wait for before it ends."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Stopping:
         self._driver: Driver | None = None
         self._testing = False
         self._asked_again = False
-        """Whether somebody has asked after the core was through."""
+        """True if somebody asked after the core had ended."""
 
     @property
     def hurries(self) -> bool:
-        """Whether what is left is to be short."""
+        """True if the rest has to be short."""
         return self.wanted or self._asked_again
 
     def begin(self, driver: Driver) -> None:
-        """From here on the node has a state, and keeps it when it ends."""
+        """Note that the node has a state now, which it keeps when it ends."""
         self.waiting.hurried.clear()
         self._driver = driver
 
@@ -60,5 +60,5 @@ class Stopping:
         self._asked_again = True
 
     async def is_written(self, write: Callable[[], None], folder: Path) -> bool:
-        """Whether the disk has taken it in the end, and nobody has given up."""
+        """Return True if the disk has taken it in the end, and nobody has given up."""
         return await self.waiting.until_written(write, folder) is None

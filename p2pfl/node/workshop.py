@@ -1,4 +1,4 @@
-"""Where learning happens: local rounds and evaluations, one at a time, in the trainer's thread; and how a node waits
+"""The place of learning: local rounds and evaluations, one at a time, in the trainer's thread; and how a node waits
 where it must not go on: for a disk that refuses, and for the last test of its model.
 
 What was learned stays in memory for as long as the process lives, so a full disk is waited for; only a person gives up.
@@ -31,22 +31,22 @@ from p2pfl.reporting.sketch import Sketch
 log = logging.getLogger("p2pfl")
 
 LAST_ROUND_S = 3.0
-"""How long a stopped node waits for the local round or test under way."""
+"""Time for which a stopped node waits for the local round or test under way."""
 LAST_TEST_S = 8.0
-"""How long a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
+"""Time for which a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
 RETRY_S = 3.0
 POLL_S = 0.02
 SAID_AFTER_S = 0.5
 """A wait that takes longer than this is shown."""
 SAID_AGAIN_S = 300.0
-"""How often a wait for the disk is logged."""
+"""Time between two log lines on a wait for the disk."""
 WAITING_FOR_DISK = "waiting for disk"
 TESTING = "testing"
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where a model stands: the node's own rounds and versions up to it; `final`: nothing moves it any more."""
+    """A model's place in time: the node's own rounds and versions up to it; `final`: nothing moves it any more."""
 
     rounds: int
     version: int
@@ -63,14 +63,14 @@ class Tested:
 
 @dataclass(slots=True)
 class TrainingFigures:
-    """What a node's rounds and tests have shown so far, as far as it may be told. `tested` is the latest score on the
+    """The results of a node's rounds and tests so far, as far as they may be shown. `tested` is the latest score on the
     common test set, `loss` that of the latest local round.
     """
 
     withheld: frozenset[str] = frozenset()
     """The parts of the data of which no figure may be told, not even to the node's own log: "local", "test"."""
     losses: Losses = field(default_factory=Losses)
-    """Where those of its rounds and of its tests are going."""
+    """The trend of the losses of its rounds and tests."""
     tested: Tested | None = None
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
@@ -104,20 +104,20 @@ class Workshop:
     sketch: Sketch | None = None
     figures: TrainingFigures = field(default_factory=TrainingFigures)
     strict: bool = False
-    """Whether a test that fails is an error; else it is logged, and the node goes on."""
+    """True if a test that fails is an error; else it is logged, and the node goes on."""
     files: ModelFiles | None = None
-    """Where the model is written to now and then; None: nowhere."""
+    """Files to which the model is written now and then; None: none."""
     after_round: EachRound | None = None
     reloading: Reloading | None = None
     """Reads the data again when they have grown; None: they are those of the start."""
     gauge: Gauge | None = None
     """Reads what must improve for training to go on; None: nothing must."""
     gauged: float | None = None
-    """What it has read after the latest local round."""
+    """The gauge's reading after the latest local round."""
 
     @property
     def measures(self) -> list[Measure]:
-        """What the task is measured by, the main measure first; empty while that is not known."""
+        """The task's measures, the main one first; empty while they are not known."""
         tested = self.figures.tested
         return measures_in(self.learner, None if tested is None else tested.score)
 
@@ -136,7 +136,7 @@ class Workshop:
         return replace(local, local=self.learner.local_state())
 
     def score(self, vector: Vector, part: str) -> Score | None:
-        """As `Learner.evaluate`; None also of what is withheld."""
+        """Score the model as `Learner.evaluate` does; None also for what is withheld."""
         return None if part in self.figures.withheld else self.learner.evaluate(vector, part)
 
     def renew_data(self) -> DataNews | None:
@@ -150,7 +150,7 @@ class Workshop:
         return self.evaluate_every > 0 and tick % self.evaluate_every == 0
 
     def sketch_of(self, vector: Vector) -> list[float]:
-        """Of `vector` (d,); empty where nobody wants to know. Any thread may ask."""
+        """Return the sketch of `vector` (d,); empty where nobody needs it. Any thread may ask."""
         return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
 
     def measure(self, vector: Vector, of: Moment) -> None:
@@ -175,7 +175,7 @@ class Waiting:
         self.show = show
         self.hurried = asyncio.Event()
         self.for_disk = False
-        """Whether it is waiting for a disk now."""
+        """True while it waits for a disk."""
 
     async def until_written(self, write: Callable[[], None], folder: Path) -> str | None:
         """Call `write` in a thread until the disk takes it; None, or the reason of the last refusal if hurried."""
@@ -202,7 +202,7 @@ class Waiting:
         return None
 
     async def until(self, done: Callable[[], bool], *, limit_s: float | None) -> bool:
-        """Whether it is `done` within `limit_s` (None: ever), and before somebody hurries."""
+        """Wait until it is `done`; True if that is within `limit_s` (None: ever), and before somebody hurries."""
         began, shown = time.monotonic(), False
         while not done():
             waited_s = time.monotonic() - began
@@ -224,7 +224,7 @@ class Waiting:
 
 
 def why_untested(under_way: str, tested: Tested | None) -> str:
-    """What a node was stopped in (a "round" or a "test"), what that costs, and of which model its accuracy is."""
+    """Explain in what a node was stopped (a "round" or a "test"), its cost, and which model its accuracy is of."""
     if under_way == "round":
         what = "stopped in a long local round, whose work is discarded"
     else:

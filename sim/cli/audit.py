@@ -188,7 +188,7 @@ def _said(value: Any, unit: str) -> str | None:
 
 
 def _write(found: AuditFound, path: Path) -> None:
-    """The whole file or nothing. Raises StorageError: it cannot be written."""
+    """Write the whole file or nothing. Raises StorageError: it cannot be written."""
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
     from topologies.files import replace  # noqa: PLC0415 - as above
 

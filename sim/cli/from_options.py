@@ -1,4 +1,4 @@
-"""From options to a federation and its world. A mistake is named after the option that made it."""
+"""Turn options into a federation and its world. A mistake is named after the option that made it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Options:
 
 
 def build(options: Options) -> tuple[FederationConfig, WorldSpec]:
-    """What to simulate. Raises UserError: a wrong option or file; DisconnectedGraph: not connected."""
+    """Build what to simulate. Raises UserError: a wrong option or file; DisconnectedGraph: not connected."""
     if options.world == RANDOM:
         federation, world = _drawn(options)
     else:
@@ -117,7 +117,7 @@ def _described(options: Options) -> FederationConfig:
 
 
 def _own_method(spec: str | None) -> str | None:
-    """A file is looked for from the working folder."""
+    """Look for a file of the user's own from the working folder."""
     try:
         return None if spec is None else from_here(spec)
     except ValueError as error:
@@ -126,7 +126,7 @@ def _own_method(spec: str | None) -> str | None:
 
 @contextmanager
 def without_file(options: Options) -> Iterator[None]:
-    """Names options in place of FEDERATION: all where there is none, else a compressor, which has to fit the model."""
+    """Name options in place of FEDERATION: all where there is none, else a compressor, which has to fit the model."""
     try:
         yield
     except UserError as error:
@@ -151,7 +151,7 @@ def _named(key: str) -> Iterator[None]:
 
 
 def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarSpec | None:
-    """Options go before the world file; `--byzantine 0` lets nobody lie."""
+    """Return the liars. Options go before the world file; `--byzantine 0` lets nobody lie."""
     options = replace(options, attack=_own_attack(options.attack))
     if options.attack is not None and (options.byzantine == 0 or (options.byzantine is None and of_the_world is None)):
         text = "an attack without liars"
@@ -168,7 +168,7 @@ def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarS
 
 
 def _own_attack(attack: str | None) -> str | None:
-    """A file is looked for from the working folder."""
+    """Look for a file of the user's own from the working folder."""
     if attack is None:
         return None
     with _named("--attack"):

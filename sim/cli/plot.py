@@ -69,7 +69,7 @@ def _read(file: Path) -> bytes:
 
 
 def _sweep(content: bytes) -> dict[str, Any] | None:
-    """What the results of a sweep say; None: this is something else."""
+    """Read the results of a sweep; None: this is something else."""
     import msgspec  # noqa: PLC0415 - `--help` stays instant
 
     from sim.sweeps.results import Results  # noqa: PLC0415 - as above
@@ -95,7 +95,9 @@ def _draw_sweep(
 
 
 def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X | None) -> None:
-    """Without `x` over time, or over rounds where real runs stand beside simulated ones, whose seconds are others."""
+    """Draw runs; without `x` over time, or over rounds where real runs stand beside simulated ones, whose seconds are
+    others.
+    """
     from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - as above
 
     runs = [_run(*one) for one in zip(contents, files, strict=True)]
@@ -116,6 +118,6 @@ def _run(content: bytes, file: Path) -> Report:
 
 
 def _labels(files: Sequence[Path]) -> list[str]:
-    """The shortest that tells all of them apart: the names, or with their folders."""
+    """Return the shortest labels that differ: the names, or with their folders."""
     names = [file.stem for file in files]
     return names if len(set(names)) == len(names) else [str(file.with_suffix("")) for file in files]

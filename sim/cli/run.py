@@ -156,7 +156,7 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
 
 
 def _simulated(options: Options, how: dict[str, bool], logs: Logs, *, quiet: bool) -> Report | None:
-    """The report; None where an invariant was broken, which has been told by then."""
+    """Return the report; None where an invariant was broken, which was printed."""
     from sim.cli.from_options import build, without_file  # noqa: PLC0415 - as above
     from sim.cli.views import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.federations import own_tables  # noqa: PLC0415 - as above

@@ -1,4 +1,4 @@
-"""What a command shows: on stderr how far a run or a sweep is, on stdout what a run has come to.
+"""The output of a command: on stderr the progress of a run or a sweep, on stdout the result of a run.
 
 Progress is a bar on a terminal, a line now and then elsewhere, nothing where quiet is wanted. The end of a run is its
 nodes, or the worst of many, and then what it says as a whole.
@@ -42,7 +42,7 @@ MOST_NAMES = 8
 
 
 class ProgressView:
-    """What is shown of anything: one line of words, and a bar where there is a terminal."""
+    """The progress of anything: one line of words, and a bar where there is a terminal."""
 
     bar_width: ClassVar[int] = 40
 
@@ -110,7 +110,7 @@ class SweepView(ProgressView):
             click.echo(sweep_in_words(standing), err=True)
 
     def _due(self, standing: SweepStanding) -> bool:
-        """The first and the last always."""
+        """Return True if a line is due; the first and the last always are."""
         return not standing.left or self.printed_at is None or time.monotonic() - self.printed_at >= self.line_every_s
 
 
@@ -136,7 +136,7 @@ def sweep_in_words(standing: SweepStanding) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Two units at most: `40 s`, `12 min`, `3 h 20 min`."""
+    """Format seconds in two units at most: `40 s`, `12 min`, `3 h 20 min`."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -194,7 +194,7 @@ def _learned(report: Report) -> dict[str, Any]:
 
 
 def _promised(report: Report) -> dict[str, Any]:
-    """A simulation keeps no promise, so all figures are there: it shows what keeping one costs."""
+    """Return the privacy figures. A simulation keeps no promise: it shows what keeping one costs."""
     privacy = (report.config or {}).get("privacy")
     if privacy is None:
         return {}
@@ -203,7 +203,7 @@ def _promised(report: Report) -> dict[str, Any]:
 
 
 def _mixed(report: Report) -> dict[str, Any]:
-    """With the mean there is nothing to tell: every exchange mixes."""
+    """Return how often nodes mixed; nothing with the mean, where every exchange mixes."""
     honest = [node for node in report.nodes if not node.byzantine and node.rounds_mixed is not None]
     if not honest:
         return {}
@@ -215,7 +215,7 @@ def _mixed(report: Report) -> dict[str, Any]:
 
 
 def _attacked(report: Report) -> dict[str, Any]:
-    """How often poisoned data led the honest nodes' models where they should."""
+    """Return how often poisoned data misled the honest nodes' models as intended."""
     success = report.attack_success
     if not success:
         return {}
@@ -246,7 +246,7 @@ def _names(names: list[str]) -> str | None:
 
 
 def _apart(facts: dict[str, Any]) -> dict[str, Any]:
-    """With empty lines around them."""
+    """Print with empty lines around."""
     return {" ": ""} | facts | ({"    ": ""} if facts else {})
 
 
@@ -269,7 +269,9 @@ def _range(values: list[int]) -> str:
 
 
 def _graph(report: Report) -> dict[str, Any]:
-    """In a schedule lambda_2 is that of all edges, a round's contraction that of the period, spread over its rounds."""
+    """Return the graph's figures. In a schedule lambda_2 is that of all edges, a round's contraction that of the
+    period, spread over its rounds.
+    """
     period = len(report.config["schedule"])
     of_union = f" of all {period} rounds' edges" if period else ""
     on_average = f", one of {period} rounds" if period else ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WRONG = 1
 NOTICEABLE_S = 2.0
-"""A clock is known to a second."""
+"""Difference of clocks that is reported; a clock is known to a second."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl doctor ward-7\n  p2pfl doctor /var/lib/p2pfl --node pi1")
@@ -59,7 +59,7 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
 
 
 def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
-    """The node that is meant: named, or the only one whose key is here."""
+    """Return the node that was named, or the only one whose key is here."""
     from p2pfl.config.load import find_member, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
 
     if name is None:
@@ -73,7 +73,7 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
 
 
 def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
-    """Whose list of members is older than the newest that is known, by what the node that runs here has heard."""
+    """Return the members with an older list of members than the newest known to the node that runs here."""
     from p2pfl.features.lan.doctor import Problem  # noqa: PLC0415 - as above
     from p2pfl.features.status.asking import ask_federation, place_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.status.whereabouts import find  # noqa: PLC0415 - as above
@@ -138,7 +138,7 @@ def _member_row(found: Diagnosis, patient: Patient) -> dict[str, Any]:
 
 
 def _rounded(seconds: float | None) -> float | None:
-    """Less than what can be told apart is nothing."""
+    """Round to 0 what is too small to measure."""
     return None if seconds is None else 0.0 if abs(seconds) < NOTICEABLE_S else round(seconds)
 
 
@@ -174,7 +174,7 @@ def _print(found: Diagnosis) -> None:
 
 
 def _told(row: dict[str, Any]) -> dict[str, Any]:
-    """What a table shows."""
+    """Return the cells of a table."""
     at = row["answers_at"] or (", ".join(f"{one['address']}: {one['found']}" for one in row["places"]) or None)
     off_s = row["clock_off_s"]
     return {

@@ -55,7 +55,7 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
 
 
 def _show_code(line: str) -> None:
-    """To stderr: the line alone is data."""
+    """Print the QR code to stderr: the line alone is data."""
     try:
         import segno  # noqa: PLC0415 - an extra, and only for this
     except ModuleNotFoundError:

@@ -208,7 +208,7 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
 def _take_in(
     successor: Callable[..., Charter], path: Path, line: str, key_file: Path | None, *, yes: bool, offline: bool
 ) -> bool:
-    """Whether the machine that asks was taken in, by the charter that `successor` makes; the invite is used up then."""
+    """Admit the machine that asks, by the charter of `successor`, which uses up the invite; False: it was refused."""
     from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import require_invited, use_up  # noqa: PLC0415 - as above
@@ -231,7 +231,7 @@ def _take_in(
 
 
 def _show_request(federation: FederationConfig, charter: Charter, asked: JoinRequest) -> None:
-    """The key and address that the new charter gives to that name, and those of the member that it replaces."""
+    """Show the key and address that the new charter gives to that name, and those that it replaces."""
     from p2pfl.crypto.identity import fingerprint  # noqa: PLC0415 - `--help` stays instant
 
     newcomer = next(one for one in charter.present if one.key == asked.key)
@@ -268,7 +268,7 @@ class _Opened:
 
 
 def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
-    """By the newest charter here or, unless `offline`, at the nodes that can be reached."""
+    """Open the federation by the newest charter here or, unless `offline`, at the nodes that can be reached."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.handing_over import newest_from  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import load_admin  # noqa: PLC0415 - as above
@@ -290,7 +290,9 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
 
 
 def _listen(federation: FederationConfig) -> Places:
-    """Where members are, with discovery. Raises UserError: nobody has an address, and nobody can be listened for."""
+    """Listen for the members' addresses, with discovery. Raises UserError: nobody has an address, and nobody can be
+    listened for.
+    """
     from p2pfl.features.lan.discovery import require_zeroconf  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.nearby import find_nearby  # noqa: PLC0415 - as above
 

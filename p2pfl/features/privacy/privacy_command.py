@@ -112,7 +112,7 @@ def _wrong(federation: FederationConfig, text: str, allowed: str) -> Exception:
 
 
 def _before(purse: NodeBudget) -> str:
-    """What the promise for these data has to count beside a new budget."""
+    """Return the earlier spending that the promise for these data has to count beside a new budget."""
     if purse.samples is None and purse.ledger is None:
         return ""
     known = "of which nothing is known here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
@@ -129,7 +129,7 @@ def show(*, federation: Path, names: tuple[str, ...], form: Form) -> None:
     epsilon is a bound on what was told of one row (or one member) so far. state: "open", "spent", or "missing" and
     "unsure", where it is not known what was spent, so that it counts as all; "unpermitted", where the file promises
     less than a person has permitted; "wiped", where the state is gone and the node will go on by what stands beside its
-    key. waiting: a person's word lies there, and counts at the next start.
+    key. waiting: a permission lies there, and counts at the next start.
     """
     write_rows([one.row for one in _purses(_private(federation)[0], names)], form)
 

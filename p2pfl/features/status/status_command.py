@@ -28,7 +28,7 @@ SELDOM = (
 """Columns of other metrics, of robust rules, of who sets the pace, of devices, of privacy budgets, and of who tells: a
 table leaves out those in which nobody says anything that is not usual."""
 WITHHELD = ("accuracy", "loss")
-"""Likewise where there are privacy budgets."""
+"""Columns that are left out likewise where there are privacy budgets."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 OTHER_NODE = "another node answers there"
 
@@ -65,7 +65,7 @@ def _ask_all(urls: list[str]) -> list[dict[str, Any]]:
 
 
 def _of_folder(target: str) -> list[dict[str, Any]]:
-    """One row for each member: its own word, or else the latest that a node here has heard."""
+    """Return a row for each member: its own answer, or else the latest that a node here has."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as above
 
     folder = read_folder(target)
@@ -82,21 +82,21 @@ def _of_folder(target: str) -> list[dict[str, Any]]:
 
 
 def _answer(member: LocalMember) -> dict[str, Any] | str:
-    """What a member says, or has left as its result; else why there is nothing."""
+    """Return a member's answer or the result that it left; else why there is nothing."""
     if member.place is None:
         return member.reason if member.result is None else member.result
     return ask_status(member.place)
 
 
 def _refuse_other(folder: LocalFederation, name: str, said: dict[str, Any] | str) -> dict[str, Any] | str:
-    """A port is given to another process once its node has gone."""
+    """Refuse the answer of another node: a port may go to another process once its node has gone."""
     if isinstance(said, str) or (said.get("node"), said.get("federation")) == (name, folder.federation):
         return said
     return OTHER_NODE
 
 
 def _heard(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
-    """By member, the latest row that any node here has of it."""
+    """Return, by member, the latest row that any node here has of it."""
     latest: dict[str, dict[str, Any]] = {}
     for one, said in zip(folder.members, own, strict=True):
         if isinstance(said, str) or one.place is None:
@@ -116,7 +116,7 @@ def _heard(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str
 
 
 def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, Any]:
-    """As the members tell each other, which is less than a node tells itself."""
+    """Return a row from what the members send each other, which is less than a node's own status."""
     row = _row("", reason)
     told = {key: heard.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "phase")}
     scores = heard.get("scores") or {}
@@ -188,7 +188,7 @@ def _main(said: Mapping[str, Any]) -> str | None:
 
 
 def _scores(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What the task is measured by, by name, on the common test set."""
+    """Return the task's measures by name, on the common test set."""
     known = {"accuracy": said.get("accuracy"), "loss": said.get("test_loss"), **(said.get("metrics") or {})}
     return {name: value for name, value in known.items() if value is not None}
 
@@ -202,7 +202,7 @@ def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
 
 
 def _held(neighbors: Any) -> dict[str, dict[str, Any]] | None:
-    """By neighbor of which the node has proven faults: its standing from 0 to 1, these by kind, and its quarantine."""
+    """Return, by neighbor with proven faults, its standing from 0 to 1, these by kind, and its quarantine."""
     if not isinstance(neighbors, list):
         return None
     keys = ("standing", "faults", "quarantined_s", "probation")
@@ -249,13 +249,13 @@ TRAINING_LOSS = "training loss"
 
 
 def _spent(privacy: Mapping[str, Any]) -> str:
-    """What a node says of its budget, or others have heard of it."""
+    """Return a node's budget as it reports it, or as others know it."""
     epsilon, state = privacy.get("epsilon"), str(privacy.get("state", "open"))
     return f"budget {state}" if epsilon is None else f"epsilon {spent_text(epsilon, privacy.get('budget'), state)}"
 
 
 def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
-    """The task's main measure stands under its name where accuracy would."""
+    """Put the task's main measure under its name where accuracy would stand."""
     value = figure(row["main"], stale=True) if row["test_is_stale"] else row["main"]
     heads = {"accuracy": head, "loss": TRAINING_LOSS}
     told = {heads.get(key, key): value if key == "accuracy" else one for key, one in row.items()}
@@ -263,7 +263,7 @@ def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
 
 
 def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """What has no column of its own in a table: whose test is old, whose disk refuses."""
+    """Return notes that have no column in a table: old tests, disks that refuse."""
     for row in rows:
         of = row["of"] or row["round"]
         value, stale, after = row["main"], row["test_is_stale"], row["tested_round"]

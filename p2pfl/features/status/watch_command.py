@@ -74,7 +74,7 @@ def watch(*, target: str, every_s: float, form: Form) -> None:
 
 
 def _ask(target: str) -> dict[str, Any] | str:
-    """What the first node says that answers, or why none does."""
+    """Return the answer of the first node that answers, or why none does."""
     folder = read_folder(target) if is_folder(target) else None
     places = [place_of(target)] if folder is None else [one.place for one in folder.members if one.place is not None]
     reason = ""
@@ -111,7 +111,9 @@ def _follow(console: Console, target: str, every_s: float, found: dict[str, Any]
 
 
 def view(found: dict[str, Any], *, rows: int, note: str = "", narrow: bool = False) -> RenderableType:
-    """For 80 columns, or less with fewer figures: a headline, so many members at most, the alarms, the events."""
+    """Draw the view for 80 columns, or less with fewer figures: a headline, so many members at most, the alarms, the
+    events.
+    """
     from rich.console import Group  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
 
@@ -181,7 +183,7 @@ def _trouble(row: dict[str, Any]) -> int:
 
 
 def _measures(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the task is measured by, the main measure first; of a task that does not say, accuracy if anybody has it."""
+    """Return the task's measures, the main one first; without any, accuracy if a node has it."""
     if measures := found.get("measures"):
         return list(measures)
     name = "accuracy" if _known(found["members"], "accuracy") else "loss"

@@ -61,7 +61,7 @@ def predict(
 
 
 def read_model(path: Path, table: Path, federation: Path | None, node: str | None) -> Read:
-    """The model, and how the table is written: by its looks, with the names and codes of the node's own."""
+    """Return the model, and the table's layout: by its looks, with the names and codes of the node's own."""
     from p2pfl.learn.exported import read_exported  # noqa: PLC0415 - as above
     from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
@@ -102,7 +102,7 @@ def _of_layout(local: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept(table: Path, layout: Layout, keep: Sequence[str]) -> dict[str, list[Any]]:
-    """The columns (n,) that are repeated."""
+    """Return the columns (n,) that are repeated."""
     from p2pfl.learn.table import rows  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.mistakes import TableMistakes  # noqa: PLC0415 - as above
 

@@ -72,7 +72,7 @@ def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ())
 
 
 class _Bearing:
-    """What both kinds of rules have in common."""
+    """The common part of both kinds of rules."""
 
     __slots__ = ()
     rule: Aggregator

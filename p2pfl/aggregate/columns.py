@@ -105,7 +105,7 @@ def average(parts: Sequence[Vector], out: Vector) -> None:
 
 
 def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tuple[slice, list[Vector]]]:
-    """Of block after block, the values whose places in the order of their column are in `kept`, one row for each.
+    """For each block the values whose places in the order of their column are in `kept`, one row for each place.
 
     In any order among themselves unless `in_order`. They are valid until the next block is asked for.
     """

@@ -84,7 +84,7 @@ class VectorSpread:
 
 
 def spread_of(rows: Sequence[Vector]) -> VectorSpread:
-    """One Gram matrix; a second one where the first vector turns out to lie far from most."""
+    """Compute the distances by one Gram matrix; by a second one if the first vector turns out to lie far from most."""
     gram = _gram(rows, rows[0])
     squares = _squares(gram, rows)
     inner = int(np.argmin(settled(np.sqrt(squares).sum(axis=1))))

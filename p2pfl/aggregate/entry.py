@@ -1,4 +1,4 @@
-"""What is said of a robust rule, and where all of them are: each stands on its class."""
+"""The entries of all robust rules: each stands on its rule's class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ BOUNDED = "no malicious neighbor pulls a model further than the distance of an h
 
 @dataclass(frozen=True, kw_only=True)
 class RuleEntry(Entry):
-    """In the texts n = m + 1 counts the node's own model and those of m neighbors. The first parameter is b."""
+    """A rule's entry. In its texts n = m + 1 counts the own model and those of m neighbors; the first parameter is
+    b.
+    """
 
     bound: str
     """A bound on kappa: the squared error is at most kappa times the variance of the honest models."""
@@ -26,7 +28,7 @@ class RuleEntry(Entry):
     weights: bool = False
     """The neighbors' weights count, staleness with them."""
     guaranteed: str = ""
-    """What holds whatever is learned; by default the bound."""
+    """The guarantee that holds for any task; by default the bound."""
 
     @property
     def b_means(self) -> str:
@@ -35,9 +37,9 @@ class RuleEntry(Entry):
 
 RULES: Catalog[RuleEntry] = Catalog("rule")
 BEFORE: Catalog[RuleEntry] = Catalog("pre-aggregation")
-"""What may stand before a rule."""
+"""The pre-aggregations that may stand before a rule."""
 
 
 def liars(means: str) -> Parameter:
-    """b, how many malicious neighbors a node tolerates."""
+    """The parameter b: the number of malicious neighbors that a node tolerates."""
     return Parameter("b", whole(1, MOST_LIARS), means, default=1, argument="f")

@@ -107,15 +107,15 @@ def _read(vectors: Any) -> tuple[Rows, Restore]:
         return _from_torch(list(_matrix(vectors)), vectors)
     if isinstance(vectors, np.ndarray):
         rows = [_real(row) for row in _matrix(vectors)]
-        return rows, lambda found: found.astype(vectors.dtype if vectors.dtype.kind == "f" else found.dtype, copy=False)
+        return rows, lambda out: out.astype(vectors.dtype if vectors.dtype.kind == "f" else out.dtype, copy=False)
     if isinstance(vectors, str | bytes) or not isinstance(vectors, Sequence):
         raise ValueError(f"expected a 2-D tensor or array, or a list of vectors, got {type(vectors).__name__}")  # noqa: TRY004 - one way to refuse
     if torch is not None and vectors and isinstance(vectors[0], torch.Tensor):
         return _from_torch(vectors, vectors[0])
     rows = [_real(np.asarray(row)) for row in vectors]
     if not rows or isinstance(vectors[0], np.ndarray):
-        return rows, lambda found: found.astype(rows[0].dtype, copy=False)
-    return rows, lambda found: found.tolist()
+        return rows, lambda out: out.astype(rows[0].dtype, copy=False)
+    return rows, lambda out: out.tolist()
 
 
 def _matrix(vectors: Any) -> Any:
@@ -140,5 +140,5 @@ def _from_torch(vectors: Sequence[Any], like: Any) -> tuple[Rows, Restore]:
     if not all(isinstance(vector, torch.Tensor) for vector in vectors):
         raise ValueError("expected tensors alone, or none")
     rows = [vector.detach().to("cpu", kind).numpy() for vector in vectors]
-    wanted = like.dtype if like.dtype.is_floating_point else kind
-    return rows, lambda found: torch.from_numpy(found).to(like.device, wanted)
+    dtype = like.dtype if like.dtype.is_floating_point else kind
+    return rows, lambda out: torch.from_numpy(out).to(like.device, dtype)

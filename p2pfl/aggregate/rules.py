@@ -25,21 +25,21 @@ RADIUS = number(0, 1e30, above=True)
 
 
 def lies(f: int) -> int:
-    """How many vectors may be lies. Raises ValueError: no whole number from 0."""
+    """The checked number of vectors that may be lies. Raises ValueError: it is no whole number from 0."""
     if isinstance(f, bool) or not isinstance(f, int) or f < 0:
         raise ValueError(f"f is a whole number from 0, not {f!r}")
     return f
 
 
 class Aggregator(ABC):
-    """(n, d) in, (d,) out."""
+    """An aggregator takes vectors (n, d) and gives one (d,)."""
 
     def __init__(self, f: int = 0) -> None:
         self.f = lies(f)
 
     @property
     def least(self) -> int:
-        """Fewest vectors with which it tolerates f lies."""
+        """The fewest vectors with which it tolerates f lies."""
         return 2 * self.f + 1
 
     def __call__(self, vectors: Any) -> Any:
@@ -53,22 +53,22 @@ class Aggregator(ABC):
 
     @abstractmethod
     def of(self, rows: Rows) -> Vector:
-        """Of vectors that are finite, of one length and type, and enough: new memory, in their type."""
+        """Aggregate enough finite vectors of one length and type; the result is new memory of their type."""
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
-        return f"{type(self).__name__}({told})"
+        arguments = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
+        return f"{type(self).__name__}({arguments})"
 
 
 class Chosen(Aggregator):
-    """A rule of which distances alone decide."""
+    """A rule whose result depends on distances alone."""
 
     @abstractmethod
     def shares(self, spread: VectorSpread) -> Floats:
-        """(n,) how much of each vector there is in the result: from 0 to 1, and 1 together."""
+        """The share of each vector in the result, shape (n,): from 0 to 1, with sum 1."""
 
     def shares_after(self, spread: VectorSpread, mixing: Floats) -> Floats:
-        """The same of the rows of `mixing @ vectors`, told of the vectors themselves."""
+        """The same for the rows of `mixing @ vectors`, as shares of the vectors themselves."""
         return self.shares(spread.mixed(mixing)) @ mixing
 
     def of(self, rows: Rows) -> Vector:
@@ -80,7 +80,7 @@ class Columnwise(Aggregator):
 
     @abstractmethod
     def trimmed(self, count: int) -> int:
-        """How many of `count` values are cut off at each end of a column."""
+        """The number of the `count` values that are cut off at each end of a column."""
 
     def of(self, rows: Rows) -> Vector:
         return self.of_source(PlainRows(rows))
@@ -139,7 +139,7 @@ class TrimmedMean(Columnwise):
     )
 )
 class Median(Columnwise):
-    """Of an even number of values, the mean of the two in the middle."""
+    """The median; of an even number of values the mean of the two in the middle."""
 
     def trimmed(self, count: int) -> int:
         return (count - 1) // 2
@@ -270,14 +270,14 @@ class CenteredClipping(Aggregator):
         return combined(around, self.shares(spread_of(around), slice(1, None)).tolist())
 
     def step(self, center: Vector, rows: Rows) -> Vector:
-        """One step, for which no distances but those from the center are needed."""
+        """Do one step, which needs no distances but those from the center."""
         squares = squared_to(center, rows)
         weights = np.full(len(rows), 1 / len(rows))
         radius = distances.own_radius(squares, weights, self.f) if self.tau is None else self.tau
         return moved(center, rows, (weights * distances.clipping(squares, radius)).tolist())
 
     def shares(self, spread: VectorSpread, counted: slice) -> Floats:
-        """Of the vectors of `spread`, the first of which is the center, and `counted` those that pull."""
+        """The shares of the vectors of `spread`: the first is the center, and those in `counted` pull."""
         return distances.clipped_center(spread, counted, self.f, self.tau, self.L)
 
 

@@ -24,7 +24,7 @@ OWN = RuleEntry(
     cost="a copy of all models, and the rule",
     source="-",
 )
-"""What is known of the user's rules."""
+"""The entry of a user's own rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class ParsedRule:
 
     @property
     def entry(self) -> RuleEntry:
-        """What describes it: what stands before a rule says what becomes of it."""
+        """The entry that describes it: a pre-aggregation decides, if there is one."""
         return BEFORE[self.before] if self.before else RULES.get(self.name, OWN)
 
     def __str__(self) -> str:
-        usual = {one.name: one.default for one in RULES.get(self.name, OWN).parameters}
-        told = [f"{key}={value!r}" for key, value in self.parameters.items() if key == "b" or value != usual[key]]
-        words = ("," if self.is_object else ":").join([self.name, *([",".join(told)] if told else [])])
+        usual = {each.name: each.default for each in RULES.get(self.name, OWN).parameters}
+        settings = [f"{key}={value!r}" for key, value in self.parameters.items() if key == "b" or value != usual[key]]
+        words = ("," if self.is_object else ":").join([self.name, *([",".join(settings)] if settings else [])])
         return f"{self.before}+{words}" if self.before else words
 
 
@@ -74,7 +74,7 @@ def allowed() -> str:
 
 
 def liars_of(text: str) -> int:
-    """How many malicious neighbors a node with this rule tolerates: 0 for the mean.
+    """The number of malicious neighbors that a node with this rule tolerates: 0 for the mean.
 
     Raises ValueError: as `parse_rule`.
     """
@@ -86,8 +86,8 @@ def parse_rule(text: str) -> ParsedRule:
     if text == MEAN:
         return ParsedRule(name=MEAN)
     if own := RULES.own(text):
-        name, told = own
-        values = read_parameters(name, told, OWN.parameters, example=OWN.settings)
+        name, settings = own
+        values = read_parameters(name, settings, OWN.parameters, example=OWN.settings)
         return ParsedRule(name=name, parameters=values)
     words, _, _ = text.partition(":")
     before, plus, rest = words.partition("+")

@@ -1,4 +1,4 @@
-"""What is said of a stage of a compressor, and where all stages are: each stands on the class that does it."""
+"""The entries of all stages of compressors: each stands on the class that implements the stage."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LARGEST_COUNT = 10**12
 
 @dataclass(frozen=True, kw_only=True)
 class StageEntry(Entry):
-    """Its source is that of the compressor which the example makes."""
+    """A stage's entry; its source is that of the compressor which the example makes."""
 
     chains: Mapping[str, str] = field(default_factory=dict)
-    """What others call a chain with this stage, and its spec."""
+    """The names that others use for a chain with this stage, with its spec."""
     stochastic: bool = False
     """True if `:stochastic` may follow: the code then takes an argument of this name."""
     rotated: Mapping[str, Any] | None = None
@@ -32,7 +32,7 @@ class StageEntry(Entry):
 
 STAGES: Catalog[StageEntry] = Catalog("stage")
 ALONE: Catalog[StageEntry] = Catalog("compressor")
-"""What is no stage, and stands alone."""
+"""The compressors that are no stage, and stand alone."""
 
 
 def _read_keep(value: Any) -> int | float:

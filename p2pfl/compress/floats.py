@@ -167,7 +167,7 @@ def _within_float16(part: Rows) -> NDArray[np.float32]:
 
 
 def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """To what float16 holds, in place; several times faster than numpy's conversions, to the same bits."""
+    """Round to float16 values, in place; several times faster than numpy's conversions, with the same bits."""
     bits = values.view(np.uint32)
     # The power of two below each value, but no less than that of the smallest normal float16.
     power = (bits & EXPONENT).view(np.float32)

@@ -1,4 +1,4 @@
-"""Which k of d places: those of the k largest magnitudes, and increasing indices in bytes, many rows at once.
+"""The choice of k of d places: those of the k largest magnitudes; and increasing indices in bytes, many rows at once.
 
 The largest are found in linear time, and in long rows without a copy of them. Magnitudes are compared by the bits of
 their float32, which as integers are in the same order: above the largest float comes infinity, and above it NaN, so
@@ -190,7 +190,7 @@ def _bits(stored: NDArray[np.uint8], used: int) -> NDArray[np.uint8]:
 
 
 def _ones(bits: NDArray[np.uint8], count: int) -> Indices:
-    """Where the ones are, in rows that hold `count` of them each; shape (b, count)."""
+    """The places of the ones, in rows with `count` of them each; shape (b, count)."""
     if (np.count_nonzero(bits, axis=1) != count).any():
         raise PeerFault(f"a row of indices does not hold {count}")
     rows, size = bits.shape

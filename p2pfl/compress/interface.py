@@ -80,7 +80,8 @@ class Compressor(Protocol):
     def quantize_rows(
         self, rows: Rows, *, chances: Sequence[int] | None = None, out: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
-        """What payloads of the rows (b, d) decode to, without the payloads; `out` may be `rows` itself.
+        """The vectors that payloads of the rows (b, d) would decode to, without the payloads; `out` may be `rows`
+        itself.
 
         `chances` has one for each row, and may be None where the encoder is not `random`.
 
@@ -89,7 +90,7 @@ class Compressor(Protocol):
 
 
 class RowCompressor(Compressor, Protocol):
-    """One whose payloads have a fixed size, so that those of many vectors make a matrix."""
+    """A compressor with payloads of a fixed size, so that those of many vectors make a matrix."""
 
     def encode_rows(
         self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None

@@ -148,7 +148,7 @@ def _load(rows: Rows, out: NDArray[np.float32]) -> None:
 
 
 def _windows(size: int) -> tuple[int, int, int]:
-    """How long a window is, how many stand side by side, and how long the last is, or 0; `size` is not 0."""
+    """The length of a window, the number of them side by side, and the length of the last, or 0; `size` is not 0."""
     length = min(LARGEST_WINDOW, 1 << (size.bit_length() - 1))
     number, rest = divmod(size, length)
     last = min(length, max(SMALLEST_LAST, 1 << (rest - 1).bit_length())) if rest else 0
@@ -156,7 +156,7 @@ def _windows(size: int) -> tuple[int, int, int]:
 
 
 def _rotate(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
-    """In place."""
+    """Rotate rows in place."""
     scratch = np.empty((2, TILE), np.float32)
     for tall, wide, length, first in _tiles(rows):
         part = _matrices(rows[tall, wide], length)
@@ -168,7 +168,7 @@ def _rotate(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
 
 
 def _rotate_back(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
-    """In place; undoes `_rotate`."""
+    """Undo `_rotate`, in place."""
     scratch = np.empty((2, TILE), np.float32)
     for tall, wide, length, first in reversed(list(_tiles(rows))):
         part = _matrices(rows[tall, wide], length)

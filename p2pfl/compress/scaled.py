@@ -1,4 +1,4 @@
-"""What the codecs with one float32 scale a block share: the payload, the tiles, the check of the scales.
+"""The common part of codecs with one float32 scale a block: the payload, the tiles, the check of the scales.
 
 Payload: the scales of all blocks, then the codes of all values. A value decodes to its level, a small whole number,
 times the scale of its block; how long blocks are, which levels there are and how codes stand in bytes is the codec's.
@@ -166,7 +166,7 @@ class ScaledBlocks(ByRows, ABC):
             tile = scratch.cut(tall, wide)
             scales = self._quantize(rows[tall, wide], tile, (seeds[tall], wide.start))
             if payloads is not None:
-                stored, codes = self._parts(payloads[tall], size)
+                stored, codes = self._split(payloads[tall], size)
                 stored[:, _blocks(wide, self.block)] = scales
                 self._pack(tile, codes, wide)
             if decoded is not None:
@@ -177,7 +177,7 @@ class ScaledBlocks(ByRows, ABC):
     ) -> NDArray[np.float32]:
         require_payloads(payloads, self.size_bytes(size))
         out = rows_for(len(payloads), size, out)
-        stored, codes = self._parts(payloads, size)
+        stored, codes = self._split(payloads, size)
         scales = self._checked(stored)
         scratch = TileBuffers(len(payloads), size, self.block)
         for tall, wide in tiles(len(payloads), size, TILE):
@@ -186,7 +186,7 @@ class ScaledBlocks(ByRows, ABC):
             _multiply(levels, scales[tall, _blocks(wide, self.block)], out[tall, wide], tile.values)
         return out
 
-    def _parts(self, payloads: NDArray[np.uint8], size: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    def _split(self, payloads: NDArray[np.uint8], size: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """Views of the scales (b, blocks) and of the codes (b, bytes)."""
         end = 4 * block_count(size, self.block)
         return payloads[:, :end].view("<f4"), payloads[:, end:]
@@ -206,7 +206,7 @@ class ScaledBlocks(ByRows, ABC):
 
 @cache
 def largest_scale(largest_level: int) -> np.float32:
-    """With no larger one an encoder comes, and none of its levels becomes infinite."""
+    """The largest scale that an encoder makes: none of its levels becomes infinite."""
     return np.float32(FLOAT32_MAX if largest_level == 1 else FLOAT32_MAX / (largest_level + 0.25))
 
 
@@ -273,5 +273,5 @@ def block_count(size: int, block: int = BLOCK) -> int:
 
 
 def _blocks(wide: slice, block: int) -> slice:
-    """Which blocks hold these values."""
+    """The blocks that hold these values."""
     return slice(wide.start // block, block_count(wide.stop, block))

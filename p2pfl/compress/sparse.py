@@ -68,7 +68,7 @@ class Sparse(ByRows, ABC):
 
     @abstractmethod
     def places_bytes(self, size: int) -> int:
-        """What the places of a vector of `size` values take."""
+        """The bytes that the places of a vector of `size` values take."""
 
     @abstractmethod
     def choose(self, rows: Rows, chances: Sequence[int] | None) -> tuple[Indices, Sequence[int] | None]:

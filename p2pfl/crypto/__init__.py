@@ -1,6 +1,6 @@
-"""Who a peer is, and that nobody else reads or changes what it says. No I/O but the key file; not audited.
+"""Authentication and encryption: a peer's identity, and sessions that nobody else reads or changes. Not audited.
 
-What can be wrong with a peer that wants a session:
+There is no I/O but the key file. The faults of a peer that asks for a session:
 
 HandshakeFault (a PeerFault)
 ├── UnlistedKey         it proved who it is, and the federation does not list it
@@ -20,7 +20,7 @@ WHOLE_SECTIONS = {
     "model": "the model's shape",
     OTHERS: "a table or key that only one of the files has (such as [privacy])",
 }
-"""What differs where no single key can be named."""
+"""The words for a difference that no single key names."""
 
 
 class HandshakeFault(PeerFault):

@@ -54,7 +54,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeys:
-    """One 32-byte key per direction, seen from this end. `session_id` (32 bytes) is the same at both and public."""
+    """A 32-byte key for each direction, seen from this end. `session_id` (32 bytes) is public, the same at both
+    ends.
+    """
 
     send: bytes = field(repr=False)
     receive: bytes = field(repr=False)
@@ -219,7 +221,7 @@ class Responder(_Steps):
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One of the two introductions: the role that speaks, the transcript so far, and the keys for just this."""
+    """An introduction, of two: the role that speaks, the transcript so far, and the keys for this message only."""
 
     role: Literal["initiator", "responder"]
     transcript: bytes
@@ -237,7 +239,7 @@ class Leg:
         return cls("initiator", th2, secrets.key("seal initiator", th1), secrets.key("mac initiator", th1))
 
     def statement(self, public: bytes, blinded: bytes) -> bytes:
-        """What is signed and authenticated."""
+        """The bytes that are signed and authenticated."""
         return fields(PROTOCOL.encode(), self.role.encode(), self.transcript, public, blinded)
 
 
@@ -303,7 +305,7 @@ def opening_tag(responder_public: bytes, ephemeral: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What both ends know once the ephemeral keys have met: th1 (public) and prk (secret), 32 bytes each."""
+    """The values that both ends know after the ephemeral keys have met: th1 (public), prk (secret), 32 bytes each."""
 
     th1: bytes
     prk: bytes = field(repr=False)
@@ -368,7 +370,7 @@ class FederationBinding:
 
 
 def _present(secret: T | None) -> T:
-    """What `_Steps` guarantees to be there: each secret is used by one step, which runs once."""
+    """A value that `_Steps` guarantees to be there: each secret is used by one step, which runs once."""
     if secret is None:
         raise AssertionError("this secret was used up by an earlier step")
     return secret

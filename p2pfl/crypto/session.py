@@ -119,7 +119,7 @@ class Session:
 
     @contextmanager
     def _turn(self, lock: threading.Lock) -> Iterator[None]:
-        """One call at a time: two at once would seal two chunks with one nonce."""
+        """Allow one call at a time: two at once would seal two chunks with one nonce."""
         if not lock.acquire(blocking=False):
             raise RuntimeError("two calls at once for one direction of a session")
         try:

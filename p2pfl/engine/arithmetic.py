@@ -1,6 +1,6 @@
-"""The elementwise arithmetic of exchanges and rounds, in two steps: what a change leads to, then the change itself.
+"""The elementwise arithmetic of exchanges and rounds, in two steps: compute a change, then carry it out.
 
-The first step writes to memory of its own and measures what it finds, so that a change which fails a check has touched
+The first step writes to memory of its own and measures the result, so that a change which fails a check has touched
 nothing. The second cannot fail. Both go through the vectors in tiles that stay in the cache, and a tile's operations
 are those of the whole vector in the same order: the bits do not depend on the tiles. `sim.lazy.rows` does the same for
 many nodes at once.
@@ -22,17 +22,17 @@ from p2pfl.methods.method import MODEL
 
 LEAST_MOVE = 0.1
 SAMPLED = 4096
-"""Coordinates that `has_moved` looks at, at least, where there are so many."""
+"""The least number of coordinates that `has_moved` looks at, if there are so many."""
 
 
 def gain(shown: Vector, state: NodeState, edge: EdgeState) -> Vector:
-    """What is `shown` (c d,), over the replica that the neighbor holds of it: in the scratch memory."""
+    """The difference of `shown` (c d,) and the replica that the neighbor holds: in the scratch memory."""
     state.scratch.fit(state.channels)
     return np.subtract(shown, edge.own, out=state.scratch.move)
 
 
 def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float]:
-    """From the decoded payloads to both replicas and D = k (h_j - h_i), all in scratch; the channels will move by D/n.
+    """Compute both replicas and D = k (h_j - h_i) from the decoded payloads, all in scratch; channels will move by D/n.
 
     D has the same bits at both ends up to its sign.
 
@@ -43,7 +43,7 @@ def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float
     decoded_peer, decoded_own = scratch.decoded_peer, scratch.decoded_own
     replica_square = model_square = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        for part in _parts(model.size):
+        for part in _tiles(model.size):
             peer = np.add(edge.peer[part], decoded_peer[part], out=scratch.peer[part])
             own = np.add(edge.own[part], decoded_own[part], out=scratch.own[part])
             replica_square += _square(peer)
@@ -57,7 +57,7 @@ def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float
 
 
 def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
-    """Carry out what `lead` found, and the method's part at the edge. With k = 0 nothing moves, not even -0 to 0."""
+    """Carry out what `lead` computed, and the method's part at the edge. With k = 0 nothing moves, not even -0 to 0."""
     scratch = state.scratch
     edge.peer, scratch.peer = scratch.peer, edge.peer
     edge.own, scratch.own = scratch.own, edge.own
@@ -68,7 +68,7 @@ def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float,
     if keeping:
         for name in method.kept_edges:
             edge.kept.setdefault(name, zeros(channels))
-    for part in _parts(channels.size):
+    for part in _tiles(channels.size):
         move = scratch.move[part]
         channels[part] += np.divide(move, samples, out=scratch.tile[: move.size])
         if keeping:
@@ -78,25 +78,25 @@ def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float,
 
 
 def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
-    """Whether what the method will keep of the edge after `settle` is finite, and can be computed at all: a method of
-    the user's own may make anything of a neighbor's terms.
+    """Check that the vectors that the method will keep of the edge after `settle` can be computed and are finite: a
+    user's method may make anything of a neighbor's terms.
 
-    Raises PeerFault: it is not finite.
+    Raises PeerFault: they are not finite.
     """
     if factor == 0.0 or not method.moves(terms):
         return
     none = zeros(state.channels)
-    for part in _parts(state.channels.size):
+    for part in _tiles(state.channels.size):
         kept = {name: edge.kept.get(name, none)[part] for name in method.kept_edges}
         with np.errstate(all="ignore"):
-            found = method.moved(kept, state.scratch.move[part], terms)
-        if not all(np.isfinite(vector).all() for vector in found.values()):
+            moved = method.moved(kept, state.scratch.move[part], terms)
+        if not all(np.isfinite(vector).all() for vector in moved.values()):
             raise PeerFault("the exchange would leave something on the edge that is not finite")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node as its method sees it: see `NodeVectors`."""
+    """A node as its learning method sees it: see `NodeVectors`."""
 
     samples: int
     channels: dict[str, Vector]
@@ -110,8 +110,8 @@ class NodeSeen:
     def of(
         cls, state: NodeState, method: Method, given: Mapping[str, Vector] | None = None, away: Collection[int] = ()
     ) -> NodeSeen:
-        """What the method has not kept yet is as its `first` says; what was not `given` is zero. Edges to members that
-        are `away` are left out.
+        """The view of a state. A vector that the method has not kept yet is its `first`; one that was not `given` is
+        zero. Edges to members that are `away` are left out.
         """
         size = state.model.size
         places = {name: slice(number * size, (number + 1) * size) for number, name in enumerate(method.channels)}
@@ -132,7 +132,7 @@ class NodeSeen:
         return replace(self, channels=channels, kept=kept, given=given, where=part)
 
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Vector:
-        """In memory of its own, in the order of the neighbors."""
+        """The sum of a kept vector over the edges, in memory of its own, added in the order of the neighbors."""
         place, total = self.places[channel], np.zeros_like(self.channels[channel])
         for peer in sorted(self.edges):
             kept = self.edges[peer].kept.get(name)
@@ -149,9 +149,9 @@ def learned(  # noqa: PLR0917 - the state, the round's two models, then what was
     about: Round,
     given: Mapping[str, Vector] | None = None,
 ) -> tuple[New, float]:
-    """What a local round from `start` to `end` (d,) adds to each channel and what the method keeps of it, and the
-    norm of all that comes of it, which is not finite if any of it is not. The memory of `start` is used up. `given` are
-    the vectors (d,) that the round had from the method.
+    """Compute what a local round from `start` to `end` (d,) adds to each channel and what the method keeps, and the
+    norm of all results, which is not finite if any of them is not. The memory of `start` is used up. `given`: the
+    vectors (d,) that the round had from the method.
     """
     if not start.shape == end.shape == state.model.shape:
         raise ValueError(f"a round from {start.shape} to {end.shape} where the model has {state.model.shape}")
@@ -160,11 +160,11 @@ def learned(  # noqa: PLR0917 - the state, the round's two models, then what was
     kept = {name: np.zeros_like(start) for name in method.kept}
     tile, square = np.empty(min(TILE, start.size), start.dtype), 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        for part in _parts(start.size):
+        for part in _tiles(start.size):
             moved, here = np.subtract(end[part], start[part], out=tile[: end[part].size]), seen.part(part)
             new = method.trained(moved, here, about)
             if not (new.change.keys() <= change.keys() and new.kept.keys() <= kept.keys()):
-                raise ValueError(f"it names {[*new.change, *new.kept]}, and has {[*change, *kept]}")
+                raise ValueError(f"it returns {[*new.change, *new.kept]}, and declares {[*change, *kept]}")
             for name, added in change.items():
                 added[part] = new.change.get(name, 0.0)
             for name, vector in kept.items():
@@ -176,15 +176,15 @@ def learned(  # noqa: PLR0917 - the state, the round's two models, then what was
 
 
 def distance(one: Vector, other: Vector) -> float:
-    """Euclidean."""
+    """The Euclidean distance of two vectors."""
     tile, square = np.empty(min(TILE, one.size), one.dtype), 0.0
-    for part in _parts(one.size):
+    for part in _tiles(one.size):
         square += _square(np.subtract(one[part], other[part], out=tile[: other[part].size]))
     return float(np.sqrt(square))
 
 
 def neighbor_distance(state: NodeState, peers: Iterable[int]) -> float | None:
-    """Root mean square distance from the own model to the replicas of these neighbors, over the own norm."""
+    """The root mean square distance from the own model to the replicas of these neighbors, over the own norm."""
     edges = (state.edges.get(peer) for peer in peers)
     known = [edge.peer for edge in edges if edge is not None and edge.record.heard is not None]
     if not known:
@@ -195,15 +195,15 @@ def neighbor_distance(state: NodeState, peers: Iterable[int]) -> float | None:
 
 
 def median(vectors: list[Vector]) -> Vector:
-    """Coordinate by coordinate: (d,), in the type of the first."""
+    """The coordinate median: (d,), in the type of the first vector."""
     out = np.empty_like(vectors[0])
-    for part in _parts(out.size):
+    for part in _tiles(out.size):
         out[part] = np.median([vector[part] for vector in vectors], axis=0)
     return out
 
 
 def has_moved(own: Vector, others: Sequence[Vector], mixed: Vector) -> bool:
-    """Whether a mix has moved a model (d,) by more than LEAST_MOVE of what one neighbor pulls it by in an even mean.
+    """True if a mix has moved a model (d,) by more than LEAST_MOVE of what one neighbor pulls it by in an even mean.
 
     That neighbor is at the median distance, which less than half of them cannot choose. All (d,), looked at on evenly
     spaced coordinates. True as well where that neighbor has the same model.
@@ -215,13 +215,13 @@ def has_moved(own: Vector, others: Sequence[Vector], mixed: Vector) -> bool:
 
 
 def norm(vector: Vector) -> float:
-    """Infinite or NaN only if the vector is not finite: a sum of squares in float32 overflows long before."""
+    """The Euclidean norm; infinite or NaN only if the vector is not finite, as squares in float32 could overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.sqrt(sum(_square(vector[part]) for part in _parts(vector.size))))
+        return float(np.sqrt(sum(_square(vector[part]) for part in _tiles(vector.size))))
 
 
 def _square(tile: Vector) -> float:
-    """|tile|^2, in the tile's own type where that does."""
+    """|tile|^2, in the tile's own type if that does not overflow."""
     square = float(np.dot(tile, tile))
     if np.isfinite(square):
         return square
@@ -229,5 +229,5 @@ def _square(tile: Vector) -> float:
     return float(np.dot(wide, wide))
 
 
-def _parts(size: int) -> Iterator[slice]:
+def _tiles(size: int) -> Iterator[slice]:
     return (slice(first, min(first + TILE, size)) for first in range(0, size, TILE))

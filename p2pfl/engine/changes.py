@@ -1,7 +1,7 @@
-"""Everything that can change a node's durable state, as values, and the one place where each is carried out.
+"""The changes of a node's durable state, as values, and the one place where each is carried out.
 
 Live operations and recovery from the log run the same floating-point operations on the same values, so a restarted
-node holds the very bits that it held before; a live operation has checked before what they lead to, and only `settle`s
+node holds the same bits as before; a live operation has computed and checked the result before, and only `settle`s
 it. `x_i -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge.
 """
 
@@ -48,18 +48,18 @@ class EdgeWasReset(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EdgesWereChanged(Struct, frozen=True, kw_only=True, gc=False):
-    """The graph is another one: nothing is left of the edges to those who were `dropped`."""
+    """The graph has changed: nothing is left of the edges to the `dropped` peers."""
 
     added: tuple[int, ...]
     dropped: tuple[int, ...]
 
 
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
-    """`delta` (c d,) is what training adds to the channels, None for a mixing round or a failed one. `alone` counts the
-    rounds trained without a neighbor, `terms` and `kept` are what the learning method keeps of the node from now on,
-    `best` is the best figure of its rounds.
+    """A round was counted. Training adds `delta` (c d,) to the channels, None for a mixing round or a failed one.
+    `alone` counts the rounds trained without a neighbor; from now on the learning method keeps `terms` and `kept` of
+    the node, `best` is the best figure of its rounds.
 
-    `local` is what the learner keeps outside the model from this round on, None where that has not changed.
+    `local`: the arrays that the learner keeps outside the model from this round on, None: they have not changed.
     """
 
     version: int
@@ -75,7 +75,9 @@ class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
-    """`model` are all channels (c d,); `rounds` and `elapsed_s` are those to go on from, None where they stay."""
+    """The model was replaced: `model` holds all channels (c d,). `rounds` and `elapsed_s` go on from there; None:
+    stay.
+    """
 
     model: Vector
     rounds: int | None = None
@@ -83,14 +85,14 @@ class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LifeWasHeard(Struct, frozen=True, kw_only=True, gc=False):
-    """`member` is in its life `life`; None: this node is."""
+    """A life was learned of: `member` is in `life`; None: this node is."""
 
     member: int | None
     life: Life
 
 
 class BudgetWasSpent(Struct, frozen=True, kw_only=True, gc=False):
-    """A local round is paid for, which may begin once this is on disk."""
+    """A local round was paid for; it may begin once this is on disk."""
 
     spend: Spend
 

@@ -1,7 +1,7 @@
-"""What travels on each edge: what a neighbor is shown of this node, and by which compressor with which step and chance.
+"""The codecs: what a neighbor sees of this node on each edge, and by which compressor, step and random seed.
 
-An honest node shows what it has. Whoever shows something else (noise for privacy, masks, a liar in a test) gives the
-engine another function, and nothing else in a node knows of it.
+An honest node shows its model as it is. To show something else (noise for privacy, masks, a liar in a test), give the
+engine another function; nothing else in a node knows of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLACE = struct.Struct("<QQQQ")
 
 @dataclass(frozen=True, slots=True)
 class Codecs:
-    """`default` for every neighbor that is not in `by_peer`."""
+    """The compressors of a node: `default` for every neighbor that is not in `by_peer`."""
 
     default: Compressor
     by_peer: Mapping[int, Compressor] = field(default_factory=dict)
@@ -31,16 +31,16 @@ class Codecs:
 
     @property
     def specs(self) -> dict[int, str]:
-        """Of the neighbors with a compressor of their own."""
+        """The specs of the neighbors with a compressor of their own."""
         return {peer: codec.spec for peer, codec in self.by_peer.items()}
 
     def largest_bytes(self, size: int) -> int:
-        """No payload of a vector of `size` values is longer, on any edge."""
+        """The largest payload of a vector of `size` values, on any edge."""
         return max(codec.size_bytes(size) for codec in (self.default, *self.by_peer.values()))
 
 
 def codecs_of(federation: FederationConfig, index: int) -> Codecs:
-    """What member `index` uses with each of its neighbors.
+    """The codecs that member `index` uses with each of its neighbors.
 
     Raises UserError: there is no such compressor, or error feedback would not converge with it.
     """
@@ -56,7 +56,7 @@ def gammas_of(federation: FederationConfig, index: int, size: int) -> dict[int, 
 
 
 def chance_of(sender: int, receiver: int, incarnation: int, seq: int) -> int:
-    """64 bits for the payload that `sender` encodes in this transaction: the same in a node and in a simulation."""
+    """A 64-bit random seed for the payload of `sender` in this transaction: the same in a node and in a simulation."""
     place = _PLACE.pack(sender, receiver, incarnation, seq)
     return int.from_bytes(blake2b(place, digest_size=8, person=b"p2pfl-chance").digest(), "little")
 
@@ -70,23 +70,23 @@ class Occasion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Forgery:
-    """Bytes that no encoder has made, in place of a vector: a neighbor must refuse them."""
+    """Bytes in place of a vector that no encoder has made: a neighbor must refuse them."""
 
     body: Payload
 
 
 Show = Callable[[Vector, int, Occasion], Vector | Forgery]
-"""(channels (c d,), peer, occasion) to what that neighbor is shown: (c d,), finite, left as it is afterwards."""
+"""(channels (c d,), peer, occasion) -> what that neighbor sees: (c d,), finite, not written to afterwards."""
 Claim = Callable[[float], float]
-"""The weight a_i of this node to the one that its messages tell."""
+"""The weight a_i of this node -> the weight that its messages tell."""
 
 
 def as_it_is(channels: Vector, peer: int, occasion: Occasion) -> Vector:
-    """The truth."""
+    """Show the channels as they are."""
     del peer, occasion
     return channels
 
 
 def as_weighed(weight: float) -> float:
-    """The truth."""
+    """Tell the weight as it is."""
     return weight

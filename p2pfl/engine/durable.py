@@ -1,4 +1,4 @@
-"""State and changes as plain headers, arrays and blobs: what a store keeps, and back.
+"""The durable form of state and changes: plain headers, arrays and blobs for a store, and back.
 
 A node that keeps no log (`snapshot` durability) writes no replicas either: it comes back without them, and its edges
 begin a new incarnation.
@@ -29,7 +29,7 @@ from p2pfl.learn.privacy.accounting import Spend
 
 FORMAT = 3
 EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."
-"""Names of arrays: `flow.3` is kept of the edge to member 3, `kept.momentum` of the node."""
+"""The names of arrays: `flow.3` is kept of the edge to member 3, `kept.momentum` of the node."""
 
 Array = NDArray[np.generic]
 Entry = tuple[str, dict[str, Any], list[Payload]]
@@ -45,7 +45,7 @@ class Image:
 
 
 def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Image:
-    """Everything that must survive. Where vectors are not `copied`, they are the state's own until it changes."""
+    """The image of everything that must survive. If vectors are not `copied`, they are the state's own memory."""
     vectors = {"model": state.channels} | {KEPT + name: vector for name, vector in state.kept.items()}
     blobs: dict[str, Payload] = {}
     edges: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
 
 
 def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mapping[str, Payload]) -> NodeState:
-    """The state that `image` was made of.
+    """The state from which `image` was made.
 
     Raises StorageError: written by another version of this software, or not by it at all.
     """
@@ -110,15 +110,15 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
         state.edges[int(key)] = EdgeState(_with_bodies(plain, key, blobs), own, peer)
     state.kept = {name.removeprefix(KEPT): _vector(a) for name, a in arrays.items() if name.startswith(KEPT)}
     for name, array in arrays.items():
-        found = EDGE_VECTOR.fullmatch(name)
-        if found and found[1] not in {"own", "peer"} and found[2] in header["edges"]:
-            state.edges[int(found[2])].kept[found[1]] = _vector(array)
+        match = EDGE_VECTOR.fullmatch(name)
+        if match and match[1] not in {"own", "peer"} and match[2] in header["edges"]:
+            state.edges[int(match[2])].kept[match[1]] = _vector(array)
     return state
 
 
 def _best(header: Mapping[str, Any]) -> Best | None:
-    found = header["best"]
-    return None if found is None else Best(*found)
+    best = header["best"]
+    return None if best is None else Best(*best)
 
 
 def entry(change: ch.Change) -> Entry:
@@ -159,7 +159,7 @@ def _round_entry(change: ch.RoundWasCommitted) -> Entry:
 
 
 def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.Change:
-    """The change that a log entry was made of. What will stay in the state does not hold on to the blobs' memory.
+    """The change from which a log entry was made. Arrays that will stay in the state do not hold the blobs' memory.
 
     Raises StorageError: no such kind.
     """
@@ -192,7 +192,7 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
 
 
 def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
-    """The blobs are the delta, if there is one, then the vectors that the header names: `kept`, then `local`."""
+    """The committed round of an entry. Blobs: the delta, if there is one, then the vectors `kept`, then `local`."""
     apart = {"local", "kept", "terms", "best"}
     plain: dict[str, Any] = {"terms": tuple(header["terms"]), "best": _best(header)}
     plain |= {key: value for key, value in header.items() if key not in apart}
@@ -244,5 +244,5 @@ def _with_bodies(plain: Mapping[str, Any], key: str, blobs: Mapping[str, Payload
 
 
 def _vector(array: Array) -> Any:
-    """Own, writable memory: what a store returns may be a view of a file."""
+    """A copy in writable memory: an array from a store may be a view of a file."""
     return np.array(array)

@@ -1,4 +1,4 @@
-"""The data plane: what the core's operations do to vectors. It never decides.
+"""The data plane: it carries out the core's operations on vectors. It never decides.
 
 Every operation first computes and checks, then changes the state, so that a refused message leaves no trace. Replicas
 are bit-identical at both ends: decoded values are added by separate float operations in one order, and both ends
@@ -76,7 +76,7 @@ NORM_CEILING = 1e15
 
 LARGEST_TERM = 1e300
 NORM_MULTIPLE = 1e3
-"""How many times as long as our own model a replica may be; a whole model after a resync must pass."""
+"""The largest norm of a replica, in norms of our own model; a whole model after a resync must pass."""
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -95,7 +95,7 @@ class AuditFault(PeerFault):
 
 
 class ClaimFault(PeerFault):
-    """What the peer tells cannot be, by our settings; a task of its own may make it so."""
+    """The peer's figures are impossible by our settings; a task of its own may be the cause."""
 
 
 class Engine:
@@ -117,11 +117,11 @@ class Engine:
         self.mixer = None if rule is None else RuleMixer(rule, NORM_CEILING)
         self.show: Show = as_it_is
         self.claim: Claim = as_weighed
-        """What neighbors are shown of the model, and told of its weight."""
+        """The functions that choose what neighbors see of the model (`show`) and of its weight (`claim`)."""
         self.exchanges = 0
-        """Exchanges that this process has applied, on all edges."""
+        """The exchanges that this process has applied, on all edges."""
         self._given: Mapping[str, Vector] = {}
-        """What the local round under way was given by the method."""
+        """The vectors that the method gave to the current local round."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
         """Results of local rounds: the model (d,) at the start, whose memory the engine then owns, and what was
         learned; None where the round failed. Each CommitRound with `trained` takes the next."""
@@ -156,28 +156,28 @@ class Engine:
         return change
 
     def begin_round(self, *, accompanied: bool, away: Collection[int] = ()) -> RoundStart:
-        """What a local round begins with, in memory of its own. `accompanied`: a neighbor is there; `away` are those
-        that are not, whose edges a method that needs company does not see.
+        """The start of a local round, in memory of its own. `accompanied`: a neighbor is connected; `away`: those that
+        are not, whose edges a method that needs company does not see.
         """
         method, self._given = self.method, {}
         if not overrides(method, "gradient") or (method.needs_company and not accompanied):
             return RoundStart(self.state.model.copy(), elapsed_s=self.state.elapsed_s)
         with own_failures("the learning method"):
-            given = dict(method.begin(NodeSeen.of(self.state, method, away=away if method.needs_company else ())))
-            if given.keys() != set(method.given):
-                raise LearningError(f"the learning method gives {sorted(given)}, and says {sorted(method.given)}")
-        self._given = {name: self._own(vector) for name, vector in given.items()}
+            vectors = dict(method.begin(NodeSeen.of(self.state, method, away=away if method.needs_company else ())))
+            if vectors.keys() != set(method.given):
+                raise LearningError(f"the learning method gives {sorted(vectors)}, and declares {sorted(method.given)}")
+        self._given = {name: self._own(vector) for name, vector in vectors.items()}
         return RoundStart(self.state.model.copy(), self._given, method, self.state.elapsed_s)
 
     def _own(self, vector: Vector) -> Vector:
         """A copy, where the memory is the state's: exchanges go on while a round trains."""
         state = self.state
-        theirs = [
+        theirs = [  # vectors of the state
             state.channels,
             *state.kept.values(),
             *(v for edge in state.edges.values() for v in edge.kept.values()),
         ]
-        return vector.copy() if any(np.may_share_memory(vector, one) for one in theirs) else vector
+        return vector.copy() if any(np.may_share_memory(vector, each) for each in theirs) else vector
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class Engine:
         return self._done(RequestFrozen(peer=op.peer, request=request), change, urgent=True)
 
     def _apply(self, op: ApplyRequest | ApplyReply) -> Outcome:
-        """Carry it out, or refuse it before anything has changed."""
+        """Carry out an exchange, or refuse it before anything has changed."""
         try:
             return self._apply_request(op) if isinstance(op, ApplyRequest) else self._apply_reply(op)
         except PeerFault as error:
@@ -232,7 +232,7 @@ class Engine:
             body=body.body if isinstance(body, Forgery) else body,
         )
         chain = next_chain(edge.record.chain, request, reply)
-        if isinstance(body, Forgery):  # what the neighbor must refuse moves nothing here either
+        if isinstance(body, Forgery):  # the neighbor must refuse it, so nothing moves here either
             return Outcome(RequestApplied(peer=op.peer, request=request, reply=reply, chain=chain), None)
         change = RequestWasApplied(peer=op.peer, request=request, reply=reply, chain=chain)
         self._settle(change)
@@ -262,7 +262,7 @@ class Engine:
     def _encode(
         self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None
     ) -> Payload | Forgery:
-        """What is shown, over the replica that the neighbor holds of it; `decoded` (c d,) is filled."""
+        """Encode what the neighbor is shown, less the replica that it holds; `decoded` (c d,) is filled."""
         shown = self.show(self.state.shown, peer, Occasion(incarnation, seq))
         if isinstance(shown, Forgery):
             return shown
@@ -276,8 +276,8 @@ class Engine:
         return self.state.scratch
 
     def _check_outcome(self, replica: float, after: float) -> None:
-        """The neighbor's replica must be finite and not absurdly longer than our own model, and the model that the
-        exchange would give must be one to go on with. Both arguments are norms.
+        """Raise PeerFault unless the neighbor's replica is finite and not absurdly longer than our own model, and the
+        model after the exchange is usable too. Both arguments are norms.
         """
         limit = NORM_MULTIPLE * math.sqrt(self.state.channels.size)
         if not replica <= limit:
@@ -288,7 +288,9 @@ class Engine:
             raise PeerFault("the exchange would carry the model too far")
 
     def _agreed(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
-        """What both ends make of a neighbor's terms. A method that chokes on them refuses them, and the log says so."""
+        """Agree on terms with a neighbor. Raises ClaimFault: the method fails on the neighbor's terms, or refuses
+        them.
+        """
         try:
             if len(theirs) == len(self.method.no_terms) and self.method.valid(theirs):
                 return tuple(float(term) for term in self.method.agree(ours, theirs))
@@ -297,7 +299,7 @@ class Engine:
         raise ClaimFault("the terms of the learning method are impossible in this federation")
 
     def _check_moved(self, edge: EdgeState, factor: float, terms: tuple[float, ...]) -> None:
-        """Our own methods keep what is finite."""
+        """Check a user's method, which may keep vectors that are not finite; our own methods never do."""
         if not self.method.is_users:
             return
         try:
@@ -321,15 +323,15 @@ class Engine:
         failed = False
         if op.trained:
             outcome = self.outcomes.get_nowait()
-            taken = None if outcome is None else self._taken_in(op, *outcome, change)
+            taken = None if outcome is None else self._learned_round(op, *outcome, change)
             failed, change = taken is None, taken or change
         event = RoundCommitted(version=change.version, rounds=change.rounds, samples=change.samples, failed=failed)
         return self._done(event, change)
 
-    def _taken_in(
+    def _learned_round(
         self, op: CommitRound, start: Vector, local: LocalRound, change: RoundWasCommitted
     ) -> RoundWasCommitted | None:
-        """`change` with what the method makes of a local round; None: it does not lead to a model to go on with."""
+        """`change` completed by the method from a local round; None: the result is no usable model."""
         samples = max(1, local.samples, int(np.ceil(op.least_samples)))
         about = Round(
             steps=local.steps,
@@ -358,17 +360,17 @@ class Engine:
         )
 
     def _bootstrap(self, op: Bootstrap) -> Outcome:
-        """Coordinate median of the neighbors' replicas."""
+        """Replace the model by the coordinate median of the neighbors' replicas."""
         model = median([self.state.edges[peer].peer for peer in op.peers])
         change = ModelWasReplaced(model=model, rounds=op.rounds, elapsed_s=op.elapsed_s)
         return self._done(Bootstrapped(), change, urgent=True)
 
     def _mix(self, op: Mix) -> Outcome:
-        """Neighbors go on being shown the model from before. Shown the mixed one while they are asked in the middle of
-        a round, they would all look alike to each other, and a rule would take its node's own round for the outlier.
+        """Mix by the rule, and go on showing the earlier model. If neighbors saw mixed models in the middle of a round,
+        these would all look alike, and a rule would take its node's own round for the outlier.
         """
         if self.mixer is None:
-            raise ValueError("a node without a rule is to mix by it")
+            raise ValueError("a node without a rule was asked to mix by a rule")
         own, replicas = self.state.channels, [self.state.edges[peer].peer for peer in op.peers]
         model = self.mixer.mix(own, replicas, op)
         if model is None:

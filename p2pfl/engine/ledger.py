@@ -1,6 +1,6 @@
-"""What a node has spent of its privacy budget: durable before what was paid for is computed.
+"""The ledger of a node's privacy budget: a spend is durable before the steps that it pays for are computed.
 
-A ledger may say more than was used, for a crash wastes what was paid for the round under way. It never says less: one
+A ledger may say more than was used, for a crash wastes the payment for the current round. It never says less: a ledger
 that is known to lack something says so itself. It is kept twice, in the state and in a file beside the key, and
 `reconciled` says what the two are worth together. What its steps amount to is for `learn.privacy`.
 """
@@ -17,7 +17,7 @@ from p2pfl.learn.privacy.accounting import Spend
 
 NAME_BITS = 53
 ROUNDING = 1e-6
-"""By this part an epsilon may differ that was computed twice."""
+"""The relative difference allowed between two computations of one epsilon."""
 
 
 class Promise(NamedTuple):
@@ -35,7 +35,7 @@ class Promise(NamedTuple):
         return cls(privacy.unit, privacy.epsilon, privacy.delta, privacy.noise)
 
     def weaker_than(self, permitted: Promise) -> str:
-        """In which figures this promises less, in words; empty: in none."""
+        """The figures in which this promises less, in words; empty: none."""
         found = []
         if permitted.unit == MEMBER != self.unit:
             found.append(f"a {self.unit} is protected, where it is a {MEMBER}")
@@ -80,7 +80,7 @@ class Ledger:
     order: int = 1
     """The budgets of this node that are known to have begun, this one included."""
     promise: Promise | None = None
-    """What the person permits. None: an earlier version began it, and kept no file beside the key."""
+    """The figures that the person permits. None: an earlier version began it, and kept no file beside the key."""
     raised_by: str = ""
     """The latest word by which it went on; empty: none."""
     signed: Signed | None = None
@@ -88,7 +88,7 @@ class Ledger:
 
     @property
     def latest_word(self) -> str:
-        """The one that was taken last: by another one it goes on, or the next begins."""
+        """The permission that was used last: only another one lets this budget go on, or the next begin."""
         return self.raised_by or self.word
 
     @property
@@ -97,15 +97,15 @@ class Ledger:
 
     @property
     def account(self) -> Signed:
-        """What others are told, so that the node may hear it again when it has forgotten."""
+        """The account that is told to others, so that they can tell it to the node if it has forgotten."""
         digest = hashlib.blake2b(self.word.encode(), digest_size=8, person=b"p2pfl-budget").digest()
         name = int.from_bytes(digest, "little") >> (64 - NAME_BITS)
         own = Signed(self.order, name, self.steps)
         return own if self.signed is None else max(own, self.signed)
 
     def recovered(self, *, private: bool, complete: bool) -> Ledger | None:
-        """What it is worth when it comes from a disk, on which not all was found unless that was `complete`. Rounds of
-        a node that is not private are missing in it.
+        """The ledger as it counts when read from a disk; not `complete`: part of the disk's data was missing. None for
+        a node that is not private, whose rounds it lacks.
         """
         if not private:
             return None
@@ -118,7 +118,7 @@ class Ledger:
         return replace(self, spent=(*self.spent, spend))
 
     def covers(self, other: Ledger) -> bool:
-        """Whether all that `other` has spent was spent here, first and in this order."""
+        """True if everything that `other` has spent was spent here too, first and in this order."""
         if len(other.spent) > len(self.spent):
             return False
         *before, last = other.spent or (Spend(0.0, 0.0, 0),)
@@ -127,11 +127,11 @@ class Ledger:
         return same and last.steps <= here.steps
 
     def doubted(self, signed: Signed | None = None) -> Ledger:
-        """More may have been spent than it says, for this account is signed by its node."""
+        """The ledger marked as incomplete: more may have been spent, as an account signed by the node shows."""
         return replace(self, is_whole=False, signed=signed or self.signed)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """The ledger as values for JSON."""
         spent = [list(spend) for spend in self.spent]
         found = {"unit": self.unit, "word": self.word, "spent": spent, "is_whole": self.is_whole, "order": self.order}
         later = {"promise": self.promise, "signed": self.signed}
@@ -150,10 +150,10 @@ class Ledger:
 
 
 def reconciled(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
-    """What the ledger of a state and that of the file beside the key are worth together: the one that has more.
+    """The ledger that counts, of the one in the state and the one in the file beside the key: the one with more.
 
-    Whatever is written is written beside the key first. So a crash leaves that one equal or ahead; where it is missing
-    although there was one, or the two contradict each other, something that was on disk is gone.
+    Every spend is written beside the key first. So a crash leaves that one equal or ahead; if it is missing although
+    there was one, or the two contradict each other, data on disk were lost.
     """
     if state is None:
         return beside

@@ -1,4 +1,4 @@
-"""A robust rule at work in one node: what it makes of the own vector and the replicas, and how much of each it took."""
+"""A robust rule at work in one node: the mix of the own vector and the replicas, and how much of each it took."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ NEWEST = 0.1
 
 
 class RuleMixer:
-    """The rule has the last word on the model, but not on whether it is one to go on with: a norm above `longest`, or
-    a rule that fails, leads to none.
-    """
+    """A mixer applies the rule and checks its result: a norm above `longest`, or a rule that fails, gives no model."""
 
     def __init__(self, rule: Rule, longest: float) -> None:
         self.rule, self.longest = rule, longest
@@ -50,18 +48,18 @@ class RuleMixer:
         return model
 
     def forget(self, peers: Collection[int]) -> None:
-        """These are neighbors no more."""
+        """Forget peers that are no longer neighbors."""
         self.kept = {peer: share for peer, share in self.kept.items() if peer not in peers}
 
     def _say(self, text: str) -> None:
-        """Once: a rule that chokes does so in every round, mostly of the same."""
+        """Log once: a rule that fails does so in every round, mostly for the same reason."""
         if text != self._said:
             self._said = text
             log.warning("%s", text)
 
 
 def _shown(vector: Vector) -> Vector:
-    """The same memory, which a rule cannot write to: replicas are those of the neighbors, too."""
+    """A read-only view of the same memory: the rule must not change replicas, which the neighbors hold too."""
     view = vector.view()
     view.flags.writeable = False
     return view

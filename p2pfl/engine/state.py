@@ -1,6 +1,6 @@
-"""Everything of a node that must survive: what it exchanges, what its method keeps, and of every edge the replicas.
+"""The state of a node that must survive: its channels, the vectors of its method, and every edge's replicas.
 
-One writer at a time (the engine's thread). What changes it stands in `engine`; how it becomes bytes in `durable`.
+One writer at a time (the engine's thread). `engine` changes it; `durable` turns it into bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from p2pfl.learn.methods import Method
 from p2pfl.methods.plain import Plain
 
 TILE = 1 << 16
-"""Values in a tile: a handful of float32 tiles fit into a second-level cache of a megabyte."""
+"""The values in a tile: a handful of float32 tiles fit into a second-level cache of a megabyte."""
 
 
 class Scratch:
@@ -36,7 +36,7 @@ class Scratch:
         self._sized: tuple[tuple[int, ...], object] | None = None
 
     def fit(self, model: Vector) -> None:
-        """Be of the shape and type of `model`; what stood here is lost if it was of another."""
+        """Take the shape and type of `model`; the contents are lost if these were others."""
         if self._sized == (model.shape, model.dtype):
             return
         self.peer, self.own, self.move = (np.empty_like(model) for _ in range(3))
@@ -47,7 +47,7 @@ class Scratch:
 
     @property
     def decoded_peer(self) -> NDArray[np.float32]:
-        """Where the neighbor's payload is decoded: in float32 the very memory of `peer`."""
+        """The memory into which the neighbor's payload is decoded: in float32 the memory of `peer` itself."""
         return self.peer if self._decoded is None else self._decoded[0]
 
     @property
@@ -57,9 +57,9 @@ class Scratch:
 
 @dataclass(slots=True)
 class EdgeState:
-    """`own` is the replica of our channels that the neighbor holds too, `peer` that of the neighbor's; both (c d,).
+    """An edge's vectors: `own` is the replica of our channels that the neighbor holds too, `peer` that of its channels.
 
-    `kept` are the vectors (c d,) that the learning method keeps of this edge; one that is not there is zero.
+    Both are (c d,). `kept`: the vectors (c d,) that the learning method keeps of this edge; a missing one is zero.
     """
 
     record: EdgeRecord
@@ -68,7 +68,7 @@ class EdgeState:
     kept: dict[str, Vector] = field(default_factory=dict)
 
     def begin_anew(self, record: EdgeRecord) -> None:
-        """Both replicas are zero and nothing is kept. The other end does the same when it adopts the incarnation."""
+        """Zero both replicas and keep nothing. The other end does the same when it adopts the incarnation."""
         self.record = record
         self.own[:] = 0.0
         self.peer[:] = 0.0
@@ -85,21 +85,21 @@ class EdgeState:
 
 @dataclass(slots=True)
 class NodeState:
-    """`channels` (c d,) is what neighbors exchange: the model x (d,), then what else the learning method has. `samples`
-    is n; `version`, `rounds`, `alone` and `best` are as the core counts them.
+    """A node's state. Neighbors exchange `channels` (c d,): the model x (d,), then the other channels of the learning
+    method. `samples` is n; `version`, `rounds`, `alone` and `best` are as the core counts them.
 
     `terms` are the method's numbers since the last local round, and `kept` its vectors (d,) of this node: replaced,
-    never written to. So are the arrays of `local`, what the learner kept outside the model in the round that counted
-    last.
+    never written to. So are the arrays of `local`, which the learner kept outside the model in the last round that
+    counted.
 
-    `ended` is what bounded training ("40 rounds", "60.0 s") when the federation ended for this node; None: it has not.
+    `ended` is the bound of training ("40 rounds", "60.0 s") when the federation ended for this node; None: it has not.
 
-    `life` is the own one; `lives` those that were heard of, by member index.
+    `life` is the node's own; `lives` are the known ones of others, by member index.
 
-    `ledger` is what was spent of the privacy budget; None: there is none, or nothing is known of it.
+    `ledger`: the part of the privacy budget that was spent; None: there is no budget, or nothing is known of it.
 
     `unmixed` (c d,) are the channels as they were before a robust rule mixed them, from then until the next round is
-    committed: so long neighbors are shown those. It does not outlive a crash: after one they see the mixed model once.
+    committed: until then neighbors see those. It does not survive a crash: after one they see the mixed model once.
     """
 
     channels: Vector
@@ -131,7 +131,7 @@ class NodeState:
         local: dict[str, NDArray[np.generic]] | None = None,
         method: Method | None = None,
     ) -> NodeState:
-        """Before the first round, from `model` (d,); `method` is `plain` where none is given."""
+        """The state before the first round, from `model` (d,); `method` is `plain` by default."""
         method = method or Plain()
         more = np.zeros((len(method.channels) - 1) * model.size, model.dtype)
         channels = np.concatenate([model, more])
@@ -142,7 +142,7 @@ class NodeState:
 
     @property
     def model(self) -> Vector:
-        """X (d,): the first channel, in the same memory."""
+        """The model x (d,): the first channel, in the same memory."""
         return self.channels[: self.size] if self.size else self.channels
 
     def begin_life(self, name: int) -> None:
@@ -152,14 +152,14 @@ class NodeState:
             edge.begin_anew(edge.record.without_replicas())
 
     def hear_life(self, member: int | None, life: Life) -> None:
-        """None: of this node itself."""
+        """Keep the life of a member; None: of this node itself."""
         if member is None:
             self.life = life
         else:
             self.lives[member] = life
 
     def change_edges(self, added: Iterable[int], dropped: Iterable[int]) -> None:
-        """While the node runs: both ends know that a new edge is empty, and nothing is left of one that goes."""
+        """Change edges while the node runs: both ends know that a new edge is empty, and a removed one is forgotten."""
         for peer in dropped:
             self.edges.pop(peer, None)
         for peer in added:
@@ -167,24 +167,26 @@ class NodeState:
         self.edges = {peer: self.edges[peer] for peer in sorted(self.edges)}
 
     def fit_edges(self, peers: Iterable[int]) -> None:
-        """At a start: the graph may have changed while the node was off."""
-        wanted = sorted(peers)
-        for peer in wanted:
+        """Fit the edges to the graph at a start: it may have changed while the node was off."""
+        neighbors = sorted(peers)
+        for peer in neighbors:
             if peer not in self.edges:
                 self._add_edge(peer, EdgeRecord(has_replicas=False))
-        self.edges = {peer: self.edges[peer] for peer in wanted}
+        self.edges = {peer: self.edges[peer] for peer in neighbors}
 
     def _add_edge(self, peer: int, record: EdgeRecord) -> None:
         self.edges[peer] = EdgeState(record, zeros(self.channels), zeros(self.channels))
 
     @property
     def shown(self) -> Vector:
-        """What neighbors are to hear of: (c d,). In the conservative profile always the channels."""
+        """The vector that neighbors may see: (c d,). In the conservative profile always the channels."""
         return self.channels if self.unmixed is None else self.unmixed
 
 
 def zeros(model: Vector) -> Vector:
-    """As long as the model. Unlike that of `zeros_like`, the memory is not there until something is written to it."""
+    """A zero vector as long as the model. Unlike with `zeros_like`, its memory is not allocated before it is
+    written.
+    """
     return np.zeros(model.shape, model.dtype)
 
 

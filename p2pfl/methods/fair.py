@@ -61,7 +61,7 @@ class Fair(Method):
         return clock + 1.0, max(collected, own), used, own
 
     def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
-        """In one epoch the largest of each; of two epochs the later one."""
+        """Agree on the largest of each term within one epoch; of two epochs the later one counts."""
         if _epoch(ours[0]) != _epoch(theirs[0]):
             return max(ours, theirs)
         return tuple(map(max, ours, theirs))

@@ -1,4 +1,4 @@
-"""What a learning method is: how a node's local rounds, and what mixing does to its model, become its next model.
+"""The interface of a learning method: it makes the next model from local rounds and from mixing.
 
 A subclass overrides what differs from `plain`. Its functions are pure and elementwise: they return new
 values and look at no other coordinate, so the same lines serve a tile of a vector (d,) in a node and the rows
@@ -101,7 +101,7 @@ class Method:
     """
 
     meaning: str = ""
-    """One sentence for people that says what a method of your own does; `source` is the paper."""
+    """A sentence for people that says what a method of your own does; `source` is the paper."""
     source: str = ""
     profiles: frozenset[str] = frozenset({CONSERVATIVE, ROBUST})
     """The profiles in which the method is valid."""
@@ -135,7 +135,7 @@ class Method:
         """
 
     def first(self, name: str, model: Array) -> Array:
-        """What a vector of `kept` is until the first commit, where the node's model is `model` (d,): zero."""
+        """The value of a vector of `kept` until the first commit, for a node's `model` (d,): zero."""
         return np.zeros_like(model)
 
     def begin(self, node: NodeVectors) -> Vectors:
@@ -176,8 +176,8 @@ class Method:
         return bool(self.kept_edges)
 
     def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:
-        """What the edge keeps after an exchange that moved n times the channels by `move`, which has the same bits with
-        the opposite sign at the other end.
+        """The vectors that the edge keeps after an exchange that moved n times the channels by `move`. At the other end
+        `move` has the same bits with the opposite sign.
         """
         return {}
 

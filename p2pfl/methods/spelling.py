@@ -15,7 +15,7 @@ from p2pfl.specs import read_any_parameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedMethod:
-    """What a spec says; `str` gives its canonical spelling."""
+    """A parsed spec; `str` gives its canonical spelling."""
 
     name: str
     """A name in METHODS, or `module:object`, or `file.py:object`."""

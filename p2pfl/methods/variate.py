@@ -72,7 +72,7 @@ class Variate(Method):
         return (max(ours[0], theirs[0]),)
 
     def moves(self, terms: tuple[float, ...]) -> bool:
-        """Where neither end has trained, what flows is no disagreement that training has made."""
+        """True if either end has trained: otherwise no disagreement that flows comes from training."""
         return terms[0] > 0.0
 
     def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:

@@ -38,7 +38,7 @@ def parse_address(text: str, key: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine is meant by it."""
+    """True if the host means this machine alone."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -48,14 +48,14 @@ def is_loopback(host: str) -> bool:
 
 
 def is_hidden(address: str | None, listen: str) -> bool:
-    """Whether a node that listens at `listen` is for its own machine alone, though others look for it at `address`."""
+    """True if a node listens for its own machine alone (`listen`), though others dial it at `address`."""
     if address is None or is_loopback(parse_address(address, "address").host):
         return False
     return is_loopback(parse_address(listen, "listen").host)
 
 
 def misses(address: str | None, listen: str, forwarded_port: int | None = None) -> bool:
-    """Whether others dial another port than the one at which a node listens.
+    """True if others dial another port than the one at which a node listens.
 
     `forwarded_port` is the one that a router passes on to it, if there is such a router.
     """
@@ -66,7 +66,7 @@ def misses(address: str | None, listen: str, forwarded_port: int | None = None) 
 
 
 def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
-    """The user's mistake behind a socket that could not be bound."""
+    """The user's error for a socket that could not be bound."""
     return UserError(
         f"cannot listen on {address}: {os.strerror(error.errno) if error.errno else error.strerror or error}",
         key=key,
@@ -75,7 +75,7 @@ def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
 
 
 def require_free(text: str, key: str) -> None:
-    """Whether a node could listen there now; nothing is held. Port 0 always can. Raises UserError: it could not."""
+    """Raise UserError if a node could not listen there now. The port is not kept; port 0 is always free."""
     address = parse_address(text, key)
     try:
         for family, kind, protocol, _, place in socket.getaddrinfo(
@@ -103,11 +103,11 @@ def own_address() -> str:
 def free_ports(count: int) -> list[int]:
     """Free ports below those that the system gives to outgoing connections, so that none is taken by chance."""
     chance = random.Random()
-    found: list[int] = []
+    ports: list[int] = []
     with ExitStack() as held:
-        while len(found) < count:
+        while len(ports) < count:
             port = chance.randrange(FIRST_PORT, LAST_PORT)
             with suppress(OSError):
                 held.enter_context(socket.create_server(("127.0.0.1", port)))
-                found.append(port)
-    return found
+                ports.append(port)
+    return ports

@@ -1,5 +1,5 @@
-"""Both ways to a session: the dialer keeps dialing the neighbors whose address is configured or hinted at, as long as
-there is no session with them; the reception takes those who dial this node, and tells strangers nothing worth having.
+"""Both ways to a session: the dialer dials neighbors without a session whose address is configured or hinted at; the
+reception takes those that dial this node, and tells strangers nothing of value.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Backoff:
         self._delay_s = self._limits.retry_first_s
 
     def exhaust(self) -> None:
-        """What was refused now will be refused in a second too."""
+        """Wait for the longest delay: what was refused now will be refused in a second too."""
         self._delay_s = self._limits.retry_ceiling_s
 
     def next_s(self) -> float:
@@ -56,14 +56,14 @@ class Dialer:
     rng: random.Random
     transport: Transport
     routes: dict[int, Route] = field(default_factory=dict)
-    """Of every member that there is an address of."""
+    """The routes of all members with a known address."""
     _silent: set[int] = field(default_factory=set)
 
     def route(self, peer: int) -> Route:
         return self.routes.setdefault(peer, Route())
 
     def configure(self, addresses: Mapping[int, Address]) -> None:
-        """These are the addresses in the federation's file now. A dial to another one is broken off."""
+        """Take up the addresses in the federation's file. A dial to an outdated one is broken off."""
         for address in addresses.values():
             self.transport.know(address.host)
         for peer in self.routes.keys() | addresses.keys():
@@ -72,7 +72,9 @@ class Dialer:
                 expire(place.dial.scope)
 
     async def keep(self, peer: int) -> None:
-        """Never returns. Each attempt has its deadline; waiting for a session to end has none."""
+        """Keep a session with a neighbor; never returns. Each attempt has a deadline; waiting for a session's end has
+        none.
+        """
         place, route = self.table.places[peer], self.route(peer)
         backoff = Backoff(self.shared.limits, self.rng)
         while True:
@@ -99,7 +101,7 @@ class Dialer:
         return refused and place.link is None
 
     async def _attempt(self, peer: int, place: NeighborPlace, address: Address) -> bool:
-        """True if the two ends do not accept each other, which another attempt would hardly change."""
+        """Dial one address. True: the ends refused each other, which another attempt would hardly change."""
         try:
             async with asyncio.timeout(self.shared.limits.connect_s + self.shared.limits.handshake_s) as scope:
                 place.dial = Dial(scope)
@@ -138,7 +140,7 @@ class Dialer:
         level = DEBUG if peer in self._silent or place is None or place.link else INFO
         self._silent.add(peer)
         name = self.shared.name_of(peer)
-        self.refusals.mention(peer, "%s at %s is not there yet: %s", name, address, _reason_of(error), level=level)
+        self.refusals.mention(peer, "%s at %s does not answer yet: %s", name, address, _reason_of(error), level=level)
 
 
 def _reason_of(error: Exception) -> str:
@@ -147,7 +149,7 @@ def _reason_of(error: Exception) -> str:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Reception:
-    """Takes the lines that others have dialed."""
+    """The receiver of lines that others have dialed."""
 
     greeter: Greeter
     table: SessionTable

@@ -1,4 +1,4 @@
-"""Connections that are no session yet: how far each has come, how many there may be, and who has to go.
+"""The doorway: connections that are no session yet, their stages, their number, and which one has to go.
 
 A `ConnectionGate` stands before the HTTP protocol of one accepted connection and drops it if it takes too long,
 whatever it does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has places of its own,
@@ -23,27 +23,27 @@ from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
 from p2pfl.net.looptime import LoopTime, Stopwatch, measured
 
 GREETING_BYTES = 2**14
-"""What a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""
+"""The bytes that a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""
 SLICE_BYTES = 2**11
-"""How much of what such a peer sends is looked at before its time is asked for again: at most 341 empty pings."""
+"""The bytes of such a peer that are read before its time budget is checked again: at most 341 empty pings."""
 NETWORK_BITS = 64
-"""Of an IPv6 address: whoever has one has all of its network."""
+"""The network part of an IPv6 address: a peer with one address has its whole network."""
 MOST_GROUPS = 1024
-"""Groups of addresses whose handshakes are counted."""
+"""The most groups of addresses whose handshakes are counted."""
 MOST_VISITS = 8
-"""Strangers who speak of the charter at one time: each may bring a MiB."""
+"""The most visitors about the charter at one time: each may bring a MiB."""
 VISITS_PER_S, VISIT_BURST = 0.5, 16.0
 """Such strangers of one group of addresses, and visits of one member that wants no session or may not have one: who was
 just taken in, or has an older graph, dials its neighbors once in a few seconds."""
 NEIGHBOR_HANDSHAKES = 2.0
-"""Handshakes for each neighbor that may come at once: all may sit behind one address, and start together."""
+"""The handshakes allowed at once for each neighbor: all may be behind one address, and start together."""
 
 
 T = TypeVar("T")
 
 
 class ConnectionStage(IntEnum):
-    """How far a connection has come."""
+    """The stage of a connection on its way to a session."""
 
     CONNECTED = 0
     UPGRADED = 1
@@ -57,7 +57,9 @@ class ConnectionStage(IntEnum):
 
 
 class Doorway:
-    """`neighbors` is how many there are; `greeting_bytes` is what a connection may bring before it is ADDRESSED."""
+    """The places for connections at each stage. `greeting_bytes`: the most that one may bring before it is
+    ADDRESSED.
+    """
 
     def __init__(self, limits: Limits, *, neighbors: int = 0, greeting_bytes: int = GREETING_BYTES) -> None:
         self.limits = limits
@@ -70,12 +72,12 @@ class Doorway:
         self.expect(neighbors)
 
     def expect(self, neighbors: int) -> None:
-        """There are so many now."""
+        """Set the number of neighbors."""
         self.time.expect(neighbors)
         self._burst = max(self.limits.handshake_burst, NEIGHBOR_HANDSHAKES * neighbors)
 
     def know(self, address: str) -> None:
-        """A member has, or had, that address."""
+        """Note that a member has, or had, that address."""
         self.time.know(group_of(address))
 
     @property
@@ -83,7 +85,9 @@ class Doorway:
         return sum(map(len, self._rooms.values()))
 
     def enter(self, gate: ConnectionGate, stage: ConnectionStage = ConnectionStage.CONNECTED) -> None:
-        """May turn away who has waited longest in that stage, of the newcomer's group or else of the most crowded."""
+        """Give a connection a place; this may turn away the one that has waited longest in that stage, of the
+        newcomer's group or else of the most crowded one.
+        """
         room = self._rooms[stage]
         most = MOST_VISITS if stage is ConnectionStage.VISITING else self.limits.pending
         by_group = Counter(other.group for other in room)
@@ -94,7 +98,7 @@ class Doorway:
         room[gate] = None
 
     def advance(self, gate: ConnectionGate, stage: ConnectionStage) -> None:
-        """The connection has come so far. PeerFault for one handshake too many of its group."""
+        """Move a connection to a stage. Raises PeerFault: it is one handshake, or visit, too many of its group."""
         if not any(gate in room for room in self._rooms.values()):
             return
         if stage is ConnectionStage.ADDRESSED and not self._may(self._handshakes, gate.group, self._handshake_bucket):
@@ -109,7 +113,7 @@ class Doorway:
             room.pop(gate, None)
 
     def close(self) -> None:
-        """Everybody goes."""
+        """Close all connections."""
         for gate in [gate for room in self._rooms.values() for gate in room]:
             gate.abort()
 
@@ -135,7 +139,7 @@ def visit_bucket() -> TokenBucket:
 
 
 class ConnectionGate(Tap):
-    """Stands before the HTTP protocol of one connection, which `speak` makes once something has come."""
+    """A gate before the HTTP protocol of one connection; `speak` makes the protocol once something has come."""
 
     def __init__(
         self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol], address: str = ""
@@ -145,25 +149,25 @@ class ConnectionGate(Tap):
         self._deadline: asyncio.TimerHandle | None = None
         self.address, self.group = address, group_of(address)
         self.ends_at = 0.0
-        """When the connection must be a session, by the loop's clock."""
+        """The time at which the connection must be a session, by the loop's clock."""
         self._paid_s = 0.0
         self.pays = True
-        """Whether what is done about it is paid for: not for members, nor for who has brought the page's token."""
+        """True if the connection pays for the work about it; members do not, nor visitors with the page's token."""
         self.may_ask = False
-        """Whether the latest request was of somebody who may ask: answering it is no cost of a stranger."""
+        """True if the latest request was an allowed one: then its answer is no cost of a stranger."""
 
     def pay(self, cost_s: float) -> None:
-        """So much time has gone into this connection."""
+        """Charge this connection with CPU time."""
         if self.pays:
             self._paid_s += cost_s
             self._doorway.time.spend(self.group, cost_s)
 
     def watch(self) -> Stopwatch:
-        """For what is done about this connection."""
+        """A stopwatch that charges this connection."""
         return Stopwatch(self.pay)
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """`work`, paid for by this connection."""
+        """Do `work` at the cost of this connection."""
         return measured(work, self.watch())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -189,18 +193,18 @@ class ConnectionGate(Tap):
                 self._listen(data[start : start + SLICE_BYTES])
 
     def advance(self, stage: ConnectionStage) -> None:
-        """PeerFault where the peer's address has begun too many handshakes."""
+        """Move to a stage. Raises PeerFault: the peer's address has begun too many handshakes."""
         self._doorway.advance(self, stage)
         if stage >= ConnectionStage.ADDRESSED:
             self.idle_bytes = IDLE_BYTES
 
     def admit(self) -> None:
-        """The connection has become a session: it no longer counts, and may stay."""
+        """Let a connection stay that has become a session; it no longer counts."""
         self._leave()
         self.vouch()
 
     def vouch(self) -> None:
-        """This is no stranger: what it has paid is given back, and its address is known."""
+        """Note that this is no stranger: give its time back, and remember its address."""
         if self.pays:
             self.pays = False
             self._doorway.time.spend(self.group, -self._paid_s)
@@ -226,13 +230,13 @@ class ConnectionGate(Tap):
 
 @lru_cache(MOST_GROUPS)
 def group_of(address: str) -> str:
-    """The addresses that one peer can have as it likes: one of IPv4, also where IPv6 carries it, or a /64 of IPv6."""
+    """The group of addresses that one peer can choose from: one of IPv4, also mapped into IPv6, or a /64 of IPv6."""
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(found), NETWORK_BITS), strict=False))
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed), NETWORK_BITS), strict=False))

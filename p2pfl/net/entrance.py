@@ -1,7 +1,7 @@
-"""Accepts connections for a doorway, and closes those for which there is no time before anything is made for them.
+"""The entrance accepts connections for a doorway, and closes at once those for which there is no time.
 
-Even that costs: while the share for it is spent, nobody is accepted, and the system answers alone. Connections that are
-open do not notice.
+Even that costs: while the share for it is spent, nothing is accepted, and the system answers alone. Open connections
+are not affected.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from p2pfl.net.doorway import ConnectionGate, Doorway, group_of
 from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Stopwatch, TimeBudget, measured
 
 BACKLOG = 100
-"""Connections that the system keeps until they are accepted."""
+"""The connections that the system keeps until they are accepted."""
 AT_ONCE = 16
-"""Connections that are accepted before the loop does something else."""
+"""The connections that are accepted before the loop does something else."""
 BURST_S = 0.05
 RETRY_S = 1.0
 """The rest after the system has had no room for a connection."""
@@ -28,7 +28,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Entrance:
-    """`speak` makes the protocol above the gate, once something has come."""
+    """The accepting sockets. `speak` makes the protocol above the gate, once something has come."""
 
     def __init__(self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol]) -> None:
         self._doorway, self._speak = doorway, speak
@@ -43,33 +43,33 @@ class Entrance:
         return int(self._sockets[0].getsockname()[1])
 
     async def open(self, address: Address) -> None:
-        """OSError where the address cannot be bound."""
+        """Bind and listen. Raises OSError: the address cannot be bound."""
         # The server binds, and is never started: this class accepts in its place.
         server = await self._loop.create_server(asyncio.Protocol, address.host, address.port, start_serving=False)
-        self._sockets = [one.dup() for one in server.sockets]
+        self._sockets = [each.dup() for each in server.sockets]
         server.close()
-        for one in self._sockets:
-            one.settimeout(0.0)
-            one.listen(BACKLOG)
+        for each in self._sockets:
+            each.settimeout(0.0)
+            each.listen(BACKLOG)
         self._listen()
 
     def close(self) -> None:
         """Accept nobody any more."""
         if self._rest is not None:
             self._rest.cancel()
-        for one in self._sockets:
-            self._loop.remove_reader(one)
-            one.close()
+        for each in self._sockets:
+            self._loop.remove_reader(each)
+            each.close()
         self._sockets = []
 
     def _listen(self) -> None:
         self._rest = None
-        for one in self._sockets:
-            self._loop.add_reader(one, self._accept, one)
+        for each in self._sockets:
+            self._loop.add_reader(each, self._accept, each)
 
     def _pause(self, rest_s: float) -> None:
-        for one in self._sockets:
-            self._loop.remove_reader(one)
+        for each in self._sockets:
+            self._loop.remove_reader(each)
         self._rest = self._rest or self._loop.call_later(rest_s, self._listen)
 
     def _accept(self, listening: socket.socket) -> None:

@@ -25,7 +25,7 @@ from p2pfl.net.websocket import dial_websocket, open_browserless, reason_of
 
 PATIENCE = Limits(connect_s=3.0)
 LEARNED = ("schema", "model")
-"""The sections of a node's binding that a visitor has nothing to say of."""
+"""The sections of a node's binding that a visitor cannot know."""
 Result = TypeVar("Result")
 
 
@@ -34,14 +34,14 @@ class UnreachableError(P2PFLError):
 
 
 def visitors_binding(federation: FederationConfig) -> FederationBinding:
-    """What somebody knows of a federation who has not loaded its task."""
+    """The binding of a visitor, who knows the federation and has not loaded its task."""
     sections = (*keys(federation), *((name, bytes(HASH_BYTES)) for name in LEARNED))
     return FederationBinding(federation_id=federation_id(federation), sections=sections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errand:
-    """Who goes, and for which federation. `binding` need not have the model's shape, which only a node knows."""
+    """An errand for one federation. `binding` need not have the model's shape, which only a node knows."""
 
     identity: Identity
     binding: FederationBinding
@@ -52,14 +52,16 @@ class Errand:
         return cls(identity=identity, binding=visitors_binding(federation))
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:
-        """Hand over a charter; the version that the node at `address` with that public key has then.
+        """Hand over a charter; return the version that the node at `address` with that public key has then.
 
         Raises UnreachableError.
         """
         return await self._go(address, key, lambda line, session: bring(line, session, raw))
 
     async def ask(self, address: str, key: bytes, version: int) -> bytes | None:
-        """The node's charter if it is newer than `version`. Raises UnreachableError: also where it does not tell us."""
+        """The node's charter if it is newer than `version`. Raises UnreachableError, also if the node does not tell
+        us.
+        """
 
         async def act(line: Line, session: Session) -> bytes | None:
             try:

@@ -47,7 +47,7 @@ class Connection:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Greeter:
-    """This node's part at either end; the caller sets the deadline. `members` are those that are listed now."""
+    """This node's part of a greeting, at either end; the caller sets the deadline. `members`: those listed now."""
 
     identity: Identity
     own_index: int
@@ -62,10 +62,10 @@ class Greeter:
         self.boot = os.urandom(BOOT_BYTES)
         self._tickets = itertools.count(1)
         self._visits: dict[int, TokenBucket] = {}
-        """Of members, each by itself: strangers at a member's address cannot use up what it may."""
+        """The bounds on visits of each member: strangers at a member's address cannot use them up."""
 
     async def dial(self, line: Line, peer: int) -> Connection:
-        """As the one who connected to `peer`. PeerFault where either end refuses the other."""
+        """Greet as the end that connected to `peer`. Raises PeerFault: either end refuses the other."""
         line.book(peer, self.counters.peers[peer])
         key = next((key for key, index in self.members.items() if index == peer), None)
         if key is None:
@@ -86,7 +86,7 @@ class Greeter:
         return self._candidate(line, session, self.own_index, answer)
 
     async def answer(self, line: Line, advance: Callable[[ConnectionStage], None]) -> Connection:
-        """As the one who was connected to. `line.peer` is set as soon as it is proven, whatever follows.
+        """Greet as the end that was connected to. `line.peer` is set as soon as it is proven, whatever follows.
 
         `advance` is told of each stage before the work of the next begins, and may raise PeerFault.
         """
@@ -120,7 +120,7 @@ class Greeter:
     async def _greeting_or_visit(
         self, line: Line, session: Session, charters: Charters, refusal: HandshakeFault | None
     ) -> Notice:
-        """The greeting of somebody who may have a session. Who may not, or does not want one, may visit."""
+        """The greeting of a peer that may have a session. One that may not, or wants none, may visit."""
         listed = session.peer_public in self.members
         try:
             first = await hear(line, session)
@@ -140,7 +140,7 @@ class Greeter:
         raise refusal
 
     def _may_visit(self, line: Line) -> bool:
-        """Whether this member has spoken of the charter outside of a session seldom enough."""
+        """Count a visit of this member; True if it visits seldom enough."""
         if line.peer is None:
             return False
         bucket = self._visits.setdefault(line.peer, visit_bucket())
@@ -152,14 +152,14 @@ class Greeter:
     def _recognize(self, line: Line, public: bytes) -> None:
         peer = self.members.get(public)
         if peer is None:
-            raise PeerFault("removed while it shook hands")
+            raise PeerFault("removed during the handshake")
         line.book(peer, self.counters.peers[peer])
 
     def _candidate(self, line: Line, session: Session, dialer: int, greeting: Notice) -> Connection:
         if greeting.word is Word.STRANGER:
             raise PeerFault("that node does not list this one")
         if greeting.word is Word.NO_EDGE:
-            raise NoEdgeFault("to that node we are not a neighbor in this topology")
+            raise NoEdgeFault("that node does not take this one for a neighbor in this topology")
         if greeting.word is not Word.GREETING or line.peer is None:
             raise SealedFault(f"{greeting.word.name} in place of a greeting")
         return Connection(

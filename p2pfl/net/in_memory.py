@@ -20,13 +20,13 @@ from p2pfl.net.transport import Meet
 T = TypeVar("T")
 
 MOST_CHUNKS = 8
-"""Chunks on their way in one direction; then `send` waits."""
+"""The most chunks on their way in one direction; then `send` waits."""
 HOST = "127.0.0.1"
 CLOSED = "closed by the peer"
 
 
 class MemoryLine(Line):
-    """One end of a pair. `turned` wakes whoever waits at either end: something has come, gone, or is over."""
+    """One end of a pair. `turned` wakes those that wait at either end: something has come, gone, or is over."""
 
     def __init__(self, turned: asyncio.Event) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class MemoryLine(Line):
         self._turned.set()
 
     async def _pull(self) -> bytes:
-        """What had been sent before the other end closed still comes."""
+        """Wait for the next chunk; those sent before the other end closed still come."""
         while not self.coming and not self._is_over:
             await self._turn()
         if self.closed or not self.coming:
@@ -87,24 +87,24 @@ class MemoryLine(Line):
 
 
 class MemoryVisit:
-    """Nobody but nodes of this process can come: nothing is bounded but the time."""
+    """A visit within the process: only its own nodes can come, so only the time is bounded."""
 
     def __init__(self, limits: Limits) -> None:
         self.address = HOST
         self.ends_at = asyncio.get_running_loop().time() + limits.handshake_s
 
     def advance(self, stage: ConnectionStage) -> None:
-        """Each stage has room."""
+        """Do nothing: each stage has room."""
 
     def admit(self) -> None:
-        """It may stay."""
+        """Do nothing: it may stay."""
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         return work
 
 
 class MemoryNetwork:
-    """The addresses of one process. `transport` makes that of one node."""
+    """The addresses of one process. `transport` makes the transport of one node."""
 
     def __init__(self) -> None:
         self.listening: dict[str, MemoryTransport] = {}
@@ -130,10 +130,10 @@ class MemoryTransport:
         self._network.listening[self._address] = self
 
     def expect(self, neighbors: int) -> None:
-        """There is room for all."""
+        """Do nothing: there is room for all."""
 
     def know(self, host: str) -> None:
-        """Nobody else is there."""
+        """Do nothing: nobody else can come."""
 
     async def dial(self, address: Address) -> Line:
         other = self._network.listening.get(str(address))

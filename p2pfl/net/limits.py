@@ -1,4 +1,4 @@
-"""What a stranger or a neighbor may cost us, and how long anything may take. Seconds and bytes throughout.
+"""Limits on what a stranger or a neighbor may cost, and on how long anything may take. Seconds and bytes throughout.
 
 `Limits` is what one node allows. Messages under way are bound twice: by the memory that they hold together, and by the
 rate that each must keep. Below HTTP and WebSocket a `Tap` counts a connection's bytes, for aiohttp takes any number of
@@ -19,7 +19,7 @@ class Limits:
     handshake_s: float = 10.0
     """Time from the accepted connection to the open session; a dialer has as long once it is connected."""
     contest_s: float = 3.0
-    """How long a newcomer is held back in favor of a session that may be dead at the other end."""
+    """The time for which a newcomer is held back in favor of a session that may be dead at the other end."""
     pending: int = 64
     """Connections of one stage that are not a session yet (`doorway`)."""
     pending_per_address: int = 32
@@ -38,7 +38,7 @@ class Limits:
     """Memory for partly received messages of all sessions; None allows one of the largest per neighbor."""
     queue_messages: int = 64
     drain_s: float = 30.0
-    """How long one chunk may wait for the peer to read."""
+    """The time for which one chunk may wait for the peer to read."""
     silence_s: float = 45.0
     """The longest time without a sealed chunk from the other end: then the session is dead, whatever the connection
     says. A chunk of 256 KiB must pass in it,
@@ -46,7 +46,7 @@ class Limits:
     beat_s: float = 4.0
     """An end with nothing to say for so long seals an empty chunk."""
     close_s: float = 1.0
-    """How long a goodbye may take."""
+    """The time that a goodbye may take."""
     retry_first_s: float = 0.2
     retry_ceiling_s: float = 15.0
     settled_s: float = 5.0
@@ -62,12 +62,12 @@ class ByteBudget:
         self.limit_bytes = limit_bytes
         self.used = 0
 
-    def change(self, held: int, wanted: int) -> int:
-        """Replace a session's `held` bytes by `wanted` and return these; PeerFault where there is no room."""
-        if wanted > held and self.used - held + wanted > self.limit_bytes:
-            raise PeerFault(f"{wanted} bytes under way are over what is left of {self.limit_bytes}")
-        self.used += wanted - held
-        return wanted
+    def change(self, held: int, needed: int) -> int:
+        """Replace a session's `held` bytes by `needed` and return these. Raises PeerFault: there is no room."""
+        if needed > held and self.used - held + needed > self.limit_bytes:
+            raise PeerFault(f"{needed} bytes of unfinished messages do not fit into what is left of {self.limit_bytes}")
+        self.used += needed - held
+        return needed
 
 
 class MessagePace:
@@ -78,7 +78,7 @@ class MessagePace:
         self._window_s = window_s
         self._brought = 0
         self.deadline: float | None = None
-        """When the window ends; None while no message is under way."""
+        """The time at which the window ends; None while no message is under way."""
 
     def note(self, now: float, size: int, *, under_way: bool) -> None:
         if not under_way:
@@ -98,12 +98,12 @@ class MessagePace:
 HEADER_BYTES = 14
 """The largest header of a WebSocket frame."""
 IDLE_BYTES = 2**21
-"""Bytes that may have come without completing a message: an honest end has 768 KiB held back by aiohttp and one message
-of 256 KiB under way."""
+"""The bytes that may have come without completing a message: an honest end has 768 KiB held back by aiohttp and one
+message of 256 KiB under way."""
 
 
 class Tap(asyncio.Protocol):
-    """Stands before a protocol whose connection is made already, or is about to be."""
+    """A counter of bytes before a protocol whose connection is made already, or is about to be."""
 
     def __init__(
         self,
@@ -115,14 +115,14 @@ class Tap(asyncio.Protocol):
         self._inner, self._transport = inner, transport
         self._came_idle = 0
         self.idle_bytes = idle_bytes
-        """Bytes that may have come without completing a message."""
+        """The bytes that may have come without completing a message."""
         self.came = 0
-        """Bytes that have come in all."""
+        """The bytes that have come in all."""
         self.overran = False
-        """Whether too much has come that is in no message: the connection is then broken off."""
+        """True if too many bytes have come that are in no message: the connection is then broken off."""
 
     def account(self, size: int) -> None:
-        """A message of so many bytes has come, which an honest end sends as one frame."""
+        """Note a message of `size` bytes, which an honest end sends as one frame."""
         self._came_idle = max(0, self._came_idle - size - HEADER_BYTES)
 
     def abort(self) -> None:

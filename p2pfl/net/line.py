@@ -1,7 +1,7 @@
-"""A line carries sealed chunks between two nodes, in order, until it ends; and what went over it, by peer.
+"""A line carries sealed chunks between two nodes, in order, until it ends, and counts them by peer.
 
-Whatever it is made of (`websocket`, `in_memory`), a line knows nothing of sessions: bytes go out and come in, are
-counted, and the connection is there or gone. Counted are the sealed bytes, and not what carries them.
+Whatever it is made of (`websocket`, `in_memory`), a line knows nothing of sessions: bytes go out and come in, and the
+connection is there or gone. It counts the sealed bytes, and not the overhead of what carries them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PeerTraffic:
 
 @dataclass(slots=True)
 class Counters:
-    """`peers` by index; `unknown` is what came before a peer was known, or from none of the federation."""
+    """The traffic of `peers` by index; `unknown`: before a peer was known, or from a stranger."""
 
     peers: dict[int, PeerTraffic]
     unknown: PeerTraffic = field(default_factory=PeerTraffic)
@@ -42,7 +42,7 @@ class Counters:
         return cls({peer: PeerTraffic() for peer in sorted(peers)})
 
     def include(self, peers: Iterable[int]) -> None:
-        """Count these too; whoever was counted goes on being so."""
+        """Count these peers too; those counted so far stay."""
         for peer in peers:
             self.peers.setdefault(peer, PeerTraffic())
 
@@ -55,11 +55,11 @@ class Counters:
 
 
 class GoneError(Exception):
-    """The connection has ended, nobody's fault."""
+    """The connection has ended, and nobody is at fault."""
 
 
 class Line(ABC):
-    """One connection, dialed or accepted."""
+    """A connection, dialed or accepted."""
 
     def __init__(self) -> None:
         self._traffic = PeerTraffic()
@@ -79,21 +79,21 @@ class Line(ABC):
     @property
     @abstractmethod
     def bytes_came(self) -> int:
-        """All that has come over the connection, of messages under way too."""
+        """All bytes that have come over the connection, those of unfinished messages included."""
 
     def book(self, peer: int, traffic: PeerTraffic) -> None:
-        """The peer is known: what went over the line, and what will, counts as its traffic."""
+        """Count all traffic of the line, past and future, as that of `peer`, which is known now."""
         self.peer = peer
         traffic.add(self._traffic)
         self._traffic = traffic
 
     async def send(self, data: bytes) -> None:
-        """Waits while the peer does not read; the caller sets the deadline. Raises GoneError."""
+        """Send a chunk; wait while the peer does not read. The caller sets the deadline. Raises GoneError."""
         await self._push(data)
         self._traffic.bytes_sent += len(data)
 
     async def receive(self) -> bytes:
-        """The next chunk; the caller sets the deadline. Raises GoneError, or PeerFault for what no node sends."""
+        """Wait for the next chunk; the caller sets the deadline. Raises GoneError, or PeerFault: no node sends that."""
         data = await self._pull()
         self._traffic.bytes_received += len(data)
         return data

@@ -1,13 +1,13 @@
-"""One open session: messages in, messages out, until either end or the connection is through with it.
+"""One open session: messages in, messages out, until either end closes it or the connection is lost.
 
 Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, since each way
 there and back costs the loop as much as a quarter of such a chunk. A session ends once, by `end`, whoever noticed
 first; from then on it delivers nothing. `Shared` is what all sessions of a node have in common.
 
-What is still to be sent waits in the `Outbox`: newer and fewer messages on a slow line, instead of a longer line. An
-edge has one transaction at a time, so of two bodies the older is void, and at most one waits behind the one under way.
-The core says a request again that is not answered; a session that is alive loses nothing, so that is passed on only
-when the line has been free of it for long. Of what merely tells where a node stands the latest counts.
+Messages to be sent wait in the `Outbox`: on a slow line it keeps fewer and newer ones, instead of a longer queue. An
+edge has one transaction at a time, so the older of two bodies is void, and at most one waits behind the one being sent.
+The core repeats a request that is not answered; a session that is alive loses nothing, so a repeat is sent only when
+the body has long been sent. Of messages that merely tell where a node stands only the latest counts.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from p2pfl.net.side import SideChannel, Sides
 from p2pfl.wire import Assembler, Offer, OtherVersionError, SessionMessage, Side, Unknown, split
 
 LOUD_FAULTS = 20
-"""Faults of one neighbor that are logged as warnings; further ones are only counted."""
+"""The faults of one neighbor that are logged as warnings; further ones are only counted."""
 INLINE_BYTES = 64 * 1024
 BATCH_BYTES = 4 * CHUNK_BYTES
-"""Bytes of a message that are sealed before the socket takes them."""
+"""The bytes of a message that are sealed before the socket takes them."""
 BATCH_CHUNKS = 4
-"""Chunks that are read ahead while as many at most are opened."""
+"""The chunks that are read ahead while at most as many are opened."""
 LISTENER_PATIENCE_S = 60.0
 SILENCE_LOOKS = 9
-"""Silence is looked for so many times in the longest that is borne. Looks are counted, not seconds: a process that was
-stopped for an hour must first read what has come meanwhile."""
+"""The number of looks for silence within the longest silence allowed. Looks are counted, not seconds: a process that
+was stopped for an hour must first read what has come meanwhile."""
 BEATS_PER_S = 1.0
-"""Empty chunks allowed, beside `BURST` at once: an honest end sends one in fifteen seconds."""
+"""The empty chunks allowed per second, beside `BURST` at once: an honest end sends fewer."""
 SILENT = "silent-session"
 """The kind of the alarm about a connection over which nothing sealed comes any more."""
 
 MALFORMED = "protocol fault sealed by the peer: "
-"""The start of the reason where the peer itself, and nobody on the way, sealed what ended the session."""
+"""The start of the reason if the peer itself, and nobody on the way, sealed the fault that ended the session."""
 
 T = TypeVar("T")
 
@@ -60,14 +60,14 @@ REPEAT_MULTIPLE = 4.0
 LEAST_REPEAT_S = 30.0
 """The earliest repeat: behind a fast line the answer waits for the peer's processor or disk, which a repeat burdens."""
 MOST_WAITING: dict[type[SessionMessage], int] = {Request: 1, Reply: 1, Ready: 4}
-"""How many messages of a kind wait at most. In a schedule the latest Ready may ask for nothing where others did."""
+"""The most messages of a kind that wait. In a schedule the latest Ready may ask for nothing although others did."""
 
 Name = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """`executor` seals and opens large chunks; `name_of` a member is its name in our own file."""
+    """The parts that all sessions share. `executor` seals and opens large chunks; `name_of` gives a member's name."""
 
     limits: Limits
     budget: ByteBudget
@@ -79,16 +79,16 @@ class Shared:
     on_alarm: OnAlarm
     sides: Sides
     strange_versions: set[int] = field(default_factory=set)
-    """Neighbors of which the log has said that they speak another version of the protocol."""
+    """The neighbors whose other version of the protocol the log has reported."""
 
     async def work(self, size: int, act: Callable[[], T]) -> T:
-        """`act()`, in a worker thread if `size` bytes would hold the loop up."""
+        """Run `act()`, in a worker thread if `size` bytes would hold the loop up."""
         if size < INLINE_BYTES:
             return act()
         return await asyncio.get_running_loop().run_in_executor(self.executor, act)
 
     def tell_of_version(self, peer: int, fault: OtherVersionError) -> None:
-        """Once: it stays so until somebody installs another version, and the neighbors go on dialing."""
+        """Log a neighbor's other version, once: it stays so until somebody installs another, and the dials go on."""
         if peer not in self.strange_versions:
             self.strange_versions.add(peer)
             self.log.warning("%s: %s: both need versions of p2pfl that share one", self.name_of(peer), fault)
@@ -100,15 +100,15 @@ class Owner(Protocol):
 
 
 class FarewellError(Exception):
-    """The peer has said goodbye."""
+    """The peer has closed the session with a goodbye."""
 
 
 class MalformedError(PeerFault):
-    """What the peer has sealed is no message."""
+    """The peer has sealed something that is no message."""
 
 
 class Inbox:
-    """What comes over one session: reads ahead, opens chunks, puts messages together, keeps the peer to its pace."""
+    """The receiving side of a session: it reads ahead, opens chunks, assembles messages, and demands a least pace."""
 
     def __init__(self, connection: Connection, shared: Shared) -> None:
         self._connection, self._shared = connection, shared
@@ -122,27 +122,27 @@ class Inbox:
         self._heard = False
 
     def hears(self) -> bool:
-        """Whether a sealed chunk has come since this was asked last."""
+        """True if a sealed chunk has come since the last call."""
         heard, self._heard = self._heard, False
         return heard
 
     @property
     def pending_bytes(self) -> int:
-        """Of the message under way."""
+        """The bytes received of the current message."""
         return self._assembler.pending_bytes
 
     async def receive(self) -> None:
-        """Reads ahead while chunks are opened; the last thing in line says why there are no more."""
+        """Read ahead while chunks are opened; the last entry of the queue is the reason why there are no more."""
         try:
             while True:
                 await self._arrived.put(await self._next())
         except TimeoutError:
-            await self._arrived.put(PeerFault("a message under way comes too slowly"))
+            await self._arrived.put(PeerFault("a message arrives too slowly"))
         except (GoneError, PeerFault) as reason:
             await self._arrived.put(reason)
 
     async def take(self) -> tuple[list[SessionMessage | Unknown], Exception | None]:
-        """The messages that have been completed since, and why they are the last ones if they are."""
+        """The messages completed since the last call, and the reason why they are the last ones, if they are."""
         batch = [await self._arrived.get()]
         while not self._arrived.empty():
             batch.append(self._arrived.get_nowait())
@@ -155,7 +155,7 @@ class Inbox:
         return messages, reason
 
     def close(self) -> None:
-        """What is under way is dropped, and its memory given back."""
+        """Drop the current message and give its memory back."""
         self._closed = True
         self._held = self._shared.budget.change(self._held, 0)
 
@@ -167,7 +167,7 @@ class Inbox:
             self._receiving = None
 
     def _unseal(self, batch: Iterable[bytes | Exception]) -> tuple[list[SessionMessage | Unknown], Exception | None]:
-        """The messages that the batch completes, and why it is the last."""
+        """The messages that the batch completes, and the reason if it is the last."""
         messages: list[SessionMessage | Unknown] = []
         try:
             for data in batch:
@@ -207,7 +207,9 @@ class Inbox:
 
 
 class PeerLink:
-    """`number` is ours, `remote_number` the decider's (the same where we decide). `opening` is said first."""
+    """An open session. `number` is ours, `remote_number` the decider's (the same if we decide). `opening` is sent
+    first.
+    """
 
     def __init__(
         self,
@@ -229,7 +231,7 @@ class PeerLink:
         self._ended = asyncio.Event()
         self._opened_s = monotonic()
         self._version: int | None = None
-        """Of the protocol, as both ends speak it; None until the other end has offered what it does."""
+        """The protocol version that both ends use; None until the other end has offered its versions."""
 
     @property
     def age_s(self) -> float:
@@ -238,20 +240,20 @@ class PeerLink:
     def send(self, message: Message) -> None:
         now, hearing = asyncio.get_running_loop().time(), self._inbox.pending_bytes > 0
         if not self._outbox.put(message, now, hearing=hearing):
-            self.end(f"{len(self._outbox)} messages wait and the peer does not read them")
+            self.end(f"the peer does not read: {len(self._outbox)} messages wait for it")
 
     def say(self, message: Side, channel: SideChannel, *, if_free: bool = False) -> bool:
-        """Send it when no gossip waits; False where too much of its channel does. `if_free`: where nothing does."""
+        """Send it once no gossip waits; False: its queue is full. `if_free`: only if nothing waits at all."""
         if self._ended.is_set() or (if_free and not self._outbox.idle.is_set()):
             return False
         return self._outbox.put_aside(message, channel.most_waiting)
 
     async def drain(self) -> None:
-        """Returns when nothing waits to be sent, or the session has ended."""
+        """Wait until nothing waits to be sent, or the session has ended."""
         await self._outbox.idle.wait()
 
     def end(self, reason: str) -> None:
-        """The first reason counts. What waits to be sent is dropped; a goodbye follows if the connection allows."""
+        """End the session; the first reason counts. Drop waiting messages; say goodbye if the connection allows."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -277,7 +279,7 @@ class PeerLink:
             self.finished.set()
 
     async def _wait_for_end(self) -> None:
-        """Both ends know the age; the dialer acts on it because it can dial anew."""
+        """Wait for the end, at most until the session is too old. The dialer ends it, because it can dial anew."""
         age_s = self._shared.limits.session_s or SESSION_MAX_S
         patience_s = LISTENER_PATIENCE_S if self.connection.dialer == self.peer else 0.0
         try:
@@ -287,21 +289,21 @@ class PeerLink:
             self.end(f"renewed after {age_s:.0f} s")
 
     async def _watch(self) -> None:
-        """Ends a session over which nothing sealed comes: a ping proves nothing, anybody on the way can answer it."""
+        """End a session over which nothing sealed comes. A ping proves nothing: anybody on the way can answer it."""
         longest_s, looks = self._shared.limits.silence_s, 0
         while looks < SILENCE_LOOKS - 1:
             await asyncio.sleep(longest_s / SILENCE_LOOKS)
             looks = 0 if self._inbox.hears() else looks + 1
         if not self._ended.is_set():
-            heard_s = longest_s * (SILENCE_LOOKS - 1) / SILENCE_LOOKS
+            silent_s = longest_s * (SILENCE_LOOKS - 1) / SILENCE_LOOKS
             text = (
-                f"nothing sealed has come for {heard_s:.0f} s or more: it is gone, or somebody on the way holds it back"
+                f"no sealed chunk has come for {silent_s:.0f} s or more: it is gone, or somebody on the way blocks it"
             )
             self._shared.on_alarm(SILENT, self.peer, text)
             self.end(text)
 
     async def _next_message(self) -> Message | Side | None:
-        """What is to be sent; an empty chunk for as long as there is nothing."""
+        """The next message to send; while there is none, send an empty chunk from time to time."""
         clock, limits = asyncio.get_running_loop().time, self._shared.limits
         while True:
             try:
@@ -341,7 +343,7 @@ class PeerLink:
         self._traffic.messages_sent += 1
 
     async def _say(self, *chunks: bytes | memoryview, final: bool = False) -> None:
-        """What has been sealed is sent, or the session is dead."""
+        """Seal and send. Every sealed chunk must be sent, or the session is dead."""
         size = sum(len(chunk) for chunk in chunks)
         for sealed in await self._shared.work(size, partial(self._seal, chunks, final=final)):
             async with asyncio.timeout(self._shared.limits.drain_s):
@@ -364,7 +366,7 @@ class PeerLink:
             self._blame(fault)
 
     async def _read_batch(self) -> None:
-        """No message outlives this call here: the assembler uses a long body's memory again."""
+        """Deliver a batch. No message is kept here after this call: the assembler reuses a long body's memory."""
         messages, reason = await self._inbox.take()
         for message in messages:
             self._deliver(message)
@@ -372,7 +374,7 @@ class PeerLink:
             raise reason
 
     def _deliver(self, message: SessionMessage | Unknown) -> None:
-        """Raises PeerFault: it is not its turn, or its channel does not take it."""
+        """Deliver a message. Raises PeerFault: it comes out of turn, or its channel refuses it."""
         if self._ended.is_set():
             return
         if isinstance(message, Offer):
@@ -407,13 +409,13 @@ class PeerLink:
         if isinstance(fault, OtherVersionError):
             self._shared.tell_of_version(self.peer, fault)
         elif self._traffic.faults <= LOUD_FAULTS:
-            name, what = self._shared.name_of(self.peer), clip(str(fault), REASON_BYTES)
-            self._shared.log.warning("session %d with %s: %s", self.number, name, what)
+            name, reason = self._shared.name_of(self.peer), clip(str(fault), REASON_BYTES)
+            self._shared.log.warning("session %d with %s: %s", self.number, name, reason)
         self.end(f"{MALFORMED if isinstance(fault, MalformedError) else 'protocol fault: '}{fault}")
 
 
 def batches(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
-    """At most BATCH_BYTES each."""
+    """Batches of chunks, of at most BATCH_BYTES each."""
     batch: list[bytes | memoryview] = []
     for chunk in chunks:
         if sum(map(len, batch)) + len(chunk) > BATCH_BYTES:
@@ -424,13 +426,13 @@ def batches(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memor
 
 
 class Outbox:
-    """At most `limit` messages wait. Times are the loop's, in seconds."""
+    """The queue of messages to send, at most `limit` of them. Times are the loop's, in seconds."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[Message] = deque()
         self._aside: deque[Side] = deque()
-        """They go when no gossip waits."""
+        """Messages of side channels; they are sent when no gossip waits."""
         self._filled = asyncio.Event()
         self._closed = False
         self._latest: Name | None = None
@@ -438,14 +440,14 @@ class Outbox:
         self._begun_s = 0.0
         self._repeat_at = float("inf")
         self.idle = asyncio.Event()
-        """Set while nothing waits or is under way, and from `close` on."""
+        """Set while nothing waits or is being sent, and from `close` on."""
         self.idle.set()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, message: Message, now: float, *, hearing: bool) -> bool:
-        """False where there is no room. `hearing`: a body is coming from the peer, which may be the answer."""
+        """Queue a message; False: there is no room. `hearing`: a body is coming from the peer, maybe the answer."""
         if self._closed or self._is_needless(message, now, hearing=hearing):
             return True
         self._make_room(message)
@@ -457,7 +459,7 @@ class Outbox:
         return True
 
     def put_aside(self, message: Side, most: int) -> bool:
-        """False where so many of its channel wait."""
+        """Queue a message of a side channel; False: `most` messages of its channel wait already."""
         if self._closed or sum(other.channel == message.channel for other in self._aside) >= most:
             return False
         self._aside.append(message)
@@ -466,7 +468,7 @@ class Outbox:
         return True
 
     async def take(self, now: float) -> Message | Side | None:
-        """The next message, when there is one; None once it is closed. At `now` the one before had been sent."""
+        """Wait for the next message; None once closed. At `now` the one before had been sent."""
         if self._repeat_at == float("inf"):
             self._repeat_at = now + max(LEAST_REPEAT_S, REPEAT_MULTIPLE * (now - self._begun_s))
         if not (self._waiting or self._aside or self._closed):
@@ -478,17 +480,17 @@ class Outbox:
         return self._aside.popleft() if self._aside else None
 
     def begin(self, message: Message | Side, now: float) -> None:
-        """The message is being sent."""
+        """Note that the message is being sent."""
         name = name_of(message)
         if name is not None:
             self._latest, self._begun_s, self._repeat_at = name, now, float("inf")
 
     def allow_repeat(self) -> None:
-        """The peer has asked for the body again."""
+        """Allow the body to be sent again: the peer has asked for it."""
         self._latest = None
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Drop the waiting messages."""
         self._closed = True
         self._waiting.clear()
         self._aside.clear()
@@ -504,7 +506,7 @@ class Outbox:
         return name == self._latest and (hearing or now < self._repeat_at)
 
     def _make_room(self, message: Message) -> None:
-        """For the newest of its kind."""
+        """Drop the oldest message of a kind of which enough wait already."""
         most = MOST_WAITING.get(type(message))
         alike = [place for place, other in enumerate(self._waiting) if type(other) is type(message)]
         if most is not None and len(alike) >= most:
@@ -512,7 +514,7 @@ class Outbox:
 
 
 def name_of(message: SessionMessage) -> Name | None:
-    """What tells a message with a body from all others of its edge; it keeps no body alive."""
+    """The name that tells a message with a body from all others of its edge; it keeps no body alive."""
     match message:
         case Request(incarnation=incarnation, seq=seq, digest=digest):
             return Request, incarnation, seq, digest

@@ -1,6 +1,6 @@
 """The node's whole network edge for gossip: a listening socket, dials, and one session with each neighbor.
 
-Independent of what is said: messages pass through, the callbacks tell the node what happened, on the event loop.
+It does not look into messages: they pass through, and callbacks tell the node what happened, on the event loop.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEAP_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Who this node is and whom it may talk to: `members` maps public keys to node indices, `dial` indices to
+    """This node's identity and its peers: `members` maps public keys to node indices, `dial` maps indices to
     `host:port` or None. Both ends of a session must have the same `binding`.
     """
 
@@ -53,7 +53,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
-    """Who is told what a person should know. `on_alarm` hears of a `federation-differs` and a `session-churn`."""
+    """The receivers of messages for people. `on_alarm` gets alarms such as `federation-differs` and `session-churn`."""
 
     log: Logger = field(default_factory=lambda: getLogger("p2pfl.net"))
     name_of: Callable[[int], str] = "node {}".format
@@ -61,9 +61,9 @@ class Watcher:
 
 
 class Links:
-    """`async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
+    """The network edge: `async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
 
-    UserError for an address that is none or cannot be bound. `rng` is the jitter of dials.
+    Raises UserError: an address is not valid or cannot be bound. `rng` gives the jitter of dials.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Links:
         limits, watcher = limits or Limits(), watcher or Watcher()
         self.counters = Counters.of(index for index in who.members.values() if index != who.own_index)
         self.sides = Sides(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
-        """Features add their channels before the doors open."""
+        """The side channels; features add theirs before the socket is bound."""
         executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
         shared = self._shared = Shared(
             limits=limits,
@@ -132,7 +132,7 @@ class Links:
         self._tasks = Tasks()
 
     def receive(self, charters: Charters) -> None:
-        """Take charters from visitors at the door, and hand them over; before the doors open."""
+        """Let visitors bring charters, and ask for them. Call this before the socket is bound."""
         self._greeter.charters = charters
 
     @property
@@ -141,7 +141,7 @@ class Links:
         return self._transport.port
 
     def send(self, peer: int, session: int, message: Message) -> None:
-        """Queue a message. Dropped without a word if that session is no longer the open one."""
+        """Queue a message. It is dropped silently if that session is no longer the open one."""
         link = self._table.find(peer, session)
         if link is not None:
             link.send(message)
@@ -152,15 +152,15 @@ class Links:
         return None if link is None else (link.number, link.connection.line.bytes_came)
 
     def end_stale(self, is_own: Callable[[str], bool]) -> None:
-        """Sessions of an address that this machine has no more are dead, though nothing else says so."""
+        """End the sessions of addresses that this machine has lost: they are dead, though nothing else shows it."""
         for place in self._table.places.values():
             address = None if place.link is None else place.link.connection.line.own_address
             if place.link is not None and address is not None and not is_own(address):
-                place.link.end(f"{address} is not an address of this machine any more")
+                place.link.end(f"{address} is no longer an address of this machine")
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is a session with every neighbor."""
+        """True if there is a session with every neighbor."""
         return all(place.link is not None for place in self._table.places.values())
 
     def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None:
@@ -179,10 +179,10 @@ class Links:
         neighbors: frozenset[int],
         binding: FederationBinding | None = None,
     ) -> None:
-        """The federation has changed. Sessions with those who stay neighbors are not touched, not even where their
-        address is another one: that is dialed when they end. Others end, and whoever is not listed is a stranger.
+        """Take up a change of the federation. Sessions with neighbors that stay are not touched, even if their address
+        has changed: the new one is dialed when they end. Others end, and a peer that is not listed is a stranger.
 
-        Raises UserError: an address is none; then nothing has changed.
+        Raises UserError: an address is not valid; then nothing has changed.
         """
         addresses = self._parsed(dial)
         greeter = self._greeter
@@ -195,7 +195,7 @@ class Links:
         self._keep_dialing()
 
     def hint(self, index: int, addresses: Sequence[str]) -> None:
-        """Where that member may be too, the newest first. What is no address, or of no other member, is passed over."""
+        """Add addresses where that member may be too, the newest first. Invalid ones, and non-members, are ignored."""
         known = [address for address in map(_parsed, addresses) if address is not None]
         if known and index != self._greeter.own_index and index in self._greeter.members.values():
             most = MOST_KEPT if index in self._table.places else MOST_HINTS
@@ -211,19 +211,19 @@ class Links:
         }
 
     def _set_memory_budget(self) -> None:
-        """As configured; else for one message of each neighbor under way."""
+        """Set the memory for messages being received: as configured, else one message for each neighbor."""
         most = (self._shared.max_body_bytes + 2**20) * max(1, len(self._greeter.neighbors))
         self._shared.budget.limit_bytes = self._shared.limits.partial_bytes or most
 
     def _keep_dialing(self) -> None:
-        """Every neighbor that there is an address of, and nobody else."""
+        """Dial every neighbor whose address is known, and nobody else."""
         if not self._is_open or self._closing:
             return
         known = {peer for peer, route in self._dialer.routes.items() if route.addresses()}
-        wanted = [peer for peer in self._table.places if peer in known]
-        for peer in [peer for peer in self._tasks.dials if peer not in wanted]:
+        targets = [peer for peer in self._table.places if peer in known]
+        for peer in [peer for peer in self._tasks.dials if peer not in targets]:
             self._tasks.dials.pop(peer).cancel()
-        for peer in wanted:
+        for peer in targets:
             if peer not in self._tasks.dials and (task := self._tasks.spawn(self._dialer.keep(peer))) is not None:
                 self._tasks.dials[peer] = task
 
@@ -239,7 +239,9 @@ class Links:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Send what waits, say goodbye, close everything; a bug in a task comes out here as an exception group."""
+        """Send waiting messages, say goodbye, close everything. A bug in a task is raised here as an exception
+        group.
+        """
         cancelled = isinstance(error, asyncio.CancelledError)
         try:
             await self._wind_down()
@@ -270,7 +272,7 @@ class Links:
 
 
 def _parsed(text: str) -> Address | None:
-    """A hint comes from anybody: what is no address is nothing to complain of."""
+    """The address, or None if it is not valid: a hint may come from anybody, so that is no error."""
     try:
         return parse_address(text, "hint")
     except UserError:
@@ -278,7 +280,8 @@ def _parsed(text: str) -> Address | None:
 
 
 def keep_heap() -> None:
-    """Blocks of up to 8 MiB stay in the C heap from now on, of which 16 MiB may lie idle. This one is never touched.
+    """Make the C library keep blocks of up to 8 MiB in its heap, and up to 16 MiB of it idle. This one is never
+    touched.
 
     Sockets and sealing allocate and free blocks of 256 KiB all the time. The GNU C library maps blocks above a
     threshold afresh, and trims its heap above another one, so that each block costs page faults, zeroing included: a

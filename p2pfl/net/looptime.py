@@ -1,7 +1,7 @@
-"""Time of the event loop that strangers may take, by the address they come from and all together.
+"""The time of the event loop that strangers may take, by the address they come from and all together.
 
 Bytes say little about it: an empty ping costs more than a kilobyte of one message. So the CPU time of the loop's thread
-is measured around all that is done for a connection that is no session yet, and taken from the purse of its address and
+is measured around all work for a connection that is no session yet, and taken from the purse of its address and
 from the purse of all strangers. A purse may be overdrawn; nobody new is let in before it has filled again. Addresses of
 members have purses of their own, so that a flood from elsewhere keeps no member out.
 """
@@ -22,18 +22,18 @@ SHARE_OF_ACCEPTING = 0.03
 """The share that may go to connections that are closed as soon as they are accepted."""
 BURST_S = 0.1
 NEIGHBOR_BURST_S = 0.02
-"""For each neighbor: all may sit behind one address, and start together."""
+"""The additional burst for each neighbor: all may be behind one address, and start together."""
 MOST_GROUPS = 1024
-"""Groups of addresses that have a purse, of strangers, and of members."""
+"""The most groups of addresses that have a purse, of strangers and of members each."""
 EVENT_S = 3e-5
-"""What the loop and the system take for one event beside what is measured."""
+"""The time that the loop and the system take for one event beside the measured one."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class TimeBudget:
-    """Seconds that may be spent: `share` of the time, at most `burst_s` at once. It may be overdrawn."""
+    """A budget of seconds: `share` of the time, at most `burst_s` at once. It may be overdrawn."""
 
     share: float
     burst_s: float
@@ -51,11 +51,11 @@ class TimeBudget:
         return self.left_s
 
     def spend(self, cost_s: float, now: float) -> None:
-        """A negative cost is given back."""
+        """Spend a cost; a negative one is given back."""
         self.left_s = min(self.burst_s, self.fill(now) - cost_s)
 
     def wait_s(self, now: float) -> float:
-        """How long until there is something left."""
+        """The seconds until there is something left."""
         return max(0.0, -self.fill(now) / self.share)
 
 
@@ -68,7 +68,7 @@ class Pot:
         self._groups: dict[str, TimeBudget] = {}
 
     def allow(self, burst_s: float) -> None:
-        """So much may be spent at once from now on."""
+        """Set how much may be spent at once from now on."""
         self._burst_s = burst_s
         for purse in (self.all, *self._groups.values()):
             purse.left_s += burst_s - purse.burst_s
@@ -91,7 +91,7 @@ class Pot:
 
 
 class LoopTime:
-    """Who may still cost something. `clock` is the time in which purses fill."""
+    """The purses of strangers and of members' addresses. `clock` is the time in which they fill."""
 
     def __init__(self, neighbors: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -100,7 +100,7 @@ class LoopTime:
         self.expect(neighbors)
 
     def expect(self, neighbors: int) -> None:
-        """There are so many now."""
+        """Set the number of neighbors."""
         for pot in (self._strangers, self._known):
             pot.allow(BURST_S + NEIGHBOR_BURST_S * neighbors)
 
@@ -112,15 +112,15 @@ class LoopTime:
             del self._known_groups[next(iter(self._known_groups))]
 
     def may_enter(self, group: str) -> bool:
-        """Whether a new connection from there is looked at."""
+        """True if a new connection from that group may enter."""
         return self._pot(group).left_s(group, self._clock()) > 0.0
 
     def may_go_on(self, group: str) -> bool:
-        """Whether one that was let in is listened to further: it is not dropped for those that came later."""
+        """True if a connection that was let in may go on: it is not dropped for those that came later."""
         return self._pot(group).left_s(group, self._clock()) > -BURST_S
 
     def spend(self, group: str, cost_s: float) -> None:
-        """A negative cost is given back: it was for a member."""
+        """Spend a cost; a negative one is given back, because it was for a member."""
         self._pot(group).spend(group, cost_s, self._clock())
 
     def _pot(self, group: str) -> Pot:
@@ -128,7 +128,7 @@ class LoopTime:
 
 
 class Stopwatch:
-    """`with` it: tells how much CPU time this thread has taken, and what an event costs beside."""
+    """A context that reports the CPU time of this thread, and the fixed cost of an event beside."""
 
     __slots__ = ("_began", "_tell")
 

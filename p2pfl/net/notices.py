@@ -15,7 +15,7 @@ LAYOUT = struct.Struct(f"<B{BOOT_BYTES}sQ")
 
 
 class SealedFault(PeerFault):
-    """Of the peer itself: what it has sealed, or that it has signed, is the reason."""
+    """A fault that the peer itself has sealed or signed."""
 
 
 class NoEdgeFault(SealedFault):
@@ -23,7 +23,7 @@ class NoEdgeFault(SealedFault):
 
 
 class LeftBehindFault(SealedFault):
-    """By the other end's newer charter this node is no member: `Charters.left_behind` has heard of it already."""
+    """The other end's newer charter does not list this node: `Charters.left_behind` was told already."""
 
 
 class Word(IntEnum):

@@ -1,10 +1,10 @@
-"""Who was refused at the door and why, and how much of the log that may cost.
+"""The refusals of connections, with their reasons, and how much of the log they may fill.
 
-A reason is said once an hour and then only counted; what was only counted is told in one line when the hour is over.
-All strangers share one memory and each member has its own, so that nobody can use up what another would need; most of a
-member's is for what it has sealed or signed, since somebody at its address can fail in many ways as well. A reason
-is remembered by its wording: figures and keys in it are of the peer's choice. Less than a refusal, such as a connection
-that left, is mentioned a few times an hour, whatever the level of the log is.
+A reason is logged once an hour and then only counted; one line at the end of the hour gives the counts. All strangers
+share one allowance and each member has its own, so that nobody can use up another's; most of a member's is for what it
+has sealed or signed, since somebody else at its address can fail in many ways as well. A reason is remembered by its
+wording: figures and keys in it are the peer's choice. Lesser events, such as a connection that left, are mentioned a
+few times an hour, at any level of the log.
 
 A member whose federation file differs is an alarm: both ends would train alone without it.
 """
@@ -29,16 +29,16 @@ DIFFERS = "federation-differs"
 HOUR_S = 3600.0
 REASON_BYTES = 200
 LINE_BYTES = 512
-"""The longest line, of which `STAMP_BYTES` are for the time, the level and the name that stand before the text."""
+"""The longest line; `STAMP_BYTES` of it are for the time, the level and the name before the text."""
 STAMP_BYTES = 112
 VARIANTS = 4
-"""Reasons of one wording that are said."""
+"""The reasons of one wording that are logged."""
 FIGURES = re.compile(r"[0-9a-f]{16,}|\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class LinesAnHour:
-    """Lines an hour. `unsealed` reasons may be what anybody at a member's address, or on the way, can make up."""
+    """The lines per hour. `unsealed`: reasons that anybody at a member's address, or on the way, could cause."""
 
     reasons: int
     mentions: int
@@ -54,25 +54,25 @@ MEMBER = LinesAnHour(reasons=12, mentions=20, unsealed=4)
 
 
 def most_bytes_an_hour(members: int) -> int:
-    """What `Refusals` may write in an hour, one line about the hour before included."""
+    """The most bytes that `Refusals` may write in an hour, one line about the hour before included."""
     return STRANGERS.bytes + members * MEMBER.bytes + LINE_BYTES
 
 
 @dataclass(slots=True)
 class HourOfRefusals:
-    """What was said of one member, or of all strangers, in this hour."""
+    """The refusals of one member, or of all strangers, in this hour."""
 
     allowance: LinesAnHour
     said: set[str] = field(default_factory=set)
     wordings: Counter[str] = field(default_factory=Counter)
     counted: int = 0
-    """Refusals that were not said."""
+    """The refusals that were counted and not logged."""
     mentions: int = 0
     unmentioned: int = 0
     unsealed: int = 0
 
-    def is_new(self, reason: str, *, sealed: bool) -> bool:
-        """`sealed`: the peer itself, and nobody else, is the cause."""
+    def note(self, reason: str, *, sealed: bool) -> bool:
+        """Note a reason; True: it is to be logged. `sealed`: the peer itself, and nobody else, is the cause."""
         wording = FIGURES.sub("#", reason)
         full = len(self.said) >= self.allowance.reasons or self.wordings[wording] >= VARIANTS
         full |= not sealed and self.unsealed >= self.allowance.unsealed
@@ -93,7 +93,7 @@ class HourOfRefusals:
 
 @dataclass(slots=True, eq=False)
 class Refusals:
-    """A peer is an index, or None for a stranger."""
+    """The log of refusals. A peer is an index, or None for a stranger."""
 
     counters: Counters
     log: Logger
@@ -102,7 +102,9 @@ class Refusals:
     _memories: dict[int | None, HourOfRefusals] = field(default_factory=dict)
 
     def note(self, peer: int | None, who: str, fault: PeerFault) -> None:
-        """`who` may be an address where no peer is known: then the reason alone tells two refusals apart."""
+        """Log a refusal, or count it. `who` may be an address if no peer is known: then only the reason tells two
+        apart.
+        """
         traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
         traffic.refusals += 1
         reason, memory = clip(str(fault), REASON_BYTES), self._memory_of(peer)
@@ -111,28 +113,28 @@ class Refusals:
             self.mention(peer, "refused %s: %s", who, reason)
             return
         differs = isinstance(fault, FederationMismatch)
-        if not memory.is_new(reason, sealed=isinstance(fault, FederationMismatch | SealedFault)):
+        if not memory.note(reason, sealed=isinstance(fault, FederationMismatch | SealedFault)):
             memory.counted += 1
             self.mention(peer, "refused %s again: %s", who, reason)
             return
         if peer is not None and differs:
             self.on_alarm(DIFFERS, peer, reason)
         level = INFO if differs else WARNING  # the alarm is a warning already
-        self._say(level, f"refused {clip(who, REASON_BYTES // 2)}: {reason}; said once an hour, else only counted")
+        self._say(level, f"refused {clip(who, REASON_BYTES // 2)}: {reason}; logged once an hour, else only counted")
 
     def mention(self, peer: int | None, text: str, *values: object, level: int = DEBUG) -> None:
-        """What a stranger or a member makes this node log beside refusals."""
+        """Log a lesser event that a stranger or a member has caused, within the allowance."""
         if self.log.isEnabledFor(level) and self._memory_of(peer).may_mention():
             self._say(level, text % values)
 
     async def begin_hours(self) -> None:
-        """`begin_hour` every hour, until this is cancelled."""
+        """Call `begin_hour` every hour, until this is cancelled."""
         while True:
             await asyncio.sleep(HOUR_S)
             self.begin_hour()
 
     def begin_hour(self) -> None:
-        """Forget what was said, and tell what was not."""
+        """Begin a new hour: log the counts of the last one, and forget its reasons."""
         memories, self._memories = self._memories, {}
         left_out = [
             f"{'strangers' if peer is None else self.name_of(peer)} {memory.counted} times"
@@ -154,6 +156,6 @@ class Refusals:
 
 
 def clip(text: str, most_bytes: int) -> str:
-    """One printable line, cut where it is too long."""
+    """The text as one printable line of at most `most_bytes`."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text[:most_bytes])
     return line.encode(errors="replace")[:most_bytes].decode(errors="ignore")

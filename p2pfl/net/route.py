@@ -1,9 +1,9 @@
-"""Where a member may be reached: what is configured in the federation's file, and what others have hinted at.
+"""The route to a member: its address in the federation's file, and the addresses that others have hinted at.
 
 Anybody on the LAN can make hints up, and the handshake decides whose they are. So they wait in a queue, and a few are
 dialed in one go: the newest, and as many in turn, of each machine one port before the next, of IPv4 as many as of IPv6.
-Between them the configured address, and the one that has worked last, are dialed again. Who floods a LAN with hints
-thereby delays a connection and does not prevent it: of the machines of one IPv4 network each has its turn.
+Between them the configured address, and the one that worked last, are dialed again. So a flood of hints on a LAN
+delays a connection and does not prevent it: each machine of one IPv4 network has its turn.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from dataclasses import dataclass, field
 from p2pfl.net.address import Address
 
 MOST_HINTS = 4
-"""Dialed in one go; also how many are kept of a member that is nobody to dial now."""
+"""The most hints dialed in one go; also the most kept of a member that is not a neighbor now."""
 MOST_KEPT = 512
-"""Of a neighbor: half of them hold one port of each machine of a usual network (/24)."""
+"""The most hints kept of a neighbor: half of them hold one port of each machine of a usual network (/24)."""
 HASTE_S = 2.0
-"""The least time between two dials that news have brought forward: whoever makes them up gains nothing by many."""
+"""The least time between two dials brought forward by a new address: made-up addresses gain nothing by number."""
 
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """To one member."""
+    """The addresses of one member."""
 
     configured: Address | None = None
     worked: Address | None = None
     """The hint that led to a session last."""
     hints: dict[Address, None] = field(default_factory=dict)
-    """In the order of their turns."""
+    """The hints in the order of their turns."""
     latest: list[Address] = field(default_factory=list)
-    """Hints that came together, the last ones that were new; empty once they were dialed."""
+    """The latest new hints, which came together; empty once they were dialed."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there is an address to try that was not there before."""
+    """Set when there is a new address to try."""
     hurried_at: float = float("-inf")
-    """When news last brought a dial forward, by the loop's clock."""
+    """The time at which a new address last brought a dial forward, by the loop's clock."""
 
     def addresses(self) -> list[Address]:
-        """All that there are: what is configured and what has worked, then hints, those first that came last."""
+        """All addresses: the configured one and the one that worked, then hints, the latest first."""
         return list(dict.fromkeys([*self._home(), *reversed(self.hints)]))
 
     def next_go(self) -> list[Address]:
-        """What to dial now, one after the other; the hints among them then wait behind all others."""
+        """The addresses to dial now, one after the other; their hints then wait behind all others."""
         home = self._home()
         fresh = [hint for hint in self.latest if hint in self.hints and hint not in home][: MOST_HINTS // 2]
         chosen = list(dict.fromkeys([*fresh, *self._in_line(home)]))[:MOST_HINTS]
@@ -56,7 +56,7 @@ class Route:
         return [address for hint in chosen for address in (*home, hint)] if chosen else home
 
     def configure(self, address: Address | None) -> bool:
-        """Whether that is a change."""
+        """Set the configured address; True if it has changed."""
         if address == self.configured:
             return False
         self.configured = address
@@ -64,7 +64,7 @@ class Route:
         return True
 
     def hint(self, addresses: Iterable[Address], *, most: int = MOST_KEPT) -> None:
-        """Keep those that came together, of all hints at most so many."""
+        """Keep hints that came together, and at most `most` of all hints."""
         new = [address for address in dict.fromkeys(addresses) if address not in self.hints][:most]
         for address in new:
             while len(self.hints) >= most:
@@ -75,12 +75,12 @@ class Route:
         self.latest = new or self.latest
 
     def has_worked(self, address: Address) -> None:
-        """There was a session with the member at that address."""
+        """Note that there was a session with the member at that address."""
         if address != self.configured:
             self.worked = address
 
     async def rest(self, wait_s: float) -> bool:
-        """Whether that was cut short by a new address."""
+        """Wait; True if a new address cut that short."""
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(wait_s):
@@ -108,7 +108,7 @@ class Route:
         return sorted(places, key=lambda hint: places[hint])
 
     def _one_too_many(self) -> Address:
-        """By chance, of the machine that has the most ports, of the family that has the most hints."""
+        """A random hint to drop: of the machine with the most ports, in the family with the most hints."""
         hosts = [hint.host for hint in self.hints]
         six = [":" in host for host in hosts]
         crowded = 2 * sum(six) > len(six)

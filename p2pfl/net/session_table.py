@@ -1,9 +1,9 @@
 """At most one session for each neighbor: opens connections, ends what they replace, tells the node in that order.
 
-Which of several connections is the session is asked by the lower index of the two nodes only; the other follows the
-highest number that it hears of one boot. Two dials that cross: the one of the lower index wins. Two from the same
-dialer: the newer wins, because nobody dials who still has a session. Another `boot` is another process: whatever the
-one before it had is dead. What remains is a newcomer dialed by the higher index while a session dialed by the lower one
+The lower index of two nodes decides which of several connections is the session; the other follows the highest number
+that it is told by one boot. Two dials that cross: the one of the lower index wins. Two from the same dialer: the newer
+wins, because a node with a session does not dial. Another `boot` is another process: the session of the one before is
+dead. What remains is a newcomer dialed by the higher index while a session dialed by the lower one
 is open: either the dials crossed or the session is dead at the other end. That end drops the newcomer as soon as it
 hears of the session, so holding the newcomer back for a moment tells the two apart.
 """
@@ -32,7 +32,7 @@ CHURN_ALARM_S = 3600.0
 """The least time between two such alarms about one neighbor."""
 
 MOVES, MOVES_PER_S = 5.0, 1 / 300
-"""So many changes of a neighbor's address are logged at once; then one in five minutes."""
+"""The changes of a neighbor's address that are logged at once; then one in five minutes."""
 
 notice = logging.getLogger("p2pfl.notice")
 
@@ -48,7 +48,7 @@ class Admission(Enum):
 
 
 class Claim(Protocol):
-    """What is known of a connection that wants to be, or is, the session. `ticket` grows in the order of arrival."""
+    """The facts about a connection that may become, or is, the session. `ticket` grows in the order of arrival."""
 
     @property
     def dialer(self) -> int: ...
@@ -59,7 +59,9 @@ class Claim(Protocol):
 
 
 def decide(newcomer: Claim, current: Claim | None, *, own: int, own_dial: bool, overdue: bool) -> Admission:
-    """`own_dial`: a dial of ours has reached the same peer. `overdue`: the newcomer was held back long enough."""
+    """Decide about a newcomer. `own_dial`: a dial of ours has reached the same peer. `overdue`: it was held back
+    enough.
+    """
     dialed_by_peer = newcomer.dialer != own
     if current is None:
         contested = dialed_by_peer and own_dial
@@ -88,21 +90,21 @@ class Dial:
 
     scope: asyncio.Timeout
     reached: bool = False
-    """Whether the peer has proven who it is."""
+    """True if the peer has proven who it is."""
 
 
 @dataclass(slots=True)
 class NeighborPlace:
-    """What there is between us and one neighbor."""
+    """The session, the dial and the bounds of one neighbor."""
 
     sessions: TokenBucket
-    """Has one for each session that may open now."""
+    """The bound on new sessions: a token for each that may open now."""
     link: PeerLink | None = None
     dial: Dial | None = None
     held_back: set[asyncio.Timeout] = field(default_factory=set)
     free: asyncio.Event = field(default_factory=asyncio.Event)
     settled: bool = False
-    """Whether the last session lived long enough to dial again at once."""
+    """True if the last session lived long enough to dial again at once."""
     rests_until: float = 0.0
     """The end of the rest, by the loop's clock."""
     churn_told_at: float = float("-inf")
@@ -110,11 +112,11 @@ class NeighborPlace:
     address: str | None = None
     """The neighbor's address in the last session, without its port."""
     moves: TokenBucket = field(default_factory=lambda: TokenBucket(MOVES_PER_S, tokens=MOVES, burst=MOVES))
-    """Has one for each line about a changed address that may be logged now."""
+    """The bound on log lines about a changed address: a token for each that may be logged now."""
 
     @property
     def rest_s(self) -> float:
-        """How much longer there shall be no session."""
+        """The seconds for which there shall still be no session."""
         return max(0.0, self.rests_until - asyncio.get_running_loop().time())
 
     async def vacancy(self) -> None:
@@ -148,7 +150,7 @@ class SessionTable:
         self.amend(self.neighbors)
 
     def amend(self, neighbors: Iterable[int]) -> None:
-        """These are the neighbors from now on: sessions with others end, and those with these are not touched."""
+        """Take up new neighbors: sessions with all others end; those with these are not touched."""
         self.neighbors = sorted(neighbors)
         for peer in [peer for peer in self.places if peer not in self.neighbors]:
             self._remove(peer)
@@ -181,7 +183,7 @@ class SessionTable:
             self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
 
     async def admit(self, candidate: Connection) -> PeerLink | None:
-        """The session that the candidate has become, or None where another, or none, is preferred."""
+        """The session that the candidate becomes; None: another one, or none, is preferred."""
         place = self.places.get(candidate.peer)
         if place is None or place.rest_s:
             return None
@@ -208,7 +210,9 @@ class SessionTable:
                     await self._hold_back(place, candidate, deadline)
 
     async def _hold_back(self, place: NeighborPlace, candidate: Connection, deadline: float) -> None:
-        """Until something about the peer changes; GoneError if the other end drops the candidate meanwhile."""
+        """Wait until something about the peer changes. Raises GoneError: the other end drops the candidate
+        meanwhile.
+        """
         scope = asyncio.timeout_at(deadline)
         place.held_back.add(scope)
         try:
@@ -262,10 +266,12 @@ class SessionTable:
         before, place.address = place.address, connection.line.peer_address
         if before not in (None, place.address) and place.moves.take(asyncio.get_running_loop().time()) == 0.0:
             name = self.shared.name_of(connection.peer)
-            notice.info("%s has another address: %s, before %s", name, place.address, before)
+            notice.info("%s has a new address: %s, before %s", name, place.address, before)
 
     def _churns(self, peer: int, place: NeighborPlace) -> bool:
-        """Whether this is a session too many: then there is none for a while, which no honest neighbor meets."""
+        """Count a new session; True if it is one too many: then there is none for a while. No honest neighbor gets
+        there.
+        """
         limits, now = self.shared.limits, asyncio.get_running_loop().time()
         if place.sessions.take(now) == 0.0:
             return False
@@ -288,7 +294,7 @@ class SessionTable:
         self.callbacks.on_close(link.peer, link.number, reason)
 
     async def drain(self, timeout_s: float) -> None:
-        """Let what waits to be sent go out, as far as it does in `timeout_s`."""
+        """Send the waiting messages, as far as `timeout_s` allows."""
         links = [place.link for place in self.places.values() if place.link is not None]
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

@@ -1,10 +1,10 @@
-"""Side channels: what neighbors say to each other beside gossip, each channel by itself and by its name.
+"""Side channels: messages between neighbors beside gossip, each channel separate and with a name.
 
-Both ends use the channels that both have, by name and version; what comes on another one is dropped and counted, so
+Both ends use the channels that both have, by name and version; a message on another one is dropped and counted, so
 nodes with other features, or newer ones, learn together. A channel bounds the size of a message, how many may come in
-a second and how many wait to be sent; they go when no gossip waits. Who handles a channel gets its messages decoded.
-If the handler fails on one, that channel is closed on that edge and the user told: the session stays. A handler that
-guards something is not left out like that: its failure is the node's.
+a second and how many wait to be sent; they are sent when no gossip waits. A channel's handler gets its messages
+decoded. If it fails on one, that channel is closed on that edge with an alarm: the session stays. The failure of a
+handler that guards something is the node's failure.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer
 FAILED = "feature-failed"
 """The kind of the alarm about a handler that failed."""
 DROPPED_PER_S, DROPPED_AT_ONCE = 20.0, 1000.0
-"""Messages that a neighbor may send in vain: of features that this node does not have."""
+"""The messages that a neighbor may send on channels that this node does not have."""
 
 
 class SideChannel:
-    """`messages` are the structs that it carries, each with a tag of its own. Bounds hold for one neighbor.
+    """A side channel. `messages` are the structs that it carries, each with its own tag. Bounds hold for one neighbor.
 
-    Raises ValueError: the name or a bound is none that can be.
+    Raises ValueError: the name or a bound is not valid.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SideChannel:
         self.most_bytes, self.most_waiting = most_bytes, most_waiting
         self.per_s, self.at_once = per_s, at_once
         if re.fullmatch(r"[a-z][a-z0-9-]*", name) is None or len(self.name) > MOST_NAME_BYTES:
-            text = f"{self.name!r} is no name of a side channel: small letters, digits and dashes"
+            text = f"{self.name!r} is not a valid name of a side channel: small letters, digits and dashes"
             raise ValueError(f"{text}, at most {MOST_NAME_BYTES}")
         if not 0 < most_bytes <= MOST_SIDE_BYTES:
             raise ValueError(f"messages of {most_bytes} bytes on {self.name}: at most {MOST_SIDE_BYTES}")
@@ -65,7 +65,7 @@ class SideChannel:
         return self.name
 
     def pack(self, message: msgspec.Struct) -> Side:
-        """Raises ValueError: our own message holds a value that no peer would accept."""
+        """Encode a message. Raises ValueError: it holds a value that no peer would accept."""
         body = self._encode(message)
         try:
             self.unpack(body)
@@ -74,7 +74,7 @@ class SideChannel:
         return Side(channel=self.name, body=body)
 
     def unpack(self, body: bytes) -> Any:
-        """Raises PeerFault: it is none of the channel's messages."""
+        """Decode a message. Raises PeerFault: it is none of the channel's messages."""
         if len(body) > self.most_bytes:
             raise PeerFault(f"{len(body)} bytes on channel {self.name}; limit {self.most_bytes}")
         try:
@@ -84,9 +84,9 @@ class SideChannel:
 
 
 class Handler(Protocol):
-    """What a feature does with its channel. A neighbor is there from `opened` to `closed`, with the channel at its end.
+    """A feature's part of its channel. From `opened` to `closed` a neighbor is connected and has the channel too.
 
-    `hear` may raise PeerFault, for what no honest node sends: that ends the session.
+    `hear` may raise PeerFault for a message that no honest node sends: that ends the session.
     """
 
     def opened(self, peer: int) -> None: ...
@@ -96,7 +96,7 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
-    """A channel and who handles it. `guards`: its failure ends the node."""
+    """A channel and its handler. `guards`: the handler's failure ends the node."""
 
     channel: SideChannel
     handler: Handler
@@ -113,11 +113,11 @@ class SideLink(Protocol):
 
 @dataclass(slots=True)
 class OpenSides:
-    """What one session has of side channels, once the other end has offered its own."""
+    """The side channels of one session, once the other end has offered its own."""
 
     link: SideLink
     open: dict[str, TokenBucket]
-    """The channels that both ends have, and what may still come on each."""
+    """The channels that both ends have, each with its bound on messages."""
     vain: TokenBucket = field(
         default_factory=lambda: TokenBucket(DROPPED_PER_S, tokens=DROPPED_AT_ONCE, burst=DROPPED_AT_ONCE)
     )
@@ -131,7 +131,7 @@ class Sides:
         self._sessions: dict[int, OpenSides] = {}
         self._name_of, self.on_alarm = name_of, on_alarm
         self.dropped: Counter[str] = Counter()
-        """Messages on channels that are not open, by channel; of unknown types, by their number."""
+        """The number of dropped messages, by channel that is not open or by unknown type."""
 
     def add(self, feeding: Feeding) -> None:
         name = feeding.channel.name
@@ -142,7 +142,7 @@ class Sides:
         self._feedings[name] = feeding
 
     def drop(self, feeding: Feeding) -> None:
-        """Its feature is off: the channel is closed with all, and offered to nobody any more."""
+        """Close a channel with all neighbors, and offer it to nobody any more: its feature is off."""
         name = feeding.channel.name
         for peer in list(self._sessions):
             self._close(peer, name)
@@ -153,7 +153,7 @@ class Sides:
         return tuple(sorted(self._feedings))
 
     def say(self, peer: int, channel: SideChannel, message: msgspec.Struct, *, if_free: bool = False) -> bool:
-        """Whether it will be sent: the channel is open at both ends and not too much waits.
+        """Send a message; True if it will be sent: the channel is open at both ends and not too many wait.
 
         `if_free`: only where nothing else waits to be sent.
         """
@@ -165,16 +165,16 @@ class Sides:
         )
 
     def offered(self, link: SideLink, offer: Offer) -> None:
-        """The other end has said what it has."""
+        """Open the channels that both ends have, after the other end's offer."""
         both = [feeding.channel for name, feeding in self._feedings.items() if name in offer.channels]
         self._sessions[link.peer] = OpenSides(
-            link, {one.name: TokenBucket(one.per_s, tokens=one.at_once, burst=one.at_once) for one in both}
+            link, {each.name: TokenBucket(each.per_s, tokens=each.at_once, burst=each.at_once) for each in both}
         )
         for name in [channel.name for channel in both]:
             self._carry(link.peer, name, lambda handler: handler.opened(link.peer))
 
     def heard(self, link: SideLink, message: Side | Unknown) -> None:
-        """Raises PeerFault: the other end does what no honest node does."""
+        """Hand a message to its handler. Raises PeerFault: no honest node sends such a message, or so many."""
         sides, now = self._sessions.get(link.peer), asyncio.get_running_loop().time()
         if sides is None or sides.link is not link:
             raise PeerFault("a message on a side channel before any was offered")
@@ -183,7 +183,7 @@ class Sides:
         if bucket is None or isinstance(message, Unknown):
             self.dropped[name if name in self.dropped or len(self.dropped) < MOST_OFFERS else "others"] += 1
             if sides.vain.take(now) > 0.0:
-                raise PeerFault("more messages on channels that this node has not than an honest node sends")
+                raise PeerFault("more messages on channels that this node does not have than an honest node sends")
             return
         if bucket.take(now) > 0.0:
             raise PeerFault(f"more messages on channel {name} than an honest node sends")
@@ -207,12 +207,14 @@ class Sides:
             if feeding.guards:
                 raise
             self._close(peer, name)
-            what = f"{type(error).__name__}: {error}"
-            text = f"channel {name} is closed with {self._name_of(peer)}, the session goes on: it failed ({what})"
+            failure = f"{type(error).__name__}: {error}"
+            text = (
+                f"its handler failed ({failure}); channel {name} with {self._name_of(peer)} is closed, not the session"
+            )
             self.on_alarm(FAILED, peer, text)
 
     def _close(self, peer: int, name: str) -> bool:
-        """Whether it was open. The handler forgets the neighbor, if it still can."""
+        """Close a channel with one neighbor; True if it was open. The handler forgets the neighbor, if it still can."""
         sides = self._sessions.get(peer)
         if sides is None or sides.open.pop(name, None) is None:
             return False

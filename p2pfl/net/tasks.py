@@ -1,4 +1,4 @@
-"""What a network edge has under way: sessions, dials, visits, and what goes by the hour. A bug in one ends all."""
+"""The tasks of a network edge: sessions, dials, visits, and hourly work. A bug in one ends all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Tasks:
         self.group = asyncio.TaskGroup()
         self.sessions: set[asyncio.Task[None]] = set()
         self.dials: dict[int, asyncio.Task[None]] = {}
-        """By neighbor."""
+        """The dials, by neighbor."""
         self.hours: set[asyncio.Task[None]] = set()
         self.visits: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Work) -> asyncio.Task[None] | None:
-        """None where the node is stopping already because of a bug elsewhere."""
+        """Start a task; None: the node is already stopping because of a bug elsewhere."""
         try:
             return self.group.create_task(work)
         except RuntimeError:
@@ -27,7 +27,7 @@ class Tasks:
             return None
 
     def track(self, work: Work, tasks: set[asyncio.Task[None]]) -> asyncio.Task[None] | None:
-        """Likewise; while it runs it is one of those `tasks`."""
+        """Start a task likewise; while it runs it is in `tasks`."""
         task = self.spawn(work)
         if task is not None:
             tasks.add(task)

@@ -1,4 +1,4 @@
-"""What the network edge needs of whatever carries its lines. A relay would be one more of them."""
+"""The interface of a transport, which carries the lines of the network edge. A relay would be one more transport."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ class Visit(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it comes from."""
+        """The address that it comes from."""
         ...
 
     @property
     def ends_at(self) -> float:
-        """When it must be a session, by the loop's clock."""
+        """The time at which it must be a session, by the loop's clock."""
         ...
 
     def advance(self, stage: ConnectionStage) -> None:
-        """It has come so far. Raises PeerFault: there is no place for it there."""
+        """Move it to a stage. Raises PeerFault: there is no place for it there."""
         ...
 
     def admit(self) -> None:
-        """It is a session now, and may stay."""
+        """Let it stay: it is a session now."""
         ...
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """`work` at the cost of who visits."""
+        """Do `work` at the visitor's cost."""
         ...
 
 
 Meet = Callable[[Line, Visit], "asyncio.Task[None] | None"]
-"""Takes a line that somebody has dialed. None: nobody is met any more."""
+"""The function that takes a line that somebody has dialed. None: the node takes no more."""
 
 
 class Transport(Protocol):
-    """Dials and accepts lines. `port` is 0 before `open`."""
+    """A transport dials and accepts lines. `port` is 0 before `open`."""
 
     @property
     def port(self) -> int: ...
 
     async def open(self, address: Address, meet: Meet) -> None:
-        """Accept lines there from now on. Raises UserError: the address cannot be had."""
+        """Accept lines there from now on. Raises UserError: the address cannot be bound."""
         ...
 
     def expect(self, neighbors: int) -> None:
-        """So many neighbors may come at once."""
+        """Expect so many neighbors at once."""
         ...
 
     def know(self, host: str) -> None:
-        """A member is at that address."""
+        """Note that a member is at that address."""
         ...
 
     async def dial(self, address: Address) -> Line:
-        """Raises GoneError: nobody is there; the caller sets the deadline."""
+        """Dial an address; the caller sets the deadline. Raises GoneError: nobody answers there."""
         ...
 
     def stop_accepting(self) -> None: ...
 
     async def close(self) -> None:
-        """No line is accepted or dialed any more; those that are there are closed by who has them."""
+        """Accept and dial no more lines; open ones are closed by their users."""
         ...
 
 

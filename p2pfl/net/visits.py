@@ -1,8 +1,8 @@
-"""What can be said of the charter on a connection that is no session, and then ends.
+"""Visits: connections that only bring the charter or ask for it, become no session, and then end.
 
-Whoever proves that it has a key may hand over one charter, and need not be listed: so a newcomer gets in where a
-neighbor has not heard of it yet, and so `p2pfl member` brings news. A charter is signed by an admin, so it does not
-matter who carries it. To be given one takes a key that is listed, or an admin's.
+A visitor that proves that it has a key may bring one charter, and need not be listed: so a newcomer gets in whose
+neighbor does not know of it yet, and so `p2pfl member` brings changes. An admin signs each charter, so it does not
+matter who carries it. Only a listed key, or an admin's, is given one.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ NOBODY = bytes(BOOT_BYTES)
 
 
 class Charters(Protocol):
-    """The node's charter, as the doors see it."""
+    """The node's charter, as visits need it."""
 
     @property
     def version(self) -> int:
-        """0 where there is none yet."""
+        """The charter's version; 0: there is none yet."""
         ...
 
     @property
     def packed(self) -> bytes: ...
 
     def bring(self, raw: bytes) -> None:
-        """Take it if it is newer. Raises PeerFault: it is none."""
+        """Take a charter if it is newer. Raises PeerFault: it is not valid."""
         ...
 
     def left_behind(self, version: int, peer: int | None) -> None:
-        """That node says that it has a newer charter, by which this one is a stranger and is not told it."""
+        """Note that a node has a newer charter, which does not list this node and is not shown to it."""
         ...
 
     def may_ask(self, public: bytes) -> bool:
-        """Whether this key, which is on no allow-list, may know the charter all the same."""
+        """True if this key may see the charter although no allow-list has it."""
         ...
 
 
@@ -55,7 +55,7 @@ async def receive(
 ) -> NoReturn:
     """Let a visitor hand over a charter or ask for one; always ends in GoneError, or in a PeerFault.
 
-    `refusal` is raised where the visitor has nothing of the kind to say. `first` is what it has said already.
+    `refusal` is raised if the visitor does neither. `first` is the notice that it has sent already.
     """
     otherwise = refusal or PeerFault("neither a greeting nor a word about the charter")
     try:
@@ -77,10 +77,10 @@ async def receive(
 
 
 async def settle(line: Line, session: Session, charters: Charters, answer: Notice) -> None:
-    """A dialed node has refused a session: bring the older one of the two charters up to date.
+    """Bring the older of two charters up to date, after a dialed node has refused a session.
 
-    Raises GoneError: it is, so dial again in a moment; PeerFault: the other end knows a newer one and does not list
-    this node. Returns where charters are not the reason.
+    Raises GoneError: that is done, so dial again in a moment; PeerFault: the other end has a newer one and does not
+    list this node. Returns if charters are not the reason.
     """
     own = charters.version
     if own > answer.number:
@@ -113,7 +113,7 @@ async def ask(line: Line, session: Session, version: int) -> tuple[int, bytes | 
     if answer.word is Word.HELD:
         return _version_in(answer), None
     if answer.word is not Word.CHARTER:
-        raise PeerFault(f"{answer.word.name} in answer to who asks for the charter")
+        raise PeerFault(f"{answer.word.name} in answer to a request for the charter")
     raw = await receive_charter(line, session, answer)
     await say(line, session, Word.HELD, version)
     return version, raw
@@ -126,14 +126,16 @@ async def hand_over(line: Line, session: Session, raw: bytes) -> None:
 
 
 async def receive_charter(line: Line, session: Session, announced: Notice) -> bytes:
-    """As many bytes as were announced; the caller sets the deadline. Raises PeerFault: too many, or cut otherwise."""
+    """Receive a charter of the announced size; the caller sets the deadline. Raises PeerFault: too long, or cut
+    wrongly.
+    """
     if not 0 < announced.number <= MOST_BYTES:
         raise PeerFault(f"a charter of {announced.number} bytes: at most {MOST_BYTES}")
     raw = bytearray()
     while len(raw) < announced.number:
         piece, final = session.open(await line.receive())
         if final or len(piece) != min(PIECE_BYTES, announced.number - len(raw)):
-            raise PeerFault("a charter that is cut in another way than an honest node cuts it")
+            raise PeerFault("a charter cut into pieces in another way than honest nodes do")
         raw += piece
     return bytes(raw)
 
@@ -144,7 +146,7 @@ async def say(line: Line, session: Session, word: Word, number: int) -> None:
 
 def _version_in(notice: Notice) -> int:
     if notice.number >= VERSIONS:
-        raise PeerFault(f"it says that it has version {notice.number} of the members, which cannot be")
+        raise PeerFault(f"it claims version {notice.number} of the members, which is impossible")
     return notice.number
 
 

@@ -1,4 +1,4 @@
-"""Lines that are WebSockets: dialed by a client without a browser's habits, or accepted behind the doorway.
+"""Lines over WebSockets: dialed by a client without a browser's habits, or accepted behind the doorway.
 
 What aiohttp can raise ends here.
 """
@@ -42,7 +42,7 @@ WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 
 
 def reason_of(error: Exception) -> str:
-    """Why an attempt to reach a node has failed, in a few words. (What aiohttp says names TLS, which is not used.)"""
+    """The reason why a node was not reached, in a few words. (aiohttp's own text names TLS, which is not used.)"""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if not isinstance(error, ClientConnectorError):
@@ -54,7 +54,7 @@ def reason_of(error: Exception) -> str:
 
 
 def keep_queue_short(web_socket: WebSocket) -> None:
-    """On a slow link a ping must not wait behind megabytes in the kernel until the peer is taken for dead."""
+    """Limit the kernel's send queue: on a slow link a ping must not wait behind megabytes until the peer seems dead."""
     raw = web_socket.get_extra_info("socket")
     if raw is not None and TCP_NOTSENT_LOWAT is not None:
         with suppress(OSError):
@@ -62,7 +62,7 @@ def keep_queue_short(web_socket: WebSocket) -> None:
 
 
 class WebSocketLine(Line):
-    """`tap` stands below the WebSocket."""
+    """A line over a WebSocket; `tap` counts the bytes below it."""
 
     def __init__(self, web_socket: WebSocket, tap: Tap) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class WebSocketLine(Line):
             raise GoneError(str(error) or type(error).__name__) from None
 
     async def _pull(self) -> bytes:
-        """Pings are limited here, which aiohttp would not do."""
+        """Wait for the next chunk, and limit pings, which aiohttp would not do."""
         try:
             while (message := await self._socket.receive()).type in (WSMsgType.PING, WSMsgType.PONG):
                 self._tap.account(len(message.data))
@@ -123,12 +123,12 @@ class WebSocketLine(Line):
 
 
 async def refuse_redirect(*_: object) -> None:
-    """A stranger at a neighbor's address must not send us elsewhere."""
+    """Refuse a redirect: a stranger at a neighbor's address must not send us elsewhere."""
     raise GoneError("redirected")
 
 
 class TappingConnector(aiohttp.TCPConnector):
-    """Puts a tap below HTTP: aiohttp would read interim responses without end, and keep the loop busy with them."""
+    """A connector with a tap below HTTP: aiohttp would read interim responses without end, and keep the loop busy."""
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's signature
         connection = await super().connect(req, traces, timeout)
@@ -141,19 +141,19 @@ class TappingConnector(aiohttp.TCPConnector):
 
 
 class TappedSocket(aiohttp.ClientWebSocketResponse):
-    """Knows the tap below it, which lets more pass from here on."""
+    """A socket that knows the tap below it, and lets more bytes pass from here on."""
 
     def __init__(self, reader: Any, writer: Any, protocol: Any, response: Any, *rest: Any, **more: Any) -> None:
         super().__init__(reader, writer, protocol, response, *rest, **more)
         connection = response.connection
         transport = None if connection is None else connection.transport
-        found = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
-        self.tap = found if isinstance(found, Tap) else Tap()
+        protocol = transport.get_protocol() if isinstance(transport, asyncio.Transport) else None
+        self.tap = protocol if isinstance(protocol, Tap) else Tap()
         self.tap.idle_bytes = IDLE_BYTES
 
 
 def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp.ClientSession:
-    """Dials and nothing else: no cookies, proxies, redirects or software names."""
+    """Open a session that only dials: no cookies, proxies, redirects or software names."""
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(refuse_redirect)
     return aiohttp.ClientSession(
@@ -167,7 +167,7 @@ def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp
 
 
 async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSocketLine:
-    """Raises GoneError: there is no such line; the caller sets the deadline."""
+    """Dial a WebSocket; the caller sets the deadline. Raises GoneError: nobody answers there."""
     try:
         socket = await http.ws_connect(f"ws://{address}{PATH}", autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
     except (aiohttp.ClientError, OSError) as error:
@@ -177,7 +177,7 @@ async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSo
 
 
 class WebSocketTransport:
-    """As `transport.Transport` says. `doorway` is where those wait that are no session yet."""
+    """The transport over WebSockets. In `doorway` wait the connections that are no session yet."""
 
     def __init__(self, limits: Limits, refusals: Refusals, log: Logger) -> None:
         self.doorway = Doorway(limits, neighbors=0)

@@ -323,7 +323,7 @@ class Needs:
 
     def log_limit(self, room_bytes: float) -> int:
         """Return the log's largest size where state and free space are `room_bytes` together."""
-        return disk.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, wanted=self._usual_log_bytes)
+        return disk.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, usual_bytes=self._usual_log_bytes)
 
     def shortage(self, node: NodeConfig) -> str | None:
         """What is to be said where state and free space together are less than the least.

@@ -42,14 +42,14 @@ def is_full(error: StorageError) -> bool:
 
 
 def write_all(fd: int, piece: Piece) -> None:
-    """os.write may take only a part, for one thing above 2 GiB."""
+    """Write all of a piece: os.write may take only a part of it, for example above 2 GiB."""
     rest = memoryview(piece)
     while rest:
         rest = rest[os.write(fd, rest) :]
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names in the folder durable: a file's own fsync does not."""
+    """Make names in the folder durable: a file's own fsync does not."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -126,7 +126,7 @@ BLOCK_BYTES = 512
 
 
 def free_bytes(folder: Path) -> float:
-    """What this user may still write there; infinite where the file system does not say."""
+    """The bytes that this user may still write there; infinite if the file system does not say."""
     there = os.statvfs(_existing(folder))
     return there.f_bavail * there.f_frsize if there.f_blocks else float("inf")
 
@@ -138,7 +138,7 @@ def volume_bytes(folder: Path) -> float:
 
 
 def used_bytes(folder: Path) -> int:
-    """By the files in the folder, 0 where there is none."""
+    """The bytes that the files in the folder use; 0: no folder."""
     used = 0
     with suppress(FileNotFoundError), os.scandir(folder) as files:
         for file in files:
@@ -147,13 +147,13 @@ def used_bytes(folder: Path) -> int:
     return used
 
 
-def log_limit(room_bytes: float, *, snapshot_bytes: int, wanted: int) -> int:
-    """How long a log may become, where state and free space are `room_bytes` together."""
-    return int(max(LEAST_LOG_BYTES, min(wanted, (room_bytes - 3 * snapshot_bytes - SLACK_BYTES) // 2)))
+def log_limit(room_bytes: float, *, snapshot_bytes: int, usual_bytes: int) -> int:
+    """The limit of a log in bytes: `usual_bytes`, or less if state and free space, `room_bytes` together, are small."""
+    return int(max(LEAST_LOG_BYTES, min(usual_bytes, (room_bytes - 3 * snapshot_bytes - SLACK_BYTES) // 2)))
 
 
 def least_bytes(snapshot_bytes: int, *, logging: bool) -> int:
-    """With less a node cannot replace its first snapshot by a second."""
+    """The least room in bytes: with less a node cannot replace its first snapshot by a second."""
     return 2 * snapshot_bytes + SLACK_BYTES + logging * LEAST_LOG_BYTES
 
 
@@ -220,7 +220,7 @@ def lock_file(file: Path) -> int:
 
 
 def _take(fd: int) -> None:
-    """Whoever only looks whether a node runs holds the lock for an instant."""
+    """Try to lock a few times: a process that only checks whether a node runs holds the lock for an instant."""
     for _ in range(LOOKS):
         with suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -282,7 +282,9 @@ def discard_unfinished(folder: Path) -> None:
 
 
 def discard_before(folder: Path, generation: int) -> bool:
-    """True if there was anything. What cannot be removed now does no harm and is tried again later."""
+    """Remove older generations; True if there were any. What cannot be removed now does no harm and is tried again
+    later.
+    """
     older: list[Path] = []
     with suppress(StorageError):
         older = [folder / f"{stem}-{number:08d}" for stem, number, _ in _files(folder) if number < generation]

@@ -67,7 +67,7 @@ def save(folder: Path, snapshot: Snapshot) -> None:
 
 
 def size_bytes(state: State) -> int:
-    """Of a snapshot of it, about: nothing is copied or written."""
+    """The approximate size of a snapshot of it: nothing is copied or written."""
     return _HEAD_BYTES + sum(piece.nbytes for piece in pieces_of(state, {}))
 
 

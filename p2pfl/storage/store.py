@@ -58,7 +58,7 @@ class LastLog(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """What was found: the snapshot, the records that follow it, and the last log that may be continued."""
+    """The result of a recovery: the snapshot, the records that follow it, and the last log that may be continued."""
 
     snapshot: Snapshot
     end: bytes
@@ -92,10 +92,11 @@ def recover(folder: Path) -> Recovery | None:
 
 
 def peek(folder: Path) -> Loaded | None:
-    """What a restart would begin with now; None if nothing was ever kept. What follows in the log is just not there.
+    """The state and records with which a restart would begin now; None if nothing was ever kept.
 
-    Nothing is locked, cut off, removed or created. The node may write its next snapshot in the middle of it: so the
-    folder is listed before and after, and read once more if a file came or went in between.
+    A part of the log that is not whole is ignored. Nothing is locked, cut off, removed or created. The node may write
+    its next snapshot in the middle of it: so the folder is listed before and after, and read once more if a file came
+    or went in between.
 
     Raises StorageError: nothing kept is usable, or the folder changes faster than it can be read.
     """
@@ -188,7 +189,7 @@ class Store:
         return cls(folder, durability=durability, lock=lock)
 
     def load(self) -> Loaded | None:
-        """What to start from; None if nothing was ever kept. Raises StorageError when nothing kept is usable."""
+        """The state to start from; None if nothing was ever kept. Raises StorageError: nothing kept is usable."""
         with refusal_of(self._folder):
             sync_folder(self._folder)  # what is about to be read must not vanish later
         recovery = recover(self._folder)
@@ -243,12 +244,12 @@ class Store:
 
     @property
     def room_bytes(self) -> float:
-        """What the state takes and may take yet. Raises StorageError: the folder cannot be looked at."""
+        """The bytes that the state takes and may still take. Raises StorageError: the folder cannot be read."""
         with refusal_of(self._folder):
             return disk.used_bytes(self._folder) + disk.free_bytes(self._folder)
 
     def close(self) -> None:
-        """Without flushing. The store must not be used afterwards."""
+        """Close without flushing. The store must not be used afterwards."""
         old, self._wal = self._wal, None
         if old:
             old.close()
@@ -260,10 +261,10 @@ class Store:
         return self._wal
 
     def _begin_log(self) -> bytes:
-        """What the chain is at this snapshot; the log that continues there is created and is the current one.
+        """Create the log that continues at this snapshot, and return the chain there.
 
-        One that was begun for a snapshot that could not be written, and has no record, serves again: a disk that is
-        full would else fill with them.
+        A log begun for a snapshot that could not be written, and without a record, is used again: otherwise they would
+        fill a full disk.
         """
         if self._unsaved is not None and self._wal and self._wal.is_empty:
             return self._unsaved
@@ -282,7 +283,7 @@ class Store:
         return end
 
     def _with_room(self, write: Callable[[], T]) -> T:
-        """Where the disk is full, write once more without the older generation: the newest should do."""
+        """Write; if the disk is full, remove the older generation and try once more: the newest should do."""
         try:
             return write()
         except StorageError as error:

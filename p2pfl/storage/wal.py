@@ -45,7 +45,7 @@ def log_check(previous: bytes, salt: bytes) -> bytes:
 
 
 def first_link(previous: bytes, salt: bytes) -> bytes:
-    """What the chain is before a log's first record."""
+    """The chain before a log's first record."""
     return _hash(b"p2pfl log begin", DIGEST_BYTES, previous, [salt])
 
 
@@ -59,7 +59,7 @@ def next_link(link: bytes, body: Sequence[Piece]) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One entry of the log, in the order in which it was appended. Its blobs share the memory of the whole log."""
+    """An entry of the log. Its blobs share the memory of the whole log."""
 
     kind: str
     header: dict[str, Any]
@@ -68,7 +68,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """`previous` is what the chain was before this log, None if even the log's head is not whole.
+    """A log that was read. `previous`: the chain before it, None if even the log's head is not whole.
 
     `end` is the chain after the last whole record, at byte `valid_bytes`.
     """
@@ -104,13 +104,13 @@ def read_log(path: Path) -> Log:
 
 
 class Wal:
-    """One log, open for appending: append is a copy, flush makes all that was appended durable.
+    """A log, open for appending: append copies, flush makes all that was appended durable.
 
     After a StorageError the end of the file is uncertain: the log must not be used again (`Store` sees to that).
     """
 
     def __init__(self, path: Path, *, end: bytes, size_bytes: int) -> None:
-        """Of a file that exists, whose valid content has `size_bytes` and leaves the chain at `end`."""
+        """Open an existing file, whose valid content has `size_bytes` and leaves the chain at `end`."""
         self._path = path
         self.end = end
         self.size_bytes = size_bytes

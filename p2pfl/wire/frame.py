@@ -1,4 +1,4 @@
-"""One message as one frame, and frames cut into the chunks of a session. All numbers are little-endian.
+"""Frames: a message as one frame, and frames cut into the chunks of a session. All numbers are little-endian.
 
 A frame is an 18-byte prefix, the header, the body:
 
@@ -43,7 +43,7 @@ PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP
 
 
 class Prefix(Struct, frozen=True, kw_only=True, gc=False):
-    """What a frame announces, found acceptable. `kind` is None where its type is not known."""
+    """The checked prefix of a frame. `kind` is None if its type is not known."""
 
     code: int
     kind: MessageKind | None

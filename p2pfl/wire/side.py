@@ -1,6 +1,6 @@
-"""What a session carries beside gossip: which versions and side channels its end has, and the messages of these.
+"""The messages of a session beside gossip: the offer of versions and side channels, and the side channels' messages.
 
-No core hears of either. `Offer` is the first message of a session, both ways, so that the sessions in which nodes agree
+No core sees either. `Offer` is the first message of a session, both ways, so that the sessions in which nodes agree
 before there is a core have it too. A body is opaque here: its channel decodes it (`p2pfl.net.side`).
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 MOST_OFFERS = 64
-"""Side channels of one end."""
+"""The most side channels of one end."""
 MOST_NAME_BYTES = 32
-"""Of a side channel's name, its version included."""
+"""The longest name of a side channel, its version included."""
 MOST_SIDE_BYTES = 60 * 1024
-"""Of one message on a side channel."""
+"""The longest message on a side channel."""
 
 
 class Offer(Struct, frozen=True, kw_only=True, gc=False):
@@ -25,7 +25,7 @@ class Offer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Side(Struct, frozen=True, kw_only=True, gc=False):
-    """One message on the side channel of that name."""
+    """A message on the side channel of that name."""
 
     channel: str
     body: bytes

@@ -44,7 +44,7 @@ async def test_a_neighbor_that_is_found_at_another_address_is_one_line_in_the_lo
         b.links.close(0, b.open[0], "the test does not move it")
         await b.until(lambda: b.kinds().count("open") == 3)
     lines = [record.getMessage() for record in caplog.records if record.name == "p2pfl.notice"]
-    assert lines == ["node 0 has another address: 127.0.0.2, before 127.0.0.1"]
+    assert lines == ["node 0 has a new address: 127.0.0.2, before 127.0.0.1"]
 
 
 async def test_who_is_no_neighbor_any_more_is_refused_and_who_was_removed_is_a_stranger(federation):

@@ -172,5 +172,5 @@ async def test_sessions_of_an_address_that_is_gone_end_at_once_and_others_stay(f
         b.links.end_stale(lambda address: address == "127.0.0.1")
         assert b.open
         b.links.end_stale(lambda address: address != "127.0.0.1")
-        assert b.reasons() == ["127.0.0.1 is not an address of this machine any more"]
+        assert b.reasons() == ["127.0.0.1 is no longer an address of this machine"]
         await b.until(lambda: a.open and b.open)

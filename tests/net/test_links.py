@@ -195,7 +195,7 @@ async def test_a_session_over_a_cable_that_was_pulled_is_closed_by_both_ends(fed
         wire.pull_cable()
         for node in (a, b):
             await node.until(lambda: not node.open)  # noqa: B023 - awaited here
-            assert node.reasons()[-1].startswith("nothing sealed has come for 1 s or more")
+            assert node.reasons()[-1].startswith("no sealed chunk has come for 1 s or more")
 
 
 async def test_who_holds_all_back_and_answers_pings_is_noticed_by_both_ends(federation, quick, relay):
@@ -258,7 +258,7 @@ async def test_nodes_may_start_in_any_order(federation, caplog):
     async with federation.node(0) as placeholder:
         address = placeholder.address()
     async with federation.node(1, {0: address}) as b:
-        await b.until(lambda: f"node 0 at {address} is not there yet" in caplog.text)
+        await b.until(lambda: f"node 0 at {address} does not answer yet" in caplog.text)
         async with federation.node(0, listen=address) as a:
             await b.until(lambda: b.open and a.open)
 
@@ -358,7 +358,7 @@ async def test_a_session_whose_peer_does_not_read_is_closed(federation, quick, r
         for incarnation in range(5):
             if a.open:
                 a.send(1, Resync(incarnation=incarnation))
-        assert a.reasons() == ["3 messages wait and the peer does not read them"]
+        assert a.reasons() == ["the peer does not read: 3 messages wait for it"]
 
 
 async def test_a_peer_that_never_reads_a_chunk_is_closed(federation, quick, relay):

@@ -32,7 +32,7 @@ def test_a_notice_survives_the_wire(word, boot, number):
 def test_a_budget_is_shared_and_given_back():
     budget = ByteBudget(100)
     first = budget.change(0, 60)
-    with pytest.raises(PeerFault, match="50 bytes under way"):
+    with pytest.raises(PeerFault, match="50 bytes of unfinished messages"):
         budget.change(0, 50)
     assert budget.change(0, 40) == 40
     assert budget.change(first, 0) == 0

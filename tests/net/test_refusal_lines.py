@@ -108,9 +108,9 @@ def test_who_sits_at_a_members_address_cannot_use_up_what_the_member_needs(caplo
     for number in range(1, 301):
         refusals.note(1, "node 1 at 10.0.0.1:8470", PeerFault("made up " + "ab" * number))
     assert len(lines(caplog)) == MEMBER.unsealed
-    refusals.note(1, "node 1", SealedFault("to that node we are not a neighbor"))
+    refusals.note(1, "node 1", SealedFault("that node does not take this one for a neighbor"))
     refusals.note(1, "node 1", FederationMismatch(bytes(32), ("training.rounds",)))
-    assert "not a neighbor" in lines(caplog)[MEMBER.unsealed]
+    assert "does not take this one" in lines(caplog)[MEMBER.unsealed]
     assert [alarm[:2] for alarm in alarms] == [("federation-differs", 1)]
     assert size(caplog) <= MEMBER.bytes
 
@@ -133,7 +133,7 @@ async def test_what_a_member_says_itself_is_logged_behind_junk_from_its_address(
             for number in range(300):
                 node.links._refusals.note(peer, "somebody", PeerFault("made up " + "ab" * number))
         async with b.links:
-            await b.until(lambda: "to that node we are not a neighbor" in caplog.text)
+            await b.until(lambda: "that node does not take this one for a neighbor" in caplog.text)
             await a.until(lambda: "listed, but not a neighbor" in caplog.text)
 
 
@@ -227,7 +227,7 @@ async def test_a_neighbor_that_is_not_there_is_said_once_and_again_when_it_has_b
     caplog.set_level(logging.DEBUG)
 
     def levels():
-        return [record.levelno for record in caplog.records if "is not there yet" in record.getMessage()]
+        return [record.levelno for record in caplog.records if "does not answer yet" in record.getMessage()]
 
     async with federation.node(0) as placeholder:
         address = placeholder.address()

@@ -75,7 +75,7 @@ async def test_a_member_without_an_edge_is_refused_and_told_so(federation, caplo
     async with federation.node(0, neighbors=frozenset({2})) as a, federation.node(1, {0: a.address()}) as b:
         await a.until(lambda: a.links.counters.peers[1].refusals >= 2 and b.links.counters.peers[0].refusals >= 2)
         assert len(refused(caplog, "listed, but not a neighbor")) == 1
-        assert len(refused(caplog, "to that node we are not a neighbor")) == 1
+        assert len(refused(caplog, "that node does not take this one for a neighbor")) == 1
         assert not a.events
         assert not b.events
 
@@ -302,7 +302,7 @@ async def test_a_message_that_stops_coming_is_a_fault(federation, quick, part_of
         await liar.open()
         await liar.say(part_of_a_message)
         await a.until(a.reasons)
-        assert a.reasons() == ["protocol fault: a message under way comes too slowly"]
+        assert a.reasons() == ["protocol fault: a message arrives too slowly"]
         assert a.links.counters.peers[1].faults == 1
 
 
@@ -317,7 +317,7 @@ async def test_messages_under_way_share_a_budget(federation, quick, part_of_a_me
         await liar.open()
         await liar.say(part_of_a_message)
         await a.until(a.reasons)
-        assert "bytes under way" in a.reasons()[0]
+        assert "bytes of unfinished messages" in a.reasons()[0]
     assert a.links._table.shared.budget.used == 0
 
 
@@ -335,7 +335,7 @@ async def test_many_neighbors_that_announce_at_once_hold_no_more_than_the_budget
             await liar.open()
             await liar.say(part_of_a_message)
         await a.until(lambda: len(a.reasons()) == 4)
-        assert all("bytes under way" in reason for reason in a.reasons())
+        assert all("bytes of unfinished messages" in reason for reason in a.reasons())
         assert len(a.open) == 2
         assert a.links._table.shared.budget.used == 1_200_000
     assert a.links._table.shared.budget.used == 0

@@ -241,7 +241,7 @@ def test_a_name_stands_for_one_channel_and_bounds_are_checked():
     with pytest.raises(ValueError, match="two features have a side channel named words/1"):
         sides.add(Feeding(channel=channel(), handler=Recorder()))
     for name in ("", "Words", "a b", "9", "x" * 40):
-        with pytest.raises(ValueError, match="no name of a side channel"):
+        with pytest.raises(ValueError, match="not a valid name of a side channel"):
             channel(name)
     with pytest.raises(ValueError, match="at most 61440"):
         channel(most_bytes=10**6)

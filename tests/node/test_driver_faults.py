@@ -48,7 +48,7 @@ def driver_of(recording):
     ("reason", "malformed"),
     [
         (f"{MALFORMED}a frame of unknown type 77", "a frame of unknown type 77"),
-        ("protocol fault: a message under way comes too slowly", ""),
+        ("protocol fault: a message arrives too slowly", ""),
         ("connection lost: reset", ""),
         ("closed by the peer", ""),
     ],

@@ -53,11 +53,11 @@ def test_who_was_silent_before_its_session_ended_was_away_since_then(told):
     """A cable was pulled: the session ends 40 s later."""
     told.presence.opened(1, 1.0)
     told.presence.silent_s = lambda _: 40.0
-    told.presence.ended(1, "nothing sealed has come for 40 s", 50.0)
+    told.presence.ended(1, "no sealed chunk has come for 40 s", 50.0)
     told.presence.look(50.0)
     told.presence.opened(1, 64.0)
     assert told.lines == [
-        "neighbor-away (board1): nothing sealed has come for 40 s",
+        "neighbor-away (board1): no sealed chunk has come for 40 s",
         "neighbor-back (board1): back after 54 s",
     ]
 

@@ -114,4 +114,4 @@ def test_what_a_store_needs_and_what_there_is(disk, store):
     ],
 )
 def test_two_logs_three_snapshots_and_something_more_find_room(room, limit):
-    assert files.log_limit(room, snapshot_bytes=100_000, wanted=4_000_000) == limit
+    assert files.log_limit(room, snapshot_bytes=100_000, usual_bytes=4_000_000) == limit

@@ -57,7 +57,7 @@ def settings_of(
 
 
 def hops(federation: FederationConfig, member: int) -> int:
-    """How far the farthest node is from `member`: between 1 and FARTHEST."""
+    """The distance of the farthest node from `member`: between 1 and FARTHEST."""
     neighbors: list[list[int]] = [[] for _ in federation.members]
     for a, b in federation.edges:
         neighbors[a].append(b)

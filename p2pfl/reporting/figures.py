@@ -31,7 +31,7 @@ MOST_DENSE = 1000
 
 
 class ClosingPoint(NamedTuple):
-    """Of one round without training: how far apart the nodes are, and exchanges so far, per end of an edge."""
+    """A round without training: the distance between the nodes, and exchanges so far, per end of an edge."""
 
     distance: float
     exchanges: float
@@ -81,9 +81,9 @@ def contraction(
 
 
 def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], int]) -> dict[str, EdgeTraffic]:
-    """What travelled with each compressor: how many edges use it, and the bytes that their ends have sent.
+    """The traffic of each compressor: the number of its edges, and the bytes that their ends have sent.
 
-    `sent` is by (sender, receiver); what a node that left no result has sent is in nobody's count.
+    `sent` is by (sender, receiver); bytes sent by a node that left no result are not counted.
     """
     found = {federation.gossip.compressor: EdgeTraffic(edges=0, bytes_sent=0)}
     for i, j in federation.edges:
@@ -94,7 +94,7 @@ def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], i
 
 
 def configuration(federation: FederationConfig) -> dict[str, Any]:
-    """What a federation file says, without keys and addresses. `edge_compressors` has rows [i, j, compressor]."""
+    """The contents of a federation file, without keys and addresses. `edge_compressors` has rows [i, j, compressor]."""
     return {
         "federation": federation.name,
         "task": federation.task.contents,

@@ -36,7 +36,7 @@ MOST_LOOKUPS = 8
 GOODBYE_S = 1.0
 MOST_ADDRESSES = 4
 QUERY, POINTER, INTERNET = 0, 12, 1
-"""Of DNS: the flags of a query, the type PTR and the class IN."""
+"""Constants of DNS: the flags of a query, the type PTR and the class IN."""
 INSTALL = "pip install '.[lan]' in a checkout of p2pfl"
 
 OnHint = Callable[[int, Sequence[str]], Any]

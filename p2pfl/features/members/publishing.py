@@ -29,7 +29,7 @@ INVITES_FILE = "invites.json"
 READABLE = 0o644
 DAY_S = 86_400
 USUAL_DAYS = 3
-"""How long an invite holds unless its maker says otherwise; also one of an earlier version, from its record's date."""
+"""The default validity of an invite in days; also that of one from an earlier version, from its record's date."""
 
 
 def require_admin(federation: FederationConfig) -> None:

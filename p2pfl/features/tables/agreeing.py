@@ -58,9 +58,9 @@ FAREWELL_S = 1.0
 REST_S = 30.0
 """After what no honest node sends."""
 LEARNING = str(FederationMismatch(b"", ("schema", "model")))
-"""How a session with a neighbor fails that has agreed and learns."""
+"""The error of a session with a neighbor that has agreed and already learns."""
 MOST_PART_BYTES = 48 * 1024
-"""Of a proposal in one message."""
+"""The most bytes of a proposal in one message."""
 
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 

@@ -123,7 +123,7 @@ def _least(bound: Callable[[float], float], epsilon: float, start: float, factor
 
 
 def _part(high: float, low: float, wanted: float) -> float:
-    """Which part of the way, in logarithms, leads from `high` to `wanted`, if `low` is all of it; never near an end."""
+    """The part of the way from `high` to `low`, in logarithms, at which `wanted` lies; never near an end."""
     if not 0.0 < low < high < math.inf:
         return 0.5
     return min(max(math.log(high / wanted) / math.log(high / low), 0.05), 0.95)

@@ -26,7 +26,7 @@ class Layout:
     decimal: str = "."
     encoding: str = "utf-8"
     header: bool = True
-    """Whether the first line has the names of the columns."""
+    """True if the first line has the names of the columns."""
     columns: tuple[str, ...] = ()
     """The names of the columns where there is no header."""
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Layout:
     id: str = ""
     """The column of this file that names each row, no two alike; it is no input. Empty: there is none."""
     on_bad_row: OnBadRow = "refuse"
-    """Whether a row that cannot be read is a mistake, or left out and counted."""
+    """The treatment of a row that cannot be read: it is a mistake, or left out and counted."""
     limit_mb: float = LIMIT_MB
     """No larger file is read, in megabytes."""
 

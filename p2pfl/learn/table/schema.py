@@ -48,9 +48,9 @@ class Schema:
     indicators: bool = True
     ignore_case: bool = False
     unseen: Unseen = "refuse"
-    """Whether a value that is not declared is a mistake, or counts as missing."""
+    """The treatment of an undeclared value: it is a mistake, or counts as missing."""
     missing_target: Targetless = "refuse"
-    """Whether a row without a target is a mistake, or left out."""
+    """The treatment of a row without a target: it is a mistake, or left out."""
     class_counts: Mapping[str, int] = field(default_factory=dict)
     """The number of rows of each class on all nodes together, for balanced weights."""
 

@@ -86,10 +86,10 @@ def wasserstein(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
     return np.array([_area(_ecdf(part, together), _ecdf_of_sorted(together, together), together) for part in parts])
 
 
-def wasserstein_between(one: NDArray[Any], other: NDArray[Any]) -> float:
+def wasserstein_between(first: NDArray[Any], other: NDArray[Any]) -> float:
     """The Wasserstein distance of two sets of numbers (n,) and (m,)."""
-    together = np.sort(np.concatenate([one, other]).astype(np.float64))
-    return _area(_ecdf(one, together), _ecdf(other, together), together)
+    together = np.sort(np.concatenate([first, other]).astype(np.float64))
+    return _area(_ecdf(first, together), _ecdf(other, together), together)
 
 
 def _ecdf(numbers: NDArray[Any], places: Floats) -> Floats:
@@ -101,6 +101,6 @@ def _ecdf_of_sorted(numbers: Floats, places: Floats) -> Floats:
     return np.asarray(np.searchsorted(numbers, places[:-1], side="right") / len(numbers), dtype=np.float64)
 
 
-def _area(one: Floats, other: Floats, places: Floats) -> float:
+def _area(first: Floats, other: Floats, places: Floats) -> float:
     """The area between two distribution functions, given at `places` but the last."""
-    return float(np.diff(places) @ np.abs(one - other))
+    return float(np.diff(places) @ np.abs(first - other))

@@ -121,9 +121,9 @@ class Discovery:
             self._tell(logging.WARNING, f"discovery: the network interfaces cannot be listed: {error}")
             return []
 
-    async def _open(self, usable: list[Interface], found: list[Interface]) -> None:
-        if not usable and found:
-            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in found)
+    async def _open(self, usable: list[Interface], interfaces: list[Interface]) -> None:
+        if not usable and interfaces:
+            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in interfaces)
             self._tell(logging.WARNING, f"discovery: no interface to announce on: {skipped}")
         if not usable:
             return

@@ -157,11 +157,11 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
         raise UserError(text, key="REQUEST", value=request.name, allowed=allowed)
 
 
-def _used_up(federation: FederationConfig, found: Issued, request: JoinRequest) -> UserError:
+def _used_up(federation: FederationConfig, issued: Issued, request: JoinRequest) -> UserError:
     """Say for which key the invite was used, and what the owner can do: the line may have fallen into wrong hands."""
-    name, folder = found.name, federation.path.parent.name
+    name, folder = issued.name, federation.path.parent.name
     shown = {fingerprint(member.key): member.name for member in federation.present}
-    key = found.key or next((one for one, whose in shown.items() if whose == name), "")
+    key = issued.key or next((one for one, whose in shown.items() if whose == name), "")
     text = "its invite has already been used" + (f", for the key {key}" if key else "")
     allowed = f"the answer to a new invite: `p2pfl invite {folder} {name}`"
     if key == fingerprint(request.key):

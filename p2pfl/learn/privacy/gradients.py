@@ -221,9 +221,9 @@ def factors_of(lengths: Tensor, clip: float) -> tuple[Tensor, Tensor | None]:
     return torch.where(fine, factors, 0.0), fine
 
 
-def wide(one: Tensor) -> Tensor:
+def wide(tensor: Tensor) -> Tensor:
     """Convert to float64, in which lengths and sums are computed; on the host if the device has no float64."""
-    return (one.detach().cpu() if one.device.type == "mps" else one.detach()).double()
+    return (tensor.detach().cpu() if tensor.device.type == "mps" else tensor.detach()).double()
 
 
 def _without(rows: Tensor, fine: Tensor | None) -> Tensor:
@@ -255,9 +255,9 @@ def _count(targets: Any) -> int:
     """The number of rows, also of a dictionary or tuple of tensors."""
     found: list[int] = []
 
-    def note(one: Tensor) -> Tensor:
-        found.append(len(one))
-        return one
+    def note(tensor: Tensor) -> Tensor:
+        found.append(len(tensor))
+        return tensor
 
     over_tensors(note, targets)
     return found[0]

@@ -102,7 +102,7 @@ def spelled(words: str | Callable[[], str], parse: Callable[[str], object]) -> K
 USUAL: Final = object()
 """A default that is the argument's own."""
 MISSING: Final = Argument.empty
-"""No default: the parameter has to be there."""
+"""The mark for no default: the parameter is required."""
 
 
 @dataclass(frozen=True, slots=True)

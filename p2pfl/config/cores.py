@@ -1,4 +1,4 @@
-"""From a federation's file to the settings of its cores: what it says of gossip, and how far its graph reaches."""
+"""Derive the settings of cores from a federation's file: its `[gossip]`, and how far its graph reaches."""
 
 from __future__ import annotations
 

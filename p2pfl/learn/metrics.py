@@ -99,7 +99,9 @@ class OfClasses:
         return self.compute(found) if _is_known(found) else np.nan
 
     def interval(self, outputs: Any, targets: Any) -> Interval | None:
-        """None where the metric is not defined, or where a row is many pixels, which are not drawn by themselves."""
+        """The interval; None where the metric is not defined, or where a row is many pixels, which are not drawn by
+        themselves.
+        """
         found = classified(outputs, targets)
         return self.interval_of(found) if _is_known(found) and len(found.labels) == len(targets) else None
 
@@ -253,7 +255,7 @@ def _brier_scores(predictions: Classified) -> Floats:
 
 
 def _rmse_interval(errors: Floats, _: Floats) -> Interval | None:
-    """On the scale of its logarithm, where squares of errors are less skewed."""
+    """The interval on the logarithmic scale, on which squares of errors are less skewed."""
     mean = float(np.mean(errors**2))
     ends = intervals.of_influence(0.0, errors**2 / mean) if mean > 0 else None
     return ends and (math.sqrt(mean * math.exp(ends[0])), math.sqrt(mean * math.exp(ends[1])))

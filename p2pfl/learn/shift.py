@@ -53,7 +53,7 @@ def flat_targets(targets: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def label_shift(targets: Mapping[str, NDArray[Any] | None]) -> LabelShift | None:
-    """From each node's targets (n_k,) by name; None for fewer than two nodes, or where they cannot be compared."""
+    """The shift of each node's targets (n_k,), by name; None for under two nodes, or if they cannot be compared."""
     known = {name: values for name, values in targets.items() if values is not None and len(values)}
     kinds = {values.dtype.kind in "iu" for values in known.values()}
     if len(known) < 2 or len(known) < len(targets) or len(kinds) > 1:

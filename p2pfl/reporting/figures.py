@@ -46,7 +46,7 @@ def spread(values: Iterable[float | None]) -> Statistic | None:
 
 
 def overall_staleness(nodes: Iterable[MeanAndMax | None]) -> MeanAndMax | None:
-    """From each node's own mean and maximum."""
+    """The staleness of all nodes, from each one's own mean and maximum."""
     known = [one for one in nodes if one]
     if not known:
         return None
@@ -170,7 +170,9 @@ class _Rounds:
 
 
 def _measured(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> float | None:
-    """From sketches in the closing rounds: how much closer the nodes came, per exchange at so many ends of edges."""
+    """The contraction in the closing rounds, from sketches: how much closer the nodes came, per exchange at so many
+    ends of edges.
+    """
     ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing and ends else []
     points = []
     for tick in ticks:

@@ -29,7 +29,7 @@ class Point(msgspec.Struct, kw_only=True):
     rounds: Statistic | None = None
     accuracy: Statistic | None = None
     loss: Statistic | None = None
-    """On the common test set."""
+    """The loss on the common test set."""
     metrics: dict[str, Statistic] = {}
     """The task's own metrics on the common test set, by name."""
     train_loss: Statistic | None = None

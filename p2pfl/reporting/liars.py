@@ -37,7 +37,7 @@ class Bearing:
         return self.liars if self.mixes else 0
 
     def __str__(self) -> str:
-        """One sentence."""
+        """The tolerance as one sentence."""
         if self.liars and not self.mixes:
             return f"mixes with nobody: {self.rule} needs {self.needed} neighbors and has {self.neighbors}"
         borne = f"tolerates {count(self.liars, 'malicious neighbor')} of {self.neighbors}"
@@ -64,7 +64,7 @@ def count(number: int, what: str) -> str:
 
 
 def names(federation: FederationConfig, nodes: Sequence[int], most: int = 5) -> str:
-    """Those of the first few, and how many more there are."""
+    """The first few names, and the number of the others."""
     told = ", ".join(federation.members[node].name for node in nodes[:most])
     return f"{told} and {len(nodes) - most} more" if len(nodes) > most else told
 

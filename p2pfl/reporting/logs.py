@@ -221,5 +221,5 @@ def rows_of(point: Point) -> list[Row]:
 
 
 def _others(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Those that have no column of their own, and are known."""
+    """The known metrics that have no column of their own."""
     return {name: value for name, value in metrics.items() if value is not None and name not in FIGURES}

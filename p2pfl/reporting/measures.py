@@ -41,7 +41,7 @@ def measures_in(learner: Learner, score: Score | None) -> list[Measure]:
 
 
 def shown(measures: Sequence[Measure]) -> tuple[Measure, ...]:
-    """Those for which a table has room, the loss always among them, and last unless it is the main one."""
+    """The measures for which a table has room: the loss is always included, and last unless it is the main one."""
     others = [one for one in measures[1:] if one.name != LOSS.name]
     last = [one for one in measures[1:] if one.name == LOSS.name]
     return (*measures[:1], *others[: MOST_SHOWN - 1 - len(last)], *last)

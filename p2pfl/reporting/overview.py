@@ -13,7 +13,7 @@ from p2pfl.reporting.status import PrivacyStatus
 
 
 class MemberRow(msgspec.Struct, kw_only=True):
-    """One member, by its latest word about itself. Without one all but index and name is null."""
+    """One member, by its latest row about itself. Without a row all but index and name is null."""
 
     index: int
     name: str
@@ -45,7 +45,7 @@ class MemberRow(msgspec.Struct, kw_only=True):
     live: list[int] | None = None
     """The members with whom it has a session."""
     unheard: list[int] = []
-    """Those of them of whom nothing has come for some heartbeats."""
+    """The neighbors with a session from which nothing has come for some heartbeats."""
     alarms: int | None = None
     """The number of alarms raised since its process started."""
     standing: list[str] = []
@@ -115,7 +115,7 @@ class FederationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
     number: int
     now: float
     members: list[MemberRow] = []
-    """Those that have changed, whole."""
+    """The rows that have changed, complete."""
     events: list[NotableEvent] = []
     alarms: list[StandingAlarm] | None = None
     privacy: PrivacyStatus | None = None

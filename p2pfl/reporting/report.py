@@ -168,10 +168,10 @@ class Report(msgspec.Struct, kw_only=True):
     rounds: dict[str, int | None] = {}
     """Own rounds, by node."""
     accuracy: Statistic | None = None
-    """On the common test set; null where there is none."""
+    """The accuracy on the common test set; null where there is none."""
     local_accuracy: Statistic | None = None
     loss: Statistic | None = None
-    """On the common test set."""
+    """The loss on the common test set."""
     measures: list[Measure] = []
     """The measures of the task, the main one first, and whether higher or lower is better for each."""
     metrics: dict[str, Statistic] = {}

@@ -192,5 +192,5 @@ class NodeResult(NodeStatus, kw_only=True):
     cpu_time_s: float | None
     """The whole process's; null where it has other nodes too."""
     cpu_time_running_s: float | None
-    """From the core's start to its end; null where the process has other nodes too."""
+    """The CPU time from the core's start to its end; null if the process has other nodes too."""
     cpu_time_training_s: float

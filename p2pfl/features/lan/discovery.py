@@ -259,7 +259,7 @@ class _Mdns:
 
 
 def _senders(interface: Interface) -> list[str]:
-    """One address of each family: that is how zeroconf is told of an interface."""
+    """One address of each family, by which zeroconf selects an interface."""
     by_version = {address.version: str(address.ip) for address in reversed(interface.addresses)}
     return [by_version[version] for version in sorted(by_version)]
 

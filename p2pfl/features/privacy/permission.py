@@ -53,7 +53,8 @@ class Permission:
     raises: bool = False
     after: str | None = None
     planned: str = ""
-    """With the noise given: what epsilon follows from, for until a node has read its rows nobody knows it."""
+    """For fixed noise: the settings from which epsilon follows, because it is unknown until a node has read its rows.
+    """
 
 
 def beside(key_file: Path, suffix: str) -> Path:

@@ -31,7 +31,7 @@ class Roster:
         self.bytes_per_s: dict[int, float] = {}
         """The rate at which each member sent between its latest two rows."""
         self.intervals: dict[str, tuple[float, float]] = {}
-        """Those of the scores in the own row."""
+        """The intervals of the scores in the node's own row."""
         self._joined: tuple[Edges, dict[int, list[int]]] = (), {}
 
     def note(self, row: VitalsRow) -> None:

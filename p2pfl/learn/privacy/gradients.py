@@ -24,7 +24,7 @@ from p2pfl.plugins import FAILURES, describe_failure
 log = logging.getLogger("p2pfl")
 
 Loss = Callable[[Any, Any], Tensor]
-"""From outputs and targets of a batch to a scalar: the mean over the batch."""
+"""A loss: outputs and targets of a batch to a scalar, the mean over the batch."""
 
 CHUNK_FLOATS = 1 << 21
 """The most numbers that gradients of single rows kept at once may have."""
@@ -202,7 +202,7 @@ def row_gradients(
 
 
 def losses_of_rows(loss: Loss) -> Loss:
-    """From outputs (b, ...) and targets of b rows to the loss (b,) of each as a batch of its own."""
+    """Map outputs (b, ...) and targets of b rows to the loss (b,) of each as a batch of its own."""
     if loss is functional.cross_entropy:
         return lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none")
     from torch.func import vmap  # noqa: PLC0415 - as above

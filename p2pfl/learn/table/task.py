@@ -198,7 +198,7 @@ def _data(given: TableTask, partition: str | None) -> Callable[[NodeContext], tu
 
 def _files(partition: str | None) -> Callable[[NodeContext], list[Path]]:
     def files(node: NodeContext) -> list[Path]:
-        """None where nodes share out a table: its rows would be dealt anew whenever it grows."""
+        """The files of a node; none if nodes share out a table: its rows would be dealt anew whenever it grows."""
         if partition is not None or "path" not in node.local:
             return []
         return [node.path(key) for key in ("path", "test_path") if node.has(key)]

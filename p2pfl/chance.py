@@ -39,7 +39,7 @@ def _material(seed: int, purpose: str, *path: int) -> np.random.SeedSequence:
 
 
 def stream(seed: int, purpose: str, *path: int | str) -> Random:
-    """In a path the number 1 and the text "1" are two names."""
+    """A stream of random numbers for a purpose. In `path` the number 1 and the text "1" are different names."""
     named = "".join(f"{len(part)}:{part}" for part in (str(seed), purpose, *map(_named, path)))
     return Random(int.from_bytes(hashlib.blake2b(named.encode(), digest_size=32, person=b"p2pfl-sim").digest(), "big"))
 

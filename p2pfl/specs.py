@@ -108,7 +108,7 @@ def spelled(words: str | Callable[[], str], parse: Callable[[str], object]) -> K
 USUAL: Final = object()
 """A default that is the argument's own."""
 MISSING: Final = Argument.empty
-"""No default: the parameter has to be there."""
+"""The mark for no default: the parameter is required."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,15 +288,15 @@ def _where(parameters: Iterable[Parameter]) -> str:
 
 
 def read_parameters(
-    name: str, told: str | None, parameters: tuple[Parameter, ...], *, example: str
+    name: str, text: str | None, parameters: tuple[Parameter, ...], *, example: str
 ) -> dict[str, float | None]:
-    """All values, from the text behind the colon; `told` is None where there is no colon.
+    """All values, from the text behind the colon; `text` is None where there is no colon.
 
     Raises ValueError: with the word, what is wrong with it and what would be right.
     """
     kinds = {one.name: one.kind for one in parameters}
     found: dict[str, float | None] = {}
-    for part, key, value in _pairs(told):
+    for part, key, value in _pairs(text):
         if key not in kinds or value is None:
             known = f"none of its parameters {', '.join(kinds)}, as in {example}" if kinds else "there: it takes none"
             raise ValueError(f"{short(name)}: {short(part)!r} is {known}")
@@ -305,13 +305,13 @@ def read_parameters(
     return {one.name: found.get(one.name, one.default) for one in parameters}
 
 
-def read_any_parameters(name: str, told: str | None) -> dict[str, float | None]:
+def read_any_parameters(name: str, text: str | None) -> dict[str, float | None]:
     """The same where the parameters are not known yet: those of an object that has not been imported.
 
     Raises ValueError: something is no `key=number`, or a key is there twice.
     """
     found: dict[str, float | None] = {}
-    for part, key, value in _pairs(told):
+    for part, key, value in _pairs(text):
         if value is None or not _KEY.fullmatch(key):
             raise ValueError(f"{short(name)}: {short(part)!r} is not a parameter: write key=number")
         _require_once(name, key, found)
@@ -335,10 +335,10 @@ def short(text: str) -> str:
     return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 3] + "..."
 
 
-def _pairs(told: str | None) -> list[tuple[str, str, str | None]]:
+def _pairs(text: str | None) -> list[tuple[str, str, str | None]]:
     """Each part whole, its key and its value; None: it has no equals sign."""
     found: list[tuple[str, str, str | None]] = []
-    for part in [] if told is None else told.split(","):
+    for part in [] if text is None else text.split(","):
         key, equals, value = part.partition("=")
         found.append((part, key, value if equals else None))
     return found

@@ -22,7 +22,7 @@ from p2pfl.config.federation_id import HASH_BYTES
 from p2pfl.config.model import MEMBER, Edges, Edition, FederationConfig, Member, SignedCharter
 
 MOST_BYTES = 1 << 20
-"""Of a charter as it travels."""
+"""The most bytes of a charter."""
 MOST_MEMBERS = 10_000
 """Rows, removed members included."""
 VERSIONS = 2**53
@@ -86,7 +86,7 @@ class Charter:
 
     @cached_property
     def statement(self) -> bytes:
-        """What is signed: canonical bytes of everything but the signature."""
+        """The signed statement: canonical bytes of everything but the signature."""
         rows = tuple(_Row(member.name, member.key, member.address, member.retired) for member in self.members)
         return msgspec.msgpack.encode(
             _Statement(
@@ -116,12 +116,12 @@ class Charter:
         return tuple(member for member in self.members if not member.retired)
 
     def packed(self) -> bytes:
-        """As it travels, and as it is kept."""
+        """The charter as it is sent and stored."""
         return self.signer + self.signature + self.statement
 
 
 class Flaw(NamedTuple):
-    """What is wrong in a charter: a key of its file, and the parts of a `UserError`."""
+    """A mistake in a charter: a key of its file, and the parts of a `UserError`."""
 
     key: str
     message: str
@@ -137,11 +137,11 @@ class CharterError(ValueError):
 
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What the decoder raises: the second of these for text that is not UTF-8."""
+"""The errors that the decoder raises: the second for text that is not UTF-8."""
 
 
 def realm_of(federation: FederationConfig) -> bytes:
-    """What a charter is bound to. Other keys of the file may change without a new signature."""
+    """The hash that binds a charter to its federation. Other keys of the file may change without a new signature."""
     named = msgspec.msgpack.encode((federation.name, federation.seed))
     return hashlib.blake2b(named, digest_size=HASH_BYTES, person=b"p2pfl-realm").digest()
 
@@ -152,9 +152,10 @@ def signed(charter: Charter, signer: bytes, sign: Callable[[bytes], bytes]) -> C
 
 
 def edition_of(raw: bytes) -> Edition:
-    """Which charter this would be, if it is one at all: cheap, and nothing is checked. Raises CharterError: it is none.
+    """Read which edition this charter claims to be: cheap, and nothing is checked. Raises CharterError: it is not a
+    charter.
 
-    An edition that is not newer than the own needs no closer look.
+    An edition that is not newer than our own needs no closer look.
     """
     statement = raw[KEY_BYTES + SIGNATURE_BYTES :]
     if not statement or len(raw) > MOST_BYTES:
@@ -226,7 +227,7 @@ def check_signature(signer: bytes, signature: bytes, digest: bytes, admin: Seque
 
 
 def flaws(charter: Charter) -> Iterator[Flaw]:
-    """What contradicts itself, signed or not, in the order of the file."""
+    """The contradictions in a charter, signed or not, in the order of the file."""
     if len(charter.previous) not in (0, HASH_BYTES):
         yield Flaw("previous", "not a digest")
     if not charter.topology.isprintable():
@@ -275,7 +276,7 @@ def _flaws_of_edges(key: str, edges: Edges, members: int, retired: set[int]) -> 
 
 
 def extends(new: Sequence[Member], old: Sequence[Member]) -> bool:
-    """Whether every index means the same member in both, and nobody who was removed is back under it."""
+    """True if every index means the same member in both, and no removed member is back under it."""
     return len(new) >= len(old) and all(
         (one.name, one.key) == (other.name, other.key) and one.retired >= other.retired
         for one, other in zip(new, old, strict=False)
@@ -344,7 +345,7 @@ def compacted(federation: FederationConfig) -> FederationConfig:
 def compressors_of(
     tables: Sequence[tuple[str, str, str]], members: Sequence[Member], edges: Edges
 ) -> dict[tuple[int, int], str]:
-    """Of each edge that has a table of its own; tables of what is no edge now wait until it is one again."""
+    """The compressors of edges with a table of their own; the table of a missing edge waits until the edge is back."""
     index, there = {member.name: member.index for member in members if not member.retired}, frozenset(edges)
     found: dict[tuple[int, int], str] = {}
     for one, other, spec in tables:

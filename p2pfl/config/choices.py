@@ -1,5 +1,5 @@
-"""What a federation file chooses by a spec: rule, compressor, learning method. Their words are said where the code is,
-which is imported when a file has one.
+"""The choices that a federation file makes by a spec: rule, compressor, learning method. Their code defines the words
+and which is imported when a file has one.
 """
 
 from __future__ import annotations

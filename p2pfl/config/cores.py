@@ -1,4 +1,4 @@
-"""From a federation's file to the settings of its cores: what it says of gossip, and how far its graph reaches."""
+"""Derive the settings of cores from a federation's file: its `[gossip]`, and how far its graph reaches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def settings_of(
 
 
 def hops(federation: FederationConfig, member: int) -> int:
-    """How far the farthest node is from `member`: between 1 and FARTHEST."""
+    """The distance of the farthest node from `member`: between 1 and FARTHEST."""
     neighbors: list[list[int]] = [[] for _ in federation.members]
     for a, b in federation.edges:
         neighbors[a].append(b)

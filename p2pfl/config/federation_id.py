@@ -1,4 +1,4 @@
-"""What two nodes must agree on before they talk: a hash for each shared section and key, and one over all of them.
+"""The federation id on which two nodes must agree: a hash of each shared section and key, and one over all of them.
 
 Defaults are filled in, so that writing a default out changes nothing. Addresses and `[network]` do not count, because
 they may differ from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file
@@ -132,7 +132,9 @@ def _admin(federation: FederationConfig) -> list[str]:
 
 
 def _plug_ins(federation: FederationConfig) -> dict[str, Any]:
-    """As of a task in a file, the options count and not where it stands; the names do, for each node needs them."""
+    """The plug-ins as they are hashed: their names and options count, and not where their code is, as for a task in a
+    file.
+    """
     return {one.name: one.options for one in federation.plug_ins}
 
 

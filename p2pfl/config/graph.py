@@ -25,7 +25,7 @@ KEY = "federation.topology"
 
 
 class DisconnectedGraph(UserError):  # noqa: N818 - it names the state of the graph
-    """What one part learns could never reach the other."""
+    """The graph has parts that can never learn from each other."""
 
     exit_code = 3
 

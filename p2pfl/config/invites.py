@@ -151,14 +151,14 @@ def invite_of(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a copied folder is not what the invite was made for."""
+    """A difference between a copied folder and the folder of the invite."""
 
     file: Path
     text: str
 
 
 def difference(federation: FederationConfig, invite: Invite) -> Difference | None:
-    """Whether the federation file, or the code that it names, is another one than on the inviting machine."""
+    """Find a difference of the federation file, or the code that it names, from that of the inviting machine."""
     if federation_id(federation) != invite.federation:
         return Difference(federation.path, "not the federation file that the invite was made for")
     if code_digest(federation) != invite.code:

@@ -33,7 +33,7 @@ class RateSchedule:
     length: float = 1.0
     warmup: float = 0.0
     to: float = 1.0
-    """What is left at the end, or of each step the next."""
+    """The part left at the end; for steps, the factor from each to the next."""
 
     def factor(self, rounds: int, elapsed_s: float) -> float:
         """The part of the learning rate for a round before which the node had trained `rounds`, for `elapsed_s`."""

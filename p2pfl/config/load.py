@@ -79,7 +79,7 @@ def read_federation(path: Path | str) -> tuple[FederationConfig | None, list[Use
 
 
 def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, list[UserError]]:
-    """Where there is a charter beside the federation file, that says who the members are."""
+    """Apply the charter beside the federation file, if there is one: it lists the members."""
     path = members_file(federation)
     if not path.exists():
         return federation, []
@@ -98,7 +98,7 @@ def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, 
 
 
 def _edited(federation: FederationConfig, charter: Charter) -> list[str]:
-    """What was changed in the file since its first charter was signed, where it counts for nothing."""
+    """Warn of keys changed in the file since its first charter was signed: these changes are ignored."""
     if charter.version > 1:
         return []
     then: list[tuple[str, object, object]] = [
@@ -117,7 +117,7 @@ def federation_file(path: Path | str) -> Path:
 
 
 def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationConfig:
-    """What a document says that has the tables of a federation file; what is wrong with it goes to `mistakes`."""
+    """Build a federation from a document with the tables of a federation file; its mistakes are added to `mistakes`."""
     plug_ins = read_plug_ins(document, mistakes)
     unknown_keys(document, "", (*TABLES, *(one.name for one in plug_ins)), mistakes)
     head: dict[str, Any] = HEAD_DEFAULTS | _head(document.get("federation", {}), mistakes)
@@ -275,7 +275,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def node_file(federation: FederationConfig, name: str) -> Path:
-    """Where the node file of a member stands unless told otherwise."""
+    """The default path of a member's node file."""
     return federation.path.parent / name / NODE_FILE_NAME
 
 

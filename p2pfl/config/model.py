@@ -77,9 +77,9 @@ class TrainingConfig:
     optimizer: str = "sgd"
     learning_rate: float = 0.2
     schedule: str = "constant"
-    """How the learning rate changes with the node's own rounds, or with time."""
+    """The change of the learning rate with the node's own rounds, or with time."""
     keep_optimizer: bool = False
-    """Whether what momentum or Adam remember goes on from round to round, or begins anew in each."""
+    """True: the state of momentum or Adam is kept from round to round; False: each round starts without it."""
     momentum: float = 0.0
     weight_decay: float = 0.0
     method: str | None = None
@@ -91,7 +91,7 @@ class TrainingConfig:
     when_through: str = "train"
     """A node whose rounds are done while others still train either keeps training (`train`) or only mixes (`mix`)."""
     stop: str | None = None
-    """What may end a node's training before its rounds are done, or its time is over: `config.stop`."""
+    """The condition that ends a node's training before its rounds or its time are over: `config.stop`."""
     evaluate_every: int = 1
     """Rounds between two evaluations on the common test set; 0 evaluates only at the end."""
 
@@ -124,7 +124,7 @@ class GossipConfig:
     audit_every: int = 64
     """Transactions between two comparisons of replica digests."""
     vitals: bool = True
-    """Whether members tell each other how they are: phase, round, accuracy, alarms."""
+    """True if members send each other their phase, round, accuracy and alarms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +152,11 @@ class Member:
     address: str | None
     """The address host:port, or None for a node that only dials."""
     retired: bool = False
-    """Whether it was removed: it has no edges, nobody talks to it, and nobody waits for it."""
+    """True if it was removed: it has no edges, and no node talks to it or waits for it."""
 
 
 class Edition(NamedTuple):
-    """Which charter it is; the higher one is the newer one."""
+    """The edition of a charter; the higher one is newer."""
 
     version: int
     """The number that its signer gave it, from 1."""
@@ -204,9 +204,9 @@ class FederationConfig:
     signed: SignedCharter | None = None
     """The charter that members, graph and rounds are from; None: they are from the file itself."""
     discovery: bool = False
-    """Whether nodes find each other on a LAN, unless a node's own file says otherwise. Two nodes may disagree."""
+    """True if nodes find each other on a LAN, unless a node's own file says otherwise. Two nodes may differ."""
     privacy: PrivacyConfig | None = None
-    """What is promised to the people whose data are learned from; None: nothing."""
+    """The privacy promised to the people in the data; None: nothing is promised."""
     plug_ins: tuple[PlugIn, ...] = ()
     """Features that each node has beside those that come with p2pfl, in the order of the file."""
 
@@ -217,7 +217,7 @@ class FederationConfig:
 
     @property
     def edition(self) -> Edition | None:
-        """Which charter it goes by; None: by none, but by the file itself."""
+        """The edition of the charter in force; None: the file itself is in force."""
         return None if self.signed is None else self.signed.edition
 
     @property
@@ -236,7 +236,7 @@ class FederationConfig:
 
     @property
     def edges_at_once(self) -> float:
-        """How many edges one round of all nodes uses, on average over a period of the schedule."""
+        """The number of edges that one round of all nodes uses, on average over a period of the schedule."""
         return sum(map(len, self.schedule)) / len(self.schedule) if self.schedule else len(self.edges)
 
     @property
@@ -263,7 +263,7 @@ class FederationConfig:
         return 0 if self.edition is None else self.edition.version
 
     def member(self, name: str) -> Member:
-        """Who has that name now. Raises KeyError: nobody has."""
+        """The present member with that name. Raises KeyError: there is none."""
         for member in self.present:
             if member.name == name:
                 return member
@@ -272,7 +272,7 @@ class FederationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """Where a node trains and tests, and how exactly. `file` is what errors name."""
+    """The device and precision with which a node trains and tests. Errors name `file`."""
 
     device: str = "cpu"
     """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best that there is."""
@@ -283,7 +283,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """What only one node knows. Paths are absolute."""
+    """The settings of one node alone. Paths are absolute."""
 
     path: Path
     name: str
@@ -303,21 +303,21 @@ class NodeConfig:
     data: dict[str, Any]
     """The `[data]` table, passed to the task, without what `DATA` names."""
     discovery: bool = False
-    """Whether the node announces itself on the LAN and looks for the others."""
+    """True if the node announces itself on the LAN and looks for the others."""
     interfaces: tuple[str, ...] = ()
     """The network interfaces to announce on; empty for all that `listen` covers but bridges and tunnels."""
     device: str = "cpu"
     precision: str = "float32"
-    """As in `Compute`."""
+    """The precision, as in `Compute`."""
     checkpoint_dir: Path = Path("checkpoints")
     checkpoint_every: int = 0
     """Rounds between two files with the model; 0: none is written."""
     checkpoints_kept: int = 3
-    """How many of these files there are at most."""
+    """The most of these files that are kept."""
     forwarded_port: int | None = None
     """The port of its address where a router passes that one on to `listen`; None: both have the same port."""
     reload_s: float | None = None
-    """How often the node looks whether its data have grown; None: they are read at its start alone."""
+    """The period in which the node checks if its data have grown; None: they are read at its start alone."""
 
     @property
     def compute(self) -> Compute:
@@ -441,7 +441,7 @@ OWN_NETWORK: Kinds = {
         "network interfaces to announce on; without it all that `listen` covers but bridges and tunnels"
     ),
 }
-"""What a node file says of the network."""
+"""The keys of `[network]` in a node file."""
 
 DATA: Kinds = {
     "reload_s": number(0, above=True).key(

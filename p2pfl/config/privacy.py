@@ -25,7 +25,7 @@ class PrivacyConfig:
     """Exactly one of `epsilon` and `noise` is given; the other one follows from the rounds and the rows of a node."""
 
     unit: str = RECORD
-    """Who is protected: one row of a node's data (`record`), or all of its rows together (`member`)."""
+    """The unit of protection: one row of a node's data (`record`), or all its rows together (`member`)."""
     epsilon: float | None = None
     """The budget of each node for the whole run."""
     noise: float | None = None
@@ -37,9 +37,9 @@ class PrivacyConfig:
     rounds: int | None = None
     """The rounds for which the budget is planned; None: those of `[training]`."""
     accountant: str = PRV
-    """Which bound on epsilon counts: `prv` (numerical, tighter) or `rdp` (Rényi, older)."""
+    """The bound on epsilon: `prv` (numerical, tighter) or `rdp` (Rényi, older)."""
     test_set: str = PRIVATE
-    """Whether scores on the common test set may be told: only if it is nobody's data (`public`)."""
+    """The kind of common test set: its scores may be reported only if it is not private data (`public`)."""
 
 
 PRIVACY: Mapping[str, Kind] = {
@@ -61,7 +61,7 @@ PRIVACY: Mapping[str, Kind] = {
 
 
 def read_privacy(table: Any, mistakes: Mistakes) -> PrivacyConfig | None:
-    """What a table says; None where there is none, or one that cannot be used."""
+    """Read the table `[privacy]`; None: there is none, or it has mistakes."""
     if table is None:
         return None
     before = len(mistakes.found)

@@ -19,7 +19,7 @@ ALLOWED = (
     'or both: "no improvement in 20 rounds or after 2 h"'
 )
 MOST_ROUNDS = 1000
-"""How many rounds a node trains at most where its patience, and no key of the file, bounds them."""
+"""The most rounds that a node trains if its patience, and no key of the file, limits them."""
 LONGEST_S = 1e10
 UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 

@@ -23,9 +23,11 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*):(\d{1,5})")
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 MOST_CHARACTERS = 2 << 20
-"""Of a TOML file: 10,000 members with the longest names and addresses that people give them need 1.7 million."""
+"""The most characters of a TOML file: 10,000 members with the longest names and addresses that people give them need
+1.7 million.
+"""
 MOST_PARTS = 8
-"""Of a dotted key: the parser's time grows with their square, and with 100,000 of them to minutes."""
+"""The most parts of a dotted key: the parser's time grows with their square, with 100,000 of them to minutes."""
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"""(?<![A-Za-z0-9_\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}""")
 """A key of more parts; also what looks like one in a text or comment. Linear: it starts at whole parts alone."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     FEATURES: tuple[Feature, ...]
 
 ROOMS = ("tables", "privacy", "members", "status", "lan")
-"""In the order in which a node calls them."""
+"""The rooms, in the order in which a node calls them."""
 
 
 def __getattr__(name: str) -> Any:
@@ -33,14 +33,14 @@ def __getattr__(name: str) -> Any:
 
 
 def brought(what: str) -> Iterator[Any]:
-    """What each room declares so by `module:object`, imported now, where it does."""
+    """The objects that rooms declare under this name as `module:object`, imported now."""
     for place in filter(None, declared(what)):
         module, _, name = place.partition(":")
         yield getattr(import_module(module), name)
 
 
 def declared(what: str) -> list[Any]:
-    """What each room says under this name, None where it says nothing."""
+    """The declarations of all rooms under this name; None for a room that has none."""
     return [getattr(import_module(f"{__name__}.{room}"), what, None) for room in ROOMS]
 
 

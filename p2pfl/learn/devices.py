@@ -1,4 +1,4 @@
-"""Where a node trains and tests: the processor, or an accelerator that torch knows. Gossip stays on the host.
+"""The device on which a node trains and tests: the CPU, or an accelerator that torch knows. Gossip stays on the host.
 
 A model is built on the host, so that all nodes of a federation begin with the same bits, and moved once; what a step
 needs is moved when it is needed. Vectors (d,) come and go as float32 on the host. Nothing here touches an accelerator

@@ -87,7 +87,7 @@ def mnist_idx(
         return _pair(images, labels, node.own_rows(labels, partition)), test
 
     def files_of(node: NodeContext) -> list[Path]:
-        """None where nodes share out the images: they would be dealt anew whenever there are more."""
+        """The files of a node; none if nodes share the images: these would be dealt anew whenever there are more."""
         if partition is not None or "path" not in node.local:
             return []
         sets = [f"{prefix}-{kind}-ubyte" for prefix in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]

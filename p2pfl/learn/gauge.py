@@ -39,7 +39,8 @@ def figures(score: Score) -> dict[str, float]:
 
 
 def gauge_of(training: TrainingConfig, learner: Learner) -> Gauge | None:
-    """None where nothing has to improve. Tests the first model where a figure of the test set is asked for.
+    """The gauge of a stop condition; None if nothing has to improve. Tests the first model if a test figure is asked
+    for.
 
     Raises UserError: the task has no such figure.
     """

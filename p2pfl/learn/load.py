@@ -1,4 +1,4 @@
-"""From `[task]` to a learner: find the named object, give it its options, and pass it the node.
+"""Make a learner from `[task]`: find the named object, give it its options, and pass it the node.
 
 Torch is imported only for a task that needs it.
 """

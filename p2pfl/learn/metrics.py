@@ -99,50 +99,53 @@ class OfClasses:
         return self.compute(found) if _is_known(found) else np.nan
 
     def interval(self, outputs: Any, targets: Any) -> Interval | None:
-        """None where the metric is not defined, or where a row is many pixels, which are not drawn by themselves."""
+        """The interval; None where the metric is not defined, or where a row is many pixels, which are not drawn by
+        themselves.
+        """
         found = classified(outputs, targets)
         return self.interval_of(found) if _is_known(found) and len(found.labels) == len(targets) else None
 
 
-def _is_known(found: Classified) -> bool:
-    return len(found.labels) > 0 and not bool(np.isnan(found.logs).any())
+def _is_known(predictions: Classified) -> bool:
+    return len(predictions.labels) > 0 and not bool(np.isnan(predictions.logs).any())
 
 
-def accuracy(found: Classified) -> float:
-    return float(np.mean(found.chosen == found.labels))
+def accuracy(predictions: Classified) -> float:
+    return float(np.mean(predictions.chosen == predictions.labels))
 
 
-def balanced_accuracy(found: Classified) -> float:
+def balanced_accuracy(predictions: Classified) -> float:
     """The mean recall of the classes that occur."""
-    hits = found.chosen == found.labels
-    return float(np.mean([hits[found.labels == label].mean() for label in np.unique(found.labels)]))
+    hits = predictions.chosen == predictions.labels
+    return float(np.mean([hits[predictions.labels == label].mean() for label in np.unique(predictions.labels)]))
 
 
-def auc(found: Classified) -> float:
+def auc(predictions: Classified) -> float:
     """Area under the ROC curve; of several classes the mean of each against the rest, where there are both."""
-    return _mean(_area(scores, positive) for scores, positive in found.one_against_rest())
+    return _mean(_area(scores, positive) for scores, positive in predictions.one_against_rest())
 
 
-def average_precision(found: Classified) -> float:
+def average_precision(predictions: Classified) -> float:
     """Precision over recall, as a sum of steps; of several classes the mean of those that occur."""
-    return _mean(_precision(scores, positive) for scores, positive in found.one_against_rest())
+    return _mean(_precision(scores, positive) for scores, positive in predictions.one_against_rest())
 
 
-def f1(found: Classified) -> float:
+def f1(predictions: Classified) -> float:
     """The F1 score of class 1 of two; for several classes, the mean of those that occur or are predicted."""
-    chosen, several = found.chosen, not found.is_binary
+    chosen, several = predictions.chosen, not predictions.is_binary
     return _mean(
-        _f1(chosen == place, found.labels == place) for place in (range(found.logs.shape[1]) if several else [1])
+        _f1(chosen == place, predictions.labels == place)
+        for place in (range(predictions.logs.shape[1]) if several else [1])
     )
 
 
-def log_loss(found: Classified) -> float:
-    return float(np.mean(_log_losses(found)))
+def log_loss(predictions: Classified) -> float:
+    return float(np.mean(_log_losses(predictions)))
 
 
-def brier(found: Classified) -> float:
+def brier(predictions: Classified) -> float:
     """Mean squared error of the probabilities: of class 1 of two, of several classes summed over all."""
-    return float(np.mean(_brier_scores(found)))
+    return float(np.mean(_brier_scores(predictions)))
 
 
 def mae(errors: Floats, _: Floats) -> float:
@@ -197,60 +200,62 @@ def _errors(outputs: Any, targets: Any) -> tuple[Floats, Floats] | None:
     return found - wanted, wanted
 
 
-def _accuracy_interval(found: Classified) -> Interval | None:
-    return intervals.wilson(accuracy(found), len(found.labels))
+def _accuracy_interval(predictions: Classified) -> Interval | None:
+    return intervals.wilson(accuracy(predictions), len(predictions.labels))
 
 
-def _balanced_interval(found: Classified) -> Interval | None:
+def _balanced_interval(predictions: Classified) -> Interval | None:
     """Each class's recall is a proportion of rows of its own."""
-    hits = found.chosen == found.labels
-    rows = [hits[found.labels == label] for label in np.unique(found.labels)]
+    hits = predictions.chosen == predictions.labels
+    rows = [hits[predictions.labels == label] for label in np.unique(predictions.labels)]
     recalls = [(float(one.mean()), intervals.wilson(float(one.mean()), len(one))) for one in rows]
     return intervals.of_mean(recalls, independent=True)
 
 
-def _auc_interval(found: Classified) -> Interval | None:
-    return _of_each(found, lambda s, p: intervals.area(_area(s, p), int(p.sum()), int((~p).sum())))
+def _auc_interval(predictions: Classified) -> Interval | None:
+    return _of_each(predictions, lambda s, p: intervals.area(_area(s, p), int(p.sum()), int((~p).sum())))
 
 
-def _precision_interval(found: Classified) -> Interval | None:
+def _precision_interval(predictions: Classified) -> Interval | None:
     """The interval of average precision, by the rows of the class, as by Boyd, Eng and Page (ECML PKDD 2013, section
     3.2), with Wilson's ends in place of theirs.
     """
-    return _of_each(found, lambda s, p: intervals.wilson(_precision(s, p), int(p.sum())))
+    return _of_each(predictions, lambda s, p: intervals.wilson(_precision(s, p), int(p.sum())))
 
 
-def _of_each(found: Classified, interval: Callable[[Floats, NDArray[np.bool_]], Interval | None]) -> Interval | None:
+def _of_each(
+    predictions: Classified, interval: Callable[[Floats, NDArray[np.bool_]], Interval | None]
+) -> Interval | None:
     """The interval of the mean over the defined classes, which share their rows."""
-    ends = [interval(scores, positive) for scores, positive in found.one_against_rest()]
+    ends = [interval(scores, positive) for scores, positive in predictions.one_against_rest()]
     return intervals.of_mean((0.0, one) for one in ends if one is not None)
 
 
-def _f1_interval(found: Classified) -> Interval | None:
+def _f1_interval(predictions: Classified) -> Interval | None:
     """F1 is 2J / (1 + J), where J is a proportion: of the rows that are of the class or taken for it, those that are
     both.
     """
-    chosen, labels = found.chosen, found.labels
+    chosen, labels = predictions.chosen, predictions.labels
     ends = []
-    for place in range(found.logs.shape[1]) if not found.is_binary else (1,):
+    for place in range(predictions.logs.shape[1]) if not predictions.is_binary else (1,):
         either = (chosen == place) | (labels == place)
         if (rows := int(either.sum())) and (one := intervals.wilson(float((chosen == labels)[either].mean()), rows)):
             ends.append((2 * one[0] / (1 + one[0]), 2 * one[1] / (1 + one[1])))
     return intervals.of_mean((0.0, one) for one in ends)
 
 
-def _log_losses(found: Classified) -> Floats:
-    return np.asarray(-found.logs[np.arange(len(found.labels)), found.labels])
+def _log_losses(predictions: Classified) -> Floats:
+    return np.asarray(-predictions.logs[np.arange(len(predictions.labels)), predictions.labels])
 
 
-def _brier_scores(found: Classified) -> Floats:
-    wrong = found.probabilities.copy()
-    wrong[np.arange(len(wrong)), found.labels] -= 1
-    return np.asarray((wrong**2).sum(axis=1) / (2 if found.is_binary else 1))
+def _brier_scores(predictions: Classified) -> Floats:
+    wrong = predictions.probabilities.copy()
+    wrong[np.arange(len(wrong)), predictions.labels] -= 1
+    return np.asarray((wrong**2).sum(axis=1) / (2 if predictions.is_binary else 1))
 
 
 def _rmse_interval(errors: Floats, _: Floats) -> Interval | None:
-    """On the scale of its logarithm, where squares of errors are less skewed."""
+    """The interval on the logarithmic scale, on which squares of errors are less skewed."""
     mean = float(np.mean(errors**2))
     ends = intervals.of_influence(0.0, errors**2 / mean) if mean > 0 else None
     return ends and (math.sqrt(mean * math.exp(ends[0])), math.sqrt(mean * math.exp(ends[1])))

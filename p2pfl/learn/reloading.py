@@ -31,7 +31,7 @@ class Reloads(Protocol):
 
     @property
     def data_sets(self) -> DataSets:
-        """Those in use."""
+        """The data sets in use."""
         ...
 
     def data_files(self) -> tuple[Path, ...] | None:

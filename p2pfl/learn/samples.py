@@ -79,18 +79,18 @@ class DataSets:
         return earlier.test is None or (self.test is not None and begins_with(self.test, earlier.test))
 
 
-def are_equal(one: Samples | None, other: Samples | None) -> bool:
+def are_equal(first: Samples | None, other: Samples | None) -> bool:
     """True if both hold the same rows in the same order; for a Dataset, equally many."""
-    if one is None or other is None:
-        return one is other
-    return len(one) == len(other) and begins_with(one, other)
+    if first is None or other is None:
+        return first is other
+    return len(first) == len(other) and begins_with(first, other)
 
 
-def begins_with(one: Samples, other: Samples) -> bool:
-    """True if `one` begins with all rows of `other`, as far as that can be told."""
-    if not (isinstance(one, TensorSamples) and isinstance(other, TensorSamples)):
-        return len(one) >= len(other)
-    pairs = ((one.inputs, other.inputs), (one.targets, other.targets))
+def begins_with(samples: Samples, other: Samples) -> bool:
+    """True if `samples` begins with all rows of `other`, as far as that can be told."""
+    if not (isinstance(samples, TensorSamples) and isinstance(other, TensorSamples)):
+        return len(samples) >= len(other)
+    pairs = ((samples.inputs, other.inputs), (samples.targets, other.targets))
     return all(a.dtype == b.dtype and torch.equal(a[: len(b)], b) for a, b in pairs)
 
 
@@ -115,10 +115,10 @@ class Distinct:
         return self._known[place]
 
 
-def _same(one: Samples, other: Samples) -> bool:
-    if not (isinstance(one, TensorSamples) and isinstance(other, TensorSamples)):
+def _same(first: Samples, other: Samples) -> bool:
+    if not (isinstance(first, TensorSamples) and isinstance(other, TensorSamples)):
         return False
-    pairs = ((one.inputs, other.inputs), (one.targets, other.targets))
+    pairs = ((first.inputs, other.inputs), (first.targets, other.targets))
     return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
 

@@ -53,7 +53,7 @@ def flat_targets(targets: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def label_shift(targets: Mapping[str, NDArray[Any] | None]) -> LabelShift | None:
-    """From each node's targets (n_k,) by name; None for fewer than two nodes, or where they cannot be compared."""
+    """The shift of each node's targets (n_k,), by name; None for under two nodes, or if they cannot be compared."""
     known = {name: values for name, values in targets.items() if values is not None and len(values)}
     kinds = {values.dtype.kind in "iu" for values in known.values()}
     if len(known) < 2 or len(known) < len(targets) or len(kinds) > 1:
@@ -83,24 +83,24 @@ def total_variation(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
 def wasserstein(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
     """The Wasserstein distance of each node's numbers (n_k,) from those of all: (nodes,)."""
     together = np.sort(np.concatenate(parts).astype(np.float64))
-    return np.array([_area(_shares(part, together), _shares_of_sorted(together, together), together) for part in parts])
+    return np.array([_area(_ecdf(part, together), _ecdf_of_sorted(together, together), together) for part in parts])
 
 
-def wasserstein_between(one: NDArray[Any], other: NDArray[Any]) -> float:
+def wasserstein_between(first: NDArray[Any], other: NDArray[Any]) -> float:
     """The Wasserstein distance of two sets of numbers (n,) and (m,)."""
-    together = np.sort(np.concatenate([one, other]).astype(np.float64))
-    return _area(_shares(one, together), _shares(other, together), together)
+    together = np.sort(np.concatenate([first, other]).astype(np.float64))
+    return _area(_ecdf(first, together), _ecdf(other, together), together)
 
 
-def _shares(numbers: NDArray[Any], places: Floats) -> Floats:
+def _ecdf(numbers: NDArray[Any], places: Floats) -> Floats:
     """The share of `numbers` (n,) that is not above each of `places` (m,) but the last: (m - 1,)."""
-    return _shares_of_sorted(np.sort(numbers.astype(np.float64)), places)
+    return _ecdf_of_sorted(np.sort(numbers.astype(np.float64)), places)
 
 
-def _shares_of_sorted(numbers: Floats, places: Floats) -> Floats:
+def _ecdf_of_sorted(numbers: Floats, places: Floats) -> Floats:
     return np.asarray(np.searchsorted(numbers, places[:-1], side="right") / len(numbers), dtype=np.float64)
 
 
-def _area(one: Floats, other: Floats, places: Floats) -> float:
-    """Between two distribution functions, given at `places` but the last."""
-    return float(np.diff(places) @ np.abs(one - other))
+def _area(first: Floats, other: Floats, places: Floats) -> float:
+    """The area between two distribution functions, given at `places` but the last."""
+    return float(np.diff(places) @ np.abs(first - other))

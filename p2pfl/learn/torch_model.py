@@ -54,7 +54,7 @@ class TorchModel:
             text = "tensors of the model that share memory on the CPU do not share it there"
             raise device.mistake(text, "cpu")
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        """Those that are trained."""
+        """The parameters that are trained."""
         self._optimizer = make_optimizer(self.parameters, training, task.name)
         self._loss_of_batch = device.loss(self.module, loss_of(task))
         self._settled = self._local()
@@ -97,7 +97,7 @@ class TorchModel:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def reader(self, samples: Samples) -> Callable[[Tensor], tuple[Any, Any]]:
-        """From numbers of rows to their inputs and targets, on the device."""
+        """Map row numbers to their inputs and targets, on the device."""
         return self.device.rows(samples.rows)
 
     def backward(self, samples: Samples) -> Callable[[Tensor], Tensor]:

@@ -78,7 +78,7 @@ class TorchLearner:
         return None if self.private is None else self.private.plan
 
     def steps_with(self, samples: int) -> int:
-        """Those of a local round on so many samples."""
+        """The number of steps of a local round on so many samples."""
         private = None if self.private is None else self.private.steps_with(samples)
         return len(batch_sizes(self.training, samples)) if private is None else private
 

@@ -1,4 +1,4 @@
-"""Whether models that learned together are better than others, or the test rows do not tell.
+"""Compare models that learned together with others: are they better, or are the test rows too few to tell?
 
 Two models that are tested on the same rows are compared row by row: by the bootstrap of the difference, with a fixed
 seed (Efron and Tibshirani 1993, chapter 16), widened as in `learn.intervals`. Where rows are not at hand it takes two
@@ -34,7 +34,7 @@ Bounded = tuple[float, Interval | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """What a node's model and another one say of the same test rows: outputs (n, ...) of both, and targets (n, ...).
+    """The outputs (n, ...) of a node's model and of another one on the same test rows, and their targets (n, ...).
 
     `place` is equal for pairs with one test set.
     """
@@ -72,7 +72,7 @@ def paired(pairs: Sequence[Pair], measure: Measure, value: Value) -> Comparison 
 
 
 def by_intervals(together: Bounded, other: Bounded, measure: Measure) -> Comparison | None:
-    """Of two values with intervals; None where one has none."""
+    """Compare two values with intervals; None if one has none."""
     (value, ends), (against, others) = together, other
     if ends is None or others is None:
         return None

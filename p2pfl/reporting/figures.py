@@ -31,7 +31,7 @@ MOST_DENSE = 1000
 
 
 class ClosingPoint(NamedTuple):
-    """Of one round without training: how far apart the nodes are, and exchanges so far, per end of an edge."""
+    """A round without training: the distance between the nodes, and exchanges so far, per end of an edge."""
 
     distance: float
     exchanges: float
@@ -46,7 +46,7 @@ def spread(values: Iterable[float | None]) -> Statistic | None:
 
 
 def overall_staleness(nodes: Iterable[MeanAndMax | None]) -> MeanAndMax | None:
-    """From each node's own mean and maximum."""
+    """The staleness of all nodes, from each one's own mean and maximum."""
     known = [one for one in nodes if one]
     if not known:
         return None
@@ -81,9 +81,9 @@ def contraction(
 
 
 def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], int]) -> dict[str, EdgeTraffic]:
-    """What travelled with each compressor: how many edges use it, and the bytes that their ends have sent.
+    """The traffic of each compressor: the number of its edges, and the bytes that their ends have sent.
 
-    `sent` is by (sender, receiver); what a node that left no result has sent is in nobody's count.
+    `sent` is by (sender, receiver); bytes sent by a node that left no result are not counted.
     """
     found = {federation.gossip.compressor: EdgeTraffic(edges=0, bytes_sent=0)}
     for i, j in federation.edges:
@@ -94,7 +94,7 @@ def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], i
 
 
 def configuration(federation: FederationConfig) -> dict[str, Any]:
-    """What a federation file says, without keys and addresses. `edge_compressors` has rows [i, j, compressor]."""
+    """The contents of a federation file, without keys and addresses. `edge_compressors` has rows [i, j, compressor]."""
     return {
         "federation": federation.name,
         "task": federation.task.contents,
@@ -170,7 +170,9 @@ class _Rounds:
 
 
 def _measured(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> float | None:
-    """From sketches in the closing rounds: how much closer the nodes came, per exchange at so many ends of edges."""
+    """The contraction in the closing rounds, from sketches: how much closer the nodes came, per exchange at so many
+    ends of edges.
+    """
     ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing and ends else []
     points = []
     for tick in ticks:

@@ -29,7 +29,7 @@ class Point(msgspec.Struct, kw_only=True):
     rounds: Statistic | None = None
     accuracy: Statistic | None = None
     loss: Statistic | None = None
-    """On the common test set."""
+    """The loss on the common test set."""
     metrics: dict[str, Statistic] = {}
     """The task's own metrics on the common test set, by name."""
     train_loss: Statistic | None = None
@@ -40,7 +40,7 @@ class Point(msgspec.Struct, kw_only=True):
     bytes_sent: int | None = None
     messages_sent: int | None = None
     running: int | None = None
-    """How many nodes had not ended."""
+    """The number of nodes that had not ended."""
     evaluated: int | None = None
     """Over how many nodes the figures are; null: all honest ones."""
 
@@ -74,7 +74,7 @@ class Centralized(msgspec.Struct, kw_only=True):
 
 
 class Alone(msgspec.Struct, kw_only=True):
-    """Of models that each learned from one node's data: on the common test set, over the nodes."""
+    """The scores of models that each learned from one node's data: on the common test set, over the nodes."""
 
     accuracy: Statistic | None = None
     loss: Statistic | None = None
@@ -84,7 +84,9 @@ class Alone(msgspec.Struct, kw_only=True):
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """Whether the mean over the nodes is apart from a reference by more than the chance of the test rows."""
+    """The difference between the mean over the nodes and a reference, and whether the choice of test rows could explain
+    it.
+    """
 
     measure: str
     """The main one."""
@@ -93,7 +95,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     interval: tuple[float, float] | None
     """The 95% interval of the difference; null where the same rows were not tested, or too few."""
     rows: int | None = None
-    """How many test rows there are in all."""
+    """The number of test rows in all."""
     verdict: str
     """"better", "worse", or "open": the figures say nothing about which is better."""
     why: str
@@ -101,12 +103,12 @@ class Comparison(msgspec.Struct, kw_only=True):
 
 
 class References(msgspec.Struct, kw_only=True):
-    """What the same learning gives without a network of peers."""
+    """The results of the same learning without a network of peers."""
 
     alone: Alone | None = None
     """Each node with its own data; null unless it was asked for."""
     against_alone: Comparison | None = None
-    """What the nodes have learned together, beside each alone; null where it was not compared."""
+    """The nodes together, compared with each alone; null if they were not compared."""
     centralized: Centralized | None = None
     against_pooled: Comparison | None = None
     """Likewise beside all data in one place, with as many steps as all nodes."""

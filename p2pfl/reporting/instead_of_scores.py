@@ -1,4 +1,4 @@
-"""How the owner of a table learns what a private run does not tell."""
+"""The way for a table's owner to get the scores that a private run withholds."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ SCORE = "`p2pfl score NODE TABLE` says how good the model is, on a labelled tabl
 
 
 def instead(task: str) -> str | None:
-    """What to do where scores are withheld, by the name of the task; None where there is no such command."""
+    """The command to use where scores are withheld, by the name of the task; None: there is none."""
     return SCORE if task == TABLES else None

@@ -17,7 +17,7 @@ from p2pfl.reporting.report import HeldAgainst, NodeReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearing:
-    """How many malicious neighbors one node tolerates. `liars` is the rule's b, 0 where it protects from nobody.
+    """The number of malicious neighbors that one node tolerates. `liars` is the rule's b, 0 if it gives no protection.
 
     `needed`: the neighbors without which it does not mix, 2 b + 1 or more, for of 2 b the liars could be half.
     """
@@ -33,11 +33,11 @@ class Bearing:
 
     @property
     def borne(self) -> int:
-        """How many of its neighbors may lie; 0 for a node that never mixes, which nobody can harm or teach."""
+        """The number of its neighbors that may lie; 0 for a node that never mixes, which none can harm or help."""
         return self.liars if self.mixes else 0
 
     def __str__(self) -> str:
-        """One sentence."""
+        """The tolerance as one sentence."""
         if self.liars and not self.mixes:
             return f"mixes with nobody: {self.rule} needs {self.needed} neighbors and has {self.neighbors}"
         borne = f"tolerates {count(self.liars, 'malicious neighbor')} of {self.neighbors}"
@@ -47,7 +47,9 @@ class Bearing:
 
 
 def bearings(federation: FederationConfig) -> list[Bearing]:
-    """Of each member, in their order. Raises UserError: the rule is the user's own and cannot be imported."""
+    """The tolerance of each member, in their order. Raises UserError: the rule is the user's own and cannot be
+    imported.
+    """
     rule, degrees = rule_of(federation), Counter(node for edge in federation.edges for node in edge)
     liars, needed = (0, 1) if rule is None else (rule.liars, rule.least)
     return [
@@ -62,7 +64,7 @@ def count(number: int, what: str) -> str:
 
 
 def names(federation: FederationConfig, nodes: Sequence[int], most: int = 5) -> str:
-    """Those of the first few, and how many more there are."""
+    """The first few names, and the number of the others."""
     told = ", ".join(federation.members[node].name for node in nodes[:most])
     return f"{told} and {len(nodes) - most} more" if len(nodes) > most else told
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("p2pfl")
 
 Row = Mapping[str, Any]
-"""By column; a figure that is not known is left out or None."""
+"""A row of a log, by column; an unknown figure is left out or None."""
 
 WHERE = ("time_s", "node", "rounds")
 """Columns that say what a row is about: seconds, whose figures, after how many own rounds."""
@@ -37,7 +37,7 @@ FIGURES = (
     "bytes_sent",
     "messages_sent",
 )
-"""As in a report's history: `loss` is of the common test set."""
+"""The columns, as in a report's history: `loss` is that of the common test set."""
 COLUMNS = (*WHERE, "phase", *FIGURES, "metrics")
 """`metrics` are the task's own on the common test set, by name: as a JSON object in a table, as curves of their own."""
 OF_ALL = ("mean", "min", "max")
@@ -45,7 +45,7 @@ KEY = "--log"
 
 
 class Sink(Protocol):
-    """Where rows go. Raises OSError where they cannot be written."""
+    """The destination of rows. Raises OSError: they cannot be written."""
 
     def write(self, row: Row) -> None: ...
     def close(self) -> None: ...
@@ -189,7 +189,7 @@ class Logs:
 
 
 def row_of(line: NodeLine) -> Row:
-    """Of one node; its time is that since its process began."""
+    """The row of one node; its time counts from the start of its process."""
     return {
         "time_s": line.uptime_s,
         "node": line.node,
@@ -207,7 +207,7 @@ def row_of(line: NodeLine) -> Row:
 
 
 def rows_of(point: Point) -> list[Row]:
-    """Of all honest nodes: one row for each of `OF_ALL`. What there is once stands in the first."""
+    """The rows of all honest nodes: one for each of `OF_ALL`. Figures without a spread are in the first."""
     once = {name: getattr(point, name) for name in ("consensus_distance", "bytes_sent", "messages_sent")}
     rows: list[Row] = []
     for which in OF_ALL:
@@ -221,5 +221,5 @@ def rows_of(point: Point) -> list[Row]:
 
 
 def _others(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Those that have no column of their own, and are known."""
+    """The known metrics that have no column of their own."""
     return {name: value for name, value in metrics.items() if value is not None and name not in FIGURES}

@@ -1,4 +1,4 @@
-"""What a task is measured by, in tables and pictures: its main metric first, then its others, then the loss.
+"""The measures of a task in tables and pictures: its main metric first, then its others, then the loss.
 
 Whoever has figures of a model (a line of a node, a point of a history, a report) has `accuracy`, `metrics` by name, and
 the loss, as `test_loss` where there is a training loss too. Here is how to find one of them by a `Measure`.
@@ -20,7 +20,7 @@ MOST_SHOWN = 5
 
 
 def measures_of(sources: Iterable[Any]) -> tuple[Measure, ...]:
-    """As the first of `sources` tells that knows. Where none does: accuracy, if anybody has one, and loss."""
+    """The measures of the first of `sources` that has any. If none has: accuracy, if a source has one, and loss."""
     known = list(sources)
     for one in known:
         if told := getattr(one, "measures", None):
@@ -29,7 +29,7 @@ def measures_of(sources: Iterable[Any]) -> tuple[Measure, ...]:
 
 
 def measures_in(learner: Learner, score: Score | None) -> list[Measure]:
-    """What `learner` is measured by; of one that does not say, what its latest `score` has, empty before there is one.
+    """The measures of a learner; if it names none, those in its latest `score`, empty before there is one.
 
     Of such a metric nothing is known but its name: higher counts as better.
     """
@@ -41,14 +41,14 @@ def measures_in(learner: Learner, score: Score | None) -> list[Measure]:
 
 
 def shown(measures: Sequence[Measure]) -> tuple[Measure, ...]:
-    """Those for which a table has room, the loss always among them, and last unless it is the main one."""
+    """The measures for which a table has room: the loss is always included, and last unless it is the main one."""
     others = [one for one in measures[1:] if one.name != LOSS.name]
     last = [one for one in measures[1:] if one.name == LOSS.name]
     return (*measures[:1], *others[: MOST_SHOWN - 1 - len(last)], *last)
 
 
 def value_of(source: Any, measure: Measure) -> Any:
-    """What `source` has of it on the common test set: a number, a `Statistic`, or None."""
+    """The value of a measure in `source` on the common test set: a number, a `Statistic`, or None."""
     if measure.name == ACCURACY.name:
         return source.accuracy
     if measure.name == LOSS.name:
@@ -79,16 +79,16 @@ def in_words(source: Any, measures: Sequence[Measure]) -> str | None:
 
 
 def merit(value: float | None, measure: Measure) -> tuple[bool, float]:
-    """What to order by, the worst first: who has no value before all."""
+    """A sort key, the worst first; a missing value comes before all."""
     if value is None or math.isnan(value):
         return (False, 0.0)
     return (True, value if measure.higher_is_better else -value)
 
 
 def metrics_in(score: Score) -> dict[str, float | None]:
-    """As a report has them: None is what the set does not define, such as the AUC of one class.
+    """The metrics of a score as in a report: None for one that the set does not define, such as the AUC of one class.
 
-    Of a model that has diverged, whose loss is no number either, they stay as they are.
+    For a model that has diverged, whose loss is not finite either, they stay as they are.
     """
     if not math.isfinite(score.loss):
         return dict(score.metrics)
@@ -96,14 +96,14 @@ def metrics_in(score: Score) -> dict[str, float | None]:
 
 
 def rounded(intervals: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """As they are told: ends of more digits say nothing."""
+    """Round intervals for output to six digits."""
     return {name: (float(f"{low:.6g}"), float(f"{high:.6g}")) for name, (low, high) in intervals.items()}
 
 
 def mean_intervals(sources: Iterable[Any]) -> dict[str, tuple[float, float]]:
-    """Of the mean of nodes that each have `intervals`, by name, as if all were tested on the same rows.
+    """The intervals of the mean of nodes that each have `intervals`, by name, as if all were tested on the same rows.
 
-    Of a metric that a node has without an interval there is none.
+    A metric for which some node has no interval gets none.
     """
     known = [one for one in sources if one is not None]
     found: dict[str, tuple[float, float]] = {}
@@ -120,7 +120,7 @@ def _figure(source: Any, name: str) -> Any:
 
 
 def model_score(score: Score | None) -> ModelScore | None:
-    """As a report has it."""
+    """The score of a model as in a report."""
     if score is None:
         return None
     return ModelScore(
@@ -129,7 +129,7 @@ def model_score(score: Score | None) -> ModelScore | None:
 
 
 def spreads(scores: Iterable[Mapping[str, float | None]], *, defined: bool = False) -> dict[str, Statistic]:
-    """Of each metric by name its mean, minimum and maximum. `defined`: over those for whom it is a number."""
+    """The mean, minimum and maximum of each metric, by name. `defined`: over the scores in which it is a number."""
     found: dict[str, list[float]] = {}
     for metrics in scores:
         for name, value in metrics.items():

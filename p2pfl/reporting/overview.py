@@ -1,4 +1,4 @@
-"""What one node knows of its whole federation, as `GET /federation` says it: page, `watch` and `status` read this.
+"""One node's view of its whole federation, the answer of `GET /federation`: page, `watch` and `status` read it.
 
 A field that is null is not known. Times are seconds of one clock of the node that answers, which begins anywhere:
 `now` minus another of them is an age. Nobody has to agree about the hour.
@@ -13,27 +13,27 @@ from p2pfl.reporting.status import PrivacyStatus
 
 
 class MemberRow(msgspec.Struct, kw_only=True):
-    """One member, by its latest word about itself. Without one all but index and name is null."""
+    """One member, by its latest row about itself. Without a row all but index and name is null."""
 
     index: int
     name: str
     at: float | None = None
     """When it said so, by the clock of the answering node."""
     source: str | None = None
-    """Who told the answering node, where that is not the member itself."""
+    """The node that passed the row on to the answering node, if it was not the member itself."""
     quiet: bool = False
-    """Whether it should have said something since, and has not."""
+    """True if it should have sent a newer row, and has not."""
     lost: bool = False
-    """Whether none of its neighbors hears it, as far as they say."""
+    """True if none of its neighbors hears it, as far as they say."""
     phase: str | None = None
     rounds: int | None = None
     main: float | None = None
     """The main one of the task's measures."""
     accuracy: float | None = None
     scores: dict[str, float | None] = {}
-    """Of its latest test, by name of each of the task's measures, the main one first."""
+    """The scores of its latest test, by name of each of the task's measures, the main one first."""
     intervals: dict[str, tuple[float, float]] = {}
-    """Of the answering node alone, which tells nobody else: 95% intervals of its scores, by name."""
+    """The 95% intervals of the answering node's own scores, by name; they are not sent to other nodes."""
     loss: float | None = None
     distance: float | None = None
     staleness: float | None = None
@@ -45,16 +45,16 @@ class MemberRow(msgspec.Struct, kw_only=True):
     live: list[int] | None = None
     """The members with whom it has a session."""
     unheard: list[int] = []
-    """Those of them of whom nothing has come for some heartbeats."""
+    """The neighbors with a session from which nothing has come for some heartbeats."""
     alarms: int | None = None
-    """How many were raised since its process started."""
+    """The number of alarms raised since its process started."""
     standing: list[str] = []
     """The kinds of its alarms that stand."""
     charter: int | None = None
     software: str | None = None
     life: int | None = None
     epsilon: float | None = None
-    """What it has spent of its privacy budget."""
+    """The epsilon that it has spent of its privacy budget."""
 
 
 class NotableEvent(msgspec.Struct, kw_only=True, frozen=True):
@@ -86,14 +86,14 @@ class FederationStatus(msgspec.Struct, kw_only=True):
 
     federation: str
     node: str
-    """Who answers."""
+    """The name of the answering node."""
     number: int
     """Grows with each answer that differs from the one before."""
     now: float
     vitals: bool
-    """Whether the members tell each other how they are."""
+    """True if members send each other their status."""
     period_s: float
-    """How often a member says something."""
+    """The period in which a member sends its row."""
     quiet_after_s: float
     measures: list[Measure] = []
     """The measures of the task, the main one first."""
@@ -110,12 +110,12 @@ class FederationStatus(msgspec.Struct, kw_only=True):
 
 
 class FederationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What has changed since the answer with the number before."""
+    """The changes since the answer with the previous number."""
 
     number: int
     now: float
     members: list[MemberRow] = []
-    """Those that have changed, whole."""
+    """The rows that have changed, complete."""
     events: list[NotableEvent] = []
     alarms: list[StandingAlarm] | None = None
     privacy: PrivacyStatus | None = None

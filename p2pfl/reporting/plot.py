@@ -34,7 +34,7 @@ GRAY = "#555555"
 DOTS: Any = "dotted"
 MOST_RUNS = len(COLORS) * len(STYLES)
 TRAINING = Measure("train_loss", "loss", higher_is_better=False)
-"""What the first panel shows where there is no common test set."""
+"""The measure in the first panel if there is no common test set."""
 MOST_LEARNED = 3
 """The most of the task's measures that have a panel: the main one, then its own metrics."""
 WIDEST = 28
@@ -46,7 +46,7 @@ POWERS_FROM = 20.0
 
 
 class Drawable(Protocol):
-    """What a picture shows of a report."""
+    """The part of a report that a picture shows."""
 
     nodes: list[Any]
     topology: str
@@ -259,7 +259,9 @@ def _color(place: int) -> str:
 
 
 def _place(run: Run, point: Point, x: X) -> float | None:
-    """Where on the horizontal axis. Real processes take their time to start: theirs begins with the first point."""
+    """The position on the horizontal axis. Real processes take a while to start: their time begins with the first
+    point.
+    """
     match x:
         case "time":
             return point.time_s if run.report.simulated else point.time_s - run.history[0].time_s

@@ -1,4 +1,4 @@
-"""What the same learning gives without a network of peers: each node alone with its own data, all data in one place.
+"""References without a network of peers: each node alone with its own data, and all data in one place.
 
 Both take the same optimizer, batch size and length of a round, and plain steps. Where nodes have test sets of their
 own, one model's score is the mean over the nodes, as that of the federation is. A schedule that goes by time sees the
@@ -75,7 +75,7 @@ def joined(sets: Sequence[Samples]) -> TensorSamples | None:
 
 
 def alone(learner: Learner, rounds: int, round_s: float = 0.0) -> ModelScore | None:
-    """How a node's model scores on its test set after `rounds` rounds on its own data, without neighbors.
+    """The score of a node's model on its test set after `rounds` rounds on its own data, without neighbors.
 
     None where there is no test set. The learner's own part of the model is another one afterwards.
     """
@@ -91,7 +91,7 @@ def learned_alone(learner: Learner, rounds: int, round_s: float = 0.0) -> Vector
 
 
 def of_alone(scores: Sequence[ModelScore | None]) -> Alone | None:
-    """What they have learned all together, each alone; None where none has a score."""
+    """The scores of all nodes, each alone; None if none has a score."""
     known = [one for one in scores if one is not None]
     if not known:
         return None
@@ -124,9 +124,10 @@ def moments(rounds: int) -> list[int]:
 
 
 def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
-    """What one model scores on several test sets, each with the number of nodes that have it: the mean over the nodes.
+    """The score of one model on several test sets, each with the number of nodes that have it: the mean over the nodes.
 
-    What a set does not define is in no mean. A single score stays as it is; None where there is none.
+    A metric that a set does not define is left out of the mean. A single score is returned as it is; None: there is
+    none.
     """
     known = [(score, nodes) for score, nodes in scores if score is not None]
     scored = [score for score, _ in known]
@@ -143,7 +144,7 @@ def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
 
 
 def _intervals_of_mean(known: Sequence[tuple[Score, int]]) -> Iterator[tuple[str, Interval]]:
-    """Of the means over test sets that have no row in common; each counts for so many nodes."""
+    """The intervals of means over test sets without common rows; each counts for so many nodes."""
     for name in dict.fromkeys(name for score, _ in known for name in score.intervals):
         parts = [(score.accuracy if name == ACCURACY.name else score.metrics.get(name), score, n) for score, n in known]
         there = [(value, score.intervals.get(name), n) for value, score, n in parts if value is not None]
@@ -154,7 +155,7 @@ def _intervals_of_mean(known: Sequence[tuple[Score, int]]) -> Iterator[tuple[str
 
 
 def round_seconds(history: Sequence[Point]) -> float:
-    """How long a round of training took in a run, on average, mixing and waiting included; 0 where none was seen."""
+    """The average time of a round of training in a run, mixing and waiting included; 0 if none was seen."""
     counted = [(point.time_s, point.rounds.mean) for point in history if point.rounds is not None]
     if not counted or not counted[-1][1]:
         return 0.0

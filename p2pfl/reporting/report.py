@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")
-"""What a private run does not tell."""
+"""The figures that a private run withholds."""
 SCORES = "scores on the test set"
 """Nor that, unless the set is nobody's data."""
 
@@ -45,7 +45,7 @@ class NodeReport(msgspec.Struct, kw_only=True):
     tested_round: int | None = None
     tested_version: int | None = None
     test_is_stale: bool | None = None
-    """Whether accuracy and test_loss are of an older model than the last one."""
+    """True if accuracy and test_loss are those of an older model than the last one."""
     loss: float | None = None
     """The loss of the latest local round."""
     bytes_sent: int | None = None
@@ -58,9 +58,9 @@ class NodeReport(msgspec.Struct, kw_only=True):
     through_by: str | None = None
     """Why it had trained all that it had to; null: it had not."""
     device: str | None = None
-    """Where it trained, and in which precision if that was not float32."""
+    """The device on which it trained, and the precision if that was not float32."""
     stranded: bool = False
-    """Whether it was stopped because it waited for neighbors that would never come."""
+    """True if it was stopped because it waited for neighbors that would never come."""
     local_accuracy: float | None = None
     """Accuracy on the node's own training data."""
     metrics: dict[str, float | None] = {}
@@ -72,7 +72,7 @@ class NodeReport(msgspec.Struct, kw_only=True):
     local_metrics: dict[str, float | None] = {}
     """The same on the node's own training data."""
     alone: ModelScore | None = None
-    """What it would know of the common test set without neighbors; null unless it was asked for."""
+    """The score that it would have on the common test set without neighbors; null unless asked for."""
     samples: int | float | None = None
     steps: int | None = None
     alarms: dict[str, int] | None = None
@@ -85,17 +85,17 @@ class NodeReport(msgspec.Struct, kw_only=True):
     rounds_alone: int | None = None
     """Rounds in which a robust rule had too few neighbors to mix."""
     restarted: bool = False
-    """Whether it was killed during the run, started again by hand and finished."""
+    """True if it was killed during the run, started again by hand and finished."""
     starts: int | None = None
     log: str | None = None
     attack_success: float | None = None
     """The share of samples that its model puts where poisoned data was to lead them."""
     privacy: PrivacyStatus | None = None
-    """What it has spent of its budget; null where nothing is promised."""
+    """The spending of its privacy budget; null if nothing is promised."""
 
 
 class Withheld(msgspec.Struct, kw_only=True):
-    """What a private run promises, and what it does not tell for that."""
+    """The promise of a private run, and the figures withheld for it."""
 
     unit: str
     epsilon: float | None
@@ -103,9 +103,9 @@ class Withheld(msgspec.Struct, kw_only=True):
     budget: float
     delta: float
     figures: list[str]
-    """In words, which figures are left out: they would tell of rows without noise."""
+    """The withheld figures, in words: they would reveal rows without noise."""
     instead: str | None = None
-    """In words, how to learn what the model is worth nevertheless."""
+    """The way to find out how good the model is nevertheless, in words."""
 
 
 class HeldAgainst(msgspec.Struct, kw_only=True):
@@ -119,7 +119,7 @@ class HeldAgainst(msgspec.Struct, kw_only=True):
 
 
 class EdgeTraffic(msgspec.Struct, kw_only=True):
-    """What travelled with one compressor."""
+    """The traffic of one compressor."""
 
     edges: int
     bytes_sent: int
@@ -137,7 +137,7 @@ class Contraction(msgspec.Struct, kw_only=True):
 
 
 class Cost(msgspec.Struct, kw_only=True):
-    """What a simulation has cost, in CPU-seconds."""
+    """The cost of a simulation, in CPU-seconds."""
 
     cpu_s: float
     set_up_cpu_s: float
@@ -151,7 +151,7 @@ class Cost(msgspec.Struct, kw_only=True):
 
 
 class Batching(msgspec.Struct, kw_only=True):
-    """How a simulation was computed."""
+    """The way in which a simulation was computed."""
 
     operations: str
     why: str | None
@@ -160,7 +160,7 @@ class Batching(msgspec.Struct, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What came of a run. Figures are those of honest nodes that reached their end."""
+    """The result of a run. Figures are those of honest nodes that reached their end."""
 
     nodes: list[NodeReport]
     topology: str = ""
@@ -168,21 +168,21 @@ class Report(msgspec.Struct, kw_only=True):
     rounds: dict[str, int | None] = {}
     """Own rounds, by node."""
     accuracy: Statistic | None = None
-    """On the common test set; null where there is none."""
+    """The accuracy on the common test set; null where there is none."""
     local_accuracy: Statistic | None = None
     loss: Statistic | None = None
-    """On the common test set."""
+    """The loss on the common test set."""
     measures: list[Measure] = []
-    """What the task is measured by, the main measure first, and which end of each is the good one."""
+    """The measures of the task, the main one first, and whether higher or lower is better for each."""
     metrics: dict[str, Statistic] = {}
     """The task's own metrics on the common test set, by name."""
     intervals: dict[str, tuple[float, float]] = {}
     """95% intervals of the means, by name, as if the nodes were all tested on the same rows."""
     local_metrics: dict[str, Statistic] = {}
     label_shift: LabelShift | None = None
-    """How far the targets of the honest nodes' data are apart; null where no machine has looked at all of them."""
+    """The differences between the targets of honest nodes; null if no machine has seen all of them."""
     mean_model: ModelScore | None = None
-    """How the mean of the honest models scores, which no node has. Simulated runs only."""
+    """The score of the mean of the honest models, which no node has. Simulated runs only."""
     attack: str | None = None
     attack_success: Statistic | None = None
     consensus_distance: float | None = None
@@ -199,16 +199,16 @@ class Report(msgspec.Struct, kw_only=True):
     died: list[str] = []
     byzantine: list[str] = []
     warnings: list[str] = []
-    """What speaks against the result, and was known on this machine alone."""
+    """The doubts about the result that are known on this machine."""
     stopped: bool = False
-    """Whether somebody stopped the run before its end."""
+    """True if somebody stopped the run before its end."""
     reached_limit: bool | None = None
-    """Whether a simulation ended by the limit of its virtual time."""
+    """True if a simulation ended at the limit of its virtual time."""
     history: list[Point] = []
     config: dict[str, Any] = {}
-    """What the federation file says, with the graph resolved."""
+    """The contents of the federation file, with the graph resolved."""
     world: dict[str, Any] | None = None
-    """What a simulation's world was."""
+    """The world of a simulation."""
     seed: int = 0
     simulated: bool = False
     digest: str | None = None
@@ -220,9 +220,9 @@ class Report(msgspec.Struct, kw_only=True):
     cost: Cost | None = None
     batching: Batching | None = None
     privacy: Withheld | None = None
-    """Of a real run with a privacy budget; null where nothing is withheld."""
+    """The privacy of a real run with a budget; null if nothing is withheld."""
     sweep: dict[str, Any] | None = None
-    """Which run of which sweep a simulation was."""
+    """The sweep and the run in it, for a simulation of a sweep."""
 
     def __repr__(self) -> str:
         """One line: a report shows itself in a notebook."""
@@ -234,7 +234,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def main_measure(self) -> Measure:
-        """What the task is measured by first; a report of an older version has accuracy, or else loss."""
+        """The main measure of the task; for a report of an older version, accuracy or else loss."""
         return measures_of([self, *self.nodes])[0]
 
     def to_json(self) -> str:

@@ -68,7 +68,7 @@ def _draw_roc(axes: Any, tested: TableOutputs) -> None:
 
 
 def _draw_calibration(axes: Any, tested: TableOutputs) -> None:
-    """In each tenth of the probabilities how often class 1 was true, with its interval."""
+    """Draw how often class 1 was true in each tenth of the probabilities, with its interval."""
     chances = classified(tested.outputs, tested.targets).probabilities[:, 1]
     places = np.minimum((chances * BINS).astype(int), BINS - 1)
     for place in np.unique(places):

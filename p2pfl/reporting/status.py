@@ -1,4 +1,4 @@
-"""What a node says about itself: one line of a live view, its status page, the result that it leaves.
+"""A node's status: one line of a live view, its status page, and the result that it leaves.
 
 Each form has all fields of the one before. Times are in seconds, sizes in bytes; a field that is null is not known.
 """
@@ -20,7 +20,7 @@ class MeanAndMax(msgspec.Struct, frozen=True):
 
 
 class ClosedRound(msgspec.Struct, frozen=True):
-    """Where the model was after closing round `closing_rounds`."""
+    """The place of the model after closing round `closing_rounds`."""
 
     closing_rounds: int
     exchanges: int
@@ -30,17 +30,17 @@ class ClosedRound(msgspec.Struct, frozen=True):
 
 
 class PrivacyStatus(msgspec.Struct, frozen=True):
-    """What a node has spent of its privacy budget."""
+    """The spending of a node's privacy budget."""
 
     unit: str
-    """Who is protected: a "record", or the "member" with all its rows."""
+    """The unit of protection: a "record", or the "member" with all its rows."""
     epsilon: float | None
-    """What is spent so far, a bound; null where that is not known."""
+    """A bound on the epsilon spent so far; null if unknown."""
     budget: float
     """The epsilon for the whole run."""
     delta: float
     rounds_left: int
-    """How many more rounds the budget has room for."""
+    """The number of further rounds that the budget has room for."""
     state: str
     """"open"; "spent"; or nothing is left because it is not known what was spent: "missing", "unsure"."""
 
@@ -69,7 +69,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The round after which the model was tested."""
     tested_version: int | None
     test_is_stale: bool
-    """Whether an older model was tested than should have been by now."""
+    """True if the tested model is older than it should be by now."""
     loss: float | None
     """The loss of the latest local round."""
     staleness: MeanAndMax
@@ -78,7 +78,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     messages_sent: int
     messages_received: int
     peers: int
-    """How many neighbors have an open session."""
+    """The number of neighbors with an open session."""
     quarantined: int
     exchanges: int
     closing_rounds: int
@@ -95,7 +95,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class NeighborStatus(msgspec.Struct, kw_only=True):
-    """What a node knows of one neighbor. A simulated run fills in the first fields only, p2pfl 0.1.0 had fewer."""
+    """A node's knowledge of one neighbor. A simulated run fills in the first fields only; p2pfl 0.1.0 had fewer."""
 
     name: str
     compressor: str | None = None
@@ -104,7 +104,7 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     standing: float | None = None
     """1 where nothing is proven against it, 0 in quarantine."""
     faults: dict[str, int] = {}
-    """How many faults were proven since this process started, by kind."""
+    """The number of faults proven since this process started, by kind."""
     quarantines: int = 0
     latest_fault: str | None = None
     quarantined_s: float | None = None
@@ -113,16 +113,16 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     bytes_received: int | None = None
     messages_received: int | None = None
     live: bool | None = None
-    """Whether it has an open session."""
+    """True if it has an open session."""
     done: bool | None = None
     version: int | None = None
     exchanges: int | None = None
     staleness: int | None = None
     """The staleness of the latest exchange, in turns of the edge."""
     exchange_s: float | None = None
-    """How long an exchange with it usually takes."""
+    """The usual time of an exchange with it."""
     waited_s: float | None = None
-    """How long rounds have waited for it alone in the last minute."""
+    """The time that rounds waited for it alone in the last minute."""
     resyncs: int | None = None
     kept: float | None = None
     """The share of its pull that came through the robust rule."""
@@ -136,10 +136,10 @@ class NodeStatus(NodeLine, kw_only=True):
     durability: str
     samples: int | float
     alarms: dict[str, int]
-    """How many alarms were raised, by kind."""
+    """The number of alarms raised, by kind."""
     failed_rounds: int
     through: bool
-    """Whether the node has trained all that it had to."""
+    """True once the node has done all its training."""
     ended_by: str | None
     """Why training has ended."""
     unfinished: list[str] = []
@@ -148,9 +148,9 @@ class NodeStatus(NodeLine, kw_only=True):
     """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
     rule: str
     liars: int
-    """How many lying neighbors the rule is set to tolerate."""
+    """The number of lying neighbors that the rule is set to tolerate."""
     liars_borne: int
-    """How many of this node's neighbors may lie."""
+    """The number of this node's neighbors that may lie."""
     neighbors_needed: int
     rounds_mixed: int | None
     rounds_alone: int | None
@@ -162,26 +162,26 @@ class NodeStatus(NodeLine, kw_only=True):
     neighbors: list[NeighborStatus]
     members_version: int | None = None
     features: dict[str, dict[str, Any]] = {}
-    """What each feature says beside, by its name."""
+    """The further status of each feature, by its name."""
     """The version of the newest charter that the node has; null in a federation without admin keys."""
     through_by: str | None = None
     """Why the node has trained all that it had to; null: it has not."""
     device: str | None = None
-    """Where it trains, and in which precision if that is not float32."""
+    """The device on which it trains, and the precision if that is not float32."""
 
     def to_bytes(self) -> bytes:
-        """As `GET /status` says it. Infinity and NaN become null."""
+        """The answer of `GET /status`. Infinity and NaN become null."""
         return msgspec.json.encode(self)
 
 
 class NodeResult(NodeStatus, kw_only=True):
-    """What a node leaves in `<state_dir>/result.json`."""
+    """The result that a node leaves in `<state_dir>/result.json`."""
 
     finished: bool
     resigned: bool
-    """Whether it gave way to another process with its key."""
+    """True if it gave way to another process with its key."""
     removed: bool
-    """Whether it stopped because it was removed from the federation."""
+    """True if it stopped because it was removed from the federation."""
     pid: int
     local_accuracy: float | None
     local_loss: float | None
@@ -192,5 +192,5 @@ class NodeResult(NodeStatus, kw_only=True):
     cpu_time_s: float | None
     """The whole process's; null where it has other nodes too."""
     cpu_time_running_s: float | None
-    """From the core's start to its end; null where the process has other nodes too."""
+    """The CPU time from the core's start to its end; null if the process has other nodes too."""
     cpu_time_training_s: float

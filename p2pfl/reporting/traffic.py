@@ -1,4 +1,4 @@
-"""What travels on the edges of a federation: whether its compressors fit, what each costs, and what a round costs.
+"""Traffic on the edges of a federation: mistakes in its compressors, the cost of each, and the cost of a round.
 
 Bytes are those of compressed models alone; headers and sealing add about eighty to a message.
 """
@@ -20,7 +20,7 @@ BITS = 8
 
 
 def compressor_mistakes(federation: FederationConfig, size: int | None = None) -> list[UserError]:
-    """What is wrong with the compressors of all and of single edges, for models of `size` values if that is known."""
+    """The mistakes in the compressors of all and of single edges, for models of `size` values if that is known."""
     found = []
     for key, spec in _named(federation):
         try:
@@ -41,7 +41,7 @@ def _named(federation: FederationConfig) -> Iterator[tuple[str, str]]:
 
 
 def compressor_figures(compressor: Compressor, size: int) -> dict[str, Any]:
-    """What one message of a model of `size` values costs, and what the theory needs to know."""
+    """The cost of one message of a model of `size` values, and the figures that the theory needs."""
     payload = compressor.size_bytes(size)
     return {
         "compressor": compressor.spec,

@@ -24,7 +24,7 @@ from p2pfl.errors import PeerFault
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 
 MOST_ROW_BYTES = 384
-"""Of one row, its signature included."""
+"""The most bytes of one row, its signature included."""
 MOST_WORDS = 6
 """Kinds of alarms in one row."""
 MOST_METRICS = 8
@@ -39,7 +39,7 @@ Bits = Annotated[bytes, Meta(max_length=128)]
 
 
 class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a member says of itself. `counter` grows with each row that it signs; figures that are null are not known.
+    """A member's report about itself. `counter` grows with each row that it signs; a null figure is unknown.
 
     `live` is the set of members with whom it has a session, as a bitmap whose lowest bit is member 0, cut off where it
     would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand, as
@@ -83,7 +83,7 @@ _DECODER = msgspec.msgpack.Decoder(Vitals)
 
 
 def realm_of(federation: FederationConfig) -> bytes:
-    """What a signature holds for: this purpose, in this federation."""
+    """The bytes that bind a signature to this purpose in this federation."""
     name = federation.name.encode()
     return hashlib.blake2b(name + b"\0%d" % federation.seed, digest_size=32, person=b"p2pfl-vitals").digest()
 
@@ -121,7 +121,7 @@ def sign(vitals: Vitals, identity: Identity, realm: bytes) -> bytes:
 
 
 def read(raw: bytes) -> Vitals:
-    """What a row says, unproven: `prove` tells whether its member has said it. Raises PeerFault: it is no row."""
+    """Decode a row without proof: `prove` checks that its member signed it. Raises PeerFault: it is not a row."""
     try:
         return _DECODER.decode(raw[:-SIGNATURE_BYTES])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -137,12 +137,12 @@ def prove(raw: bytes, key: bytes, realm: bytes) -> None:
 
 
 def figure(value: float | None) -> float | None:
-    """As it can be told: four digits will do, and what is no number is not known."""
+    """Round a figure for a row to four digits; one that is not finite becomes None."""
     return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
 
 
 def word(text: str) -> str:
-    """As it can be told: short, and without letters that a page would have to mind."""
+    """Shorten a text for a row, and remove characters that a page would have to escape."""
     kept = "".join(letter if (letter.isascii() and letter.isalnum()) or letter in " .+_-" else "-" for letter in text)
     return kept[:32]
 

@@ -22,7 +22,8 @@ from p2pfl.software import software
 
 SERVICE = "_p2pfl._tcp.local."
 TTL_S = 120
-"""How long others may remember a record: no machine is believed to be there much longer than it is."""
+"""The time for which others may remember a record, so that no machine is believed present for long after it has left.
+"""
 PREFIX_BYTES = 16
 ENDING_BYTES = 4
 ABOUT = b"about"
@@ -35,7 +36,7 @@ class About(msgspec.Struct, frozen=True, array_like=True):
 
     protocol: str
     version: str
-    """Of the software."""
+    """The version of the software."""
     federation: bytes
     """The first bytes of the federation's id."""
 

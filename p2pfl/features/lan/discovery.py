@@ -36,7 +36,7 @@ MOST_LOOKUPS = 8
 GOODBYE_S = 1.0
 MOST_ADDRESSES = 4
 QUERY, POINTER, INTERNET = 0, 12, 1
-"""Of DNS: the flags of a query, the type PTR and the class IN."""
+"""Constants of DNS: the flags of a query, the type PTR and the class IN."""
 INSTALL = "pip install '.[lan]' in a checkout of p2pfl"
 
 OnHint = Callable[[int, Sequence[str]], Any]
@@ -121,9 +121,9 @@ class Discovery:
             self._tell(logging.WARNING, f"discovery: the network interfaces cannot be listed: {error}")
             return []
 
-    async def _open(self, usable: list[Interface], found: list[Interface]) -> None:
-        if not usable and found:
-            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in found)
+    async def _open(self, usable: list[Interface], interfaces: list[Interface]) -> None:
+        if not usable and interfaces:
+            skipped = ", ".join(f"{one.name} ({one.skipped})" for one in interfaces)
             self._tell(logging.WARNING, f"discovery: no interface to announce on: {skipped}")
         if not usable:
             return
@@ -259,7 +259,7 @@ class _Mdns:
 
 
 def _senders(interface: Interface) -> list[str]:
-    """One address of each family: that is how zeroconf is told of an interface."""
+    """One address of each family, by which zeroconf selects an interface."""
     by_version = {address.version: str(address.ip) for address in reversed(interface.addresses)}
     return [by_version[version] for version in sorted(by_version)]
 

@@ -56,11 +56,11 @@ class Patient:
 
     member: Member
     here: bool
-    """Whether it is the node of this machine."""
+    """True if it is the node of this machine."""
     listens: str | None = None
     """The address on which it says that it listens, if it runs here."""
     hides: bool = False
-    """Whether its node.toml, which is here, keeps others away from the address at which they look for it."""
+    """True if its node.toml, which is here, does not listen on the address at which others look for it."""
     heard: list[Announced] = field(default_factory=list)
     about: About | None = None
     places: list[AddressTried] = field(default_factory=list)

@@ -31,7 +31,7 @@ class Interface:
     index: int
     addresses: tuple[IpInterface, ...]
     announced: tuple[IpInterface, ...] = ()
-    """Those at which the node answers."""
+    """The addresses at which the node answers."""
     loopback: bool = False
     skipped: str | None = None
     """Why a node does not announce itself here; None if it does."""

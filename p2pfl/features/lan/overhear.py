@@ -22,9 +22,9 @@ from p2pfl.features.lan.interfaces import Interface
 PORT = 5353
 GROUPS = {4: "224.0.0.251", 6: "ff02::fb"}
 QUERY, POINTER, INTERNET = 0, 12, 1
-"""Of DNS: the flags of a query, the type PTR and the class IN."""
+"""Constants of DNS: the flags of a query, the type PTR and the class IN."""
 IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
-"""Of Linux: whether a socket hears groups that other sockets have joined."""
+"""Socket options of Linux: whether a socket hears groups that other sockets have joined."""
 MOST_BYTES = 9000
 MOST_ANNOUNCED = 1000
 """Names that are kept, whoever makes them up."""
@@ -40,9 +40,9 @@ class Announced:
     port: int = 0
     about: bytes | None = None
     by_multicast: bool = False
-    """Whether it was heard by multicast from another machine."""
+    """True if it was heard by multicast from another machine."""
     asked: bool = False
-    """Whether its machine has answered us alone."""
+    """True if its machine has answered us directly."""
     interfaces: set[str] = field(default_factory=set)
 
 

@@ -50,7 +50,7 @@ class Answer:
     detail: str = ""
     """Why there is no answer, in the system's words; the index of the other member."""
     differences: tuple[str, ...] = ()
-    """In what its federation file differs."""
+    """The keys in which its federation file differs."""
     clock_off_s: float | None = None
     """Its clock minus ours, to a second."""
 

@@ -83,7 +83,7 @@ class CharterKeeper:
         return self.edition.version
 
     def bring(self, raw: bytes) -> None:
-        """Somebody at the door, who need not be a member, hands over a charter. Raises PeerFault: it is none."""
+        """Take a charter from a visitor, who need not be a member. Raises PeerFault: it is not a charter."""
         try:
             self.offer(raw)
         except CharterError as error:

@@ -20,7 +20,7 @@ from p2pfl.net.address import Address
 LISTEN_S = 3.0
 LOOK_S = 0.1
 MOST_ADDRESSES = 4
-"""Of one member."""
+"""The most addresses of one member."""
 
 Places = Mapping[bytes, Sequence[str]]
 """Addresses host:port by public key."""

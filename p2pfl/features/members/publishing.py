@@ -29,7 +29,7 @@ INVITES_FILE = "invites.json"
 READABLE = 0o644
 DAY_S = 86_400
 USUAL_DAYS = 3
-"""How long an invite holds unless its maker says otherwise; also one of an earlier version, from its record's date."""
+"""The default validity of an invite in days; also that of one from an earlier version, from its record's date."""
 
 
 def require_admin(federation: FederationConfig) -> None:
@@ -157,11 +157,11 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
         raise UserError(text, key="REQUEST", value=request.name, allowed=allowed)
 
 
-def _used_up(federation: FederationConfig, found: Issued, request: JoinRequest) -> UserError:
+def _used_up(federation: FederationConfig, issued: Issued, request: JoinRequest) -> UserError:
     """Say for which key the invite was used, and what the owner can do: the line may have fallen into wrong hands."""
-    name, folder = found.name, federation.path.parent.name
+    name, folder = issued.name, federation.path.parent.name
     shown = {fingerprint(member.key): member.name for member in federation.present}
-    key = found.key or next((one for one, whose in shown.items() if whose == name), "")
+    key = issued.key or next((one for one, whose in shown.items() if whose == name), "")
     text = "its invite has already been used" + (f", for the key {key}" if key else "")
     allowed = f"the answer to a new invite: `p2pfl invite {folder} {name}`"
     if key == fingerprint(request.key):

@@ -25,11 +25,11 @@ from p2pfl.node.kept_charter import NONE
 PATIENCE_S = 30.0
 """For the next piece of a charter that was asked for; then it is asked for again."""
 MOST_ASKS = 3
-"""How often one charter is asked for in one session."""
+"""The most requests for one charter in one session."""
 BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
-"""How often a neighbor is asked for a charter, and how often it is sent one: an honest one needs each once."""
+"""The limits on requests for charters to a neighbor and on charters sent to it: an honest one needs each once."""
 MOST_PART_BYTES = 48 * 1024
-"""Of a charter in one message."""
+"""The most bytes of a charter in one message."""
 
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 

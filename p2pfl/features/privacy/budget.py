@@ -34,8 +34,8 @@ from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import Store
 
 OPEN, SPENT, MISSING, UNSURE, UNPERMITTED = "open", "spent", "missing", "unsure", "unpermitted"
-"""What a budget is: rounds may be trained; none is left; there is no ledger, or one of another unit; the ledger is
-known to lack something; the federation file promises less than a person has permitted.
+"""The states of a budget: rounds may be trained; none is left; there is no ledger, or one of another unit; the ledger
+is known to lack something; the federation file promises less than a person has permitted.
 """
 
 RESERVED_PART = 100

@@ -28,7 +28,7 @@ class Evidence:
 
     seen: LostAccount | None = None
     began_now: bool = False
-    """Whether the ledger began at this start of the node, by a person's word."""
+    """True if permission started the ledger at this start of the node."""
     _unheard: dict[int, float] = field(default_factory=dict)
     """Neighbors that have said nothing yet in their session, and when it opened."""
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 WEAK = 10.0
 """A larger epsilon promises little: e to its power bounds how much likelier one row makes what is seen."""
 FREE, DEAF = 0.05, 0.3
-"""Of `Loudness.of_the_run`: up to the first, noise cost next to nothing in the runs of docs/how-to/privacy.md and
-docs/how-to/simulate.md (.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost (.67 left
-at .31, .26 at .44, nothing at 5). A rule of thumb: those nodes learned digits, on dense graphs.
+"""Bounds of `Loudness.of_the_run`: up to the first, noise cost next to nothing in the runs of docs/privacy.md and
+docs/simulator.md (.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost (.67 left at .31,
+.26 at .44, nothing at 5). A rule of thumb: those nodes learned digits, on dense graphs.
 """
 
 
@@ -87,41 +87,41 @@ class PrivacyFindings(Findings):
         print_privacy(told)
 
 
-def _require_budget(found: Inspected) -> None:
+def _require_budget(inspected: Inspected) -> None:
     """Report a mistake if no node would train; warn of single nodes that would not."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
 
-    federation = found.federation
+    federation = inspected.federation
     known, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
     without = [one.name for one in known if one.ledger is None and not one.is_waiting]
     less = {one.name: one.unpermitted for one in known if one.unpermitted}
     if len(without) == len(federation.present):
         text = "no node has one, so none would train"
-        found.mistakes.append(UserError(text, file=federation.path, key="the privacy budget", allowed=begin))
+        inspected.mistakes.append(UserError(text, file=federation.path, key="the privacy budget", allowed=begin))
     if len(less) == len(federation.present):
         text = f"the file promises less privacy than was permitted, so no node would train: {next(iter(less.values()))}"
         allowed = f"the file as it was, or {begin} --raise"
-        found.mistakes.append(UserError(text, file=federation.path, key="[privacy]", allowed=allowed))
-    found.warnings += [f"{name} has no privacy budget: it will only mix" for name in without]
+        inspected.mistakes.append(UserError(text, file=federation.path, key="[privacy]", allowed=allowed))
+    inspected.warnings += [f"{name} has no privacy budget: it will only mix" for name in without]
     for name, figures in less.items():
-        found.warnings.append(f"{name} will only mix: the file promises less privacy than was permitted: {figures}")
+        inspected.warnings.append(f"{name} will only mix: the file promises less privacy than was permitted: {figures}")
 
 
-def _look_for_budgets(found: Inspected) -> None:
+def _look_for_budgets(inspected: Inspected) -> None:
     """Warn of nodes that have never run and have no permission to start their budget: they would not train."""
     from p2pfl.errors import StorageError, UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.permission import permission_file  # noqa: PLC0415 - as above
     from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
 
-    federation = found.federation
-    new = [node for node in found.here.values() if not node.state_dir.exists()]
+    federation = inspected.federation
+    new = [node for node in inspected.here.values() if not node.state_dir.exists()]
     without = [node.name for node in new if not permission_file(node.key_file).exists()]
     if without:
-        names = "" if len(without) == len(found.here) else "".join(f" --node {name}" for name in without)
+        names = "" if len(without) == len(inspected.here) else "".join(f" --node {name}" for name in without)
         text = "privacy: without a budget a node does not train; start it once, before the first start"
-        found.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
-    begun = [node.name for node in found.here.values() if node.name not in without]
+        inspected.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
+    begun = [node.name for node in inspected.here.values() if node.name not in without]
     less: dict[str, str] = {}
     with suppress(UserError, StorageError):  # a state that cannot be read is named when the node starts
         less = {one.name: one.unpermitted for one in purses(federation, begun) if begun and one.unpermitted}
@@ -129,7 +129,7 @@ def _look_for_budgets(found: Inspected) -> None:
         figures, names = next(iter(less.values())), ", ".join(less)
         text = f"privacy: the file promises less than was permitted ({figures}): {names} will not train"
         begin = f"p2pfl privacy begin {federation.path.parent} --raise"
-        found.warnings.append(f"{text} until you permit it: {begin}")
+        inspected.warnings.append(f"{text} until you permit it: {begin}")
 
 
 @dataclass(slots=True)

@@ -53,7 +53,8 @@ class Permission:
     raises: bool = False
     after: str | None = None
     planned: str = ""
-    """With the noise given: what epsilon follows from, for until a node has read its rows nobody knows it."""
+    """For fixed noise: the settings from which epsilon follows, because it is unknown until a node has read its rows.
+    """
 
 
 def beside(key_file: Path, suffix: str) -> Path:
@@ -103,16 +104,16 @@ def read_permission(key_file: Path) -> Permission | None:
     return _permission_of(found, path)
 
 
-def _permission_of(found: dict[str, Any], path: Path) -> Permission:
+def _permission_of(document: dict[str, Any], path: Path) -> Permission:
     mistakes = Mistakes(path)
-    told = read_table(found, "", _KEYS, mistakes)
+    told = read_table(document, "", _KEYS, mistakes)
     if "word" not in told:
         raise UserError("has no word", file=path, key="word", allowed=ALLOWED)
-    if found.keys() == {"word"}:
+    if document.keys() == {"word"}:
         text = "names no figures: an earlier version wrote it, so the permitted amount is unknown"
         allowed = "give permission again with `p2pfl privacy begin`, adding --again if it asks for that"
         raise UserError(text, file=path, key="epsilon", allowed=allowed)
-    require(found, "", ("budget", "unit", "delta"), _KEYS, mistakes)
+    require(document, "", ("budget", "unit", "delta"), _KEYS, mistakes)
     for mistake in mistakes.found:
         raise mistake
     promise = Promise(told["unit"], told.get("epsilon"), told["delta"], told.get("noise"))

@@ -35,7 +35,7 @@ class LocalMember:
     place: PageAddress | None = None
     reason: str = ""
     result: dict[str, Any] | None = None
-    """What it has left as its result, if it has ended."""
+    """The result that it has left, if it has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from p2pfl.reporting.vitals import Vitals, realm_of
 LEAST_BETWEEN_S = 0.9
 """The least time between two own rows, whatever happens."""
 LAST_EVERY_S = 0.25
-"""How often a node that is about to end tries again to tell what is still to be told."""
+"""The period in which a node that is about to end tries again to send its last rows."""
 
 
 class Display:

@@ -40,11 +40,11 @@ log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 LAST_WORDS_S, LAST_WORD_S, MOST_LAST_WORDS_S = 1.0, 0.5, 10.0
-"""How long a node that has finished waits, at most, for the others' last words: so long and so long for each member.
+"""The longest time that a finished node waits for the others' last rows: a base, more for each member, and the most.
 Each shows how all of them ended. On an edge three rows pass in a second, and all end at once.
 """
 PAGE_LINGERS_S = 2.0
-"""How long an open page may take to read how it ended."""
+"""The time that an open page has to read how the node ended."""
 
 
 class StatusFeature(Feature):

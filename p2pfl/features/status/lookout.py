@@ -29,13 +29,13 @@ class Lookout:
     room_bytes: Callable[[], float]
     snapshot_bytes: int
     missing: Callable[[float], int]
-    """How many members are not heard of now."""
+    """The number of members that are not heard of now."""
     losses: Losses = field(default_factory=Losses)
-    """Where those of the own rounds and of the tests are going."""
+    """The losses of the node's own rounds and of the tests."""
     away: int = 0
     """The most members that were away since the loss grows."""
     explained: bool = False
-    """Whether it was told why the loss grows, where that is no alarm."""
+    """True if a line has explained why the loss grows, without an alarm."""
     rounds: int = 0
     alone: int = 0
     in_a_row: int = 0
@@ -71,7 +71,7 @@ class Lookout:
         return any(edge.is_open for edge in self.core.edges.values())
 
     def _look_at_loss(self, now: float) -> None:
-        """One word for as long as the loss is up: who is away meanwhile explains it, also once they are back."""
+        """Raise or explain once while the loss is up. Members away meanwhile explain it, even after they are back."""
         growth = self.losses.growth
         if growth is None:
             self.feed.settle("loss-back", None)
@@ -91,7 +91,7 @@ class Lookout:
         return self.feed.stands("loss-grows", None) or growth.is_lost or (growth.reason == DRIVEN and not self.away)
 
     def _explain(self, text: str) -> None:
-        """The own rounds fit ever better, or whoever has the data is away: nothing is wrong with the training."""
+        """Explain a growing loss without an alarm: members are away with their data, or the node overfits its rows."""
         if self.away:
             who = "a member is" if self.away == 1 else f"{self.away} members are"
             self.feed.tell("forgets", None, f"{text}: {who} away, and their data are missing")
@@ -99,7 +99,7 @@ class Lookout:
             self.feed.tell("overfits", None, f"{text}, while the node's own rows are fitted better and better")
 
     def _raise_alarm(self, kind: str, text: str) -> None:
-        """An alarm that stands says what is so now."""
+        """Raise an alarm, or update the text of the one that stands."""
         if not self.feed.reword(kind, None, text):
             self.raise_alarm(kind, None, text)
 

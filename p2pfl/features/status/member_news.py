@@ -31,7 +31,7 @@ class MemberNews:
     software: str
     began_at: float
     measures: Callable[[], Sequence[Measure]] = tuple
-    """What the task is measured by, the main measure first; empty while that is not known."""
+    """The measures of the task, the main one first; empty while they are unknown."""
     quiet: set[int] = field(default_factory=set)
     """Members that should have said something."""
     left_out: int = 0
@@ -69,7 +69,7 @@ class MemberNews:
             self.raise_alarm("software-differs", member, text)
 
     def forget(self, member: int) -> None:
-        """One that is no member any more."""
+        """Forget a node that is no longer a member."""
         self.quiet.discard(member)
         self.feed.forget(member)
 
@@ -80,7 +80,9 @@ class MemberNews:
             self._mention("not-heard", member, f"its last report is {age_s:.0f} s old", now)
 
     def _mention(self, kind: str, member: int, text: str, now: float) -> None:
-        """Neighbors come and go in lines of their own. Of hundreds that finish together a few lines tell enough."""
+        """Write a line about a member. Neighbors have lines of their own; of hundreds that finish together a few lines
+        are enough.
+        """
         if member in self.core.edges and kind in ("back", "joined", "not-heard"):
             return
         if self.lines.take(now) > 0.0:

@@ -37,7 +37,7 @@ class Overview:
         self.roster, self.feed, self.measures, self.privacy = roster, feed, measures, privacy
         self.curves = Curves()
         self._shown: dict[int, tuple[object, MemberRow]] = {}
-        """Of each member its latest row for readers, and what that was made of."""
+        """The latest row of each member for readers, and the data from which it was made."""
         self._told: dict[int, MemberRow] = {}
         """The rows of the latest step."""
         self._shape: object = None

@@ -29,7 +29,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 PROXIED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via")
-"""What proxies add about whom they ask for. Some pass on this machine's name in place of the one that was asked for."""
+"""The headers that proxies add about their clients. Some proxies pass on this machine's name in place of the requested
+one.
+"""
 
 
 def new_token() -> str:

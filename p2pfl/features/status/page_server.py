@@ -38,9 +38,9 @@ log = logging.getLogger("p2pfl.page")
 
 KEY = "status_listen"
 CONNECTIONS = 32
-"""That are no stream, beside as many of those who have the token."""
+"""The most connections without the token that are not streams, besides as many with the token."""
 CONNECTION_BYTES = 2**17
-"""What one connection may ask in its 10 s without the token."""
+"""The most bytes of requests on one connection in its 10 s without the token."""
 LOOPBACKS = ("127.0.0.1", "::1")
 MOST_BODY_BYTES = 4096
 WEB = Path(__file__).parent / "web"

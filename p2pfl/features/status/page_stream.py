@@ -23,7 +23,7 @@ MOST_PAGES = 32
 MOST_LOCAL_PAGES = 24
 """Of these, without the token: whoever is on this machine needs none, and takes no place of those who have it."""
 DRAIN_S = 20.0
-"""How long a page may take to read before it is dropped."""
+"""The time that a page may take to read before it is dropped."""
 
 
 class Site(Protocol):

@@ -29,9 +29,9 @@ class Roster:
         self.rows: dict[int, VitalsRow] = {}
         """The newest row of each member, by index."""
         self.bytes_per_s: dict[int, float] = {}
-        """How much each member has sent between its latest two rows."""
+        """The rate at which each member sent between its latest two rows."""
         self.intervals: dict[str, tuple[float, float]] = {}
-        """Those of the scores in the own row."""
+        """The intervals of the scores in the node's own row."""
         self._joined: tuple[Edges, dict[int, list[int]]] = (), {}
 
     def note(self, row: VitalsRow) -> None:
@@ -53,7 +53,7 @@ class Roster:
             self.intervals = dict(intervals or {})
 
     def forget(self, member: int) -> None:
-        """One that is no member any more."""
+        """Forget a node that is no longer a member."""
         self.rows.pop(member, None)
 
     def name_of(self, index: int) -> str:

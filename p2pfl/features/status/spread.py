@@ -25,9 +25,9 @@ EDGE_BYTES_PER_S = 1000.0
 BURST_BYTES = 2000.0
 """Bytes that one direction may send at once after a silence."""
 MESSAGE_BYTES = 64
-"""What a message costs beside its rows: frame, seal and WebSocket."""
+"""The bytes of a message besides its rows: frame, seal and WebSocket."""
 ROW_BYTES = 8
-"""What a row costs beside its bytes: its age and its length."""
+"""The bytes of a row besides its content: its age and its length."""
 LEAST_PERIOD_S = 2.0
 PERIOD_S_PER_MEMBER = 0.4
 """All rows, of about 200 bytes, pass an edge once in one direction in the time between two rows of one member."""
@@ -123,9 +123,9 @@ class VitalsSpread:
         """Rows that were wrong, by the neighbor that told them."""
         self.counter = 0
         self.is_behind = False
-        """Whether a neighbor has an own row of before this process began: it is time for a newer one."""
+        """True if a neighbor has a row of this node from before this process: a newer one is due."""
         self.hurries = False
-        """Whether something has come since the last tick that should not wait for the next one."""
+        """True if something has come since the last tick that should not wait for the next one."""
         self._identity, self._realm = identity, realm
         self._key_of, self._send, self._on_row, self._on_own = key_of, send, on_row, on_own
         self._listeners: dict[int, Recipient] = {}

@@ -36,7 +36,7 @@ class Whereabouts(msgspec.Struct, kw_only=True, frozen=True):
     pid: int
     listen: str
     status: str | None
-    """Where `GET /status` is; null for no page."""
+    """The address of `GET /status`; null for no page."""
 
     @property
     def is_running(self) -> bool:

@@ -58,9 +58,9 @@ FAREWELL_S = 1.0
 REST_S = 30.0
 """After what no honest node sends."""
 LEARNING = str(FederationMismatch(b"", ("schema", "model")))
-"""How a session with a neighbor fails that has agreed and learns."""
+"""The error of a session with a neighbor that has agreed and already learns."""
 MOST_PART_BYTES = 48 * 1024
-"""Of a proposal in one message."""
+"""The most bytes of a proposal in one message."""
 
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
@@ -226,15 +226,15 @@ class SchemaTalk:
             self.failure = error
             self.changed.set()
 
-    def _hear_held(self, peer: int, one: Neighbor, message: ProposalsHeld) -> None:
+    def _hear_held(self, peer: int, neighbor: Neighbor, message: ProposalsHeld) -> None:
         bits = int.from_bytes(message.held, "little")
-        one.holds = frozenset(member for member in self.agreement.wanted if bits >> member & 1)
+        neighbor.holds = frozenset(member for member in self.agreement.wanted if bits >> member & 1)
         if message.agreed:
-            one.is_through = True
+            neighbor.is_through = True
             self._compare(peer, message.agreed)
-        if one.sent in one.holds:
-            one.sent = None
-        self._feed(peer, one)
+        if neighbor.sent in neighbor.holds:
+            neighbor.sent = None
+        self._feed(peer, neighbor)
         self.changed.set()
 
     def _compare(self, peer: int, theirs: bytes) -> None:
@@ -246,19 +246,19 @@ class SchemaTalk:
             )
             log.warning(text, self.agreement.federation.members[peer].name)
 
-    def _collect(self, one: Neighbor, piece: ProposalPart) -> None:
+    def _collect(self, neighbor: Neighbor, piece: ProposalPart) -> None:
         """Pieces come in order, one proposal after the other. Raises PeerFault."""
         if piece.member not in self.agreement.wanted or piece.size > MOST_BYTES + SIGNATURE_BYTES:
             raise PeerFault(f"a proposal of {piece.size} bytes of member {piece.member}")
         if piece.offset == 0:
-            one.coming_of, one.coming = piece.member, bytearray()
-        if piece.member != one.coming_of or piece.offset != len(one.coming):
+            neighbor.coming_of, neighbor.coming = piece.member, bytearray()
+        if piece.member != neighbor.coming_of or piece.offset != len(neighbor.coming):
             raise PeerFault("a piece of a proposal without those before it")
-        one.coming += piece.part
-        if len(one.coming) > piece.size:
+        neighbor.coming += piece.part
+        if len(neighbor.coming) > piece.size:
             raise PeerFault("a piece of a proposal beyond its end")
-        if len(one.coming) == piece.size:
-            raw, one.coming, one.coming_of = bytes(one.coming), bytearray(), None
+        if len(neighbor.coming) == piece.size:
+            raw, neighbor.coming, neighbor.coming_of = bytes(neighbor.coming), bytearray(), None
             before = len(self.agreement.known)
             self.agreement.offer(piece.member, raw)
             if len(self.agreement.known) > before:
@@ -275,20 +275,20 @@ class SchemaTalk:
             self._tell(peer, one)
             self._feed(peer, one)
 
-    def _tell(self, peer: int, one: Neighbor) -> None:
-        if one.is_there:
+    def _tell(self, peer: int, neighbor: Neighbor) -> None:
+        if neighbor.is_there:
             self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.held(), agreed=self.digest))
 
-    def _feed(self, peer: int, one: Neighbor) -> None:
+    def _feed(self, peer: int, neighbor: Neighbor) -> None:
         """Send one proposal that it lacks; the next follows when it says that it has this one."""
-        missing = sorted(self.agreement.known.keys() - one.holds)
-        if not one.is_there or one.sent is not None or not missing:
+        missing = sorted(self.agreement.known.keys() - neighbor.holds)
+        if not neighbor.is_there or neighbor.sent is not None or not missing:
             return
-        one.sent = missing[0]
-        raw = self.agreement.known[one.sent]
+        neighbor.sent = missing[0]
+        raw = self.agreement.known[neighbor.sent]
         for offset in range(0, len(raw), MOST_PART_BYTES):
             part = raw[offset : offset + MOST_PART_BYTES]
-            self._send(peer, CHANNEL, ProposalPart(member=one.sent, size=len(raw), offset=offset, part=part))
+            self._send(peer, CHANNEL, ProposalPart(member=neighbor.sent, size=len(raw), offset=offset, part=part))
 
 
 def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Identity) -> bytes:

@@ -71,7 +71,7 @@ class TablesFound:
     task: TableTask | None = None
 
 
-def warn_of_tests(found: TablesFound, learners: Mapping[str, Learner]) -> list[str]:
+def warn_of_tests(tables: TablesFound, learners: Mapping[str, Learner]) -> list[str]:
     """Sentences about the nodes here that keep no row of a class for their test."""
     from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.task import untested  # noqa: PLC0415 - as above
@@ -79,17 +79,17 @@ def warn_of_tests(found: TablesFound, learners: Mapping[str, Learner]) -> list[s
     said = []
     for name, learner in learners.items():
         trained, tested = getattr(learner, "train_set", None), getattr(learner, "test_set", None)
-        if isinstance(trained, TensorSamples) and found.task is not None:
+        if isinstance(trained, TensorSamples) and tables.task is not None:
             kept: Any = tested.targets if isinstance(tested, TensorSamples) else []
-            said += [f"{name}: {text}" for text in untested(found.task, trained.targets, kept)]
+            said += [f"{name}: {text}" for text in untested(tables.task, trained.targets, kept)]
     return said
 
 
-def warn_of_figures(found: TablesFound, federation: FederationConfig) -> list[str]:
+def warn_of_figures(tables: TablesFound, federation: FederationConfig) -> list[str]:
     """A sentence about what the schema tells of rows, where nodes promise privacy."""
-    if found.task is None or federation.privacy is None:
+    if tables.task is None or federation.privacy is None:
         return []
-    keys, name = found.task.schema.figures(), found.task.options.get("schema")
+    keys, name = tables.task.schema.figures(), tables.task.options.get("schema")
     if not keys:
         return []
     named = ", ".join(keys) if name else ", ".join(f"task.{key}" for key in keys)

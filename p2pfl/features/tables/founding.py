@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from p2pfl.features.tables.new_tables import LookedAt
 
 MOST_DIGITS = 5
-"""One less than what is written without rounding."""
+"""The most digits to round to: one less than is written without rounding."""
 
 
 class TablesFounding(Founding):

@@ -122,11 +122,11 @@ def _least(bound: Callable[[float], float], epsilon: float, start: float, factor
     return enough
 
 
-def _part(high: float, low: float, wanted: float) -> float:
-    """Which part of the way, in logarithms, leads from `high` to `wanted`, if `low` is all of it; never near an end."""
+def _part(high: float, low: float, target: float) -> float:
+    """The part of the way from `high` to `low`, in logarithms, at which `target` lies; never near an end."""
     if not 0.0 < low < high < math.inf:
         return 0.5
-    return min(max(math.log(high / wanted) / math.log(high / low), 0.05), 0.95)
+    return min(max(math.log(high / target) / math.log(high / low), 0.05), 0.95)
 
 
 def merged(spent: Sequence[Spend]) -> tuple[Spend, ...]:
@@ -144,8 +144,8 @@ def merged(spent: Sequence[Spend]) -> tuple[Spend, ...]:
     return tuple(kinds)
 
 
-def _distance(one: Spend, other: Spend) -> float:
-    return abs(math.log(one.noise / other.noise)) + abs(math.log(one.rate / other.rate))
+def _distance(spend: Spend, other: Spend) -> float:
+    return abs(math.log(spend.noise / other.noise)) + abs(math.log(spend.rate / other.rate))
 
 
 @lru_cache(maxsize=1024)

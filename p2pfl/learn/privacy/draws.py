@@ -53,7 +53,7 @@ class Chance(Protocol):
 
 
 class Secret:
-    """From keys of the operating system, which has no seed and is safe after a fork. For nodes."""
+    """Chance for nodes, with keys from the operating system, which has no seed and is safe after a fork."""
 
     is_secret = True
 
@@ -77,7 +77,7 @@ class Secret:
 
 
 class Seeded:
-    """From the federation's seed, so that a simulation is the same each time. It protects nothing."""
+    """Chance for simulations, from the federation's seed, so that each run is the same. It protects nothing."""
 
     is_secret = False
 

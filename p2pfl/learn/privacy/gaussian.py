@@ -60,7 +60,7 @@ def gaussians(size: int, draw: Bytes) -> Integers:
 
 
 def _small(count: int, draw: Bytes) -> NDArray[np.int32]:
-    """Those of the table (count,)."""
+    """Numbers from the table (count,)."""
     table = _table()
     words = draw(4 * count).view(np.uint32)
     columns = (words >> np.uint32(WORD_BITS)).view(np.int32)

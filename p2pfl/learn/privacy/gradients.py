@@ -24,7 +24,7 @@ from p2pfl.plugins import FAILURES, describe_failure
 log = logging.getLogger("p2pfl")
 
 Loss = Callable[[Any, Any], Tensor]
-"""From outputs and targets of a batch to a scalar: the mean over the batch."""
+"""A loss: outputs and targets of a batch to a scalar, the mean over the batch."""
 
 CHUNK_FLOATS = 1 << 21
 """The most numbers that gradients of single rows kept at once may have."""
@@ -202,7 +202,7 @@ def row_gradients(
 
 
 def losses_of_rows(loss: Loss) -> Loss:
-    """From outputs (b, ...) and targets of b rows to the loss (b,) of each as a batch of its own."""
+    """Map outputs (b, ...) and targets of b rows to the loss (b,) of each as a batch of its own."""
     if loss is functional.cross_entropy:
         return lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none")
     from torch.func import vmap  # noqa: PLC0415 - as above
@@ -221,9 +221,9 @@ def factors_of(lengths: Tensor, clip: float) -> tuple[Tensor, Tensor | None]:
     return torch.where(fine, factors, 0.0), fine
 
 
-def wide(one: Tensor) -> Tensor:
+def wide(tensor: Tensor) -> Tensor:
     """Convert to float64, in which lengths and sums are computed; on the host if the device has no float64."""
-    return (one.detach().cpu() if one.device.type == "mps" else one.detach()).double()
+    return (tensor.detach().cpu() if tensor.device.type == "mps" else tensor.detach()).double()
 
 
 def _without(rows: Tensor, fine: Tensor | None) -> Tensor:
@@ -255,9 +255,9 @@ def _count(targets: Any) -> int:
     """The number of rows, also of a dictionary or tuple of tensors."""
     found: list[int] = []
 
-    def note(one: Tensor) -> Tensor:
-        found.append(len(one))
-        return one
+    def note(tensor: Tensor) -> Tensor:
+        found.append(len(tensor))
+        return tensor
 
     over_tensors(note, targets)
     return found[0]

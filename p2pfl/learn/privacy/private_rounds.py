@@ -40,11 +40,11 @@ class PrivateRounds(Protected):
         return other
 
     def steps_with(self, samples: int) -> int | None:
-        """Those of a round on so many samples; None: as many as without privacy."""
+        """The number of steps of a round on so many samples; None: as many as without privacy."""
         return self.plan.spend(samples).steps if self.plan.unit == RECORD else None
 
     def steps(self, samples: int, draws: Draws) -> PrivateSteps | None:
-        """Those of a round in which single rows are protected; None: they are as without privacy."""
+        """The steps of a round in which single rows are protected; None: they are as without privacy."""
         if self.row_gradients is None:
             return None
         return PrivateSteps(self.plan, samples, draws, self.row_gradients)

@@ -74,8 +74,8 @@ def _beside_others(inputs: Any) -> Iterator[Any]:
 def _beside_strange(inputs: Any) -> Any:
     """The same row beside one that nobody has: for data whose rows are alike."""
 
-    def beside(one: Tensor) -> Tensor:
-        return torch.stack([one[0], 1 - 2 * one[0]]) if one.is_floating_point() else one[[0, 0]]
+    def beside(tensor: Tensor) -> Tensor:
+        return torch.stack([tensor[0], 1 - 2 * tensor[0]]) if tensor.is_floating_point() else tensor[[0, 0]]
 
     return over_tensors(beside, inputs)
 
@@ -84,23 +84,23 @@ def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
     """Those of the first row, each from the same state of torch's generators."""
     found: list[Tensor] = []
 
-    def keep(one: Tensor) -> Tensor:
-        if one.ndim and len(one) == 2:
-            found.append(one[0].double())
-        return one
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.ndim and len(tensor) == 2:
+            found.append(tensor[0].double())
+        return tensor
 
     with torch.no_grad(), device.seeded(0):
         over_tensors(keep, module(batch))
     return found
 
 
-def _same(one: Tensor | None, other: Tensor) -> bool:
-    return one is not None and torch.equal(one, other)
+def _same(first: Tensor | None, other: Tensor) -> bool:
+    return first is not None and torch.equal(first, other)
 
 
-def _close(one: list[Tensor], other: list[Tensor]) -> bool:
-    return len(one) == len(other) and all(
-        torch.allclose(a, b, rtol=CLOSE, atol=CLOSE, equal_nan=True) for a, b in zip(one, other, strict=True)
+def _close(first: list[Tensor], other: list[Tensor]) -> bool:
+    return len(first) == len(other) and all(
+        torch.allclose(a, b, rtol=CLOSE, atol=CLOSE, equal_nan=True) for a, b in zip(first, other, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""From the columns that were read to what a model learns from, and which rows a node keeps for its own test.
+"""Encode the columns that were read as a model's inputs, and choose the rows that a node keeps for its own test.
 
 A column that was read is an array (n,) of float64: a number, or the place of a value in its list; NaN is missing.
 """

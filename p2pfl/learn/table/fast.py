@@ -79,7 +79,7 @@ def quotes_stand_around_cells(path: Path, layout: Layout) -> bool:
             left = signs_here[-2:].tobytes()
 
 
-def _open(path: Path, layout: Layout, header: list[str], wanted: list[str]) -> Any:
+def _open(path: Path, layout: Layout, header: list[str], columns: list[str]) -> Any:
     import pyarrow as pa  # noqa: PLC0415 - as above
     from pyarrow import csv  # noqa: PLC0415 - as above
 
@@ -95,8 +95,8 @@ def _open(path: Path, layout: Layout, header: list[str], wanted: list[str]) -> A
         ),
         parse_options=csv.ParseOptions(delimiter=layout.separator, newlines_in_values=True),
         convert_options=csv.ConvertOptions(
-            include_columns=wanted,
-            column_types=dict.fromkeys(wanted, pa.string()),
+            include_columns=columns,
+            column_types=dict.fromkeys(columns, pa.string()),
             strings_can_be_null=False,
         ),
     )

@@ -29,7 +29,7 @@ class Layout:
     encoding: str = "utf-8"
     """The encoding of the file, such as cp1252 or latin-1."""
     header: bool = True
-    """Whether the first line has the names of the columns."""
+    """True if the first line has the names of the columns."""
     columns: tuple[str, ...] = ()
     """The names of the columns where there is no header."""
     rename: Mapping[str, str] = field(default_factory=dict)

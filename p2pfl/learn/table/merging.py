@@ -131,8 +131,8 @@ class _Column:
         return _rounded(mean), _rounded(spread)
 
 
-def _column(told: Sequence[Proposal], name: str) -> _Column:
-    return _Column({one.node: one.columns[name] for one in told if name in one.columns})
+def _column(proposals: Sequence[Proposal], name: str) -> _Column:
+    return _Column({one.node: one.columns[name] for one in proposals if name in one.columns})
 
 
 def _add_target(merged: Merged, target: str, column: _Column) -> None:
@@ -243,12 +243,12 @@ def _cells(merged: Merged, column: _Column, what: str = "cells") -> str:
     return f"{merged.count(column.count)} {what}, {merged.count(column.missing)} missing"
 
 
-def _add_codes(merged: Merged, told: Sequence[Proposal]) -> None:
+def _add_codes(merged: Merged, proposals: Sequence[Proposal]) -> None:
     """Add the codes for missing values that any node has, besides those in `[task]`."""
     used = (*merged.contents.get("numeric", ()), *merged.contents.get("categories", ()), merged.contents["target"])
     found: dict[str, list[str]] = {}
     for name in used:
-        codes = sorted({code for one in told if name in one.columns for code in one.columns[name].codes})
+        codes = sorted({code for one in proposals if name in one.columns for code in one.columns[name].codes})
         if codes:
             found[name] = codes
             merged.notes[name] = f"{merged.notes.get(name, '')}; {', '.join(codes)} taken as missing".lstrip("; ")
@@ -270,9 +270,9 @@ def _who_says(column: _Column) -> str:
     return ", ".join(said) or "no node has it"
 
 
-def _in_words(one: ColumnTold) -> str:
-    values = ", ".join(list(one.values)[:3])
-    return f"{one.kind} ({values})" if values and one.kind == "category" else f"{one.kind}s"
+def _in_words(column: ColumnTold) -> str:
+    values = ", ".join(list(column.values)[:3])
+    return f"{column.kind} ({values})" if values and column.kind == "category" else f"{column.kind}s"
 
 
 def _rounded(value: float, digits: int = DIGITS) -> float:

@@ -175,9 +175,9 @@ def _look_for_another_name(mistakes: TableMistakes, name: str, header: Sequence[
         mistakes.add(text, key="line 1", value=name, allowed=f"{_listed(header)}; {advice}")
 
 
-def _begins(one: str, other: str) -> bool:
+def _begins(first: str, other: str) -> bool:
     """True if one is the beginning of the other, as chol is of cholesterol."""
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((first, other), key=len)
     return len(short) >= LEAST_ALIKE and long.startswith(short)
 
 
@@ -270,9 +270,9 @@ def _category_parser(column: str, name: str, schema: Schema, layout: Layout, *, 
 def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool) -> Parse:
     codes = layout.codes(schema.target)
 
-    def missing(text: str, wanted: str) -> float | Cell:
+    def missing(text: str, allowed: str) -> float | Cell:
         advice = 'or missing_target = "drop" to leave such rows out'
-        return NOTHING if optional else Cell(name, "the target is missing", text, f"{wanted}; {advice}", is_gap=True)
+        return NOTHING if optional else Cell(name, "the target is missing", text, f"{allowed}; {advice}", is_gap=True)
 
     number = _number_parser(name, codes, layout.decimal)
     declared = schema.positive + schema.negative or schema.classes or ()

@@ -57,7 +57,7 @@ def read_header(path: Path, layout: Layout) -> list[str]:
     return header
 
 
-def batches(path: Path, layout: Layout, wanted: Sequence[str], mistakes: TableMistakes) -> Iterator[Batch]:
+def batches(path: Path, layout: Layout, columns: Sequence[str], mistakes: TableMistakes) -> Iterator[Batch]:
     """The rows, without empty lines. A row with too few or too many cells, or with text behind the quote that ends a
     cell, goes to `mistakes`, and is left out.
 
@@ -65,7 +65,7 @@ def batches(path: Path, layout: Layout, wanted: Sequence[str], mistakes: TableMi
     """
     check_size(path, layout)
     header = read_header(path, layout)
-    places = [header.index(column) for column in wanted]
+    places = [header.index(column) for column in columns]
     try:
         with path.open(encoding=_encoding(layout), newline="") as file:
             reader = csv.reader(file, delimiter=layout.separator, strict=True)
@@ -81,10 +81,10 @@ def batches(path: Path, layout: Layout, wanted: Sequence[str], mistakes: TableMi
                 lines.append(reader.line_num)
                 rows.append(cells)
                 if len(rows) == BATCH_ROWS:
-                    yield _batch(lines, rows, wanted, places)
+                    yield _batch(lines, rows, columns, places)
                     lines, rows = [], []
             if rows:
-                yield _batch(lines, rows, wanted, places)
+                yield _batch(lines, rows, columns, places)
     except (OSError, UnicodeError, csv.Error) as error:
         raise _unreadable(path, layout, error) from error
 
@@ -111,15 +111,15 @@ def _records(reader: Any, mistakes: TableMistakes) -> Iterator[list[str]]:
         yield cells
 
 
-def _batch(lines: list[int], rows: list[list[str]], wanted: Sequence[str], places: Sequence[int]) -> Batch:
-    columns = {column: [row[place].strip() for row in rows] for column, place in zip(wanted, places, strict=True)}
+def _batch(lines: list[int], rows: list[list[str]], names: Sequence[str], places: Sequence[int]) -> Batch:
+    columns = {column: [row[place].strip() for row in rows] for column, place in zip(names, places, strict=True)}
     return Batch(lines, columns)
 
 
-def _wrong_length(found: int, layout: Layout, header: list[str]) -> Cell:
+def _wrong_length(count: int, layout: Layout, header: list[str]) -> Cell:
     what = "header" if layout.header else "columns"
     allowed = f"{len(header)} cells; or {LEAVE_OUT}; or, if all rows are like that, separator and decimal in [data]"
-    return Cell("", f"the number of cells differs from the {what}'s", found, allowed)
+    return Cell("", f"the number of cells differs from the {what}'s", count, allowed)
 
 
 def _encoding(layout: Layout) -> str:

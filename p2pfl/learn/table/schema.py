@@ -193,8 +193,8 @@ def _spelled(values: Sequence[Value], *, fold: bool) -> tuple[str, ...]:
     return tuple(spelled(str(value), ignore_case=fold) for value in values)
 
 
-def _wrong_columns(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
-    columns = [found["target"], *found["numeric"], *found["categories"]]
+def _wrong_columns(contents: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
+    columns = [contents["target"], *contents["numeric"], *contents["categories"]]
     if len(columns) == 1:
         yield UserError("there are no features", key=f"{prefix}numeric", allowed="columns in numeric or categories")
     for column in dict.fromkeys(columns):
@@ -202,18 +202,18 @@ def _wrong_columns(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]
             yield UserError("this column is declared twice", key=prefix.rstrip("."), value=column)
 
 
-def _wrong_values(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
-    lists = {f"categories.{name}": values for name, values in found["categories"].items()}
-    if "classes" in found:
-        lists["classes"] = found["classes"]
+def _wrong_values(contents: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
+    lists = {f"categories.{name}": values for name, values in contents["categories"].items()}
+    if "classes" in contents:
+        lists["classes"] = contents["classes"]
     for key, values in lists.items():
         if len(values) < 2 or len(set(values)) < len(values):
             yield UserError("wrong values", key=prefix + key, value=list(values), allowed="two or more different ones")
 
 
-def _wrong_classes(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
-    positive, negative = found.get("positive", ()), found.get("negative", ())
-    if positive and "classes" in found:
+def _wrong_classes(contents: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
+    positive, negative = contents.get("positive", ()), contents.get("negative", ())
+    if positive and "classes" in contents:
         yield UserError("cannot be combined with positive", key=f"{prefix}classes", allowed="one of the two")
     if negative and not positive:
         yield UserError("is used only with positive", key=f"{prefix}negative", allowed="positive = [...]")
@@ -221,19 +221,19 @@ def _wrong_classes(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]
         yield UserError("is in positive too", key=f"{prefix}negative", value=both[0])
 
 
-def _wrong_counts(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
-    known = found.get("classes") or ()
-    for name, count in found.get("class_counts", {}).items():
+def _wrong_counts(contents: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
+    known = contents.get("classes") or ()
+    for name, count in contents.get("class_counts", {}).items():
         if name not in known or count < 0:
             allowed = f"a count for each of {', '.join(known)}" if known else "none for a regression"
             allowed += f": delete {_line(prefix, 'class_counts', name, count)}"
             yield UserError("not a count of a class", key=f"{prefix}class_counts", value=name, allowed=allowed)
 
 
-def _wrong_scales(found: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
+def _wrong_scales(contents: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
     """One for each column that has a scale and takes none."""
-    numeric = {*found["numeric"], *(() if "classes" in found else (found["target"],))}
-    tables = {key: found.get(key, {}) for key in ("means", "stds")}
+    numeric = {*contents["numeric"], *(() if "classes" in contents else (contents["target"],))}
+    tables = {key: contents.get(key, {}) for key in ("means", "stds")}
     for column in dict.fromkeys(name for table in tables.values() for name in table if name not in numeric):
         keys = [key for key in tables if column in tables[key]]
         lines = " and ".join(_line(prefix, key, column, tables[key][column]) for key in keys)

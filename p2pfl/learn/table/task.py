@@ -159,18 +159,18 @@ def _hidden(own: Mapping[str, Any]) -> tuple[int, ...]:
     return sizes if own.get("model", "linear") == "mlp" else ()
 
 
-def _metrics(found: Schema, own: Mapping[str, Any]) -> tuple[dict[str, Metric], str]:
+def _metrics(schema: Schema, own: Mapping[str, Any]) -> tuple[dict[str, Metric], str]:
     """The task's metrics, in a regression in the unit of the target, and the main one."""
-    names = own.get("metrics") or usual_metrics(found)
+    names = own.get("metrics") or usual_metrics(schema)
     main = own.get("metric") or names[0]
     known = named([*names, *([main] if main not in (*names, *ALWAYS) else [])])
-    allowed = metrics_of(found)
+    allowed = metrics_of(schema)
     for name in known:
         if name not in allowed:
-            what = "classes" if found.classes is None else "numbers"
+            what = "classes" if schema.classes is None else "numbers"
             raise UserError(f"a metric of {what}", key="task.metrics", value=name, allowed=", ".join(allowed))
-    if found.classes is None:
-        known = {name: _in_unit(metric, *found.scale(found.target)) for name, metric in known.items()}
+    if schema.classes is None:
+        known = {name: _in_unit(metric, *schema.scale(schema.target)) for name, metric in known.items()}
     return known, main
 
 
@@ -211,7 +211,7 @@ def _data(given: TableTask, partition: str | None) -> Callable[[NodeContext], tu
 
 def _files(partition: str | None) -> Callable[[NodeContext], list[Path]]:
     def files(node: NodeContext) -> list[Path]:
-        """None where nodes share out a table: its rows would be dealt anew whenever it grows."""
+        """The files of a node; none if nodes share out a table: its rows would be dealt anew whenever it grows."""
         if partition is not None or "path" not in node.local:
             return []
         return [node.path(key) for key in ("path", "test_path") if node.has(key)]
@@ -248,11 +248,11 @@ def untested(given: TableTask, trained: Any, tested: Any) -> list[str]:
     ]
 
 
-def _pair(table: Table, found: Schema) -> Pair:
-    return encode_inputs(table.columns, found), encode_targets(table.columns, found)
+def _pair(table: Table, schema: Schema) -> Pair:
+    return encode_inputs(table.columns, schema), encode_targets(table.columns, schema)
 
 
-def _look_at_classes(found: Schema, targets: Any, path: Path, node: str) -> None:
-    if found.classes is not None and len(targets) and len(np.unique(targets)) == 1:
-        only = found.classes[int(targets[0])]
+def _look_at_classes(schema: Schema, targets: Any, path: Path, node: str) -> None:
+    if schema.classes is not None and len(targets) and len(np.unique(targets)) == 1:
+        only = schema.classes[int(targets[0])]
         log.warning("%s: every row of node %s has the class %r", path, node, only)

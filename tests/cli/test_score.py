@@ -124,7 +124,7 @@ def test_what_is_no_model_of_tables_is_one_error(p2pfl, pair, learned, tmp_path)
     for model, said in (
         (learned / "node0", "says nothing of tables"),
         ("model.onnx", "onnxruntime"),
-        ("junk.safetensors", "no safetensors file"),
+        ("junk.safetensors", "not a safetensors file"),
         ("nothing", "nothing"),
     ):
         outcome = p2pfl("score", model, table)

@@ -64,7 +64,7 @@ def test_there_is_one_spelling_of_each_rule(text, canonical):
         ("krum:f=1", "none of its parameters b"),
         ("krum:tau=1", "none of its parameters b"),
         ("krum:b=1.5", "a whole number from 1"),
-        ("krum:b=1,b=2", "b is there twice"),
+        ("krum:b=1,b=2", "b appears twice"),
         ("krum:b=1,", "none of its parameters"),
         ("krum: b=1", "none of its parameters"),
         ("scc:tau=nan", "above 0"),

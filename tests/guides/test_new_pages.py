@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import pages
+import page_kit as pages
 
 
 def quicker(script):

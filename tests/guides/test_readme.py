@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import pages
+import page_kit as pages
 from lan_in_a_box import Lan, why_not
 
 TEXT = pages.read("README.md")

@@ -101,7 +101,7 @@ def below(command, path):
 def test_every_command_is_there_with_its_options_and_its_first_example(pages):
     found = sections(pages["commands.md"])
     for path, command in below(cli, "p2pfl"):
-        assert f"\n{path} [" in found[path] or f"\n{path}\n" in found[path]
+        assert f"\n{path} " in found[path] or f"\n{path}\n" in found[path]
         for option in command.params:
             if isinstance(option, click.Option) and not option.hidden:
                 assert option.opts[-1] in found[path], (path, option.opts)

@@ -342,22 +342,20 @@ TASK: Kinds = {"name": text().key("what is learned: digits, mnist-idx, csv, or f
 TRAINING: Kinds = {
     "rounds": whole(1).key("rounds of each node"),
     "time_s": number(0, above=True).key("how long each node trains, in seconds, in place of rounds"),
-    "local_steps": whole(1).key("steps of the optimizer in one round"),
+    "local_steps": whole(1).key("optimizer steps per round"),
     "local_epochs": whole(1).key("passes over the node's data in one round, in place of local_steps"),
     "batch_size": whole(1).key("rows of data in one step"),
     "optimizer": choice("sgd", "adam", "adamw").key("optimizer of the local steps"),
     "learning_rate": number(0, above=True).key("step size of the optimizer"),
-    "schedule": schedule().key("how the learning rate changes with rounds or time"),
-    "keep_optimizer": flag().key("true: what momentum or Adam remember goes on from round to round"),
+    "schedule": schedule().key("learning rate schedule, by rounds or time"),
+    "keep_optimizer": flag().key("true: keep the state of momentum or Adam from round to round"),
     "momentum": number(0, 1, below=True).key("momentum of sgd"),
     "weight_decay": number(0).key("weight decay of the optimizer"),
     "method": method().key("the learning method: see `p2pfl methods`"),
-    "speed_correction": number(1).key(
-        "the largest factor for nodes that take fewer rounds than others; 1 turns it off"
-    ),
+    "speed_correction": number(1).key("largest factor for nodes that take fewer rounds than others; 1 turns it off"),
     "closing_rounds": whole(0).key("rounds of mixing without training, at the end"),
     "when_through": choice("train", "mix").key(
-        "a node that is done before the others keeps training (train) or only mixes (mix)"
+        "a node that finishes before the others keeps training (train) or only mixes (mix)"
     ),
     "stop": stop().key("ends a node's training before its rounds are done"),
     "evaluate_every": whole(0).key("rounds between two tests; 0 tests only at the end"),
@@ -370,27 +368,23 @@ def _staleness(spec: str) -> str:
 
 
 GOSSIP: Kinds = {
-    "compressor": compressor().key("what is sent, and how many bytes it takes: see `p2pfl compressors`"),
+    "compressor": compressor().key("how models are compressed for sending: see `p2pfl compressors`"),
     "share": texts().key("parameters to share, the rest stays on each node: patterns of their names"),
     "rule": rule().key("how a node mixes with its neighbors, and how many liars it tolerates: see `p2pfl rules`"),
     "staleness": spelled(lambda: STALENESS.usages, _staleness).key(
-        "the weight of an old model of a neighbor: see `p2pfl staleness`"
+        "how much a neighbor's old model counts: see `p2pfl staleness`"
     ),
-    "gamma": number(0, 1, above=True).key("step of one mixing with the rule mean"),
-    "start_wait_s": number(0).key("a node waits this long for its neighbors before its first round, in seconds"),
-    "linger_s": number(0).key("a finished node keeps answering neighbors for this long, in seconds"),
-    "max_wait_s": number(0, above=True).key("no round waits longer for one exchange, in seconds"),
-    "exchanges_per_s": number(0, above=True).key("the most exchanges that one neighbor may request in a second"),
-    "audit_every": whole(1).key("exchanges between two comparisons of what both ends hold"),
-    "vitals": flag().key(
-        "members tell each other phase, round, accuracy and alarms, for the page that shows all of them"
-    ),
+    "gamma": number(0, 1, above=True).key("step size of mixing with the rule mean"),
+    "start_wait_s": number(0).key("longest wait for neighbors before the first round, in seconds"),
+    "linger_s": number(0).key("keep answering neighbors this long after the last round, in seconds"),
+    "max_wait_s": number(0, above=True).key("longest wait of a round for one exchange, in seconds"),
+    "exchanges_per_s": number(0, above=True).key("most exchanges that one neighbor may request per second"),
+    "audit_every": whole(1).key("exchanges between two checks that both ends of an edge hold the same"),
+    "vitals": flag().key("members send each other phase, round, accuracy and alarms, for the status page"),
 }
 
 NETWORK: Kinds = {
-    "discovery": flag().key(
-        "true: nodes on one LAN find each other, and addresses may be left out; pip install '.[lan]'"
-    )
+    "discovery": flag().key("true: nodes on one LAN find each other without addresses; pip install '.[lan]'")
 }
 
 MEMBER: Kinds = {
@@ -412,19 +406,19 @@ NODE: Kinds = {
     "listen": address(0).key("where the node listens to others; port 0 takes any free one"),
     "forwarded_port": whole(1, 65535).key("the port of the node's address where a router passes it on to `listen`"),
     "status_listen": or_none(address(0)).key('the status page; port 0 takes a free one, "none" turns it off'),
-    "status_names": hosts().key("names of this machine, beside addresses, under which the page is reached"),
+    "status_names": hosts().key("names of this machine under which browsers reach the status page"),
     "durability": choice("auto", "exchange", "snapshot").key(
-        "exchange: no loss in a crash; snapshot: spares the SD card; auto: by model size"
+        "exchange: a crash loses nothing; snapshot: fewer writes to an SD card; auto: by model size"
     ),
     "snapshot_s": number(0, above=True).key("seconds between two snapshots of the state"),
     "threads": whole(1, 1024).key("processor threads for training"),
     "nice": whole(0, 19).key("how much the node yields to other programs; 19 yields to everything else"),
     "device": matching(re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?"), 'auto, cpu, cuda, cuda:N as in "cuda:1", mps').key(
-        "where it trains; auto takes the best there is"
+        "where the node trains; auto takes the best there is"
     ),
-    "precision": choice("float32", "bf16").key("bf16: mixed precision in training; parameters stay float32"),
+    "precision": choice("float32", "bf16").key("bf16: mixed-precision training; parameters stay float32"),
     "checkpoint_dir": text().key("folder of the checkpoints"),
-    "checkpoint_every": whole(0).key("rounds between two checkpoints, files like those of `p2pfl export`; 0: none"),
+    "checkpoint_every": whole(0).key("rounds between two model files as `p2pfl export` writes them; 0: none"),
     "checkpoints_kept": whole(1).key("the most checkpoints that are kept"),
 }
 

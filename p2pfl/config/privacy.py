@@ -43,20 +43,22 @@ class PrivacyConfig:
 
 
 PRIVACY: Mapping[str, Kind] = {
-    "unit": choice(*UNITS).key("who is hidden: a node's single rows (record), or all its rows together (member)"),
+    "unit": choice(*UNITS).key("protects single rows of a node (record), or all its rows together (member)"),
     "epsilon": number(0, MOST_EPSILON, above=True).key(
-        "the budget of each node for all its rounds: the smaller, the more noise"
+        "each node's budget for all its rounds: the smaller, the more noise"
     ),
     "noise": number(0, MOST_NOISE, above=True).key(
         "the noise multiplier, in place of epsilon: the standard deviation of the noise, in lengths of clip"
     ),
     "delta": number(0, 1, above=True, below=True).key(
-        "the chance that epsilon does not hold: less than one in the rows of a node"
+        "the chance that epsilon does not hold: less than 1 / (rows of a node)"
     ),
-    "clip": number(0, 1e6, above=True).key("the longest gradient of one row (record), or change of one round (member)"),
+    "clip": number(0, 1e6, above=True).key(
+        "largest norm of one row's gradient (record), or of one round's change (member)"
+    ),
     "rounds": whole(1).key("rounds for which the budget is planned; without it those of [training]"),
     "accountant": choice(PRV, RDP).key("which bound on epsilon counts: prv (numerical, tighter) or rdp (Renyi, older)"),
-    "test_set": choice(PRIVATE, PUBLIC).key("public: the common test set is nobody's data, and scores on it are shown"),
+    "test_set": choice(PRIVATE, PUBLIC).key("public: the common test set is not private, and scores on it are shown"),
 }
 
 

@@ -111,7 +111,7 @@ def command(
     report, form = where(report, form)
     _check_targets(report, plot)
     if replay is not None and seed is not None:
-        raise UserError("stands beside --replay", key="--seed", value=seed, allowed="one of the two")
+        raise UserError("cannot be combined with --replay", key="--seed", value=seed, allowed="one of the two")
     options = Options(file=federation, seed=seed if replay is None else replay, **asked)
     how = {"batching": not no_batching, "check": replay is not None}
     how |= {"references": references is not False, "alone": bool(references)}

@@ -25,7 +25,7 @@ MISTAKES = {
     ("--world", "nix.toml"): "nix.toml: cannot be read: No such file or directory",
     ("--world", "random", "--nodes", "5"): "--nodes: stands beside --world random",
     ("--world", "random", "nix"): "FEDERATION: stands beside --world random",
-    ("--seed", "1", "--replay", "2"): "--seed: stands beside --replay (found 1); allowed: one of the two",
+    ("--seed", "1", "--replay", "2"): "--seed: cannot be combined with --replay (found 1); allowed: one of the two",
     ("--limit-s", "0"): "--limit-s: no such time (found 0.0); allowed: seconds, from 0.001",
     ("--limit-s", "1e12"): "--limit-s: no such time (found 1000000000000.0); allowed: seconds, from 0.001 to 1e+09",
     ("--evaluate-every-s", "1e-9"): "--evaluate-every-s: no such time (found 1e-09)",

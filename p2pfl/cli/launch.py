@@ -199,7 +199,7 @@ def _compare(written: Report, fleet: Fleet) -> None:
     from p2pfl.fleet.references import add_references  # noqa: PLC0415 - as above
 
     if fleet.stopping or not any(node.finished for node in written.nodes):
-        click.echo("no references: the run did not come to its end", err=True)
+        click.echo("no references: the run did not end", err=True)
         return
     click.echo("references: each node alone, then all data in one place", err=True)
     add_references(written, fleet.federation, fleet.children)
@@ -223,7 +223,7 @@ def _left_alone(nodes: list[NodeReport]) -> int:
     for node in nodes:
         alone, rounds = node.rounds_without_neighbor, node.rounds or 0
         if node.stranded:
-            click.echo(f"{node.name}: waited in vain for a neighbor after round {rounds}; nobody else runs", err=True)
+            click.echo(f"{node.name}: waited in vain for a neighbor after round {rounds}; no other node runs", err=True)
             code = ALONE
         elif alone > MOST_ALONE * rounds:
             click.echo(f"{node.name}: {alone} of {rounds} rounds without a neighbor", err=True)

@@ -29,7 +29,7 @@ def stored(folder: Path, federation: FederationConfig) -> Charter | None:
     except FileNotFoundError:
         return None
     except (OSError, CharterError) as error:
-        log.warning("%s: the charter that was kept is of no use: %s", file, error)
+        log.warning("%s: the kept charter cannot be used: %s", file, error)
         return None
 
 

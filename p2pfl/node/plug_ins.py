@@ -66,7 +66,7 @@ def _made(one: PlugIn, federation: FederationConfig) -> Feature:
         text = f"the feature could not be made: {describe_failure(error)}"
         raise UserError(text, file=file, key=key, value=one.spec, allowed=ALLOWED) from error
     if not isinstance(made, Feature):
-        raise UserError("is no feature", file=file, key=key, value=one.spec, allowed=ALLOWED)
+        raise UserError("is not a feature", file=file, key=key, value=one.spec, allowed=ALLOWED)
     if made.name != one.name:
         text = f"the feature there calls itself {made.name!r}"
         raise UserError(text, file=file, key=key, value=one.spec, allowed=f"{made.name} = {one.spec!r}")

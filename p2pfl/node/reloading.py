@@ -85,7 +85,7 @@ class Reloading:
         found = self.learner.read_again()
         files = self.learner.data_files()
         if files is not None and mark_of(files) != self.handled:
-            log.info("the data have changed while they were read: they are read once more")
+            log.info("the data changed while they were read: reading them again")
             self.handled = None
             self._wait_until_settled(mark_of(files))
             return None

@@ -111,7 +111,7 @@ def _run(content: bytes, file: Path) -> Report:
     try:
         run = Report.from_json(content)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"this is no report: {error}", file=file, allowed=WANTED) from None
+        raise UserError(f"this is not a report: {error}", file=file, allowed=WANTED) from None
     if not run.history:
         raise UserError("its history is empty: nothing to draw", file=file)
     return run

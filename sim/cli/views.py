@@ -84,7 +84,7 @@ class RunView(ProgressView):
             return
         if again:
             self.started_at = now
-            click.echo("a message may be refused: begun again, one operation at a time", err=True)
+            click.echo("a message may be refused: started again, one operation at a time", err=True)
         words = run_in_words(progress, now - self.started_at)
         if self.bar is not None:
             total = progress.rounds_to_do

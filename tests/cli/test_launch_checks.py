@@ -163,7 +163,7 @@ def test_a_feature_of_the_file_has_its_say_too(p2pfl, launch, tmp_path):
         (
             NodeReport(name="pi1", rounds=4, stranded=True),
             ALONE,
-            "pi1: waited in vain for a neighbor after round 4; nobody else runs\n",
+            "pi1: waited in vain for a neighbor after round 4; no other node runs\n",
         ),
     ],
 )

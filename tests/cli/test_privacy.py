@@ -51,7 +51,7 @@ def words(folder):
 def test_begin_gives_each_node_here_a_word_or_those_that_are_named(p2pfl, ward):
     code, out, _ = p2pfl("begin", ward, "--node", "node2")
     assert (code, words(ward)) == (0, ["node2"])
-    assert "node2: its budget begins when it is started" in out
+    assert "node2: its budget starts when the node starts" in out
     assert p2pfl("begin", ward)[0] == 0
     assert words(ward) == ["node0", "node1", "node2"]
     rows = json.loads(p2pfl("show", ward, "--format", "json")[1])

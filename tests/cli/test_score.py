@@ -122,7 +122,7 @@ def test_what_is_no_model_of_tables_is_one_error(p2pfl, pair, learned, tmp_path)
     (tmp_path / "model.onnx").write_bytes(b"any")
     (tmp_path / "junk.safetensors").write_bytes(b"any")
     for model, said in (
-        (learned / "node0", "says nothing of tables"),
+        (learned / "node0", "is not of a csv task"),
         ("model.onnx", "onnxruntime"),
         ("junk.safetensors", "not a safetensors file"),
         ("nothing", "nothing"),

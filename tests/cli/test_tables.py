@@ -202,7 +202,7 @@ def test_proposals_that_are_carried_by_hand_make_the_schema(p2pfl, hospitals, tm
         assert merged[key] == guessed[key]
     north = hospitals / "north" / "proposal.json"
     outcome = p2pfl("schema", "merge", "h", north, "-o", "-")
-    assert "odd: nothing is known of south, west" in outcome.err
+    assert "odd: no proposal from south, west" in outcome.err
     assert tomllib.loads(outcome.out)["target"] == "num"
     outcome = p2pfl("schema", "merge", "h", north, north, "-o", "-")
     assert (outcome.code, outcome.out) == (2, "")
@@ -237,7 +237,7 @@ def test_a_file_that_is_no_proposal_is_named(p2pfl, hospitals, tmp_path, wrong):
 def test_a_model_of_another_task_scores_no_table(p2pfl, sites, learned):
     outcome = p2pfl("predict", learned / "node0", "north.csv")
     assert outcome.code == 2
-    assert "says nothing of tables" in outcome.err
+    assert "is not of a csv task" in outcome.err
 
 
 def test_a_node_is_scored_by_its_folder_and_its_own_table_is_no_test(p2pfl, hospitals, trained):

@@ -237,7 +237,7 @@ def test_a_damaged_file_is_no_charter_and_no_obstacle(node, caplog):
     file.write_bytes(file.read_bytes()[:-3])
     node.start()
     assert node.keeper.version == 0
-    assert "of no use" in caplog.text
+    assert "cannot be used" in caplog.text
 
 
 def test_the_newer_one_of_two_files_counts(tmp_path):

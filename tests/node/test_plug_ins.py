@@ -133,7 +133,7 @@ def test_what_the_file_alone_shows_is_a_mistake_of_the_file(ward, text, key, say
         ('seen = "own.py:Nobody"', "features.seen", "has no 'Nobody'"),
         ('seen = "nowhere.py:Seen"', "features.seen", "there is no file"),
         ('seen = "no.such.module:Seen"', "features.seen", "there is no module"),
-        ('seen = "own.py:something"', "features.seen", "is no feature"),
+        ('seen = "own.py:something"', "features.seen", "is not a feature"),
         ('seen = "own.py:Bare"', "features.seen", "calls itself 'bare'"),
         ('status = "own.py:Page"', "features.status", "a feature of that name already"),
         ('asks = "own.py:Asks"', "features.asks", "needs nobody, which is not there"),

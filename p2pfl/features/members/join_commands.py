@@ -45,9 +45,9 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
         f"on {name}: p2pfl join 'LINE'; its answer goes to p2pfl member {command} {federation} 'ANSWER'", err=True
     )
     if made.until is not None:
-        click.echo(f"it is good for one answer, until {in_words(made.until)}", err=True)
+        click.echo(f"it is valid for one answer, until {in_words(made.until)}", err=True)
     if not made.contacts and not found.discovery:
-        text = f"no member has an address, so that {name} can ask nobody to be taken in: p2pfl member set"
+        text = f"no member has an address, so that {name} cannot ask to be added: p2pfl member set"
         click.echo(f"{text} {federation} --address NAME=HOST:PORT, or discovery = true on one LAN", err=True)
     if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
         text = "the members' addresses are for this machine alone: from another one nobody reaches them; first"
@@ -99,8 +99,8 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     click.echo(f"made {shown / found.name}: its key stays on this machine", err=True)
     text = "the line above goes to who made the invite, for p2pfl member add, or replace"
     click.echo(f"{text}: what `p2pfl invite` has named there", err=True)
-    click.echo(f"it will be asked there whether the key is {fingerprint(joined.request.key)}: compare", err=True)
+    click.echo(f"the command asks there whether the key is {fingerprint(joined.request.key)}: compare", err=True)
     if not (target / FILE_NAME).exists():
         text = f"still missing in {shown}: federation.toml and the task's file, as on any other node; copy them there"
         click.echo(text, err=True)
-    click.echo(f"then, before or after you are taken in: p2pfl run {shown} --node {found.name}", err=True)
+    click.echo(f"then, before or after you are added: p2pfl run {shown} --node {found.name}", err=True)

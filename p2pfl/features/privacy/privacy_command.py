@@ -80,9 +80,9 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
         after = "" if one.ledger is None else one.ledger.latest_word
         give_permission(one.node.key_file, promise, raises=raises, after=after, planned=planned_in_words(described))
         if raises:
-            click.echo(f"{one.name}: its budget goes on by the figures of the file when it is started")
+            click.echo(f"{one.name}: its budget goes on with the file's figures from its next start")
             continue
-        click.echo(f"{one.name}: its budget begins when it is started{_before(one)}")
+        click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
         if one.unpaid:
             text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget knows of"
             click.echo(f"{text}: what they told of its data, the new one does not cover", err=True)

@@ -83,7 +83,7 @@ def read_model(path: Path, table: Path, federation: Path | None, node: str | Non
         preprocessing, state = learned.preprocessing, learned.learner.state_dict(learned.vector)
         local = dict(getattr(getattr(learned.learner, "context", None), "local", {}))
     if not preprocessing:
-        raise UserError("this model says nothing of tables", key="MODEL", value=str(path), allowed=ALLOWED)
+        raise UserError("this model is not of a csv task", key="MODEL", value=str(path), allowed=ALLOWED)
     try:
         model = TableModel.of(preprocessing, state)
     except UserError as error:

@@ -119,12 +119,12 @@ def merge(*, federation: Path, proposals: tuple[Path, ...], output: Path | None,
     names = [member.name for member in described.present]
     for name in told:
         if name not in names:
-            raise UserError("of no member", file=described.path, value=name, allowed=", ".join(names))
+            raise UserError("not a member", file=described.path, value=name, allowed=", ".join(names))
     merged = merging.merge(told.values(), declared_by(described.task, described.path.parent))
     for warning in merged.warnings:
         click.echo(f"odd: {warning}", err=True)
     if missing := [name for name in names if name not in told]:
-        click.echo(f"odd: nothing is known of {', '.join(missing)}", err=True)
+        click.echo(f"odd: no proposal from {', '.join(missing)}", err=True)
     text = schema_text(merged, origin=f"Merged from the proposals of {', '.join(sorted(told))}.")
     if file == STDOUT:
         click.echo(text, nl=False)
@@ -136,7 +136,7 @@ def merge(*, federation: Path, proposals: tuple[Path, ...], output: Path | None,
 
 def _require_csv(task: str, file: Path) -> None:
     if task != "csv":
-        raise UserError("this is about tables", file=file, key="task.name", value=task, allowed="csv")
+        raise UserError("only for the task csv", file=file, key="task.name", value=task, allowed="csv")
 
 
 def _write(file: Path, text: str, *, force: bool) -> None:

@@ -118,7 +118,7 @@ def test_a_file_of_something_else_is_named_and_what_is_wanted(p2pfl, write, name
     write("x.json", FOREIGN[name])
     outcome = p2pfl("sim", "plot", "x.json")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("error: x.json: this is no report: ")
+    assert outcome.err.startswith("error: x.json: this is not a report: ")
     assert "allowed: the report of a run" in outcome.err
 
 

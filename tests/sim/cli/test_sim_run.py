@@ -219,7 +219,7 @@ def test_a_run_that_begins_again_says_why(capsys):
     with RunView() as view:
         for rounds in (50, 10):
             view.update(RunProgress(time_s=1.0, rounds=rounds, rounds_to_do=100, point=None))
-    assert capsys.readouterr().err == "a message may be refused: begun again, one operation at a time\n"
+    assert capsys.readouterr().err == "a message may be refused: started again, one operation at a time\n"
 
 
 @pytest.mark.parametrize("command", [("run",), ("plot",), ("sweep",), ()], ids=str)

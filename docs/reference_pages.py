@@ -1,7 +1,7 @@
 """Write the reference pages into a folder: `python docs/reference_pages.py OUT`.
 
 What a page says is read from the program: commands from click, keys from the tables of `p2pfl.config`, specs from
-their catalogs, alarms and metrics from their texts, the Python API from the source. Torch is never imported.
+their catalogs, metrics from their texts, the Python API from the source. Torch is never imported.
 """
 
 # ruff: noqa: INP001, PLC0415 - a script, of which each page imports what it reads
@@ -53,7 +53,6 @@ def pages() -> dict[str, str]:
         "specs.md": specs(),
         "python-api.md": python_api(),
         "prometheus.md": prometheus(),
-        "alarms.md": alarms(),
     }
     return {name: re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n" for name, lines in made.items()}
 
@@ -555,7 +554,7 @@ def definition(module: str, name: str) -> Any:
     return found
 
 
-# -- metrics and alarms ------------------------------------------------------------------------------------------------
+# -- metrics ---------------------------------------------------------------------------------------------------------
 
 
 def full_status() -> dict[str, Any]:
@@ -583,27 +582,6 @@ def prometheus() -> Iterator[str]:
     yield "A metric that a node cannot tell has no line."
     rows = ((code(name), kinds[name], ", ".join(samples[name]) or "none", prose(texts[name])) for name in texts)
     yield from table(("name", "type", "labels", "meaning"), rows)
-
-
-def alarms() -> Iterator[str]:
-    from p2pfl.features import FEATURES
-    from p2pfl.node.plug_ins import alarm_texts
-    from p2pfl.reporting.alarms import LASTS_S, NEWS
-
-    lasts = f"{LASTS_S / 60:g} minutes without another one."
-    yield from (
-        "# Alarms",
-        "",
-        f"{HOME} An alarm is something that a person should know. The node carries on by itself,",
-    )
-    yield from ("unless its alarm says otherwise. An alarm stands until what ends it has happened.", "")
-    for kind, one in alarm_texts(FEATURES).items():
-        ends = NEWS[one.ended_by] if one.ended_by else lasts
-        facts = {"means": one.means, "the node": one.does, "to do": one.advice, "ends": ends}
-        yield f"## {kind}"
-        yield from ("", *(f"- **{key}**: {prose(text)}" for key, text in facts.items()), "")
-    yield from ("## News that is no alarm",)
-    yield from table(("kind", "meaning"), ((code(kind), prose(text)) for kind, text in NEWS.items()))
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ E = TypeVar("E", bound=NodeEngine)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What is around the nodes. `start_ns` maps a node to its first start; absent: 0. `schedule` has the edges of each
-    round where the graph changes; `body_bytes` then has the union. It has the largest body that goes over each edge;
-    `tokens`: bodies stand for payloads of just that size.
+    """The surroundings of the nodes. `start_ns` maps a node to its first start; absent: 0. `schedule` has the edges of
+    each round where the graph changes; `body_bytes` then has the union. It has the largest body that goes over each
+    edge; `tokens`: bodies stand for payloads of just that size.
     """
 
     body_bytes: Mapping[tuple[int, int], int]
@@ -177,7 +177,9 @@ class Cluster(Generic[E]):
         return all(self._is_stranded(index) for index in self._left)
 
     def _is_stranded(self, index: int) -> bool:
-        """As `p2pfl launch` ends such a node: left alone it would wait for ever. A fault may bring a neighbor back."""
+        """True if `p2pfl launch` would end the node: alone it would wait for ever. A fault may bring a neighbor
+        back.
+        """
         host = self.hosts[index]
         if self.kernel.now_ns < self.around.faults_end_ns:
             return False

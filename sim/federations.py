@@ -1,4 +1,4 @@
-"""Which federation is simulated: a file as `p2pfl launch` reads it, or the built-in digits, with other options."""
+"""The federation that is simulated: a file as `p2pfl launch` reads it, or the built-in digits, with other options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def describe(
     privacy: str | None = None,
     seed: int | None = None,
 ) -> FederationConfig:
-    """What is None is as the file has it, or as in `p2pfl demo`.
+    """Describe a federation; an argument that is None is as the file has it, or as in `p2pfl demo`.
 
     Another number of nodes than the file's means other members, of the same kind; another number, topology or seed
     another graph. What the file says of single edges holds for those that are left; `compressor` is that of the others.

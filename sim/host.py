@@ -73,7 +73,7 @@ def counts_of(core: Core) -> Counts:
 
 
 class HostNetwork(Protocol):
-    """What a host needs of the world around it."""
+    """The network as a host needs it."""
 
     def send(self, source: int, target: int, session: int, message: Message) -> None: ...
     def close(self, source: int, target: int, session: int) -> None: ...
@@ -206,7 +206,7 @@ class Host(Generic[E_co]):
         self._earlier = Counts()
         self.process: HostProcess | None = None
         self.core: Core
-        """Of the process."""
+        """The core of the process."""
 
     def start(self) -> None:
         """Boot from the disk, or from nothing."""
@@ -234,7 +234,7 @@ class Host(Generic[E_co]):
         self.process.take(Started())
 
     def _name(self) -> int:
-        """In place of a random one: nobody else has it, it is the same in each run, and follows no order."""
+        """A name in place of a random one: nobody else has it, it is the same in each run, and follows no order."""
         return ((self.index + 1 << 20) + self.starts) * SPREAD % NAMES
 
     def crash(self, kept: int = 0) -> None:
@@ -268,12 +268,12 @@ class Host(Generic[E_co]):
 
     @property
     def counts(self) -> Counts:
-        """Of all its lives."""
+        """The counts of all its lives."""
         return self._earlier + counts_of(self.core) if self.alive else self._earlier
 
     @property
     def in_round(self) -> bool:
-        """As the process says."""
+        """True if its process is in a local round."""
         return self.process is not None and self.process.in_round
 
     @property

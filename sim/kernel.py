@@ -44,12 +44,12 @@ class Kernel:
 
     @property
     def events(self) -> int:
-        """How many actions have been run, the one that runs now included."""
+        """The number of actions that have been run, the one that runs now included."""
         return self._sequence - self.pending
 
     @property
     def pending(self) -> int:
-        """How many actions are still to come."""
+        """The number of actions that are still to come."""
         return len(self._due) - self._place + sum(map(len, self._later.values()))
 
     @property
@@ -96,7 +96,7 @@ class Kernel:
         return True
 
     def _turn(self, until_ns: float = float("inf")) -> bool:
-        """To the next slot, if one begins until then."""
+        """Turn to the next slot, if one begins until then."""
         if not self._slots or self._slots[0] << SLOT_BITS > until_ns:
             return False
         self._slot = heapq.heappop(self._slots)

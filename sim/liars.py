@@ -1,4 +1,4 @@
-"""What the liars of a run see and show. In a simulation they know every model as it is shown in that instant."""
+"""The liars of a run: what they see and show. In a simulation they know every model as it is shown in that instant."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Liars:
         return model
 
     def show(self, index: int) -> ShowLie:
-        """For the liar `index`."""
+        """The function that shows lies for the liar `index`."""
 
         def show(model: Vector, peer: int) -> Vector:
             count = self._counts[index]

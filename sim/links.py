@@ -1,5 +1,5 @@
-"""What each link of a world is like, drawn once from the run's seed, counted in both directions; and what a message is
-on it: what the real encoder and decoder make of it, and what a real node would count for it as `bytes_sent`.
+"""The links of a world, drawn once from the run's seed, counted in both directions; and a message on them: the result
+of the real encoder and decoder, and the bytes that a real node would count for it as `bytes_sent`.
 
 A real node counts the sealed bytes of its sessions; TCP, WebSocket frames and pings are not counted. Nothing is sealed
 here, the sizes alone are kept:
@@ -148,7 +148,7 @@ def sealed_bytes(head_bytes: int, body_bytes: int) -> int:
 
 
 class Framing:
-    """With `payload_bytes`, a body that is not empty is a token for a payload of so many bytes."""
+    """The framing of messages. With `payload_bytes`, a body that is not empty stands for a payload of so many bytes."""
 
     def __init__(self, max_body_bytes: int, payload_bytes: int | None = None) -> None:
         if payload_bytes is not None and payload_bytes > max_body_bytes:

@@ -1,4 +1,4 @@
-"""What computes for a simulated node, under a virtual clock: its engine, and its local rounds.
+"""The machine of a simulated node, under a virtual clock: its engine, and its local rounds.
 
 The engine's answers arrive `engine_ns` after the operation, one operation at a time, so that messages meet a busy edge
 as they do in a real node, and a crash can fall between an operation and its answer.
@@ -57,26 +57,26 @@ E_co = TypeVar("E_co", bound="NodeEngine", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot(Memory):
-    """What the disk says at a start, and as whom the node starts."""
+    """The memory on disk at a start, and the identity with which the node starts."""
 
     samples: int
     start: Start
 
 
 class HostPace(Protocol):
-    """How fast one machine computes."""
+    """The pace of one machine."""
 
     def round_ns(self, steps: int, time_ns: int) -> int:
-        """How long a local round of so many steps takes that begins now; asked once for each."""
+        """The time of a local round of so many steps that begins now; call this once for each round."""
 
     def estimate_ns(self, steps: int) -> int:
-        """How long one takes, about: nothing is drawn for it."""
+        """The approximate time of a local round: nothing is drawn for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlan:
-    """How a host is built each time it starts. `steps` are those of a local round; `purse` pays for each, if privacy is
-    promised.
+    """The plan by which a host is built each time it starts. `steps` are those of a local round; `purse` pays for each,
+    if privacy is promised.
     """
 
     index: int
@@ -132,8 +132,8 @@ class NodeEngine(Protocol):
 
 
 class Machine(Generic[E_co]):
-    """What computes for a node, and how long that takes: the engine's operations one after the other, local rounds
-    beside them. It is there before a process and after it, and knows nothing of any.
+    """A machine runs the engine's operations one after the other, and local rounds beside them, each with its time. It
+    exists before a process and after it, and knows nothing of any.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Machine(Generic[E_co]):
         self.trace = trace
         self.watch = watch
         self.moves = 0
-        """How often the model may have changed: starts, crashes, operations."""
+        """The number of times that the model may have changed: starts, crashes, operations."""
         self.answers_ns = 0
         """When the engine has its latest answer."""
 

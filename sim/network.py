@@ -118,14 +118,14 @@ class Network:
             self._redial(edge)
 
     def close(self, source: int, target: int, session: int) -> None:
-        """What a core asks for: both ends say goodbye, and later the link is tried again."""
+        """End a session as a core asks: both ends say goodbye, and later the link is tried again."""
         link = self._ways[source][target].link
         if link.session == session:
             self._say_goodbye(link)
             self.cut(link.edge)
 
     def count_goodbyes(self) -> None:
-        """What real nodes say to each other when all are through; sessions stay open."""
+        """Count the goodbyes that real nodes send when all are through; sessions stay open here."""
         for link in self.links.values():
             if link.session:
                 self._say_goodbye(link)
@@ -220,7 +220,7 @@ class Network:
         return [way for _, way in sorted(self._ways.get(node, {}).items())]
 
     def traffic_of(self, node: int) -> Traffic:
-        """What this node has sent, on all its links and in all its lives."""
+        """The traffic that this node has sent, on all its links and in all its lives."""
         return _sum(self._ways.get(node, {}).values())
 
     @property

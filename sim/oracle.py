@@ -28,9 +28,9 @@ class Oracle:
         self.edges = edges
         self.gammas = gammas
         self.members = set(range(len(engines)))
-        """Those whose models count."""
+        """The members whose models count."""
         self.lost: Totals | float = 0.0
-        """What changes of the graph have taken from the sum: halves of exchanges, booked too."""
+        """The amount that changes of the graph have taken from the sum: halves of exchanges, booked too."""
         self.booked: Totals | float = 0.0
         self._largest = 1e-300
         """Largest sum of absolute terms so far: the scale of rounding errors, even if only booked amounts are left."""
@@ -106,7 +106,7 @@ class Oracle:
         self.book(lambda: forget(index))
 
     def book(self, happen: Callable[[], None]) -> None:
-        """What this takes from the sum, or adds to it, is meant to."""
+        """Book the change of the sum by `happen` as intended."""
         before = self.total()
         happen()
         self.booked = self.booked + (self.total() - before)
@@ -139,7 +139,7 @@ class Oracle:
         return total
 
     def drift(self, start: Totals) -> float:
-        """How far the sum is from what it was at the start and what was booked since, relative to its largest terms."""
+        """The drift of the sum from its start and the booked changes since, relative to its largest terms."""
         terms = sum(float(engine.state.samples * np.abs(engine.state.channels).sum()) for engine in self.engines)
         self._largest = max(self._largest, terms)
         return float(np.abs(self.total() - start - self.booked).max()) / self._largest

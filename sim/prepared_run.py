@@ -37,8 +37,8 @@ Rows2 = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What is to be run; `spec` is settled. `exact`: one operation at a time, by the shipped engine. Without `batching`
-    nothing is done for many nodes at once.
+    """The script of a run; `spec` is settled. `exact`: one operation at a time, by the shipped engine. Without
+    `batching` nothing is done for many nodes at once.
     """
 
     federation: FederationConfig
@@ -136,7 +136,7 @@ class PreparedRun:
         return np.stack([host.engine.state.model for host in self.world.hosts])
 
     def watch(self, nodes: Sequence[int]) -> None:
-        """Of these it can be asked what they have `measured`: call it before the run begins."""
+        """Choose the nodes whose `measured` can be asked for: call it before the run begins."""
         if self.plane is not None:
             self.plane.begun = Begun(nodes, self.plane.rows.models)
 
@@ -154,7 +154,7 @@ class PreparedRun:
         return rows
 
     def given(self) -> Rows2 | None:
-        """What the method gives to a round of each node (nodes, d); None where that is nothing."""
+        """The vectors that the method gives to a round of each node (nodes, d); None: it gives none."""
         method = self.script.learners.method
         if not method.given:
             return None
@@ -167,13 +167,13 @@ class PreparedRun:
         return np.stack([np.concatenate([given[name] for name in method.given]) for given in each])
 
     def personal(self) -> list[NDArray[Any]]:
-        """What each node keeps to itself, tensor by tensor; none where no part of the model is personal."""
+        """The personal parts of each node, tensor by tensor; none if no part of the model is personal."""
         if self.plane is not None or not self.script.learners.personal:
             return []
         return [array for host in self.world.hosts for _, array in sorted(host.engine.state.local.items())]
 
     def loss(self, node: int) -> float | None:
-        """Of the node's latest local round."""
+        """The loss of the node's latest local round."""
         if self.plane is None:
             loss: float | None = self.world.hosts[node].engine.loss
             return loss
@@ -181,7 +181,7 @@ class PreparedRun:
         return None if np.isnan(known) else known
 
     def sketch_of(self, node: int, tick: int) -> Any:
-        """Where the node's model was after that closing round."""
+        """A sketch of the node's model after that closing round."""
         if self.plane is not None:
             return self.plane.sketches[node][tick]
         return self.world.hosts[node].engine.sketches[tick]
@@ -264,7 +264,7 @@ class PreparedRun:
             )
 
     def _gammas(self) -> list[dict[int, float]]:
-        """As `gammas_of` has them, without a look at every edge for each node."""
+        """The gammas as `gammas_of` gives them, without a look at every edge for each node."""
         gamma, size = self.script.federation.gossip.gamma, self.script.learners.exchanged_size
         neighbors = all_neighbors(self.nodes, self.script.edges)
         return [

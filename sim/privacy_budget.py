@@ -13,13 +13,13 @@ from p2pfl.core.events import RoundRefused
 
 @dataclass(slots=True)
 class Purse:
-    """What is left of the `rounds` that the budget was planned for."""
+    """The rest of the `rounds` for which the budget was planned."""
 
     rounds: int
     is_lost: bool = False
 
     def pay(self) -> RoundRefused | None:
-        """For one round; None: it may begin."""
+        """Pay for one round; None: it may begin."""
         if self.is_lost:
             why = "what was spent of its privacy budget is not known, which counts as all"
             return RoundRefused(why=why, for_good=True)

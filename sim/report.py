@@ -113,7 +113,7 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
 
 
 def _warnings(stage: PreparedRun, honest: list[int]) -> list[str]:
-    """What speaks against the data of the honest nodes."""
+    """The warnings about the data of the honest nodes."""
     federation, learners = stage.script.federation, stage.script.learners.learners
     if not liars_of(federation.gossip.rule) or len(honest) > MOST_COMPARED:
         return []
@@ -124,7 +124,7 @@ def _warnings(stage: PreparedRun, honest: list[int]) -> list[str]:
 
 
 def value_digest(models: NDArray[Any], given: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()) -> str:
-    """Of every bit of what all nodes have at the end."""
+    """The digest of every bit that all nodes have at the end."""
     values = hashlib.blake2b(digest_size=32, person=b"p2pfl-values")
     for rows in (models, given, *personal):
         if rows is not None:
@@ -149,7 +149,7 @@ def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
 
 
 def score_of_mean(models: NDArray[Any], nodes: list[int], learners: BatchedLearners) -> Score | None:
-    """What the mean of these models (rows) knows of the test sets of these nodes.
+    """The score of the mean of these models (rows) on the test sets of these nodes.
 
     None where nobody is left, where there is nothing to test on, or where nodes keep a part of the model to themselves:
     there is then no one model.
@@ -174,9 +174,9 @@ class Figures:
         self.sample = sorted(some(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
         self.history: list[Point] = []
         self.closing: list[dict[int, int]] = [{} for _ in nodes]
-        """By closing round, how many exchanges each node had completed after it."""
+        """The number of exchanges that each node had completed after it, by closing round."""
         self.measures: list[Measure] = measures_in(given.learners.learners[0], None)
-        """What the task is measured by, the main measure first; of a learner that does not say, known with a score."""
+        """The measures of the task, the main one first; of a learner that does not say, known with its first score."""
         self.evaluation_cpu_s = 0.0
         self._moved = -1
 
@@ -238,7 +238,9 @@ class Figures:
         ]
 
     def closing_ends(self) -> float:
-        """How many ends of edges those nodes have in one round, on average; edges to nodes that are down are none."""
+        """The mean number of ends of edges that those nodes have in one round; edges to nodes that are down are left
+        out.
+        """
         federation, hosts = self.given.federation, self.stage.world.hosts
         counted = set(self._honest_and_up())
         schedule = federation.schedule or (federation.edges,)
@@ -250,7 +252,7 @@ class Figures:
 
 
 def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point], *, alone: bool) -> References:
-    """Where time bounds the federation: of as many rounds as a node took, on average."""
+    """The references; where time bounds the federation, for as many rounds as a node took on average."""
     from p2pfl.reporting.references import of_alone, round_seconds  # noqa: PLC0415 - torch is needed for these alone
     from sim.learning.references import alone as each_alone  # noqa: PLC0415 - as above
     from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - as above
@@ -321,7 +323,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
 
 
 def _label_shift(stage: PreparedRun) -> LabelShift | None:
-    """Of the honest nodes' data, where they are in one pool."""
+    """The label shift of the honest nodes' data, if they are in one pool."""
     nodes, members, liars = stage.script.learners.nodes, stage.script.federation.members, stage.script.liars
     if nodes is None or isinstance(nodes.pool, str):
         return None
@@ -335,12 +337,12 @@ def _label_shift(stage: PreparedRun) -> LabelShift | None:
 
 
 def _mean_model(stage: PreparedRun, models: NDArray[Any], kept: list[int]) -> ModelScore | None:
-    """What the mean of those nodes' models knows, which no node has."""
+    """The score of the mean of those nodes' models, which no node has."""
     return model_score(score_of_mean(models, kept, stage.script.learners))
 
 
 def _success(stage: PreparedRun, models: NDArray[Any]) -> list[float | None]:
-    """Of each node's model, the share of samples that go where poisoned data shall lead them."""
+    """The share of samples, for each node's model, that are labelled as the poisoned data teach."""
     attack, learners = stage.script.attack, stage.script.learners
     if attack is None or attack.poison is None:
         return [None] * stage.nodes
@@ -348,7 +350,7 @@ def _success(stage: PreparedRun, models: NDArray[Any]) -> list[float | None]:
 
 
 def _neighbors(stage: PreparedRun, node: int) -> list[NeighborStatus]:
-    """What the node has sent to each of them, and holds against it since its latest start, as a real one tells it."""
+    """The node's traffic with each neighbor, and its standing since the latest start, as a real node reports them."""
     federation, host = stage.script.federation, stage.world.hosts[node]
     held = host.core.standings(stage.world.kernel.now) if host.starts else {}
     return [

@@ -53,7 +53,7 @@ class RunProgress:
     point: Point | None
     """The latest entry of the history."""
     measures: Sequence[Measure] = ()
-    """What the task is measured by, the main measure first; empty while that is not known."""
+    """The measures of the task, the main one first; empty while they are not known."""
 
 
 class InvariantError(P2PFLError):
@@ -156,11 +156,11 @@ def simulate(
     given = script(federation, spec, learners, exact=exact, check=check, batching=batching)
     prepared, compared = time.process_time(), {"references": references, "alone": alone}
     try:
-        return _perform(given, **compared, on_progress=on_progress, began=began, reason=reason)
+        return _simulate_once(given, **compared, on_progress=on_progress, began=began, reason=reason)
     except MisjudgedError as error:
         lost = time.process_time() - prepared
         given = script(federation, spec, learners, exact=True, check=False)
-        again = _perform(
+        again = _simulate_once(
             given, references=references, alone=alone, on_progress=on_progress, began=began, reason=str(error)
         )
         if again.cost is not None:
@@ -199,12 +199,12 @@ def _why_one_at_a_time(
 
 
 def _patience(federation: FederationConfig) -> int | None:
-    """For how many rounds nodes train on without an improvement; None: nothing must improve."""
+    """The rounds for which nodes train on without an improvement; None: nothing must improve."""
     stop = federation.training.stop
     return None if stop is None else parse_stop(stop).patience
 
 
-def _perform(
+def _simulate_once(
     given: Script,
     *,
     references: bool,
@@ -251,7 +251,7 @@ def _perform(
 def _run(
     given: Script, stage: PreparedRun, figures: Figures, on_progress: Callable[[RunProgress], None] | None
 ) -> None:
-    """To the end of all nodes, or of the time that the world allows."""
+    """Run to the end of all nodes, or of the time that the world allows."""
     world, limit_ns = stage.world, round(given.spec.limit_s * NS)
     every_ns = evaluation_interval_ns(given, stage)
     rounds = given.federation.training.rounds
@@ -283,7 +283,7 @@ def _run(
 
 
 def evaluation_interval_ns(given: Script, stage: PreparedRun) -> int:
-    """As the world says; else so that a run has about POINTS evaluations."""
+    """The time between evaluations: as the world says, else so that a run has about POINTS of them."""
     if given.spec.evaluate_every_s is not None:
         return max(1, round(given.spec.evaluate_every_s * NS))
     training = given.federation.training
@@ -322,7 +322,7 @@ def _checked(stage: PreparedRun) -> Callable[[], bool]:
 
 @contextmanager
 def _told(stage: PreparedRun) -> Iterator[None]:
-    """Where invariants are checked, a broken one comes with what led to it."""
+    """Add the latest events to the error of a broken invariant, if invariants are checked."""
     try:
         yield
     except AssertionError as error:

@@ -1,4 +1,4 @@
-"""What happened in a run, as a hash: two runs with the same digest had the same events at the same nanoseconds.
+"""The trace of a run's events as a hash: two runs with the same digest had the same events at the same nanoseconds.
 
 An entry is 25 bytes, little-endian: time_ns 8 | kind 1 | a 4 | b 4 | n 8. The kinds are numbered below. A number is
 never used for anything else: digests of different versions may differ, but never agree by mistake. No vector and no

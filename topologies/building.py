@@ -62,14 +62,14 @@ def build(
     nodes, seed = _checked(spec, nodes, seed, names)
     if is_file(spec):
         return _from_file(spec, Path(folder or "") / spec, nodes, seed, names)
-    family, wanted = _asked(spec, nodes, seed, names, folder)
+    family, request = _asked(spec, nodes, seed, names, folder)
     if family.build is None:
         raise TopologyError("changes over time or is directed", key="topology", value=spec, allowed="a static graph")
-    form = family.closed(wanted) if family.closed and nodes > 1 else None
+    form = family.closed(request) if family.closed and nodes > 1 else None
     if form is not None and form.edges > EDGES_LIMIT:
         return Topology(spec, nodes, None, seed, formula=form)
-    _check_edges(family, wanted)
-    return Topology(spec, nodes, family.build(wanted), seed, formula=form)
+    _check_edges(family, request)
+    return Topology(spec, nodes, family.build(request), seed, formula=form)
 
 
 def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
@@ -97,10 +97,10 @@ def build_schedule(
     Raises TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
-    family, wanted = _asked(spec, nodes, seed, names, folder)
+    family, request = _asked(spec, nodes, seed, names, folder)
     if family.schedule is None:
         raise TopologyError("neither changes over time nor is directed", key="topology", value=spec)
-    return family.schedule(wanted)
+    return family.schedule(request)
 
 
 def _from_file(spec: str, path: Path, nodes: int, seed: int, names: Sequence[str]) -> Topology:
@@ -114,20 +114,20 @@ def _asked(
     spec: str, nodes: int, seed: int, names: Sequence[str], folder: Path | str | None
 ) -> tuple[Family, GraphRequest]:
     parsed = parse(spec)
-    wanted = GraphRequest(
+    request = GraphRequest(
         spec=spec, nodes=nodes, parameters=parsed.parameters, seed=seed, names=names, folder=Path(folder or "")
     )
-    return FAMILIES[parsed.name], wanted
+    return FAMILIES[parsed.name], request
 
 
-def _check_edges(family: Family, wanted: GraphRequest) -> None:
+def _check_edges(family: Family, request: GraphRequest) -> None:
     limit = family.edges_limit or EDGES_LIMIT
-    edges = family.expected(wanted) if family.expected else 0
+    edges = family.expected(request) if family.expected else 0
     if edges > limit:
         raise TopologyError(
-            f"{wanted.spec} on {wanted.nodes} nodes has about {edges:.1e} edges, too many to hold",
+            f"{request.spec} on {request.nodes} nodes has about {edges:.1e} edges, too many to hold",
             key="nodes",
-            value=wanted.nodes,
+            value=request.nodes,
             allowed=f"fewer nodes or another parameter, for at most {limit} edges",
         )
 

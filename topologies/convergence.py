@@ -90,7 +90,7 @@ def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None)
 
 
 def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | None = None) -> Consensus:
-    """As `simulate`, in no mode but `sync`; a schedule brings its weights along, and its union has to be connected."""
+    """Simulate a schedule, only in mode `sync`; it brings its weights along, and its union must be connected."""
     asked = asked or Asked()
     if mode != "sync":
         raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
@@ -252,7 +252,7 @@ def disagreement(x: Array) -> float:
 
 
 def drift(x: Array, begun: Array) -> float:
-    """How far the mean moved since `begun`, over the root mean square distance to it at the start, of all columns."""
+    """The move of the mean since `begun`, over the root mean square distance to it at the start, of all columns."""
     moved = np.linalg.norm(x.mean(axis=0) - begun.mean(axis=0))
     return float(moved * np.sqrt(len(begun)) / disagreement(begun))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SHOWN_LIMIT = 200
-"""What an error shows of a value has so many signs at most: a person reads it."""
+"""The most characters of a value that an error shows: a person reads it."""
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 
@@ -48,7 +48,7 @@ class UnwritableError(TopologyError):
 
 
 def not_written(message: str, error: OSError, *, key: str, path: Path) -> TopologyError:
-    """What `error` means for the file that was to be written: a mistake in its path, or a disk that cannot."""
+    """The error for a file that could not be written: a mistake in its path, or a disk that cannot take it."""
     kind = UnwritableError if error.errno in _DISK else TopologyError
     return kind(f"{message}: {error.strerror}", key=key, value=str(path), allowed="a file in a folder that exists")
 

@@ -1,4 +1,4 @@
-"""What is left of a graph as nodes or edges fail, one at a time: by chance, or where it hurts most.
+"""Failures: the rest of a graph as nodes or edges fail, one at a time, by chance or where it hurts most.
 
 Worst cases follow from the Fiedler vector v, a unit vector: it bounds the algebraic connectivity of what remains by a
 Rayleigh quotient (Fiedler, Algebraic connectivity of graphs, 1973).
@@ -23,7 +23,7 @@ from topologies.spectral import fiedler_vector, plain_extremes
 
 Ints = NDArray[np.int64]
 Choose = Callable[[Topology, np.random.Generator], int]
-"""Which node, or which row of `ends`, fails next."""
+"""The choice of the node, or the row of `ends`, that fails next."""
 
 PATHS_LIMIT = 1_000
 """Most nodes: networkx counts shortest paths one by one."""
@@ -140,7 +140,7 @@ def _check_effort(topology: Topology, remove: int, repeat: int, strategy: str, *
 
 
 def connectivity_bounds(topology: Topology, vector: Array, *, edges: bool) -> Array:
-    """For each node, or edge, no less than the algebraic connectivity that is left without it.
+    """An upper bound, for each node or edge, on the algebraic connectivity that is left without it.
 
     `vector` is the Fiedler vector, or any other unit vector of mean zero; q is its Rayleigh quotient. Without edge ij
     it has quotient q - (v_i - v_j)^2. Without node i, what is left of it loses the square of its own entry and of its

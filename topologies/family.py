@@ -1,4 +1,4 @@
-"""What a family of graphs is: its rule, parameters and closed form; and how the text of a value is read."""
+"""A family of graphs: its rule, parameters and closed form; and the reading of a value's text."""
 
 from __future__ import annotations
 

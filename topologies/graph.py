@@ -178,7 +178,7 @@ def require_graph(given: object) -> None:
 
 
 def component_labels(topology: Topology) -> NDArray[np.int64]:
-    """For each node the least node that it can reach. Shape (nodes,)."""
+    """The least node that each node can reach. Shape (nodes,)."""
     labels = np.arange(topology.nodes)
     left, right = topology.ends[:, 0], topology.ends[:, 1]
     while True:

@@ -68,7 +68,7 @@ class Deceiver:
         return weight if self.engine.mixer is None else boast(weight)
 
     def sight(self, model: Vector, peer: int) -> Sight:
-        """What a real neighbor sees: the latest replicas on its own edges, and what the federation's file says."""
+        """The sight of a real neighbor: the latest replicas on its own edges, and what the federation's file says."""
         state = self.engine.state
         return Sight(
             node=self.engine.index,

@@ -1,5 +1,6 @@
-"""What `p2pfl demo --byzantine` finds by the entry point group `p2pfl.attackers`: see `p2pfl.fleet.lies`. And which
-nodes lie: spread, so that the honest have as few liars among their neighbors as the graph allows.
+"""The offer of attacks to `p2pfl demo --byzantine`, by the entry point group `p2pfl.attackers`: see `p2pfl.fleet.lies`.
+And the choice of the nodes that lie: spread, so that the honest have as few liars among their neighbors as the graph
+allows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What liars do: pure functions, for the simulator and for real liar processes alike; no node imports this.
+"""The attacks of liars: pure functions, for the simulator and for real liar processes alike; no node imports this.
 
 `parse_attack("alie:1.5")` gives an `Attack`; what a liar sees is a `Sight`; `ATTACKS` has every one with its source.
 """

@@ -1,4 +1,4 @@
-"""What an attack is: a lie told about a model, data that are poisoned, or messages that come too often.
+"""An attack is a lie about a model, poisoned data, or messages that come too often.
 
 Exchange flooding makes a core want more exchanges than its rounds have (`press`). `passable` makes of what an attack
 shows what an engine can send.
@@ -40,7 +40,9 @@ class Poison(Protocol):
     """A liar that keeps to the protocol and trains on data that teach something else."""
 
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
-        """What the liar trains on, as many samples. Raises UserError: there is no such poison for data of this kind."""
+        """The samples that the liar trains on, as many. Raises UserError: there is no such poison for data of this
+        kind.
+        """
         ...
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
@@ -72,7 +74,9 @@ class Attack:
         return self.lie is not None
 
     def tell(self, sight: Sight) -> Vector:
-        """What `sight.node` shows `sight.peer`, (d,) in its model's type; may not be finite, or of another length."""
+        """The vector that `sight.node` shows `sight.peer`, (d,) in its model's type; may not be finite, or of another
+        length.
+        """
         own = sight.own
         if self.blind is not None:
             shown: Vector = self.show(
@@ -85,7 +89,8 @@ class Attack:
             return np.asarray(self.lie(sight)).astype(own.dtype)
 
     def show(self, models: Rows, initial: Rows, *, seed: int, nodes: Sequence[int], counts: Sequence[int]) -> Rows:
-        """What the liars `nodes` show for the `counts`-th time, (b, d) in the type of `models` (b, d): not `sees`.
+        """The vectors that the liars `nodes` show for the `counts`-th time, (b, d) in the type of `models` (b, d): not
+        `sees`.
 
         `initial` (d,) is the model that every node starts from.
         """
@@ -121,7 +126,7 @@ def press(core: Core, now: float) -> list[Effect]:
 
 
 def passable(shown: ModelVector, size: int, codec: Compressor) -> ModelVector | Forgery:
-    """What is `shown`, where it can pass for a model: finite, and of that `size`. Else bytes that say it anyway."""
+    """The vector `shown` if it can pass for a model: finite, and of that `size`. Else bytes that encode it anyway."""
     if shown.size != size:
         return Forgery(codec.encode(shown, chance=0))
     return shown if np.isfinite(shown).all() else Forgery(_not_finite(shown, codec.size_bytes(size)))

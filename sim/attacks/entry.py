@@ -1,4 +1,4 @@
-"""What is said of an attack, and where all of them are: each stands on the function, or the class, that does it."""
+"""The entries of all attacks: each stands on the function, or the class, that implements the attack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
     "all honest models, the rule of its victim, and data: everybody's in a simulation, its own as a real node",
     "its own data",
 )
-"""What an attack needs to know."""
+"""The knowledge that an attack needs."""
 FANG = "Fang et al. 2020, arXiv 1911.11815"
 
 
@@ -47,26 +47,26 @@ class AttackEntry(Entry):
 
     @property
     def shows(self) -> str:
-        """What a liar shows, or does, with the defaults."""
-        told = {one.name: "" if one.default is MISSING else f" ({one.default:g})" for one in self.parameters}
-        return self.means.format_map({name: name + default for name, default in told.items()})
+        """The meaning of the attack, with the defaults of its parameters."""
+        usual = {each.name: "" if each.default is MISSING else f" ({each.default:g})" for each in self.parameters}
+        return self.means.format_map({name: name + default for name, default in usual.items()})
 
     def attack(self, spec: str, values: list[float]) -> Attack:
-        """With the values of its parameters, in their order."""
-        told = {one.argument: value for one, value in zip(self.parameters, values, strict=True)}
-        return Attack(spec=spec, refused=self.refused, climbs=self.climbs, **self.parts(told))
+        """The attack with the values of its parameters, in their order."""
+        arguments = {each.argument: value for each, value in zip(self.parameters, values, strict=True)}
+        return Attack(spec=spec, refused=self.refused, climbs=self.climbs, **self.parts(arguments))
 
-    def parts(self, told: Mapping[str, float]) -> dict[str, Any]:
-        """Of an `Attack`: what the code does with these arguments."""
-        return {"lie": partial(self.made, **told)}
+    def parts(self, arguments: Mapping[str, float]) -> dict[str, Any]:
+        """The parts of an `Attack` that the code makes of these arguments."""
+        return {"lie": partial(self.made, **arguments)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlindEntry(AttackEntry):
     """On a function as `Attack.blind`, as others are on one as `Attack.lie`: parameters are further arguments."""
 
-    def parts(self, told: Mapping[str, float]) -> dict[str, Any]:
-        return {"blind": partial(self.made, **told)}
+    def parts(self, arguments: Mapping[str, float]) -> dict[str, Any]:
+        return {"blind": partial(self.made, **arguments)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ class PoisonEntry(AttackEntry):
     lie: Callable[..., Any] | None = None
     place: int = 2
 
-    def parts(self, told: Mapping[str, float]) -> dict[str, Any]:
-        lie: Lie | None = partial(self.lie, **told) if self.lie and set(told.values()) != {1} else None
+    def parts(self, arguments: Mapping[str, float]) -> dict[str, Any]:
+        lie: Lie | None = partial(self.lie, **arguments) if self.lie and set(arguments.values()) != {1} else None
         return {"poison": self.made(), "lie": lie}
 
 
@@ -98,10 +98,10 @@ ATTACKS: Catalog[AttackEntry] = Catalog("attack")
 
 
 def blind(name: str, means: str, source: str, *parameters: Parameter, **more: Any) -> Callable[[Made], Made]:
-    """For a lie that looks at the liar's own model alone."""
+    """Register a lie that looks at the liar's own model alone."""
     return ATTACKS.add(BlindEntry(name=name, means=means, source=source, parameters=parameters, **more))
 
 
 def lie(name: str, means: str, source: str, knows: str, *parameters: Parameter, **more: Any) -> Callable[[Made], Made]:
-    """For a lie that looks at what the liar sees."""
+    """Register a lie that looks at what the liar sees."""
     return ATTACKS.add(AttackEntry(name=name, means=means, source=source, knows=knows, parameters=parameters, **more))

@@ -44,7 +44,9 @@ class OwnLie:
         self._found = lie
 
     def __call__(self, sight: Sight) -> Vector:
-        """What is shown, one-dimensional, of any length, finite or not. Raises UserError: it failed, or gave none."""
+        """The vector shown: one-dimensional, of any length, finite or not. Raises UserError: it failed, or gave
+        none.
+        """
         if self._found is None:
             self.load()
         try:

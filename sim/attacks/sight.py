@@ -1,4 +1,4 @@
-"""What a liar sees when it makes up a lie for one neighbor (`Sight`).
+"""The sight of a liar that makes up a lie for one neighbor (`Sight`).
 
 In the simulator that is every model, as it is shown in this instant; a real liar fills in what its own edges hold: the
 latest replicas of its neighbors, and the graph, which stands in the federation's file.

@@ -61,7 +61,7 @@ class Slope:
 
 
 def slope_for(attack: Attack, learner: Learner, samples: Samples | None = None) -> Slope | None:
-    """What `attack` may climb, None where it does not; `samples` as for `Slope`.
+    """The slope that `attack` may climb, None if it climbs none; `samples` as for `Slope`.
 
     Raises UserError: it must climb, and the loss of such a learner has no gradient.
     """

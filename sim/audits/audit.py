@@ -45,7 +45,7 @@ LISTENED = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is tried, within `budget_s` for all together."""
+    """The effort of an audit, within `budget_s` in all."""
 
     budget_s: float = 300.0
     rounds: int = 6
@@ -161,7 +161,7 @@ class Auditor:
         return self.observe_real(federation, self.scene.victim)
 
     def _listen(self, observe_real: ObserveReal) -> None:
-        """To real nodes in rounds as configured."""
+        """Listen to real nodes in rounds as configured."""
         told: dict[str, Value] = {}
         for layer in self.layers:
             if layer.missing or self.left_s <= 0:
@@ -172,7 +172,7 @@ class Auditor:
         self.found.add("figures told of private rows", REAL, "", told)
 
     def _private_figures(self, observed: Observation, layer: Layer) -> list[str]:
-        """What may not be told; where nothing is promised, what is told."""
+        """The figures of private rows that a node tells; a mistake if the layer promises privacy."""
         privacy = layer.federation.privacy
         told = figures_told(observed.told, public_test=privacy is not None and privacy.test_set == PUBLIC)
         if told and privacy is not None:

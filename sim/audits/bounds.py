@@ -1,4 +1,4 @@
-"""What observed errors of an attack prove: confidence bounds, and the least epsilon that allows so few errors.
+"""The proofs by observed errors of an attack: confidence bounds, and the least epsilon that allows so few errors.
 
 A mechanism that is (epsilon, delta)-private lets nobody tell two neighboring data sets apart with fewer errors than
 that allows (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776). One whose noise is Gaussian has a whole curve of errors
@@ -62,7 +62,7 @@ def proof(with_it: Values, without: Values, delta: float) -> Proof:
 
 
 def epsilon_of_gaussians(mu: float, delta: float) -> float:
-    """Of two unit Gaussians at a distance mu: corollary 2.13 of Dong, Roth and Su."""
+    """The epsilon of two unit Gaussians at a distance mu: corollary 2.13 of Dong, Roth and Su."""
 
     def told(epsilon: float) -> float:
         at = -epsilon / mu + mu / 2

@@ -41,8 +41,9 @@ MISTAKEN = 6.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """Of one step with every row in it, at noise 1: `claimed` is epsilon by the distance 1 of two Gaussians, `proven`
-    what the errors prove with 95% confidence. `noise_at_most` is the noise multiplier that is really there, at most.
+    """The result of one step with every row in it, at noise 1: `claimed` is epsilon by the distance 1 of two Gaussians,
+    `proven` what the errors prove with 95% confidence. `noise_at_most` is the noise multiplier that is really there, at
+    most.
     """
 
     claimed: float
@@ -164,7 +165,7 @@ def reuse(unit: str = RECORD, clip: float = 1.0, chance: Callable[[], Chance] = 
 
 
 def most_alike(names: Sequence[str], noises: Sequence[Values]) -> Reuse:
-    """Of at least two `noises` (d,) the two with the largest correlation."""
+    """The two of at least two `noises` (d,) with the largest correlation."""
     stacked = np.stack([noise / max(1e-300, float(np.linalg.norm(noise))) for noise in noises])
     products = stacked @ stacked.T
     np.fill_diagonal(products, 0.0)

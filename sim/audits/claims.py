@@ -29,7 +29,9 @@ LEARNER, REAL = "learner", "real nodes"
 
 @dataclass(slots=True, kw_only=True)
 class AuditClaims:
-    """What is tried of the victim of `scene`, and where it is told. `tries` is how often the canary is sent."""
+    """The checks of the claims for the victim of `scene`, noted in `found`. `tries`: the times that the canary is
+    sent.
+    """
 
     scene: Scene
     found: AuditFound
@@ -38,7 +40,9 @@ class AuditClaims:
     _lived: set[str] = field(default_factory=set)
 
     def canary(self, layer: Layer, plan: Plan) -> None:
-        """By what the noise lets through of a row; by the last bits; and whether it comes twice."""
+        """Check by a canary how much of a row the noise lets through, also in its last bits, and if the noise
+        repeats.
+        """
         self.on_progress(f"canary: {layer.name}")
         how: dict[str, Any] = {"unit": plan.unit, "clip": plan.clip}
         tried: dict[str, Any] = how | {"delta": plan.delta, "chain": self._is_chain(layer)}
@@ -59,7 +63,7 @@ class AuditClaims:
         return found
 
     def steps(self, layer: Layer, plan: Plan) -> None:
-        """By what the steps of the learner leave."""
+        """Check the steps of the learner by the models that they leave."""
         rows: tuple[Any, Any] = self.scene.rows()  # of some tasks, dictionaries of tensors
         inputs, targets = rows
         if not (isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor)):
@@ -98,7 +102,7 @@ class AuditClaims:
         return ways is None or ways.how == "layer by layer"
 
     def _of_the_run(self, plan: Plan, found: Canary) -> float:
-        """Of the whole run, if its noise too were what the canary allows at most."""
+        """The epsilon of the whole run, if its noise were no more than the canary allows."""
         if not np.isfinite(found.noise_at_most):
             return 0.0
         spend = plan.spend(len(self.scene.data[self.scene.victim].train))

@@ -1,4 +1,4 @@
-"""What an audit has found: its table, and what no mechanism shows that does what it claims."""
+"""The findings of an audit: its table, and signs that no mechanism shows that does what it claims."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AttackRow:
 
 @dataclass(slots=True, kw_only=True)
 class AuditFound:
-    """What was found. `guesses` are those by inversion of what a real node has sent, by layer, for the picture."""
+    """The findings. `guesses` are those by inversion of what a real node has sent, by layer, for the picture."""
 
     node: str
     samples: int
@@ -31,7 +31,7 @@ class AuditFound:
     rows: list[AttackRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
-    """What a mechanism that does what it claims would not have shown."""
+    """The signs that a mechanism that does what it claims would not have shown."""
     guesses: dict[str, tuple[Guess, ...]] = field(default_factory=dict)
     seconds: float = 0.0
 

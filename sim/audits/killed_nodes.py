@@ -38,7 +38,7 @@ SIZE, ROWS, STEPS = 1024, 32, 2
 LEAST = 3
 """Rounds of each life of a node."""
 ROUNDS = RESERVED_PART - 1
-"""Of the budget: so few that none is paid for in advance, which would hide that others are not paid for."""
+"""The rounds of the budget: so few that none is paid for in advance, which would hide that others are not paid for."""
 LIMIT_S = 120.0
 LOOK_EVERY_S = 0.05
 NODES = ("node0", "node1")

@@ -24,7 +24,7 @@ ROUND_S = 0.05
 
 
 def writing(file: Path) -> Callable[..., Application]:
-    """What makes an application whose rounds are written to `file`."""
+    """A maker of applications whose rounds are written to `file`."""
 
     def make(setup: Setup, **how: Any) -> Application:
         learner: Any = setup.learner

@@ -51,7 +51,9 @@ def low_bits(
 
 
 def _scores(learner: TorchLearner, clip: float, tries: int, first: int) -> Values:
-    """Of each round -1 if a small result of it has a bit that no sum of floats as large as the row's has, else 0."""
+    """The score of each round: -1 if a small result of it has a bit that no sum of floats as large as the row's has,
+    else 0.
+    """
     start, moved = RoundStart(learner.initial()), clip / math.sqrt(SIZE)
     finest = 2.0 ** (math.floor(math.log2(moved)) - 25)
     scores = []

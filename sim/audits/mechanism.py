@@ -37,23 +37,23 @@ Values = NDArray[np.float64]
 QUIET = 1e-9
 """The noise multiplier where what rows add is to be seen."""
 LOUDNESSES = (3.0, 100.0, 1e4)
-"""What losses are multiplied by, so that rows are cut a little, and a lot."""
+"""The factors of losses, so that rows are cut a little, and a lot."""
 LOUD = 1e4
 MOST_ROWS, MOST_STEPS = 200, 8
 FEW_ROWS = 12
 NUMBERS = 40_000
-"""How many numbers of noise are looked at, in all rounds."""
+"""The count of noise values looked at, in all rounds."""
 SURE = 5.5
 """Standard deviations that are no accident."""
 FINE = 0.9
-"""Of so many numbers of noise nearly all are different: of float32 there are tens of millions."""
+"""The least share of so many noise values that differ: of float32 there are tens of millions."""
 CLOSE = 0.02
 """How far a row may count from once, and a length be above the clip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What was measured, and what is wrong with it; empty: nothing."""
+    """A measured value, and the mistake that it shows; empty: none."""
 
     name: str
     value: float
@@ -282,7 +282,7 @@ def _apart(subject: Subject, loss: Loss, row: int) -> float:
 
 
 def _moved(learner: TorchLearner, rounds: int) -> Values:
-    """What each of so many rounds adds to the initial model (rounds, d)."""
+    """The change of the initial model by each of so many rounds (rounds, d)."""
     start = RoundStart(learner.initial())
     ended = [learner.train(start, number).vector for number in range(rounds)]
     return np.stack(ended).astype(np.float64) - start.model

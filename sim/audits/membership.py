@@ -90,7 +90,7 @@ def attack_each(told: Values, members: Flags) -> MembershipFigures:
 
 
 def judged(scores: Values, members: Flags) -> MembershipFigures:
-    """Of `scores` (n,), which are to be larger for `members` (n,). Raises ValueError: all are, or none."""
+    """The figures of `scores` (n,), which should be larger for `members` (n,). Raises ValueError: all are, or none."""
     inside, outside = np.sort(scores[members]), np.sort(scores[~members])
     if not len(inside) or not len(outside):
         raise ValueError("members and others are needed")

@@ -1,4 +1,4 @@
-"""What the neighbors of one node, all of them together, see of its local rounds.
+"""The observation of a node's local rounds by all of its neighbors together.
 
 An exchange shows a neighbor the node's model, and the neighbor knows by how much the exchange then moves it: both ends
 compute the same D. So neighbors that put together what they see know where a local round began and where it ended, as
@@ -126,7 +126,7 @@ def _by_version(observed: Observation) -> list[RoundSeen]:
 
 
 def _sum(vectors: Mapping[int, Vector]) -> Vector | None:
-    """Of all, (d,); None where there is none."""
+    """The sum of all, (d,); None: there is none."""
     return np.sum([vectors[peer] for peer in sorted(vectors)], axis=0) if vectors else None
 
 

@@ -1,4 +1,4 @@
-"""What was rebuilt beside the private rows that it comes closest to, layer by layer."""
+"""Pictures of rebuilt rows beside the private rows that are closest to them, layer by layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topologies.plots import DARK, new_figure, save, shown
 
 MOST_GUESSES = 6
 SIZE = 0.78
-"""Of a small picture, in inches."""
+"""The size of a small picture, in inches."""
 LEFT = 1.7
 
 Values = NDArray[np.floating[Any]]
@@ -43,7 +43,7 @@ def require_picture(shape: Sequence[int]) -> None:
 
 
 def draw(guesses: Mapping[str, Sequence[Guess]], truth: Values, path: Path) -> None:
-    """Of each layer a line of what was rebuilt, above a line of the nearest private rows of `truth` (n, ...).
+    """Draw for each layer a line of rebuilt rows above a line of the nearest private rows of `truth` (n, ...).
 
     Raises UserError: they are no pictures.
     """

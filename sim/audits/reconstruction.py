@@ -1,4 +1,4 @@
-"""What the neighbors of one node rebuild of its rows from a few rounds that they have seen."""
+"""Reconstruction: the rows of a node that its neighbors rebuild from a few rounds that they have seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is attacked: a copy of a federation around one of its nodes, with the data that are on this machine."""
+"""The scene of an attack: a copy of a federation around one of its nodes, with the data on this machine."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Scene:
     victim: int
     notes: tuple[str, ...] = ()
     privacy: PrivacyConfig | None = None
-    """What the federation promises."""
+    """The promise of the federation."""
 
     @property
     def name(self) -> str:
-        """Of who is attacked."""
+        """The name of the node that is attacked."""
         return self.federation.members[self.victim].name
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,7 +64,7 @@ class Scene:
         return replace(self, data=data, task=_in_memory(self.task, data))
 
     def learner(self, federation: FederationConfig, index: int, chance: Chance | None = None) -> TorchLearner:
-        """Of one node, private if `federation` says so; with the `chance` of a real node unless another is given."""
+        """The learner of one node, private if `federation` says so; by default with the `chance` of a real node."""
         protection = protection_of(federation, chance)
         context = self._context(index)
         return TorchLearner(self.task, context, federation.training, federation.gossip.share, protection=protection)
@@ -138,7 +138,7 @@ def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], 
 
 
 def _first(federation: FederationConfig, found: dict[int, DataSets]) -> int:
-    """Who has most neighbors here, the first of them."""
+    """The node with most neighbors here, the first of them."""
     return max(sorted(found), key=lambda index: sum(peer in found for peer in federation.neighbors(index)))
 
 

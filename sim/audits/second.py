@@ -28,8 +28,8 @@ def epsilon_at_least(*, noise: float, rate: float, steps: int, delta: float) -> 
 
 
 def _losses(noise: float, rate: float) -> list[tuple[Values, Values]]:
-    """Of one step: where chance is cut, and the loss there, log p/q, for p with the row and q without it and the other
-    way round. Pairs of losses (n,) and their chances (n,).
+    """The losses of one step: where chance is cut, and the loss there, log p/q, for p with the row and q without it and
+    the other way round. Pairs of losses (n,) and their chances (n,).
     """
     edges = np.linspace(-REACH * noise, REACH * noise + 1.0, PARTS + 1)
     ratio = (

@@ -234,7 +234,7 @@ class _Begun:
 
 
 class Ahead:
-    """Of learners that are `batch_stable`: the rounds have the bits of each learner alone."""
+    """Rounds computed ahead, of learners that are `batch_stable`: they have the bits of each learner alone."""
 
     def __init__(self, learners: BatchedLearners) -> None:
         self.learners = learners
@@ -242,7 +242,7 @@ class Ahead:
         self._done: dict[int, LocalRound | LearningError] = {}
 
     def begin(self, node: int, start: RoundStart, index: int) -> None:
-        """Nobody writes to its vectors before `end` or `drop`."""
+        """Begin a round; nobody writes to its vectors before `end` or `drop`."""
         self._begun[node] = _Begun(start, index)
 
     def drop(self, node: int) -> None:

@@ -93,7 +93,7 @@ _SCORED_FLOATS = 2_500_000
 
 @dataclass(frozen=True, slots=True)
 class RoundStarts:
-    """What local rounds of many nodes begin with: `models` (b, d), and what the method has `given` to each (b, d).
+    """The starts of local rounds of many nodes: `models` (b, d), and what the method has `given` to each (b, d).
 
     `by_method` (b,): the steps take the method's gradients; elsewhere the loss's own, and what is given counts for
     nothing. `elapsed_s` (b,) is how long each node has trained, None: not at all.
@@ -290,7 +290,7 @@ def _taken(array: Rows, rows: Integers) -> Tensor:
 
 
 def _states(seed: int, purpose: str, paths: tuple[Integers, ...]) -> NDArray[np.uint64]:
-    """What each SeedSequence would give to PCG64, (b, 4)."""
+    """The state that each SeedSequence would give to PCG64, (b, 4)."""
     fixed = [*_words_of(seed), zlib.crc32(purpose.encode())]
     count = len(paths[0])
     entropy = [np.full(count, word, dtype=np.uint32) for word in fixed]

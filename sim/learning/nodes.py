@@ -236,7 +236,7 @@ def poisoned(learners: Sequence[Learner], poison: Poison, liars: frozenset[int])
 def success(
     learners: Sequence[Learner], poison: Poison, models: NDArray[np.floating], nodes: Sequence[int]
 ) -> list[float | None]:
-    """Of the model (row) of each of `nodes`: the share of its probe that goes where the poison leads."""
+    """The share of each node's probe that its model (row) labels as the poison leads."""
     return [_success(learners[node], poison, models[row]) for row, node in enumerate(nodes)]
 
 

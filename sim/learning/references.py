@@ -1,4 +1,4 @@
-"""What the same learning gives without a network of peers, so that a report can say what decentralization costs.
+"""References: the same learning without a network of peers, so that a report can say what decentralization costs.
 
 - `centralized`: all data in one place, the same optimizer, batch size and length of a round.
 - `fedavg`: synchronous federated averaging (McMahan et al. 2017, arXiv 1602.05629, algorithm 1, C = 1): in each round
@@ -59,7 +59,9 @@ def centralized(
 def alone(
     federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None, round_s: float = 0.0
 ) -> list[ModelScore | None]:
-    """What each node's model knows of its test set after as many rounds, of `round_s` each, on the node's own data."""
+    """The score of each node's model on its test set after as many rounds, of `round_s` each, on the node's own
+    data.
+    """
     taken = _rounds(federation, rounds)
     if learners.personal:
         return [one_alone(learner, taken, round_s) for learner in learners.learners]
@@ -107,7 +109,7 @@ def fedavg(
 
 
 def score_everywhere(learners: BatchedLearners, model: Vector, nodes: Sequence[int]) -> Score | None:
-    """What one model (d,) scores on the test sets of these nodes; of learners of one's own, on that of the first."""
+    """The score of one model (d,) on the test sets of these nodes; of learners of one's own, on that of the first."""
     first, counts = np.array(nodes[:1], dtype=np.int64), np.array([1])
     if learners.nodes is not None:
         _, places, counts = np.unique(learners.nodes.test_of[list(nodes)], return_index=True, return_counts=True)

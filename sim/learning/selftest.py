@@ -30,7 +30,7 @@ _SMALL = 16
 
 @dataclass(slots=True, kw_only=True)
 class SelfTest:
-    """What is bitwise equal alone and in groups of up to `group`: trained vectors, training losses, and scores.
+    """The results that are bitwise equal alone and in groups of up to `group`: trained vectors, losses, and scores.
 
     `apart` is the largest relative difference of two vectors.
     """

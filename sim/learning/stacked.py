@@ -67,7 +67,7 @@ class StackedModel:
         small products one by one. `rate` is the learning rate. Returns the mean losses (c,).
         """
         tensors = self._unpacked(starts)
-        parts = {} if given is None else self._parts({"anchor": starts, **given})
+        parts = {} if given is None else self._named_parts({"anchor": starts, **given})
         trained = {place.name: tensors.pop(place.name) for place in self.places if place.trained}
         step = make_optimizer(list(trained.values()), self.training, self.task.name).begin(rate)  # type: ignore[arg-type]
         losses = []
@@ -112,8 +112,8 @@ class StackedModel:
         outputs: Tensor = functional_call(self._module, tensors, (inputs,))
         return outputs
 
-    def _parts(self, vectors: Mapping[str, Tensor]) -> dict[str, Named]:
-        """Of each trained tensor (c, shape), by its name, the part of each of the `vectors` (c, d) by theirs."""
+    def _named_parts(self, vectors: Mapping[str, Tensor]) -> dict[str, Named]:
+        """The parts of each trained tensor (c, shape), by its name, in each of the `vectors` (c, d), by theirs."""
         return {
             place.name: {name: _part(one, place).to(place.dtype) for name, one in vectors.items()}
             for place in self.places

@@ -22,7 +22,7 @@ HEIGHTS: Mapping[str, str] = {
     "loss": "loss",
     "consensus_distance": "consensus distance",
 }
-"""What is drawn, where a task has no main measure of its own: the first of these that any run has."""
+"""The measures to draw if a task has no main measure of its own: the first of these that any run has."""
 MEAN = "accuracy_mean"
 MOST_PANELS = 24
 MOST_COLUMNS = 4
@@ -165,7 +165,9 @@ def _panel_width(roles: Roles) -> float:
 
 
 def _grid(roles: Roles) -> tuple[list[dict[str, Any]], int]:
-    """What each panel shows, line by line, and the number of columns: the last axes side by side as far as they fit."""
+    """The contents of each panel, line by line, and the number of columns: the last axes side by side as far as they
+    fit.
+    """
     columns = 1
     for name in reversed(roles.panels):
         if columns * len(roles.values[name]) > MOST_COLUMNS:

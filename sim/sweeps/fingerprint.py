@@ -1,4 +1,4 @@
-"""What the result of a run depends on, and the hash of that: a report with this name need not be computed again.
+"""The inputs on which the result of a run depends, and their hash: a report with this name need not be computed again.
 
 Options, seed, the contents of every file that the options lead to, and the software. Not where the files lie, and not
 what a task's own code imports or reads beyond the files that the federation file names.
@@ -108,7 +108,7 @@ def _document(path: Path) -> dict[str, str]:
 
 
 def _named(key: str, text: str, folder: Path) -> dict[str, str]:
-    """What a value stands for: a graph, a task's file (`task.py:object`), a table of speeds, a task's data."""
+    """The thing that a value names: a graph, a task's file (`task.py:object`), a table of speeds, a task's data."""
     if key == "topology":
         return _graph(text, folder)[1]
     try:

@@ -1,4 +1,4 @@
-"""Which axis of a sweep becomes what in its figure: points, intervals, lines and the legend."""
+"""The marks of a sweep's figure: points, intervals, lines and the legend, and the axis that each shows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]])
     present = {name: _present(name, given, rows) for name, given in axes.items()}
     values = {name: found for name, found in present.items() if len(found) > 1}
     values = values or dict(list(present.items())[:1]) or {NOTHING: [NOTHING]}
-    across = _axis_across(values, rows)
+    across = _horizontal_axis(values, rows)
     many = across is None and len(values["compressor"]) > MOST_SIGNS
     label = "compressor" if many else None
     rest = [name for name in values if name not in {across, label}]
@@ -120,7 +120,7 @@ def _present(name: str, given: Sequence[Any], rows: Sequence[Mapping[str, Any]])
     return [value for value in given if value in found]
 
 
-def _axis_across(values: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> str | None:
+def _horizontal_axis(values: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> str | None:
     if "compressor" in values and all(row["metrics"][BYTES] for row in rows):
         return None
     lines = [name for name in values if _numeric(values[name])]

@@ -77,7 +77,9 @@ class Combination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFile:
-    """What the file says, paths as it has them. `fixed` holds for every run, unless an axis has the same name."""
+    """The content of a sweep file, paths as it has them. `fixed` holds for every run, unless an axis has the same
+    name.
+    """
 
     path: Path
     fixed: Options

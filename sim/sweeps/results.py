@@ -135,7 +135,7 @@ def figures(report: bytes) -> dict[str, float]:
 
 
 def _own(report: Report) -> dict[str, float | None]:
-    """What the task itself adds, of the main measure also the worst node's."""
+    """The figures that the task itself adds, of the main measure also the worst node's."""
     values: dict[str, float | None] = {f"{name}_mean": spread.mean for name, spread in report.metrics.items()}
     main = report.main_measure
     if main.name in report.metrics:
@@ -144,13 +144,13 @@ def _own(report: Report) -> dict[str, float | None]:
 
 
 def _names(tally: SweepTally) -> list[str]:
-    """Of all figures that a row has: the main measure's first."""
+    """The names of all figures that a row has, the main measure's first."""
     own = {name for figures in tally.figures.values() for name in figures} - METRICS.keys()
     return [*sorted(own, key=lambda name: (not name.endswith("_worst"), name)), *METRICS]
 
 
-def head_of(name: str) -> str:
-    """What stands above the column of a figure."""
+def column_heading(name: str) -> str:
+    """The heading of a figure's column."""
     measure, _, which = name.rpartition("_")
     return METRICS.get(name) or f"{which} {measure}"
 
@@ -195,7 +195,7 @@ def readable_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
         {
             **{name: str(value) for name, value in row["values"].items()},
             "runs": _counts(row),
-            **{head_of(name): _shown(name, row["metrics"][name], row["done"]) for name in columns},
+            **{column_heading(name): _shown(name, row["metrics"][name], row["done"]) for name in columns},
         }
         for row in found["rows"]
     ]

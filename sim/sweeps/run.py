@@ -274,7 +274,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def _stand(plan: SweepPlan, folder: Folder, *, retry: bool) -> SweepTally:
-    """What earlier starts left in the folder."""
+    """The standing that earlier starts left in the folder."""
     tally = SweepTally(figures={}, failures={})
     for key in plan.jobs:
         report = folder.report(key)

@@ -1,4 +1,4 @@
-"""What runs the jobs of a sweep: processes of this machine, or Dask, whose `distributed` is an extra.
+"""The runners of a sweep's jobs: processes of this machine, or Dask, whose `distributed` is an extra.
 
 Here, one that dies takes its run with it and nothing else: it is replaced. The pool of the standard library gives up as
 a whole when a process of it is killed, and its tasks wait in pipes that outlive the parent; here each process has one
@@ -142,7 +142,7 @@ def _end_with_the_parent() -> None:
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """What a new process inherits: one thread for mathematics, and that Ctrl-C is for the parent to hear."""
+    """Prepare what a new process inherits: one thread for mathematics, and Ctrl-C left to the parent."""
     resource_tracker.ensure_running()  # its own start, with that of the first process, would make Ctrl-C heard again
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))

@@ -1,4 +1,4 @@
-"""What a job is for the simulator: its federation and its world, and the run itself, in whatever process it is done."""
+"""A job of the simulator: its federation and its world, and the run itself, in whatever process it is done."""
 
 from __future__ import annotations
 

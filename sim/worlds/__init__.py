@@ -1,1 +1,1 @@
-"""What surrounds the nodes of a simulation: speeds, links, faults, liars; from a TOML file to plain values."""
+"""The worlds around the nodes of a simulation: speeds, links, faults, liars; from a TOML file to plain values."""

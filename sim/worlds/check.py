@@ -1,4 +1,4 @@
-"""What contradicts itself in a world, whether it came from a file or was built in Python. Keys are those of the file.
+"""The contradictions in a world, whether it came from a file or was built in Python. Keys are those of the file.
 
 Chance is not asked here: what it chooses (`drawn`) it chooses such that nothing contradicts.
 """
@@ -24,7 +24,7 @@ Complaint = tuple[str, str, object, str | None]
 
 def check_world(world: WorldSpec, nodes: int) -> list[UserError]:
     """Every contradiction in a world of so many nodes; empty if it can be run."""
-    found = list(_values(world)) or list(_chosen(world, nodes)) or list(_sense(world, nodes))
+    found = list(_values(world)) or list(_selector_errors(world, nodes)) or list(_sense(world, nodes))
     return [
         UserError(message, file=world.path, key=key, value=value, allowed=allowed)
         for key, message, value, allowed in found
@@ -74,7 +74,7 @@ def _readable(kind: Kind, value: object) -> bool:
 # -- who is meant -----------------------------------------------------------------------------------------------------
 
 
-def _chosen(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
+def _selector_errors(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
     within = f"indices from 0 to {nodes - 1}, each once"
     for prefix, part, _ in who(world):
         named = part.nodes or ()
@@ -161,7 +161,7 @@ def _joins(world: WorldSpec) -> Iterator[Complaint]:
 
 
 def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
-    """Who joins was never there before, who leaves is there, and somebody stays."""
+    """Check that a node that joins was never there before, one that leaves is there, and somebody stays."""
     late = {node for join in world.joins for node in join.nodes}
     joined = Counter(node for amendment in world.amendments for node in amendment.join)
     there = {node for node in range(nodes) if node not in joined}

@@ -1,4 +1,4 @@
-"""What chance decides in a world: nodes, where the world says only how many (liars, slow ones, late ones, those that
+"""The random choices in a world: nodes, where the world says only how many (liars, slow ones, late ones, those that
 crash), and numbers, the same in every version of Python.
 
 Everything is computed from `random()` alone. Where the mathematics library of the machine takes part (log, exp), the

@@ -73,7 +73,7 @@ def check_count(nodes: int, *, root: Path = Path("/")) -> None:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """What this process may still take: the least of what the machine, its control groups and `ulimit -v` leave."""
+    """The bytes that this process may still take: the least that machine, control groups and `ulimit -v` leave."""
     known = [left for left in (_machine(root), _address_space(root), *_groups(root)) if left is not None]
     return min(known, default=None)
 

@@ -1,4 +1,5 @@
-"""What a world file says, after validation: plain frozen values; then the keys, what each may be, how nodes are named.
+"""The content of a world file after validation: plain frozen values; then the keys, what each may be, how nodes are
+named.
 
 A default that stands in a class is the default of the file. A reader also takes what it gives, so that the same table
 checks a world that was built in Python.
@@ -173,7 +174,7 @@ class WorldSpec:
 
     @property
     def starts(self) -> tuple[JoinSpec, ...]:
-        """Who first starts when, of those that do not at the beginning."""
+        """The first starts of the nodes that do not start at the beginning."""
         return self.joins + tuple(JoinSpec(nodes=one.join, at_s=one.at_s) for one in self.amendments if one.join)
 
 
@@ -308,7 +309,7 @@ class Names:
         self.by_index = all(not name.isdigit() or int(name) == index for index, name in enumerate(names))
         some = f"a member's name ({names[0]} to {names[-1]})" if names else "nothing: there are no members"
         self.one = f"{some} or an index from 0 to {self.count - 1}" if self.by_index else some
-        """What may name one node, in words."""
+        """The allowed names of one node, in words."""
         ranges = (
             f', a range such as "0-{min(4, self.count - 1)}", or a list of these' if self.by_index else ", or a list"
         )

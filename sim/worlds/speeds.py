@@ -105,7 +105,7 @@ def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
 
 
 def _speeds_over_time(world: WorldSpec, federation: FederationConfig) -> Sequence[Steps]:
-    """Of each node: as its trace says, or one that is drawn for all time."""
+    """The speeds of each node: as its trace says, or one that is drawn for all time."""
     if world.compute.trace is not None:
         return read_trace(world.compute.trace, [member.name for member in federation.members])
     rng = stream(federation.seed, "speeds")

@@ -45,7 +45,7 @@ from sim.worlds.model import (
 from sim.worlds.speeds import read_trace
 
 WHERE = "World"
-"""What errors name in place of a file."""
+"""The name that errors give in place of a file."""
 TABLES = {"compute": COMPUTE, "links": LINKS, "run": RUN}
 OTHERS = tuple(section for section in SECTIONS if section not in TABLES)
 
@@ -138,7 +138,7 @@ def load_world(path: Path | str) -> World:
 
 
 def read_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
-    """What the file says about this federation's nodes. Raises UserError: its first mistake."""
+    """The world of the file for this federation's nodes. Raises UserError: its first mistake."""
     world, mistakes = _read(Path(path), federation)
     if mistakes:
         raise mistakes[0]
@@ -148,7 +148,7 @@ def read_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
 
 
 def world_from(document: dict[str, Any], names: Sequence[str], mistakes: Mistakes) -> WorldSpec | None:
-    """What a document says that has the tables of a world file, for nodes of these names.
+    """The world of a document with the tables of a world file, for nodes of these names.
 
     What is wrong with it goes to `mistakes`; None where it could not be understood.
     """

@@ -1,4 +1,4 @@
-"""The reference has every command, key, spec, alarm, metric and public name, and says something of each."""
+"""The reference has every command, key, spec, metric and public name, and says something of each."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ from p2pfl.config import model
 from p2pfl.config.learning_rate import SCHEDULES
 from p2pfl.config.privacy import PRIVACY
 from p2pfl.core.staleness import STALENESS
-from p2pfl.features import FEATURES
 from p2pfl.features.status import prometheus
 from p2pfl.learn.load import BUILT_IN
 from p2pfl.learn.table import layout, schema
 from p2pfl.methods import METHODS
-from p2pfl.node.plug_ins import alarm_texts
-from p2pfl.reporting.alarms import NEWS
 from sim.attacks import ATTACKS
 from topologies.families import FAMILIES
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
-NAMES = ["alarms.md", "commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
+NAMES = ["commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
 CELL = re.compile(r"(?<!\\)\|")
 KINDS = {
     "[federation]": model.FEDERATION,
@@ -158,14 +155,6 @@ def test_every_graph_is_there(pages):
     found = sections(pages["specs.md"])
     kinds = [text for title, text in found.items() if title.startswith("Topologies: ")]
     assert {name for text in kinds for name in items(text)} == set(FAMILIES)
-
-
-def test_every_alarm_is_there_with_its_four_lines(pages):
-    found = sections(pages["alarms.md"])
-    for kind, one in alarm_texts(FEATURES).items():
-        lines = re.findall(r"(?m)^- \*\*(.*)\*\*: (.+)$", found[kind])
-        assert [name for name, _ in lines] == ["means", "the node", "to do", "ends"]
-        assert dict(lines)["ends"] == (NEWS[one.ended_by] if one.ended_by else "10 minutes without another one.")
 
 
 def test_every_metric_is_there(pages):

@@ -14,8 +14,8 @@ from topologies.convergence import Asked, rounds_limit, simulate
 from topologies.design import designing
 from topologies.design.augmenting import augment
 from topologies.design.candidates import candidate, known_graphs
+from topologies.design.goal import DESIGN_LIMIT, Goal
 from topologies.design.search import evaluations_for
-from topologies.design.wanted import DESIGN_LIMIT, Wanted
 from topologies.eigen.extremes import EFFORT_LIMIT, effort
 from topologies.failures import decay, random_decays
 
@@ -33,7 +33,7 @@ def refused(key, function, *arguments, **options):
 
 @pytest.mark.parametrize("nodes", [DESIGN_LIMIT + 1, 10_000, 2_000_000])
 def test_a_graph_too_large_to_find_is_refused_and_compare_is_named(nodes):
-    said = refused("nodes", designing.design, Wanted(nodes=nodes))
+    said = refused("nodes", designing.design, Goal(nodes=nodes))
     assert f"from 2 to {DESIGN_LIMIT}" in said
     assert "topology compare" in said
 
@@ -54,7 +54,7 @@ def test_dense_graphs_that_the_degree_rules_out_are_never_built(monkeypatch):
 
     monkeypatch.setattr("topologies.design.candidates.build", counted)
     monkeypatch.setattr("topologies.design.candidates.static_choices", lambda _: [(spec, 0) for spec in DENSE])
-    found = {entry.spec: entry for entry in known_graphs(Wanted(nodes=900, max_degree=4))}
+    found = {entry.spec: entry for entry in known_graphs(Goal(nodes=900, max_degree=4))}
     assert built == [("ring", 900)]
     assert "more than" not in found["ring"].failures
     assert found["complete"].topology.edge_count == 900 * 899 // 2
@@ -73,14 +73,14 @@ def test_without_liars_nobody_looks_at_robustness(monkeypatch):
 
 def test_a_large_graph_is_looked_at_closely_less_often(monkeypatch):
     told = []
-    monkeypatch.setattr(designing, "known_graphs", lambda wanted, _: _rings(wanted, 30))
-    designing.design(Wanted(nodes=600, max_degree=4), tell=told.append, top=100)
+    monkeypatch.setattr(designing, "known_graphs", lambda goal, _: _rings(goal, 30))
+    designing.design(Goal(nodes=600, max_degree=4), tell=told.append, top=100)
     assert told[0] == f"judged 0 of at most {designing.JUDGED_LARGE} graphs"
     assert len(told) == designing.JUDGED_LARGE
 
 
-def _rings(wanted, how_many):
-    return [candidate(wanted, build("ring", wanted.nodes)) for _ in range(how_many)]
+def _rings(goal, how_many):
+    return [candidate(goal, build("ring", goal.nodes)) for _ in range(how_many)]
 
 
 def test_the_search_of_the_largest_graphs_tries_fewer():
@@ -221,4 +221,4 @@ def test_an_unknown_format_to_convert_to_is_answered_with_the_nearest(tmp_path):
 
 def test_a_graph_of_wrong_degrees_that_is_not_connected_either_is_left_out(monkeypatch):
     monkeypatch.setattr("topologies.design.candidates.static_choices", lambda _: [("u-equi-static:m=1", 0)])
-    assert [entry.failures for entry in known_graphs(Wanted(nodes=5_000, max_degree=8, byzantine=1))] == []
+    assert [entry.failures for entry in known_graphs(Goal(nodes=5_000, max_degree=8, byzantine=1))] == []

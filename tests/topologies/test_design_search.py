@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from topologies import build, spectrum
+from topologies.design.goal import CRITERIA, Goal, adjacency_of, mixing_rate, weighted_laplacian
 from topologies.design.search import Walk, evaluations_for, search
-from topologies.design.wanted import CRITERIA, Wanted, adjacency_of, mixing_rate, weighted_laplacian
 
 WEIGHTS = ("metropolis", "max-degree", "best-constant")
 
@@ -70,8 +70,8 @@ def test_a_walk_keeps_to_its_degrees_and_never_skips_a_better_graph(weights):
 @pytest.mark.parametrize("minimize", CRITERIA)
 @pytest.mark.parametrize("budget", [None, 40_000_000])
 def test_the_energy_grows_with_the_rate_so_that_a_bound_on_one_bounds_the_other(minimize, budget):
-    wanted = Wanted(nodes=10, minimize=minimize, budget_bytes=budget)
-    energies = [wanted.energy(rate, 20) for rate in np.linspace(0.0, 1.0, 200)]
+    goal = Goal(nodes=10, minimize=minimize, budget_bytes=budget)
+    energies = [goal.energy(rate, 20) for rate in np.linspace(0.0, 1.0, 200)]
     assert energies == sorted(energies)
 
 
@@ -82,8 +82,8 @@ def test_more_is_tried_on_small_graphs_than_on_large_ones():
 
 
 def test_the_search_reports_for_each_number_of_edges_a_graph_that_has_it():
-    wanted = Wanted(nodes=10, max_degree=4)
-    best = search(wanted, [build("ring", 10).ends, build("circulant:offsets=1-3", 10).ends], 800)
+    goal = Goal(nodes=10, max_degree=4)
+    best = search(goal, [build("ring", 10).ends, build("circulant:offsets=1-3", 10).ends], 800)
     assert len(best.found) > 3
     for edges, (_, rate, ends) in best.found.items():
         assert len(ends) == edges

@@ -82,12 +82,12 @@ def design_command(
     # many small matrices: numpy's threads would wait for each other, eightfold where the processor is shared
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from topologies.design.designing import design  # noqa: PLC0415 - `--help` stays instant
-    from topologies.design.wanted import Wanted  # noqa: PLC0415 - as above
+    from topologies.design.goal import Goal  # noqa: PLC0415 - as above
 
     if output is not None:
         check_target(output)
     with progress() as tell:
-        found = design(Wanted(**requirements), evaluations=evaluations, schedules=schedules, top=top, tell=tell)
+        found = design(Goal(**requirements), evaluations=evaluations, schedules=schedules, top=top, tell=tell)
     if output is not None and not found.winner.schedule:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
@@ -134,7 +134,7 @@ def _write_table(listed: list[dict[str, Any]]) -> None:
 def _advise(found: Design, use: str | None, output: Path | None) -> None:
     """On stderr: what to put into the federation file."""
     best = found.winner
-    click.echo(f"\nOne model is taken as {terminal.readable_bytes(found.wanted.model_bytes)}.", err=True)
+    click.echo(f"\nOne model is taken as {terminal.readable_bytes(found.goal.model_bytes)}.", err=True)
     if best.schedule and output is not None:
         click.echo(f"{output} is not written: the best is a schedule.", err=True)
     if use is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from topologies.family import FamilyParameter
 
 WIDTHS: Mapping[str, int] = {"topology": 24, "rule": 31, "degree": 14, "lambda_2": 19, "ref": 4}
-"""Of the columns of the list, 100 in all with two spaces between."""
+"""The widths of the columns of the list, 100 in all with two spaces between."""
 _TEXTS = {"rule": "rule", "degree": "degree", "algebraic_connectivity": "lambda_2"}
 GROUPS: Mapping[str, str] = {
     "static": "Static graphs: undirected, always the same. A federation can run them.",
@@ -282,7 +282,7 @@ def _described(
 
 
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
-    """For people: ranges in words, sizes with units, and nothing said twice."""
+    """The facts for people: ranges in words, sizes with units, and nothing twice."""
     facts: dict[str, Any] = {key: _readable(value) for key, value in described.items()}
     facts["diameter"] = facts.pop("diameter_bounds", facts["diameter"])
     for key in ("probable_lower_bound", "lower_bound"):

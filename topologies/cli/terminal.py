@@ -1,5 +1,5 @@
-"""What the commands share at the terminal: arguments and options, sizes in bytes as people write them, and how facts
-about one thing, or rows about many, are printed as a table, JSON or CSV.
+"""The common part of the commands at the terminal: arguments and options, sizes in bytes as people write them, and the
+printing of facts about one thing, or rows about many, as a table, JSON or CSV.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Finds a graph: given what is wanted, or by adding edges to one that is there."""
+"""The search for a graph: by a goal, or by adding edges to a given graph."""

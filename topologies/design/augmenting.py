@@ -145,7 +145,7 @@ def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) 
 
 
 def _space(values: Array, last: int, parts: int) -> tuple[int, int]:
-    """Where the eigenvalues equal to lambda_2 begin, and how many they are. Of several components all are 0."""
+    """The place of the first eigenvalue equal to lambda_2, and their number. With several components all are 0."""
     if parts > 1:
         return 0, parts
     width = int(np.count_nonzero(values[1:] <= values[1] + SAME * max(1.0, values[last])))
@@ -198,7 +198,7 @@ def _exact(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, g
 
 
 def _lifted(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> Array:
-    """To what value each edge lifts one eigenvalue of the space. Shape (pairs,).
+    """The value to which each edge lifts one eigenvalue of the space. Shape (pairs,).
 
     The root x between low and the next eigenvalue of 1 = sum over k of (b . v_k)^2 / (x - values_k), whose right side
     falls from infinity; where it is still above 1 at the next eigenvalue, it is that one.

@@ -1,4 +1,4 @@
-"""Which members of the known families are worth a look, what each costs, and whether it is what was wanted.
+"""The candidates for a design: members of the known families, their costs, and whether they meet the goal.
 
 Parameters are chosen to suit a number of nodes and a degree; a family that is not in the table of choices is tried as
 it is without parameters.
@@ -16,7 +16,7 @@ from random import Random
 import numpy as np
 
 from topologies.building import build, build_schedule, parse
-from topologies.design.wanted import Key, Wanted, rate_between, rate_of
+from topologies.design.goal import Goal, Key, rate_between, rate_of
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.families import FAMILIES, GraphKind, GraphRequest
@@ -38,25 +38,25 @@ OFFSETS_LIMIT = 8
 CIRCULANT_NODES = 2_000
 
 
-def static_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
+def static_choices(goal: Goal) -> Iterator[tuple[str, int]]:
     """Specs with seeds, in the order of the families. Some have no graph of this size: building them raises."""
     for name, family in FAMILIES.items():
         if family.kind is not GraphKind.STATIC or name in SAME:
             continue
-        settings = CHOICES[name](wanted) if name in CHOICES else [""]
-        seeds = range(wanted.seed, wanted.seed + (SEEDS if wanted.nodes <= DRAWN else 1)) if family.random else [0]
+        settings = CHOICES[name](goal) if name in CHOICES else [""]
+        seeds = range(goal.seed, goal.seed + (SEEDS if goal.nodes <= DRAWN else 1)) if family.random else [0]
         for setting in settings:
             for seed in seeds:
                 yield (f"{name}:{setting}" if setting else name), seed
 
 
-def schedule_choices(wanted: Wanted) -> Iterator[tuple[str, int]]:
+def schedule_choices(goal: Goal) -> Iterator[tuple[str, int]]:
     """Likewise for the undirected schedules."""
     for name, family in FAMILIES.items():
         if family.kind is GraphKind.SCHEDULE:
             several = "k" in family.parameters
-            for setting in [f"k={k}" for k in range(1, min(5, wanted.highest) + 1)] if several else [""]:
-                yield (f"{name}:{setting}" if setting else name), wanted.seed
+            for setting in [f"k={k}" for k in range(1, min(5, goal.highest) + 1)] if several else [""]:
+                yield (f"{name}:{setting}" if setting else name), goal.seed
 
 
 def _spread(low: int, high: int, step: int, most: int) -> list[int]:
@@ -67,15 +67,15 @@ def _spread(low: int, high: int, step: int, most: int) -> list[int]:
     return sorted({values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)})
 
 
-def _degrees(wanted: Wanted, low: int, step: int = 1) -> list[int]:
-    if wanted.nodes <= SMALL:
-        return _spread(low, wanted.highest, step, DEGREES)
-    return _spread(low, min(wanted.highest, 32), step, DEGREES // 2)
+def _degrees(goal: Goal, low: int, step: int = 1) -> list[int]:
+    if goal.nodes <= SMALL:
+        return _spread(low, goal.highest, step, DEGREES)
+    return _spread(low, min(goal.highest, 32), step, DEGREES // 2)
 
 
-def circulants(wanted: Wanted) -> Iterator[str]:
+def circulants(goal: Goal) -> Iterator[str]:
     """The fastest set of offsets found for each degree."""
-    n = wanted.nodes
+    n = goal.nodes
     if not 3 <= n <= CIRCULANT_NODES:
         return
     half = (n - 1) // 2
@@ -83,12 +83,12 @@ def circulants(wanted: Wanted) -> Iterator[str]:
     gaps = 4.0 * np.sin(np.pi * waves / n) ** 2
     if n % 2 == 0:
         gaps[:, -1] /= 2.0
-    for count in range(1, min(OFFSETS_LIMIT, half, wanted.highest // 2) + 1):
-        drawn = np.array(list(_offset_sets(half, count, Random(wanted.seed))))
+    for count in range(1, min(OFFSETS_LIMIT, half, goal.highest // 2) + 1):
+        drawn = np.array(list(_offset_sets(half, count, Random(goal.seed))))
         for extra in (), (n // 2,):
             degree = 2 * count + len(extra)
-            if degree <= wanted.highest and (not extra or n % 2 == 0):
-                best = _fastest(gaps, drawn, extra, wanted.weights)
+            if degree <= goal.highest and (not extra or n % 2 == 0):
+                best = _fastest(gaps, drawn, extra, goal.weights)
                 yield "offsets=" + "-".join(map(str, sorted((*drawn[best].tolist(), *extra))))
 
 
@@ -116,16 +116,16 @@ def _fastest(
 SAME = ("dumbbell",)
 """Other names of families that are tried already."""
 
-CHOICES: Mapping[str, Callable[[Wanted], Iterable[str]]] = {
-    "random-regular": lambda wanted: [f"degree={degree}" for degree in _degrees(wanted, 2)],
+CHOICES: Mapping[str, Callable[[Goal], Iterable[str]]] = {
+    "random-regular": lambda goal: [f"degree={degree}" for degree in _degrees(goal, 2)],
     "circulant": circulants,
-    "watts-strogatz": lambda wanted: [f"k={k},p={p}" for k in _degrees(wanted, 2, 2) for p in (0.1, 0.5)],
-    "keyed-rings": lambda wanted: [f"r={degree // 2}" for degree in _degrees(wanted, 2, 2)],
-    "u-equi-static": lambda wanted: [f"m={degree // 2}" for degree in _degrees(wanted, 2, 2)],
-    "barabasi-albert": lambda wanted: [f"m={m}" for m in _degrees(wanted, 1)[:4]],
-    "ring-of-cliques": lambda wanted: [f"size={size}" for size in _degrees(wanted, 3)[:6]],
-    "star-of-cliques": lambda wanted: [f"size={size}" for size in _degrees(wanted, 3)[:6]],
-    "d-cliques": lambda wanted: [f"size={size}" for size in _degrees(wanted, 3)[:6]],
+    "watts-strogatz": lambda goal: [f"k={k},p={p}" for k in _degrees(goal, 2, 2) for p in (0.1, 0.5)],
+    "keyed-rings": lambda goal: [f"r={degree // 2}" for degree in _degrees(goal, 2, 2)],
+    "u-equi-static": lambda goal: [f"m={degree // 2}" for degree in _degrees(goal, 2, 2)],
+    "barabasi-albert": lambda goal: [f"m={m}" for m in _degrees(goal, 1)[:4]],
+    "ring-of-cliques": lambda goal: [f"size={size}" for size in _degrees(goal, 3)[:6]],
+    "star-of-cliques": lambda goal: [f"size={size}" for size in _degrees(goal, 3)[:6]],
+    "d-cliques": lambda goal: [f"size={size}" for size in _degrees(goal, 3)[:6]],
 }
 
 
@@ -142,7 +142,7 @@ class GraphCandidate:
     a schedule the one of a static graph that would need as many rounds.
     """
 
-    wanted: Wanted
+    goal: Goal
     topology: Topology
     rate: float
     rounds: int | None
@@ -155,7 +155,7 @@ class GraphCandidate:
 
     @property
     def key(self) -> Key:
-        return self.wanted.key_of(self.rate, self.topology.edge_count, self.sent)
+        return self.goal.key_of(self.rate, self.topology.edge_count, self.sent)
 
     @property
     def named(self) -> bool:
@@ -174,27 +174,27 @@ class GraphCandidate:
     @cached_property
     def failures(self) -> tuple[str, ...]:
         """Violated requirements that are cheap to check, in plain words; without robustness."""
-        wanted, found = self.wanted, []
+        goal, found = self.goal, []
         if component_count(self.topology) > 1:
             return ("it is not connected",)
         least, most = degree_range(self.topology)
-        if most > wanted.highest:
-            found.append(f"a node has {most} neighbors, and max-degree allows {wanted.highest}")
-        if self.sent is not None and wanted.budget_bytes is not None and self.sent > wanted.budget_bytes:
-            over = 100.0 * (self.sent / wanted.budget_bytes - 1.0)
+        if most > goal.highest:
+            found.append(f"a node has {most} neighbors, and max-degree allows {goal.highest}")
+        if self.sent is not None and goal.budget_bytes is not None and self.sent > goal.budget_bytes:
+            over = 100.0 * (self.sent / goal.budget_bytes - 1.0)
             found.append(f"it sends {over:.3g} % more than budget-bytes allows")
-        if wanted.byzantine and self.schedule:
+        if goal.byzantine and self.schedule:
             found.append("a node of a schedule hears too few neighbors in a round to discard a liar")
-        elif least < wanted.lowest:
-            found.append(f"a node has {least} neighbors where byzantine asks for {wanted.lowest}")
-        elif wanted.byzantine and (points := cut_points(self.topology)) is not None and points.bridges:
+        elif least < goal.lowest:
+            found.append(f"a node has {least} neighbors where byzantine asks for {goal.lowest}")
+        elif goal.byzantine and (points := cut_points(self.topology)) is not None and points.bridges:
             found.append("one edge holds two parts together")
         return tuple(found)
 
     @property
     def fragile(self) -> str:
         """Why it is not robust enough; empty where it is, or where that is unknown."""
-        asked = self.wanted.robustness
+        asked = self.goal.robustness
         if not asked or self.robust is None or self.robust.upper >= asked:
             return ""
         return f"it is only {self.robust.upper}-robust where byzantine asks for {asked}"
@@ -202,34 +202,34 @@ class GraphCandidate:
     @property
     def proven(self) -> bool:
         """True if it is known to be robust enough."""
-        return not self.wanted.byzantine or (self.robust is not None and self.robust.lower >= self.wanted.robustness)
+        return not self.goal.byzantine or (self.robust is not None and self.robust.lower >= self.goal.robustness)
 
 
-def candidate(wanted: Wanted, topology: Topology) -> GraphCandidate:
-    rate = rate_of(topology, wanted.weights)
-    sent = wanted.bytes_sent(rate, topology.edge_count)
-    return GraphCandidate(wanted=wanted, topology=topology, rate=rate, rounds=wanted.rounds(rate), sent=sent)
+def candidate(goal: Goal, topology: Topology) -> GraphCandidate:
+    rate = rate_of(topology, goal.weights)
+    sent = goal.bytes_sent(rate, topology.edge_count)
+    return GraphCandidate(goal=goal, topology=topology, rate=rate, rounds=goal.rounds(rate), sent=sent)
 
 
-def known_graphs(wanted: Wanted, tell: Tell = silent) -> Iterator[GraphCandidate]:
+def known_graphs(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     """The best draw of each family and choice of parameters that has a connected graph of this size.
 
     One whose degrees are wrong is told only where a formula gives its rate: it is not worth an eigensolver.
     """
     best: dict[str, GraphCandidate] = {}
-    choices = list(static_choices(wanted))
+    choices = list(static_choices(goal))
     for done, (spec, seed) in enumerate(choices):
         tell(f"looked at {done} of {len(choices)} graphs")
         try:
-            topology = _made(wanted, spec, seed)
+            topology = _made(goal, spec, seed)
             if topology is None:
                 continue
             least, most = degree_range(topology)
-            if topology.formula is None and not wanted.lowest <= least <= most <= wanted.highest:
+            if topology.formula is None and not goal.lowest <= least <= most <= goal.highest:
                 continue
             if not topology.implicit and component_count(topology) > 1:
                 continue
-            found = candidate(wanted, topology)
+            found = candidate(goal, topology)
         except TopologyError:
             continue  # no such graph of this size
         if spec not in best or (bool(found.failures), found.key) < (bool(best[spec].failures), best[spec].key):
@@ -237,37 +237,37 @@ def known_graphs(wanted: Wanted, tell: Tell = silent) -> Iterator[GraphCandidate
     yield from best.values()
 
 
-def _made(wanted: Wanted, spec: str, seed: int) -> Topology | None:
+def _made(goal: Goal, spec: str, seed: int) -> Topology | None:
     """The graph, or its formulas alone if it is large and unfit; None if these are unknown or disconnected."""
-    if wanted.nodes <= SMALL:
-        return build(spec, wanted.nodes, seed)
+    if goal.nodes <= SMALL:
+        return build(spec, goal.nodes, seed)
     parsed = parse(spec)
     family = FAMILIES[parsed.name]
-    request = GraphRequest(spec=spec, nodes=wanted.nodes, parameters=parsed.parameters, seed=seed)
-    most = min(DENSE, wanted.highest) * wanted.nodes
+    request = GraphRequest(spec=spec, nodes=goal.nodes, parameters=parsed.parameters, seed=seed)
+    most = min(DENSE, goal.highest) * goal.nodes
     if family.closed and (form := family.closed(request)) is not None:
-        if form.edges > most or not wanted.lowest <= form.degrees[0] <= form.degrees[1] <= wanted.highest:
-            return Topology(spec, wanted.nodes, None, seed, formula=form) if form.low > 0.0 else None
+        if form.edges > most or not goal.lowest <= form.degrees[0] <= form.degrees[1] <= goal.highest:
+            return Topology(spec, goal.nodes, None, seed, formula=form) if form.low > 0.0 else None
     elif family.expected and family.expected(request) > most:
         return None
-    return build(spec, wanted.nodes, seed)
+    return build(spec, goal.nodes, seed)
 
 
-def known_schedules(wanted: Wanted) -> Iterator[GraphCandidate]:
+def known_schedules(goal: Goal) -> Iterator[GraphCandidate]:
     """Undirected schedules that reach consensus."""
-    for spec, seed in schedule_choices(wanted):
+    for spec, seed in schedule_choices(goal):
         try:
-            schedule = build_schedule(spec, wanted.nodes, seed)
-            facts = describe_schedule(schedule, wanted.epsilon)
+            schedule = build_schedule(spec, goal.nodes, seed)
+            facts = describe_schedule(schedule, goal.epsilon)
         except TopologyError:
             continue  # no such schedule of this size
         rounds, messages = facts["rounds_to_consensus"], facts["messages_to_consensus"]
         if rounds:
             yield GraphCandidate(
-                wanted=wanted,
+                goal=goal,
                 topology=schedule.union(),
-                rate=wanted.epsilon ** (1.0 / rounds),
+                rate=goal.epsilon ** (1.0 / rounds),
                 rounds=rounds,
-                sent=messages * wanted.model_bytes,
+                sent=messages * goal.model_bytes,
                 schedule=True,
             )

@@ -13,8 +13,8 @@ import numpy as np
 from topologies.building import build
 from topologies.chance import generator
 from topologies.design.candidates import SEARCHED, SMALL, GraphCandidate, candidate, known_graphs, known_schedules
+from topologies.design.goal import DIGITS, Goal, adjacency_of, checked
 from topologies.design.search import SEARCH_LIMIT, evaluations_for, search
-from topologies.design.wanted import DIGITS, Wanted, adjacency_of, checked
 from topologies.eigen.extremes import Tell, silent
 from topologies.errors import TopologyError
 from topologies.graph import Ends, Topology
@@ -42,7 +42,7 @@ class Design:
     after what is known to. `failed`: the others, by the criterion. `proven`: no graph at all is better than the winner.
     """
 
-    wanted: Wanted
+    goal: Goal
     qualified: tuple[GraphCandidate, ...]
     failed: tuple[GraphCandidate, ...]
     proven: bool
@@ -54,85 +54,80 @@ class Design:
 
 
 def design(
-    wanted: Wanted, *, evaluations: int | None = None, schedules: bool = False, top: int = 10, tell: Tell = silent
+    goal: Goal, *, evaluations: int | None = None, schedules: bool = False, top: int = 10, tell: Tell = silent
 ) -> Design:
     """Up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations` graphs; above, families
-    alone, up to `wanted.DESIGN_LIMIT` nodes. The same arguments give the same result. `tell` hears how far it is.
+    alone, up to `goal.DESIGN_LIMIT` nodes. The same arguments give the same result. `tell` hears how far it is.
     Raises TopologyError: nothing can meet the requirements, or nothing that was found does.
     """
-    checked(wanted)
-    effort = evaluations_for(wanted.nodes) if evaluations is None else evaluations
-    known = sorted(known_graphs(wanted, tell), key=lambda found: found.key)
-    everything = wanted.nodes <= ATLAS_NODES
+    checked(goal)
+    effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
+    known = sorted(known_graphs(goal, tell), key=lambda found: found.key)
+    everything = goal.nodes <= ATLAS_NODES
     if everything:
-        own = list(_atlas(wanted))
+        own = list(_atlas(goal))
     else:
-        own = list(_searched(wanted, known, effort, tell)) if wanted.nodes <= SEARCH_LIMIT and effort > 0 else []
+        own = list(_searched(goal, known, effort, tell)) if goal.nodes <= SEARCH_LIMIT and effort > 0 else []
     entries = [*known, *own]
     if schedules:
-        entries += known_schedules(wanted)
+        entries += known_schedules(goal)
     ranked = sorted(entries, key=lambda found: (found.key, found.schedule, not found.named))
     qualified, failed = _judged(ranked, top, tell)
-    if wanted.byzantine and not any(found.proven for found in qualified):
-        drawn = sorted(_drawn(wanted, tell), key=lambda found: found.key)
+    if goal.byzantine and not any(found.proven for found in qualified):
+        drawn = sorted(_drawn(goal, tell), key=lambda found: found.key)
         qualified = (*drawn, *qualified)
     if not qualified:
-        raise _nothing(wanted, failed)
+        raise _nothing(goal, failed)
     proven = everything and not qualified[0].schedule
-    return Design(wanted=wanted, qualified=qualified, failed=failed, proven=proven, evaluations=effort)
+    return Design(goal=goal, qualified=qualified, failed=failed, proven=proven, evaluations=effort)
 
 
-def _atlas(wanted: Wanted) -> Iterator[GraphCandidate]:
+def _atlas(goal: Goal) -> Iterator[GraphCandidate]:
     """The best connected graphs within the bounds on degrees."""
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     for graph in nx.graph_atlas_g():
         degrees = [degree for _, degree in graph.degree]
-        right = len(degrees) == wanted.nodes and min(degrees) >= wanted.lowest and max(degrees) <= wanted.highest
+        right = len(degrees) == goal.nodes and min(degrees) >= goal.lowest and max(degrees) <= goal.highest
         if right and nx.is_connected(graph):
-            yield _own(wanted, np.array(graph.edges))
+            yield _own(goal, np.array(graph.edges))
 
 
-def _searched(
-    wanted: Wanted, known: Sequence[GraphCandidate], evaluations: int, tell: Tell
-) -> Iterator[GraphCandidate]:
+def _searched(goal: Goal, known: Sequence[GraphCandidate], evaluations: int, tell: Tell) -> Iterator[GraphCandidate]:
     starts: dict[int, Ends] = {}
     for found in known:
         least, most = degree_range(found.topology)
-        if len(starts) < STARTS and least >= wanted.lowest and most <= wanted.highest:
+        if len(starts) < STARTS and least >= goal.lowest and most <= goal.highest:
             starts.setdefault(found.topology.edge_count, found.topology.ends)
     if starts:
-        full = _filled(wanted, next(iter(starts.values())))
+        full = _filled(goal, next(iter(starts.values())))
         starts.setdefault(len(full), full)
-    for _, _, ends in search(wanted, list(starts.values()), evaluations, tell).ranked()[:FOUND]:
-        yield _own(wanted, ends)
+    for _, _, ends in search(goal, list(starts.values()), evaluations, tell).ranked()[:FOUND]:
+        yield _own(goal, ends)
 
 
-def _filled(wanted: Wanted, ends: Ends) -> Ends:
+def _filled(goal: Goal, ends: Ends) -> Ends:
     """Random edges more while two nodes have room: where no regular graph is possible, or a sparse one was the best."""
-    adjacency = adjacency_of(wanted.nodes, ends)
+    adjacency = adjacency_of(goal.nodes, ends)
     pairs = np.argwhere(np.triu(adjacency == 0.0, 1))
     degrees = adjacency.sum(axis=0)
-    for i, j in generator(wanted.seed).permutation(pairs).tolist():
-        if max(degrees[i], degrees[j]) < wanted.highest:
+    for i, j in generator(goal.seed).permutation(pairs).tolist():
+        if max(degrees[i], degrees[j]) < goal.highest:
             adjacency[i, j] = 1.0
             degrees[[i, j]] += 1.0
     return np.argwhere(np.triu(adjacency))
 
 
-def _drawn(wanted: Wanted, tell: Tell = silent) -> Iterator[GraphCandidate]:
+def _drawn(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     """Random graphs of the largest degree that turn out robust enough: on few nodes one in a hundred may be."""
-    if wanted.nodes > ADVISED:
+    if goal.nodes > ADVISED:
         return
-    degree = wanted.highest - wanted.highest * wanted.nodes % 2
+    degree = goal.highest - goal.highest * goal.nodes % 2
     found = 0
     for draw in range(DRAWS):
         tell(f"drew {draw} of at most {DRAWS} random graphs")
-        topology = build(f"random-regular:degree={degree}", wanted.nodes, wanted.seed + draw)
-        if degree == wanted.highest:
-            entry = candidate(wanted, topology)
-        else:
-            entry = _own(wanted, _filled(wanted, topology.ends))
+        topology = build(f"random-regular:degree={degree}", goal.nodes, goal.seed + draw)
+        entry = candidate(goal, topology) if degree == goal.highest else _own(goal, _filled(goal, topology.ends))
         if not entry.failures and entry.proven:
             yield entry
             found += 1
@@ -140,8 +135,8 @@ def _drawn(wanted: Wanted, tell: Tell = silent) -> Iterator[GraphCandidate]:
             return
 
 
-def _own(wanted: Wanted, ends: Ends) -> GraphCandidate:
-    return candidate(wanted, Topology(f"{SEARCHED}:edges={len(ends)}", wanted.nodes, ends, wanted.seed))
+def _own(goal: Goal, ends: Ends) -> GraphCandidate:
+    return candidate(goal, Topology(f"{SEARCHED}:edges={len(ends)}", goal.nodes, ends, goal.seed))
 
 
 def _judged(
@@ -172,27 +167,27 @@ def _judged(
 
 
 def _looks(entries: Sequence[GraphCandidate]) -> int:
-    """How many graphs are judged closely."""
+    """The number of graphs that are judged closely."""
     nodes = entries[0].topology.nodes if entries else 0
     if nodes <= ATLAS_NODES:
         return len(entries)
     return min(len(entries), JUDGED if nodes < SMALL else JUDGED_LARGE)
 
 
-def _nothing(wanted: Wanted, failed: Sequence[GraphCandidate]) -> TopologyError:
+def _nothing(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
     """Says how near the nearest came."""
     right = [found for found in failed if not _but_for(found, "budget-bytes")]
-    if wanted.budget_bytes is not None and right:
+    if goal.budget_bytes is not None and right:
         nearest = min(right, key=lambda found: found.sent or 0)
-        if nearest.sent is not None and nearest.sent > wanted.budget_bytes:
-            over = 100.0 * (nearest.sent / wanted.budget_bytes - 1.0)
+        if nearest.sent is not None and nearest.sent > goal.budget_bytes:
+            over = 100.0 * (nearest.sent / goal.budget_bytes - 1.0)
             text = f"no graph was found that sends so little: {nearest.spec} comes nearest with {over:.3g} % more"
             allowed = f"{nearest.sent} was reached; or a smaller model-bytes, or a larger epsilon"
-            return TopologyError(text, key="budget-bytes", value=wanted.budget_bytes, allowed=allowed)
+            return TopologyError(text, key="budget-bytes", value=goal.budget_bytes, allowed=allowed)
     most = max((found.robust.upper for found in failed if not found.failures and found.robust), default=0)
-    text = f"no graph was found with at most {wanted.highest} neighbors that is {wanted.robustness}-robust"
-    text += f", as byzantine = {wanted.byzantine} asks for" + (f"; the best is {most}-robust" if most else "")
-    return TopologyError(text, key="byzantine", value=wanted.byzantine, allowed=_enough(wanted, most))
+    text = f"no graph was found with at most {goal.highest} neighbors that is {goal.robustness}-robust"
+    text += f", as byzantine = {goal.byzantine} asks for" + (f"; the best is {most}-robust" if most else "")
+    return TopologyError(text, key="byzantine", value=goal.byzantine, allowed=_enough(goal, most))
 
 
 def _but_for(found: GraphCandidate, key: str) -> bool:
@@ -200,12 +195,12 @@ def _but_for(found: GraphCandidate, key: str) -> bool:
     return len(found.failures) != 1 or key not in found.failures[0]
 
 
-def _enough(wanted: Wanted, most: int) -> str:
+def _enough(goal: Goal, most: int) -> str:
     """A change that would do: a larger degree, or fewer liars."""
     fewer = f"byzantine = {max(0, (most - 1) // 2)}"
-    highest = wanted.highest + 8 if wanted.nodes <= ADVISED else wanted.highest
-    for degree in range(wanted.highest + 1, min(wanted.nodes, highest + 1)):
-        relaxed = Wanted(nodes=wanted.nodes, max_degree=degree, byzantine=wanted.byzantine, seed=wanted.seed)
+    highest = goal.highest + 8 if goal.nodes <= ADVISED else goal.highest
+    for degree in range(goal.highest + 1, min(goal.nodes, highest + 1)):
+        relaxed = Goal(nodes=goal.nodes, max_degree=degree, byzantine=goal.byzantine, seed=goal.seed)
         found = chain((entry for entry in known_graphs(relaxed) if not entry.failures), _drawn(relaxed))
         if any(entry.proven for entry in found):
             return f"max-degree = {degree}, or {fewer}"
@@ -250,7 +245,7 @@ def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, A
 
 def _robust(entry: GraphCandidate) -> str | None:
     """Only where liars were asked about: finding it takes time."""
-    if not entry.wanted.byzantine or entry.robust is None or entry.failures:
+    if not entry.goal.byzantine or entry.robust is None or entry.failures:
         return None
     found = entry.robust
     return str(found.lower) if found.exact else f"{found.lower}..{found.upper}"
@@ -274,14 +269,14 @@ def reason(design: Design, entry: GraphCandidate) -> str:
 def _praise(design: Design) -> str:
     how = "of all connected graphs" if design.proven else "of all that were tried"
     rivals = [entry for entry in design.qualified[1:] if entry.proven and entry.topology is not design.winner.topology]
-    said = f"{PHRASES[design.wanted.minimize]} {how}"
+    said = f"{PHRASES[design.goal.minimize]} {how}"
     if rivals:
         said += f"; the next: {', '.join(_differences(rivals[0], design.winner))}"
     return said
 
 
 def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
-    """What `entry` costs more or less than `best`, in the order of what an engineer asks."""
+    """The differences in cost of `entry` and `best`, in the order in which an engineer asks."""
     found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
         found.append(_share(entry.sent / best.sent))
@@ -310,7 +305,7 @@ def _more(mine: int, other: int, word: str) -> str:
 
 
 def line(entry: GraphCandidate, file: Path | None) -> str | None:
-    """What a federation file says to use this graph; None where only a file can hold it, and there is none."""
+    """The line of a federation file for this graph; None if only a file can hold it, and there is none."""
     if file is not None and not entry.schedule:
         return f'topology = "{file.as_posix()}"'
     if not entry.named:

@@ -1,5 +1,5 @@
-"""What a designed graph must be, and what makes one better than another: above all its mixing rate, which is found fast
-for small dense graphs, as the search asks for tens of thousands of them.
+"""The goal of a design: its requirements, and the criteria by which one graph is better than another. The mixing rate
+of small dense graphs is computed fast, as the search asks for tens of thousands of them.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ Key = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """`minimize`: what counts first; a tie is broken by what stands behind it.
+class Goal:
+    """The requirements on a designed graph, and its criterion, `minimize`; the second figure named breaks ties.
 
     - `rounds`: the mixing rate under `weights`, which decides the rounds to consensus; then edges.
     - `bytes`: what all nodes send until consensus, 2 * edges * rounds * model_bytes; then the mixing rate.
@@ -164,34 +164,34 @@ class Wanted:
         return level
 
 
-def checked(wanted: Wanted) -> Wanted:
+def checked(goal: Goal) -> Goal:
     """The same, if some graph can be like this. Raises TopologyError: none can; the key names why."""
-    check_weights(wanted.weights)
-    if wanted.minimize not in CRITERIA:
-        allowed = nearest(wanted.minimize, CRITERIA)
-        raise TopologyError("unknown criterion", key="minimize", value=wanted.minimize, allowed=allowed)
-    rounds_to_consensus(0.5, wanted.epsilon)
-    if wanted.nodes < 2:
-        raise TopologyError("nothing to join", key="nodes", value=wanted.nodes, allowed="from 2")
-    if wanted.nodes > DESIGN_LIMIT:
+    check_weights(goal.weights)
+    if goal.minimize not in CRITERIA:
+        allowed = nearest(goal.minimize, CRITERIA)
+        raise TopologyError("unknown criterion", key="minimize", value=goal.minimize, allowed=allowed)
+    rounds_to_consensus(0.5, goal.epsilon)
+    if goal.nodes < 2:
+        raise TopologyError("nothing to join", key="nodes", value=goal.nodes, allowed="from 2")
+    if goal.nodes > DESIGN_LIMIT:
         allowed = f"from 2 to {DESIGN_LIMIT}; `topology compare` shows single families at larger sizes"
         raise TopologyError(
-            "impossible size for a search among all families", key="nodes", value=wanted.nodes, allowed=allowed
+            "impossible size for a search among all families", key="nodes", value=goal.nodes, allowed=allowed
         )
-    generator(wanted.seed)
+    generator(goal.seed)
     for key in ("byzantine", "model_bytes", "max_degree", "budget_bytes"):
         least = 0 if key == "byzantine" else 1
-        value = getattr(wanted, key)
+        value = getattr(goal, key)
         if value is not None and value < least:
             raise TopologyError("impossible value", key=_option(key), value=value, allowed=f"from {least}")
-    _check_byzantine(wanted)
-    _check_degree(wanted)
-    _check_budget(wanted)
-    return wanted
+    _check_byzantine(goal)
+    _check_degree(goal)
+    _check_budget(goal)
+    return goal
 
 
-def _check_byzantine(wanted: Wanted) -> None:
-    n, b = wanted.nodes, wanted.byzantine
+def _check_byzantine(goal: Goal) -> None:
+    n, b = goal.nodes, goal.byzantine
     most = ((n + 1) // 2 - 1) // 2  # the complete graph is ceil(n/2)-robust, and no graph is more
     if b and b > most:
         raise TopologyError(
@@ -202,25 +202,25 @@ def _check_byzantine(wanted: Wanted) -> None:
         )
 
 
-def _check_degree(wanted: Wanted) -> None:
-    n, most = wanted.nodes, wanted.highest
-    need = wanted.lowest if wanted.byzantine else min(2, n - 1)
+def _check_degree(goal: Goal) -> None:
+    n, most = goal.nodes, goal.highest
+    need = goal.lowest if goal.byzantine else min(2, n - 1)
     if most < need:
-        reason = f"more than {2 * wanted.byzantine} neighbors" if wanted.byzantine else "a connected graph"
-        text = f"too few for {reason}" + (f" with byzantine = {wanted.byzantine}" if wanted.byzantine else "")
-        raise TopologyError(text, key="max-degree", value=wanted.max_degree, allowed=f"from {need}")
-    if most == wanted.lowest and most * n % 2 and most > 1:
+        reason = f"more than {2 * goal.byzantine} neighbors" if goal.byzantine else "a connected graph"
+        text = f"too few for {reason}" + (f" with byzantine = {goal.byzantine}" if goal.byzantine else "")
+        raise TopologyError(text, key="max-degree", value=goal.max_degree, allowed=f"from {need}")
+    if most == goal.lowest and most * n % 2 and most > 1:
         text = f"not all of {n} nodes can have exactly {most} neighbors, since {n} times {most} is odd"
-        raise TopologyError(text, key="max-degree", value=wanted.max_degree, allowed=f"from {most + 1}")
+        raise TopologyError(text, key="max-degree", value=goal.max_degree, allowed=f"from {most + 1}")
 
 
-def _check_budget(wanted: Wanted) -> None:
+def _check_budget(goal: Goal) -> None:
     """A connected graph has at least n - 1 edges, and one round uses each both ways."""
-    edges = max(wanted.nodes - 1, -(-wanted.nodes * wanted.lowest // 2))
-    least = 2 * edges * wanted.model_bytes
-    if wanted.budget_bytes is not None and wanted.budget_bytes < least:
+    edges = max(goal.nodes - 1, -(-goal.nodes * goal.lowest // 2))
+    least = 2 * edges * goal.model_bytes
+    if goal.budget_bytes is not None and goal.budget_bytes < least:
         text = f"one round over {edges} edges, the fewest possible, already sends {least} bytes"
-        raise TopologyError(text, key="budget-bytes", value=wanted.budget_bytes, allowed=f"from {least}")
+        raise TopologyError(text, key="budget-bytes", value=goal.budget_bytes, allowed=f"from {least}")
 
 
 def _option(key: str) -> str:

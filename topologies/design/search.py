@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from topologies.design.wanted import Key, Wanted, adjacency_of, mixing_rate, rate_between, weighted_laplacian
+from topologies.design.goal import Goal, Key, adjacency_of, mixing_rate, rate_between, weighted_laplacian
 from topologies.eigen.extremes import Tell, silent
 from topologies.graph import Edge, Ends
 from topologies.laplacian import Array
@@ -59,7 +59,7 @@ class Walk:
             self._pull = (1.0, 0.0) if 1.0 - low >= high - 1.0 else (0.0, 1.0)
 
     def gain(self, edge: Edge) -> float:
-        """How much the edge, if it is there, lowers the rate: to first order and up to a constant."""
+        """The amount by which the edge, if present, lowers the rate: to first order and up to a constant."""
         i, j = edge
         low, high = self._points
         lifts: float = self._pull[0] * (low[i] - low[j]) ** 2
@@ -172,11 +172,11 @@ MISSES = 20
 class BestGraphs:
     """The best graph found for each number of edges: what one edge more or less would give."""
 
-    wanted: Wanted
+    goal: Goal
     found: dict[int, tuple[Key, float, Ends]] = field(default_factory=dict)
 
     def meet(self, adjacency: Array, rate: float, edges: int) -> None:
-        key = self.wanted.key(rate, edges)
+        key = self.goal.key(rate, edges)
         if rate < 1.0 and (edges not in self.found or key < self.found[edges][0]):
             self.found[edges] = key, rate, np.argwhere(np.triu(adjacency))
 
@@ -189,28 +189,28 @@ def evaluations_for(nodes: int) -> int:
     return min(100_000, 400_000_000 // nodes**2, max(1_000, 80_000_000_000 // nodes**3))
 
 
-def search(wanted: Wanted, starts: Sequence[Ends], evaluations: int, tell: Tell = silent) -> BestGraphs:
+def search(goal: Goal, starts: Sequence[Ends], evaluations: int, tell: Tell = silent) -> BestGraphs:
     """Walks from each start in turn, after each turn one from the best graph found; equal shares of `evaluations`."""
-    rng = Random(wanted.seed)
-    best = BestGraphs(wanted)
+    rng = Random(goal.seed)
+    best = BestGraphs(goal)
     turn = len(starts) + 1
     walks = turn * max(1, round(evaluations / (turn * LEG)))
     for walk in range(walks if starts else 0):
         again = walk % turn == len(starts)
         ends = best.ranked()[0][2] if again else starts[walk % turn]
-        heat = HOT / wanted.nodes / (10.0 if again else 1.0)
+        heat = HOT / goal.nodes / (10.0 if again else 1.0)
         tell(f"searched {walk * (evaluations // walks)} of {evaluations} graphs")
-        _anneal(_walk(wanted, ends), best, rng, evaluations // walks, heat)
+        _anneal(_walk(goal, ends), best, rng, evaluations // walks, heat)
     return best
 
 
-def _walk(wanted: Wanted, ends: Ends) -> Walk:
-    return Walk(adjacency_of(wanted.nodes, ends), wanted.weights, wanted.lowest, wanted.highest)
+def _walk(goal: Goal, ends: Ends) -> Walk:
+    return Walk(adjacency_of(goal.nodes, ends), goal.weights, goal.lowest, goal.highest)
 
 
 def _anneal(walk: Walk, best: BestGraphs, rng: Random, evaluations: int, hot: float) -> None:
-    wanted = best.wanted
-    energy = wanted.energy(walk.rate, len(walk.edges))
+    goal = best.goal
+    energy = goal.energy(walk.rate, len(walk.edges))
     best.meet(walk.adjacency, walk.rate, len(walk.edges))
     tried = misses = 0
     while tried < evaluations and misses < MISSES * evaluations:
@@ -224,11 +224,11 @@ def _anneal(walk: Walk, best: BestGraphs, rng: Random, evaluations: int, hot: fl
         bar = energy - heat * math.log(1.0 - rng.random())
         walk.make(move)
         laplacian = weighted_laplacian(walk.adjacency, walk.weights)
-        if wanted.energy(walk.at_least(laplacian), edges) > bar:
+        if goal.energy(walk.at_least(laplacian), edges) > bar:
             walk.undo(move)
             continue
         rate = mixing_rate(walk.adjacency, walk.weights)
-        reached = wanted.energy(rate, edges)
+        reached = goal.energy(rate, edges)
         best.meet(walk.adjacency, rate, edges)
         if reached > bar:
             walk.undo(move)

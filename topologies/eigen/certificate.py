@@ -39,7 +39,9 @@ SMALL = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorBudget:
-    """What a factorization may cost. `fill`: entries of a sparse factor, at some 50 bytes each with all copies."""
+    """The cost that a factorization may have. `fill`: entries of a sparse factor, at some 50 bytes each with all
+    copies.
+    """
 
     core: int
     fill: float

@@ -223,7 +223,7 @@ def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[E
 
 
 def _judged(laplacian: Laplacian, budget: FactorBudget, found: Extremes) -> tuple[Extremes, bool]:
-    """With a lower bound, if one is to be had; and whether none was found though there was room to look for it."""
+    """The extremes with a lower bound, if one can be had; and True if none was found though there was room to look."""
     if found.certified or too_wide(laplacian, found.low, budget):
         return found, False
     for tolerance in (TOLERANCE, *WEAKER):

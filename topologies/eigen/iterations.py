@@ -267,7 +267,7 @@ def _multigrid(matrix: Any, kernel: Array, seed: int) -> Any:
 
 @contextmanager
 def _drawing_from(seed: int) -> Iterator[None]:
-    """For pyamg, which draws from numpy's global generator: without this no two runs would agree."""
+    """Seed numpy's global generator, from which pyamg draws: without this no two runs would agree."""
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed)  # noqa: NPY002
     try:

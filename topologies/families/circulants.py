@@ -52,20 +52,20 @@ def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
     return ClosedForm(low=low, high=high, edges=nodes * degree // 2, degrees=(degree, degree))
 
 
-def fitting(wanted: GraphRequest) -> tuple[int, ...]:
+def fitting(request: GraphRequest) -> tuple[int, ...]:
     """The offsets asked for. Raises TopologyError: one is more than half way round."""
-    steps: tuple[int, ...] = wanted["offsets"]
-    if wanted.nodes < 2:
-        raise impossible("circulant graph", wanted.nodes, "at least 2")
-    if steps[-1] > wanted.nodes // 2:
+    steps: tuple[int, ...] = request["offsets"]
+    if request.nodes < 2:
+        raise impossible("circulant graph", request.nodes, "at least 2")
+    if steps[-1] > request.nodes // 2:
         text = "-".join(map(str, steps))
-        raise unfit("circulant:offsets", text, wanted.nodes, f"from 1 to {wanted.nodes // 2}")
+        raise unfit("circulant:offsets", text, request.nodes, f"from 1 to {request.nodes // 2}")
     return steps
 
 
-def powers(wanted: GraphRequest) -> tuple[int, ...]:
+def powers(request: GraphRequest) -> tuple[int, ...]:
     """The distinct hops of the undirected exponential graph: 1, 2, 4, ..., the shorter way round."""
-    n = wanted.nodes
+    n = request.nodes
     return tuple(sorted({min(1 << bit, n - (1 << bit)) for bit in range((n - 1).bit_length())}))
 
 
@@ -77,18 +77,18 @@ def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
     return 1 + StableDraws("u-equi-static", seed).below(nodes - 1, count)
 
 
-def shifts(wanted: GraphRequest) -> tuple[int, ...]:
+def shifts(request: GraphRequest) -> tuple[int, ...]:
     """The distinct hops, the shorter way round. Raises TopologyError: as many would take too long."""
-    m, most = wanted["m"], SUM_LIMIT // wanted.nodes
-    if m is not None and min(m, wanted.nodes // 2) > most:
-        raise unfit("u-equi-static:m", m, wanted.nodes, f"from 1 to {most}")
-    drawn = equi_shifts(wanted.nodes, wanted["m"], wanted.seed)
-    return tuple(np.unique(np.minimum(drawn, wanted.nodes - drawn)).tolist())
+    m, most = request["m"], SUM_LIMIT // request.nodes
+    if m is not None and min(m, request.nodes // 2) > most:
+        raise unfit("u-equi-static:m", m, request.nodes, f"from 1 to {most}")
+    drawn = equi_shifts(request.nodes, request["m"], request.seed)
+    return tuple(np.unique(np.minimum(drawn, request.nodes - drawn)).tolist())
 
 
-def residues(wanted: GraphRequest) -> tuple[int, ...]:
+def residues(request: GraphRequest) -> tuple[int, ...]:
     """The squares modulo n up to n/2; -1 is one too. Raises TopologyError: n is no prime 1 modulo 4."""
-    n = check_paley(wanted.nodes)
+    n = check_paley(request.nodes)
     node = np.arange(1, n // 2 + 1)
     square = node * node % n
     return tuple(np.unique(np.minimum(square, n - square)).tolist())
@@ -111,29 +111,29 @@ def is_prime(n: int) -> bool:
     return n > 1 and all(n % divisor for divisor in range(2, math.isqrt(n) + 1))
 
 
-def paley_form(wanted: GraphRequest) -> ClosedForm:
-    n = check_paley(wanted.nodes)
+def paley_form(request: GraphRequest) -> ClosedForm:
+    n = check_paley(request.nodes)
     root, degree = math.sqrt(n), (n - 1) // 2
     return ClosedForm(
         low=(n - root) / 2.0, high=(n + root) / 2.0, edges=n * degree // 2, degrees=(degree, degree), diameter=2
     )
 
 
-def margulis(wanted: GraphRequest) -> Ends:
+def margulis(request: GraphRequest) -> Ends:
     """Node x * m + y is joined to (x + 2y, y), (x + 2y + 1, y), (x, y + 2x), (x, y + 2x + 1), and so back, mod m."""
-    m = math.isqrt(wanted.nodes)
-    if m * m != wanted.nodes:
-        raise impossible("Margulis expander", wanted.nodes, f"a square, such as {m * m} or {(m + 1) ** 2}")
-    node = np.arange(wanted.nodes)
+    m = math.isqrt(request.nodes)
+    if m * m != request.nodes:
+        raise impossible("Margulis expander", request.nodes, f"a square, such as {m * m} or {(m + 1) ** 2}")
+    node = np.arange(request.nodes)
     x, y = np.divmod(node, m)
     along = [((x + 2 * y + step) % m * m + y) for step in (0, 1)]
     across = [(x * m + (y + 2 * x + step) % m) for step in (0, 1)]
     return together(*(pairs(node, there) for there in (*along, *across)))
 
 
-def chordal_cycle(wanted: GraphRequest) -> Ends:
+def chordal_cycle(request: GraphRequest) -> Ends:
     """A ring, and each node x joined to 1 / x modulo n."""
-    n = wanted.nodes
+    n = request.nodes
     if not is_prime(n):
         lower = next((m for m in range(n, 1, -1) if is_prime(m)), None)
         upper = next(m for m in range(n, 2 * n + 3) if is_prime(m))
@@ -157,9 +157,9 @@ FAMILIES: Mapping[str, Family] = {
     "circulant": Family(
         rule="each node joined to those at the given offsets",
         degree="2 for each offset, 1 for n/2",
-        build=lambda wanted: circulant_edges(wanted.nodes, fitting(wanted)),
+        build=lambda request: circulant_edges(request.nodes, fitting(request)),
         parameters={"offsets": offsets((1, 2), "how far round the ring, from 1 to n/2")},
-        closed=lambda wanted: circulant_form(wanted.nodes, fitting(wanted)),
+        closed=lambda request: circulant_form(request.nodes, fitting(request)),
         connectivity="min over k of the sum over offsets s of 2 - 2 cos(2 pi k s / n)",
         source=REVIEW,
         transitive=True,
@@ -167,8 +167,8 @@ FAMILIES: Mapping[str, Family] = {
     "exponential": Family(
         rule="offsets 1, 2, 4, ..., both ways: few edges, fast mixing",
         degree="about 2 log2 n",
-        build=lambda wanted: circulant_edges(wanted.nodes, powers(wanted)),
-        closed=lambda wanted: circulant_form(wanted.nodes, powers(wanted)),
+        build=lambda request: circulant_edges(request.nodes, powers(request)),
+        closed=lambda request: circulant_form(request.nodes, powers(request)),
         connectivity="as circulant",
         source="Ying et al. 2021, arXiv:2110.13363, made undirected",
         transitive=True,
@@ -176,11 +176,11 @@ FAMILIES: Mapping[str, Family] = {
     "u-equi-static": Family(
         rule="a circulant graph of m random offsets, drawn from the seed; one may come twice",
         degree="at most 2 m",
-        build=lambda wanted: circulant_edges(wanted.nodes, shifts(wanted)),
+        build=lambda request: circulant_edges(request.nodes, shifts(request)),
         parameters={
             "m": whole(None, 1, "how many offsets are drawn; log2 n, rounded up, by default", maximum=1_000_000)
         },
-        closed=lambda wanted: circulant_form(wanted.nodes, shifts(wanted)),
+        closed=lambda request: circulant_form(request.nodes, shifts(request)),
         connectivity="as circulant",
         source="Song et al. 2022, arXiv:2210.07881, algorithm U-EquiStatic",
         transitive=True,
@@ -189,7 +189,7 @@ FAMILIES: Mapping[str, Family] = {
     "paley": Family(
         rule="joined where the difference is a square modulo n; n prime, 1 modulo 4",
         degree="(n - 1) / 2",
-        build=lambda wanted: circulant_edges(wanted.nodes, residues(wanted)),
+        build=lambda request: circulant_edges(request.nodes, residues(request)),
         closed=paley_form,
         connectivity="(n - sqrt n) / 2",
         source="Brouwer and Haemers, Spectra of Graphs, 9.1.2",

@@ -22,9 +22,9 @@ from topologies.graph import Ends, all_pairs, box, cycle, line, pairs, together
 BOOK = "Brouwer and Haemers, Spectra of Graphs, 1.4"
 
 
-def ring(wanted: GraphRequest) -> Ends:
+def ring(request: GraphRequest) -> Ends:
     """Below three nodes a ring is a path."""
-    return circulant_edges(wanted.nodes, (1,) if wanted.nodes > 1 else ())
+    return circulant_edges(request.nodes, (1,) if request.nodes > 1 else ())
 
 
 def ring_values(nodes: int) -> tuple[float, float]:
@@ -32,8 +32,8 @@ def ring_values(nodes: int) -> tuple[float, float]:
     return cosine_gap(1, nodes, doubled=nodes > 2), cosine_gap(nodes // 2, nodes, doubled=nodes > 2)
 
 
-def ring_form(wanted: GraphRequest) -> ClosedForm:
-    n = wanted.nodes
+def ring_form(request: GraphRequest) -> ClosedForm:
+    n = request.nodes
     low, high = ring_values(n)
     degree = min(2, n - 1)
     return ClosedForm(low=low, high=high, edges=n * degree // 2, degrees=(degree, degree), diameter=n // 2)
@@ -50,88 +50,88 @@ def path_form(nodes: int) -> ClosedForm:
     return ClosedForm(low=low, high=high, edges=nodes - 1, degrees=(1, min(2, nodes - 1)), diameter=nodes - 1)
 
 
-def star(wanted: GraphRequest) -> Ends:
-    return pairs(np.arange(1, wanted.nodes), 0)
+def star(request: GraphRequest) -> Ends:
+    return pairs(np.arange(1, request.nodes), 0)
 
 
-def star_form(wanted: GraphRequest) -> ClosedForm:
-    n = wanted.nodes
+def star_form(request: GraphRequest) -> ClosedForm:
+    n = request.nodes
     low = 1.0 if n > 2 else 2.0
     return ClosedForm(low=low, high=float(n), edges=n - 1, degrees=(1, n - 1), diameter=min(2, n - 1))
 
 
-def complete_form(wanted: GraphRequest) -> ClosedForm:
-    n = wanted.nodes
+def complete_form(request: GraphRequest) -> ClosedForm:
+    n = request.nodes
     return ClosedForm(low=float(n), high=float(n), edges=n * (n - 1) // 2, degrees=(n - 1, n - 1), diameter=1)
 
 
-def halves(wanted: GraphRequest) -> tuple[int, int]:
+def halves(request: GraphRequest) -> tuple[int, int]:
     """The sizes of the two sides, as given, or equal but for one node."""
-    n, a, b = wanted.nodes, wanted["a"], wanted["b"]
+    n, a, b = request.nodes, request["a"], request["b"]
     if n < 2:
         raise impossible("complete bipartite graph", n, "at least 2")
     a = n // 2 if a is None and b is None else n - b if a is None else a
     if a not in range(1, n) or b not in {None, n - a}:
-        given = ",".join(f"{key}={wanted[key]}" for key in "ab" if wanted[key] is not None)
+        given = ",".join(f"{key}={request[key]}" for key in "ab" if request[key] is not None)
         raise unfit("complete-bipartite", given, n, f"a plus b equal to {n}, both at least 1")
     return a, n - a
 
 
-def complete_bipartite(wanted: GraphRequest) -> Ends:
+def complete_bipartite(request: GraphRequest) -> Ends:
     """Nodes 0 .. a-1 are the one side."""
-    a, b = halves(wanted)
+    a, b = halves(request)
     return pairs(np.repeat(np.arange(a), b), np.tile(np.arange(a, a + b), a))
 
 
-def complete_bipartite_form(wanted: GraphRequest) -> ClosedForm:
-    n = wanted.nodes
-    less, more = sorted(halves(wanted))
+def complete_bipartite_form(request: GraphRequest) -> ClosedForm:
+    n = request.nodes
+    less, more = sorted(halves(request))
     low = float(less) if n > 2 else 2.0
     return ClosedForm(low=low, high=float(n), edges=less * more, degrees=(less, more), diameter=min(2, n - 1))
 
 
-def wheel(wanted: GraphRequest) -> Ends:
-    return together(star(wanted), cycle(np.arange(1, wanted.nodes)))
+def wheel(request: GraphRequest) -> Ends:
+    return together(star(request), cycle(np.arange(1, request.nodes)))
 
 
-def wheel_form(wanted: GraphRequest) -> ClosedForm:
+def wheel_form(request: GraphRequest) -> ClosedForm:
     """Up to four nodes it is a complete graph."""
-    n = wanted.nodes
+    n = request.nodes
     if n <= 4:
-        return complete_form(wanted)
+        return complete_form(request)
     low = 1.0 + cosine_gap(1, n - 1)
     return ClosedForm(low=low, high=float(n), edges=2 * (n - 1), degrees=(3, n - 1), diameter=2)
 
 
-def dimension(wanted: GraphRequest) -> int:
-    n = wanted.nodes
+def dimension(request: GraphRequest) -> int:
+    n = request.nodes
     if n & (n - 1):
         below = 1 << (n.bit_length() - 1)
         raise impossible("hypercube", n, f"a power of two, such as {below} or {2 * below}")
     return n.bit_length() - 1
 
 
-def hypercube(wanted: GraphRequest) -> Ends:
-    node = np.arange(wanted.nodes)
-    without = [(node[node >> bit & 1 == 0], 1 << bit) for bit in range(dimension(wanted))]
+def hypercube(request: GraphRequest) -> Ends:
+    node = np.arange(request.nodes)
+    without = [(node[node >> bit & 1 == 0], 1 << bit) for bit in range(dimension(request))]
     return together(*(pairs(here, here + step) for here, step in without))
 
 
-def hypercube_form(wanted: GraphRequest) -> ClosedForm:
-    d = dimension(wanted)
-    return ClosedForm(low=2.0, high=2.0 * d, edges=wanted.nodes * d // 2, degrees=(d, d), diameter=d)
+def hypercube_form(request: GraphRequest) -> ClosedForm:
+    d = dimension(request)
+    return ClosedForm(low=2.0, high=2.0 * d, edges=request.nodes * d // 2, degrees=(d, d), diameter=d)
 
 
-def sides(name: str, wanted: GraphRequest) -> tuple[int, ...]:
+def sides(name: str, request: GraphRequest) -> tuple[int, ...]:
     """The given sides, or the two most nearly square ones: rows, then columns."""
-    if wanted["dims"] is None:
-        return _rows_and_cols(name, wanted.nodes, wanted["rows"], wanted["cols"])
-    dims: tuple[int, ...] = wanted["dims"]
+    if request["dims"] is None:
+        return _rows_and_cols(name, request.nodes, request["rows"], request["cols"])
+    dims: tuple[int, ...] = request["dims"]
     shape = "x".join(map(str, dims))
-    if wanted["rows"] or wanted["cols"]:
+    if request["rows"] or request["cols"]:
         raise TopologyError("given twice", key=f"{name}:dims", value=shape, allowed="either dims, or rows and cols")
-    if math.prod(dims) != wanted.nodes:
-        raise impossible(name, wanted.nodes, f"{math.prod(dims)}, the product of dims ({shape})")
+    if math.prod(dims) != request.nodes:
+        raise impossible(name, request.nodes, f"{math.prod(dims)}, the product of dims ({shape})")
     return dims
 
 
@@ -148,26 +148,26 @@ def _rows_and_cols(name: str, nodes: int, rows: int | None, cols: int | None) ->
     return rows, cols
 
 
-def torus_form(wanted: GraphRequest) -> ClosedForm:
-    shape = sides("torus", wanted)
+def torus_form(request: GraphRequest) -> ClosedForm:
+    shape = sides("torus", request)
     values = [ring_values(side) for side in shape]
     degree = sum(min(2, side - 1) for side in shape)
     return ClosedForm(
         low=min(low for low, _ in values),  # not always of the longest side: rings of 2 and 3 have 2 and 3
         high=math.fsum(high for _, high in values),
-        edges=wanted.nodes * degree // 2,
+        edges=request.nodes * degree // 2,
         degrees=(degree, degree),
         diameter=sum(side // 2 for side in shape),
     )
 
 
-def grid_form(wanted: GraphRequest) -> ClosedForm:
-    shape = sides("grid", wanted)
+def grid_form(request: GraphRequest) -> ClosedForm:
+    shape = sides("grid", request)
     values = [path_values(side) for side in shape]
     return ClosedForm(
         low=path_values(max(shape))[0],
         high=math.fsum(high for _, high in values),
-        edges=sum(wanted.nodes // side * (side - 1) for side in shape),
+        edges=sum(request.nodes // side * (side - 1) for side in shape),
         degrees=(len(shape), sum(min(2, side - 1) for side in shape)),
         diameter=sum(shape) - len(shape),
     )
@@ -189,8 +189,8 @@ FAMILIES: Mapping[str, Family] = {
     "path": _book(
         rule="a line",
         degree="1 or 2",
-        build=lambda wanted: line(np.arange(wanted.nodes)),
-        closed=lambda wanted: path_form(wanted.nodes),
+        build=lambda request: line(np.arange(request.nodes)),
+        closed=lambda request: path_form(request.nodes),
         connectivity="2 - 2 cos(pi / n)",
     ),
     "star": _book(
@@ -210,7 +210,7 @@ FAMILIES: Mapping[str, Family] = {
     "complete": _book(
         rule="every pair joined",
         degree="n - 1",
-        build=lambda wanted: all_pairs(wanted.nodes),
+        build=lambda request: all_pairs(request.nodes),
         closed=complete_form,
         connectivity="n",
         transitive=True,
@@ -237,7 +237,7 @@ FAMILIES: Mapping[str, Family] = {
     "torus": _book(
         rule="a grid that wraps around, as square as n allows, or of the given sides",
         degree="2 for each side, 1 for a side of 2",
-        build=lambda wanted: box(sides("torus", wanted), around=True),
+        build=lambda request: box(sides("torus", request), around=True),
         parameters=_SIDES,
         closed=torus_form,
         connectivity="2 - 2 cos(2 pi / the longest side)",
@@ -246,7 +246,7 @@ FAMILIES: Mapping[str, Family] = {
     "grid": _book(
         rule="rows and columns without wrapping, as square as n allows, or of the given sides",
         degree="1 or 2 for each side",
-        build=lambda wanted: box(sides("grid", wanted), around=False),
+        build=lambda request: box(sides("grid", request), around=False),
         parameters=_SIDES,
         closed=grid_form,
         connectivity="2 - 2 cos(pi / the longest side)",

@@ -18,59 +18,59 @@ from topologies.family import ClosedForm, Family, GraphRequest, impossible, unfi
 from topologies.graph import Ends, Ints, clique_edges, cliques, cycle, even, line, pairs, together
 
 
-def tree(wanted: GraphRequest) -> Ends:
+def tree(request: GraphRequest) -> Ends:
     """The parent of node i is (i - 1) // branching, as in a heap."""
-    node = np.arange(1, wanted.nodes)
-    return pairs(node, (node - 1) // wanted["branching"])
+    node = np.arange(1, request.nodes)
+    return pairs(node, (node - 1) // request["branching"])
 
 
-def tree_form(wanted: GraphRequest) -> ClosedForm | None:
-    return path_form(wanted.nodes) if wanted["branching"] == 1 else None
+def tree_form(request: GraphRequest) -> ClosedForm | None:
+    return path_form(request.nodes) if request["branching"] == 1 else None
 
 
-def layers(wanted: GraphRequest) -> tuple[int, int]:
-    """How many roots and gateways; the other nodes are devices."""
-    n, roots, gateways = wanted.nodes, wanted["roots"], wanted["gateways"]
+def layers(request: GraphRequest) -> tuple[int, int]:
+    """The numbers of roots and gateways; the other nodes are devices."""
+    n, roots, gateways = request.nodes, request["roots"], request["gateways"]
     if roots > n:
         raise unfit("hierarchical:roots", roots, n, f"from 1 to {n}")
     if gateways is None:
-        gateways = min(max(math.isqrt(n), wanted["uplinks"]), n - roots)
+        gateways = min(max(math.isqrt(n), request["uplinks"]), n - roots)
     if roots + gateways > n:
         raise unfit("hierarchical:gateways", gateways, n, f"from 1 to {n - roots}, beside the roots")
-    if wanted["uplinks"] > max(1, gateways):
-        raise unfit("hierarchical:uplinks", wanted["uplinks"], n, f"from 1 to {gateways}, the gateways")
+    if request["uplinks"] > max(1, gateways):
+        raise unfit("hierarchical:uplinks", request["uplinks"], n, f"from 1 to {gateways}, the gateways")
     return roots, gateways
 
 
-def hierarchical(wanted: GraphRequest) -> Ends:
+def hierarchical(request: GraphRequest) -> Ends:
     """Roots first, then gateways, then devices: device k has gateways k, k + 1, ..., counted round."""
-    roots, gateways = layers(wanted)
+    roots, gateways = layers(request)
     root, gateway = np.arange(roots), np.arange(roots, roots + gateways)
-    device = np.arange(roots + gateways, wanted.nodes)
-    above = [pairs(device, gateway[(device + link) % gateways]) for link in range(wanted["uplinks"]) if len(device)]
+    device = np.arange(roots + gateways, request.nodes)
+    above = [pairs(device, gateway[(device + link) % gateways]) for link in range(request["uplinks"]) if len(device)]
     between = pairs(np.repeat(gateway, roots), np.tile(root, gateways))
     return together(cycle(root), between, cycle(gateway), *above)
 
 
-def barbell_parts(wanted: GraphRequest) -> tuple[int, int]:
+def barbell_parts(request: GraphRequest) -> tuple[int, int]:
     """The size of each clique and of the path between them."""
-    n, between = wanted.nodes, wanted["path"]
+    n, between = request.nodes, request["path"]
     clique, odd = divmod(n - between, 2)
     if odd or clique < 1:
         raise impossible("barbell", n, f"an even number of nodes beside the path of {between}, at least 2")
     return clique, between
 
 
-def barbell(wanted: GraphRequest) -> Ends:
+def barbell(request: GraphRequest) -> Ends:
     """Two equal cliques joined by an edge, or by a path of `path` further nodes between them."""
-    clique, between = barbell_parts(wanted)
+    clique, between = barbell_parts(request)
     first = cliques(np.array([0, clique]))
     return together(first, line(np.arange(clique - 1, clique + between + 1)), first + clique + between)
 
 
-def barbell_form(wanted: GraphRequest) -> ClosedForm | None:
+def barbell_form(request: GraphRequest) -> ClosedForm | None:
     """Joined by an edge: what is opposite in the two cliques of m has the eigenvalues of [[m + 1, 1 - m], [-1, 1]]."""
-    m, between = barbell_parts(wanted)
+    m, between = barbell_parts(request)
     if between:
         return None
     if m == 1:
@@ -79,34 +79,34 @@ def barbell_form(wanted: GraphRequest) -> ClosedForm | None:
     return ClosedForm(low=2 / high, high=high, edges=m * (m - 1) + 1, degrees=(m - 1, m), diameter=3)
 
 
-def lollipop_parts(wanted: GraphRequest) -> tuple[int, int]:
-    n, clique = wanted.nodes, wanted["clique"]
+def lollipop_parts(request: GraphRequest) -> tuple[int, int]:
+    n, clique = request.nodes, request["clique"]
     clique = (n + 1) // 2 if clique is None else clique
     if clique > n:
         raise unfit("lollipop:clique", clique, n, f"from 1 to {n}")
     return clique, n - clique
 
 
-def lollipop(wanted: GraphRequest) -> Ends:
-    clique, _ = lollipop_parts(wanted)
-    return together(cliques(np.array([0, clique])), line(np.arange(clique - 1, wanted.nodes)))
+def lollipop(request: GraphRequest) -> Ends:
+    clique, _ = lollipop_parts(request)
+    return together(cliques(np.array([0, clique])), line(np.arange(clique - 1, request.nodes)))
 
 
-def blocks(wanted: GraphRequest) -> Ints:
+def blocks(request: GraphRequest) -> Ints:
     """Cliques of at most `size`, as few as that allows."""
-    return even(wanted.nodes, -(-wanted.nodes // wanted["size"]))
+    return even(request.nodes, -(-request.nodes // request["size"]))
 
 
-def star_of_cliques(wanted: GraphRequest) -> Ends:
-    starts = blocks(wanted)
+def star_of_cliques(request: GraphRequest) -> Ends:
+    starts = blocks(request)
     return together(cliques(starts), pairs(starts[1:-1], 0))
 
 
-def star_of_cliques_form(wanted: GraphRequest) -> ClosedForm | None:
+def star_of_cliques_form(request: GraphRequest) -> ClosedForm | None:
     """For q equal cliques of m: what is opposite in two outer cliques, and so zero in the middle one, has the
     eigenvalues of [[m, 1 - m], [-1, 1]]; the largest one is of what is equal in all outer cliques.
     """
-    n, m = wanted.nodes, min(wanted.nodes, wanted["size"])
+    n, m = request.nodes, min(request.nodes, request["size"])
     q, rest = divmod(n, m)
     if rest or q < 3 or m < 2:
         return None
@@ -124,12 +124,12 @@ def star_of_cliques_form(wanted: GraphRequest) -> ClosedForm | None:
     )
 
 
-def ring_of_cliques(wanted: GraphRequest) -> Ends:
+def ring_of_cliques(request: GraphRequest) -> Ends:
     """Bridge b leaves a clique at the b-th node from its end and enters the next one at the b-th from its start."""
-    starts, bridges = blocks(wanted), wanted["bridges"]
+    starts, bridges = blocks(request), request["bridges"]
     least = int(np.diff(starts).min())
     if bridges > least:
-        raise unfit("ring-of-cliques:bridges", bridges, wanted.nodes, f"from 1 to {least}, the least clique")
+        raise unfit("ring-of-cliques:bridges", bridges, request.nodes, f"from 1 to {least}, the least clique")
     joined = cycle(np.arange(len(starts) - 1))
     rank = np.arange(bridges)
     leaving = (starts[1:][joined[:, 0]][:, None] - 1 - rank).ravel()
@@ -137,8 +137,8 @@ def ring_of_cliques(wanted: GraphRequest) -> Ends:
     return together(cliques(starts), pairs(leaving, entering))
 
 
-def _expected(wanted: GraphRequest) -> float:
-    return clique_edges(blocks(wanted))
+def _expected(request: GraphRequest) -> float:
+    return clique_edges(blocks(request))
 
 
 _BARBELL = Family(
@@ -147,7 +147,7 @@ _BARBELL = Family(
     build=barbell,
     parameters={"path": whole(0, 0, "nodes between the cliques")},
     closed=barbell_form,
-    expected=lambda wanted: (wanted.nodes - wanted["path"]) ** 2 / 4,
+    expected=lambda request: (request.nodes - request["path"]) ** 2 / 4,
     connectivity="(m + 2 - sqrt((m + 2)^2 - 8)) / 2, m = n/2, path 0",
     source=BOOK + " and equitable partitions",
 )
@@ -172,7 +172,7 @@ FAMILIES: Mapping[str, Family] = {
             "uplinks": whole(1, 1, "gateways of each device; from 2 on one dead gateway disconnects nobody"),
             "roots": whole(1, 1, "how many, the first nodes"),
         },
-        expected=lambda wanted: math.prod(layers(wanted)) + wanted.nodes * wanted["uplinks"],
+        expected=lambda request: math.prod(layers(request)) + request.nodes * request["uplinks"],
         source="Liu et al. 2020, arXiv:1905.06641, without a server",
     ),
     "barbell": _BARBELL,
@@ -182,7 +182,7 @@ FAMILIES: Mapping[str, Family] = {
         degree="1 or 2 on the path, clique - 1 in the clique",
         build=lollipop,
         parameters={"clique": whole(None, 1, "nodes of the clique; half of all, rounded up, by default")},
-        expected=lambda wanted: clique_edges(np.array([0, lollipop_parts(wanted)[0]])),
+        expected=lambda request: clique_edges(np.array([0, lollipop_parts(request)[0]])),
         source="Brightwell and Winkler 1990, doi:10.1002/rsa.3240010303",
     ),
     "star-of-cliques": Family(

@@ -95,21 +95,21 @@ SAME = 1e-9
 """A swap must improve two cliques by more than rounding, or two machines might decide differently."""
 
 
-def d_cliques(wanted: GraphRequest) -> Ends:
+def d_cliques(request: GraphRequest) -> Ends:
     """Without a file of labels the nodes are dealt to the cliques in order, 0 .. M-1 being the first."""
-    starts = _starts(wanted)
-    members = np.arange(wanted.nodes)
-    if wanted["labels"] is not None:
-        counts = read_counts(wanted.folder / wanted["labels"], wanted.nodes, wanted.names)
-        steps = max(1_000, 10 * wanted.nodes) if wanted["steps"] is None else wanted["steps"]
-        members = greedy_swap(counts, starts, steps if len(starts) > 2 else 0, wanted.seed)
+    starts = _starts(request)
+    members = np.arange(request.nodes)
+    if request["labels"] is not None:
+        counts = read_counts(request.folder / request["labels"], request.nodes, request.names)
+        steps = max(1_000, 10 * request.nodes) if request["steps"] is None else request["steps"]
+        members = greedy_swap(counts, starts, steps if len(starts) > 2 else 0, request.seed)
     groups = [part.tolist() for part in np.split(members, starts[1:-1])]
-    between = np.array(sorted(_BETWEEN[wanted["inter"]](groups)), dtype=np.int64).reshape(-1, 2)
+    between = np.array(sorted(_BETWEEN[request["inter"]](groups)), dtype=np.int64).reshape(-1, 2)
     return together(members[cliques(starts)], between)
 
 
 def skew(counts: Counts, overall: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far groups of nodes are from the whole: sum over labels of |p_C(y) - p(y)|.
+    """The distance of groups of nodes from the whole: sum over labels of |p_C(y) - p(y)|.
 
     `counts`: samples of each label in each group, shape (..., labels); `overall`: shares, shape (labels,).
     """
@@ -180,7 +180,7 @@ def _small_world(groups: list[list[int]]) -> Iterator[Edge]:
 
 
 def _fractal(groups: list[list[int]]) -> Iterator[Edge]:
-    """As many groups as a clique has members are joined pairwise into one group, and so on."""
+    """Join as many groups as a clique has members pairwise into one group, and so on."""
     joiner = _Joiner()
     wide = max(2, *map(len, groups))
     while len(groups) > 1:
@@ -196,14 +196,14 @@ def _fractal(groups: list[list[int]]) -> Iterator[Edge]:
 _BETWEEN = {"ring": _ring, "full": _full, "small-world": _small_world, "fractal": _fractal}
 
 
-def _starts(wanted: GraphRequest) -> Ints:
-    return even(wanted.nodes, -(-wanted.nodes // wanted["size"]))
+def _starts(request: GraphRequest) -> Ints:
+    return even(request.nodes, -(-request.nodes // request["size"]))
 
 
-def _expected(wanted: GraphRequest) -> float:
-    starts = _starts(wanted)
+def _expected(request: GraphRequest) -> float:
+    starts = _starts(request)
     q = len(starts) - 1
-    return clique_edges(starts) + (q * (q - 1) / 2 if wanted["inter"] == "full" else 0)
+    return clique_edges(starts) + (q * (q - 1) / 2 if request["inter"] == "full" else 0)
 
 
 FAMILIES: Mapping[str, Family] = {

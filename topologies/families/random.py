@@ -27,9 +27,9 @@ def keyed_order(names: Sequence[str], ring: int, seed: int) -> Ints:
     return np.lexsort((places[:, 1], places[:, 0]))
 
 
-def keyed_rings(wanted: GraphRequest) -> Ends:
-    names = wanted.called()
-    return together(*(cycle(keyed_order(names, ring, wanted.seed)) for ring in range(wanted["r"])))
+def keyed_rings(request: GraphRequest) -> Ends:
+    names = request.called()
+    return together(*(cycle(keyed_order(names, ring, request.seed)) for ring in range(request["r"])))
 
 
 Pairs = Iterable[Sequence[int]]
@@ -37,55 +37,55 @@ RAREST = 1e-15
 """A probability that is lost beside 1."""
 
 
-def random_regular(wanted: GraphRequest) -> Pairs:
-    degree, n = wanted["degree"], wanted.nodes
+def random_regular(request: GraphRequest) -> Pairs:
+    degree, n = request["degree"], request.nodes
     if degree >= n or degree * n % 2:
         raise unfit("random-regular:degree", degree, n, "less than the nodes, and nodes times degree even")
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     if degree <= n // 2:
-        graph: Pairs = nx.random_regular_graph(degree, n, seed=wanted.seed).edges
+        graph: Pairs = nx.random_regular_graph(degree, n, seed=request.seed).edges
         return graph
     # drawing nearly all edges by pairing up stubs would hardly ever succeed; the missing ones are few
-    complement: Pairs = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=wanted.seed)).edges
+    complement: Pairs = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=request.seed)).edges
     return complement
 
 
-def erdos_renyi(wanted: GraphRequest) -> Pairs:
-    return _drawn_pairs(wanted.nodes, wanted["p"], wanted.seed)
+def erdos_renyi(request: GraphRequest) -> Pairs:
+    return _drawn_pairs(request.nodes, request["p"], request.seed)
 
 
-def watts_strogatz(wanted: GraphRequest) -> Pairs:
-    k = wanted["k"]
-    if k % 2 or k >= wanted.nodes:
-        raise unfit("watts-strogatz:k", k, wanted.nodes, "even, less than the nodes")
+def watts_strogatz(request: GraphRequest) -> Pairs:
+    k = request["k"]
+    if k % 2 or k >= request.nodes:
+        raise unfit("watts-strogatz:k", k, request.nodes, "even, less than the nodes")
     import networkx as nx  # noqa: PLC0415 - slow to import
 
-    graph: Pairs = nx.watts_strogatz_graph(wanted.nodes, k, wanted["p"], seed=wanted.seed).edges
+    graph: Pairs = nx.watts_strogatz_graph(request.nodes, k, request["p"], seed=request.seed).edges
     return graph
 
 
-def barabasi_albert(wanted: GraphRequest) -> Pairs:
-    m = wanted["m"]
-    if m >= wanted.nodes:
-        raise unfit("barabasi-albert:m", m, wanted.nodes, "less than the nodes")
+def barabasi_albert(request: GraphRequest) -> Pairs:
+    m = request["m"]
+    if m >= request.nodes:
+        raise unfit("barabasi-albert:m", m, request.nodes, "less than the nodes")
     import networkx as nx  # noqa: PLC0415 - slow to import
 
-    graph: Pairs = nx.barabasi_albert_graph(wanted.nodes, m, seed=wanted.seed).edges
+    graph: Pairs = nx.barabasi_albert_graph(request.nodes, m, seed=request.seed).edges
     return graph
 
 
-def stochastic_block(wanted: GraphRequest) -> Ends:
+def stochastic_block(request: GraphRequest) -> Ends:
     """Blocks of consecutive nodes, as even as can be."""
-    n, blocks = wanted.nodes, wanted["blocks"]
+    n, blocks = request.nodes, request["blocks"]
     if blocks > n:
         raise unfit("stochastic-block:blocks", blocks, n, f"from 1 to {n}")
     # networkx's own model looks at every pair of nodes; this takes as long as there are edges
-    rng, starts = Random(wanted.seed), even(n, blocks)
-    everywhere = _ends(_drawn_pairs(n, wanted["between"], rng))
+    rng, starts = Random(request.seed), even(n, blocks)
+    everywhere = _ends(_drawn_pairs(n, request["between"], rng))
     block = np.searchsorted(starts, everywhere, side="right")
     inside = [
-        start + _ends(_drawn_pairs(size, wanted["inside"], rng))
+        start + _ends(_drawn_pairs(size, request["inside"], rng))
         for start, size in zip(starts.tolist(), np.diff(starts).tolist(), strict=False)
     ]
     return together(everywhere[block[:, 0] != block[:, 1]], *inside)
@@ -104,9 +104,9 @@ def _ends(drawn: Pairs) -> Ends:
     return np.array(list(drawn), dtype=np.int64).reshape(-1, 2)
 
 
-def _expected_blocks(wanted: GraphRequest) -> float:
-    n, near, far = wanted.nodes, float(wanted["inside"]), float(wanted["between"])
-    inside = n * (n / int(wanted["blocks"]) - 1) / 2
+def _expected_blocks(request: GraphRequest) -> float:
+    n, near, far = request.nodes, float(request["inside"]), float(request["between"])
+    inside = n * (n / int(request["blocks"]) - 1) / 2
     # pairs between are drawn among all: those of a single block are lost, all of them
     return max(inside * near + (math.comb(n, 2) - inside) * far, math.comb(n, 2) * far / 2)
 
@@ -116,24 +116,25 @@ SHORTEST, LONGEST = 1e-100, 2.0
 """No radius joins fewer or more places than these do: all are within a square of side one."""
 
 
-def radius(wanted: GraphRequest) -> float:
-    """By default sqrt(3 ln n / (pi n)). At a third of this area large graphs become connected; small ones need more,
-    for their many nodes near the border: of graphs on 10 nodes seven in ten are connected, on 1000 nearly all.
+def radius(request: GraphRequest) -> float:
+    """The radius, by default sqrt(3 ln n / (pi n)). At a third of this area large graphs become connected; small ones
+    need more, for their many nodes near the border: of graphs on 10 nodes seven in ten are connected, on 1000 nearly
+    all.
     """
-    n = wanted.nodes
-    if wanted["radius"] is not None:
+    n = request.nodes
+    if request["radius"] is not None:
         # beyond these nothing changes but the floating point numbers, which overflow
-        return min(max(float(wanted["radius"]), SHORTEST), LONGEST)
+        return min(max(float(request["radius"]), SHORTEST), LONGEST)
     return math.sqrt(3 * math.log(n) / (math.pi * n)) if n > 2 else math.sqrt(2)
 
 
-def places(wanted: GraphRequest) -> Points:
-    """Where the nodes are in the unit square. Shape (nodes, 2)."""
-    return StableDraws("geometric", wanted.seed).uniform(wanted.nodes, 2)
+def places(request: GraphRequest) -> Points:
+    """The places of the nodes in the unit square. Shape (nodes, 2)."""
+    return StableDraws("geometric", request.seed).uniform(request.nodes, 2)
 
 
-def geometric(wanted: GraphRequest) -> Ends:
-    return near(places(wanted), radius(wanted), around=wanted["metric"] == "torus")
+def geometric(request: GraphRequest) -> Ends:
+    return near(places(request), radius(request), around=request["metric"] == "torus")
 
 
 def near(points: Points, reach: float, *, around: bool) -> Ends:
@@ -181,9 +182,9 @@ def _kept(points: Points, candidates: Ends, reach: float, *, around: bool) -> En
     return close
 
 
-def _expected(wanted: GraphRequest) -> float:
-    n = wanted.nodes
-    return n * (n - 1) / 2 * min(1.0, math.pi * radius(wanted) ** 2)
+def _expected(request: GraphRequest) -> float:
+    n = request.nodes
+    return n * (n - 1) / 2 * min(1.0, math.pi * radius(request) ** 2)
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -192,7 +193,7 @@ FAMILIES: Mapping[str, Family] = {
         degree="2 r, less where rings share an edge",
         build=keyed_rings,
         parameters={"r": whole(2, 1, "how many rings", maximum=1000)},
-        expected=lambda wanted: float(wanted.nodes * wanted["r"]),
+        expected=lambda request: float(request.nodes * request["r"]),
         connectivity="about 2 r - 2 sqrt(2 r - 1)",
         source="Law and Siu 2003, doi:10.1109/INFCOM.2003.1209234; Hua et al. 2024, arXiv:2409.05331",
         random=True,
@@ -204,7 +205,7 @@ FAMILIES: Mapping[str, Family] = {
         degree="degree",
         build=random_regular,
         parameters={"degree": whole(4, 1, "of every node")},
-        expected=lambda wanted: wanted.nodes * float(wanted["degree"]) / 2,
+        expected=lambda request: request.nodes * float(request["degree"]) / 2,
         connectivity="about degree - 2 sqrt(degree - 1)",
         source="Friedman 2008, arXiv:cs/0405020",
         random=True,
@@ -215,7 +216,7 @@ FAMILIES: Mapping[str, Family] = {
         degree="about (n - 1) p",
         build=erdos_renyi,
         parameters={"p": fraction(0.1, "of each pair; connected from about ln n / n on")},
-        expected=lambda wanted: math.comb(wanted.nodes, 2) * float(wanted["p"]),
+        expected=lambda request: math.comb(request.nodes, 2) * float(request["p"]),
         source="Gilbert 1959, doi:10.1214/aoms/1177706098",
         random=True,
         edges_limit=5_000_000,
@@ -225,7 +226,7 @@ FAMILIES: Mapping[str, Family] = {
         degree="about k",
         build=watts_strogatz,
         parameters={"k": whole(4, 2, "even"), "p": fraction(0.1, "of each edge, to be rewired")},
-        expected=lambda wanted: wanted.nodes * float(wanted["k"]) / 2,
+        expected=lambda request: request.nodes * float(request["k"]) / 2,
         source="Watts and Strogatz 1998, doi:10.1038/30918",
         random=True,
         edges_limit=6_000_000,
@@ -235,7 +236,7 @@ FAMILIES: Mapping[str, Family] = {
         degree="about 2 m, from m to about m sqrt n",
         build=barabasi_albert,
         parameters={"m": whole(2, 1, "edges that a new node brings")},
-        expected=lambda wanted: float(wanted.nodes * wanted["m"]),
+        expected=lambda request: float(request.nodes * request["m"]),
         source="Barabasi and Albert 1999, arXiv:cond-mat/9910332",
         random=True,
         edges_limit=5_000_000,

@@ -1,4 +1,4 @@
-"""Which graph formats there are; from a file of any of them to a `Topology`, and back.
+"""The graph formats: from a file of any of them to a `Topology`, and back.
 
 Each kind of format has a module, which imports nothing from here.
 """

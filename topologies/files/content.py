@@ -1,4 +1,4 @@
-"""What a graph file is called and what it says, and the checks that every format shares: a simple undirected graph."""
+"""The name and the content of a graph file, and the checks that every format shares: a simple undirected graph."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def check_weight(weight: object, where: str) -> None:
 
 
 def brief(value: object) -> object:
-    """What an error shows of a value in a file, however long or deep."""
+    """The short form of a value in a file, however long or deep, for an error."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
     return value if isinstance(value, float | None) else str(value)[:80]

@@ -36,7 +36,7 @@ from topologies.graph import Topology
 
 _HEAD = re.compile(r"#\s*nodes:\s*(\d+)", re.IGNORECASE)
 _ATTRIBUTES = re.compile(r"\{(?:'weight': ([^{},]+))?\}")
-"""What networkx writes behind an edge, where nothing else is known of it."""
+"""The text that networkx writes behind an edge without attributes, or with a weight alone."""
 
 SPEC_LIMIT = 10_000
 _SHAPE = 'an object with "nodes" and "edges"'

@@ -30,7 +30,7 @@ _DECLARATION = re.compile(r"\s*<\?xml\s[^>]*>")
 
 
 class _Ids(list[str]):
-    """What networkx asks to convert: the ids of all nodes, then the two ends of each edge."""
+    """The ids that networkx asks to convert: those of all nodes, then of the two ends of each edge."""
 
     def __call__(self, name: str | None) -> str:
         if not name:

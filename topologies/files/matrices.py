@@ -242,7 +242,7 @@ def _numbered(
 
 
 def _from_both_sides(links: Ends, place: Place, *, first: int) -> NDArray[np.int64]:
-    """Which of the `links`, shape (links, 2), are left if each edge is counted once. Nodes are numbered from 0 here,
+    """The `links`, shape (links, 2), that are left if each edge is counted once. Nodes are numbered from 0 here,
     and from `first` in the file.
     Raises TopologyError: an edge is there from one side only, or twice from one side, or joins a node to itself.
     """

@@ -1,4 +1,4 @@
-"""What all figures of a graph share: an answer that may be a range, and what a graph tells without any work."""
+"""The common part of all figures of a graph: answers that may be a range, and facts that need no work."""
 
 from __future__ import annotations
 

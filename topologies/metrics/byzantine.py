@@ -1,4 +1,4 @@
-"""How many liars a graph tolerates when each node discards the b largest and the b least values that it hears.
+"""The number of liars that a graph tolerates when each node discards the b largest and the b least values it gets.
 
 Three answers, none implied by fast mixing. What a single node tolerates: of m neighbors it must keep one after
 discarding 2b. What is guaranteed: on a (2F+1)-robust graph the honest agree, each number within the range of theirs,
@@ -58,8 +58,8 @@ def local_tolerance(topology: Topology) -> NDArray[np.int64]:
 
 
 def warnings(topology: Topology, liars: int, found: Extremes | None = None, *, poor: bool = True) -> list[str]:
-    """What is wrong with the graph for `liars` among the neighbors of a node, the gravest first; one sentence on what
-    it is and one on what to do, with the names of the nodes where the graph has them. Empty where nothing is. `found`
+    """The faults of the graph with `liars` among the neighbors of a node, the gravest first; one sentence on each and
+    one on what to do, with the names of the nodes if the graph has them. Empty: there are none. `found`
     brings the spectrum of a large graph; `poor` False leaves out nodes with too few neighbors.
     Raises TopologyError: fewer than no liars.
     """
@@ -100,7 +100,7 @@ def _bottlenecks(topology: Topology, points: CutPoints) -> list[str]:
 
 
 def _thin(topology: Topology, cut: Cut, liars: int) -> list[str]:
-    """Where the edges between two sides touch at most 2b nodes of either, the graph is at most 2b-robust."""
+    """Warn of a thin cut: if the edges between two sides touch at most 2b nodes of either, robustness is at most 2b."""
     touched = min([cut.edges, *shores(topology, cut)])
     needed = 2 * liars + 1
     if touched >= needed or cut.edges <= 1:

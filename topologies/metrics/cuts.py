@@ -1,4 +1,4 @@
-"""Where a graph is thinnest, and how many edges, or nodes, must fail before it falls apart.
+"""Cuts: where a graph is thinnest, and how many edges, or nodes, must fail before it falls apart.
 
 The isoperimetric number is i(G) = min |dS| / |S| over sets S of at most half the nodes, dS being the edges that leave
 S. It is 0 on a disconnected graph. Bridges and articulation points are the single edges and the single nodes whose
@@ -103,7 +103,7 @@ def _vector(topology: Topology, found: Extremes | None) -> Array | None:
 
 
 def crossing(topology: Topology, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many edges join the first k nodes of `order` to the rest, for k = 1 .. n-1. Shape (nodes - 1,)."""
+    """The numbers of edges from the first k nodes of `order` to the rest, for k = 1 .. n-1. Shape (nodes - 1,)."""
     place = np.empty_like(order)
     place[order] = np.arange(topology.nodes)
     ends = np.sort(place[topology.ends], axis=1)
@@ -137,7 +137,7 @@ def _cut(topology: Topology, side: NDArray[np.int64], edges: int, order: str) ->
 
 
 def isoperimetric(topology: Topology, found: Extremes | None = None, cut: Cut | None = None) -> Isoperimetric | None:
-    """Of a graph with at least two nodes; None for one.
+    """The isoperimetric number of a graph with at least two nodes; None for one.
 
     Below: |dS| >= lambda_2 |S| (n - |S|) / n for every S, hence i(G) >= lambda_2 ceil(n/2) / n >= lambda_2 / 2; and
     the edge connectivity over floor(n/2).

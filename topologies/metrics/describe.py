@@ -48,7 +48,7 @@ LARGEST_FIRST = ("lambda_2", "certified")
 def describe(
     topology: Topology, weights: str = "metropolis", epsilon: float = EPSILON, *, certify: bool = False
 ) -> dict[str, Any]:
-    """How connected it is and how fast it mixes. See `mixing_facts`."""
+    """Describe how connected a graph is and how fast it mixes. See `mixing_facts`."""
     started = time.perf_counter()
     found = spectrum(topology, weights, certify=certify)
     facts = mixing_facts(topology, found, weights, epsilon)
@@ -63,7 +63,7 @@ def survey(
     certify: bool = False,
     model_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """What `describe` tells, plus thin places, tolerated malicious neighbors and failures, and cost."""
+    """The facts of `describe`, plus thin places, tolerated malicious neighbors and failures, and cost."""
     started = time.perf_counter()
     plain = plain_extremes(topology, certify=certify)
     facts = mixing_facts(topology, spectrum(topology, weights, certify=certify, found=plain), weights, epsilon)
@@ -115,7 +115,7 @@ def mixing_facts(topology: Topology, found: Spectrum, weights: str, epsilon: flo
 
 
 def structure(topology: Topology, plain: Extremes) -> dict[str, Any]:
-    """What does not depend on the mixing weights. A range [lower, upper] is exact where both are the same."""
+    """The facts that do not depend on the mixing weights. A range [lower, upper] is exact if both are the same."""
     points = cut_points(topology)
     cut = sweep_cut(topology, plain)
     between = connectivity(topology, plain, points, cut)
@@ -242,16 +242,16 @@ def compare(
     check_weights(weights)
     require_epsilon(epsilon)
     _check_sort(sort, model_bytes)
-    wanted = [(spec, n) for spec in specs for n in _sizes(spec, sizes)]
+    cases = [(spec, n) for spec in specs for n in _sizes(spec, sizes)]
     found = ComparisonTable([], [])
-    for spec, n in wanted:
+    for spec, n in cases:
         try:
             row = _row(spec, n, weights=weights, epsilon=epsilon, seed=seed)
             found.rows.append(with_byte_costs(row, model_bytes))
         except TopologyError as error:
             found.missing.append(Missing(spec, n, error))
             found.rows.append(dict.fromkeys(COLUMNS) | {"topology": spec, "n": n})
-    if found.missing and len(found.missing) == len(wanted):
+    if found.missing and len(found.missing) == len(cases):
         raise found.missing[0].error
     return ComparisonTable(_sorted(found.rows, sort), found.missing)
 

@@ -1,4 +1,4 @@
-"""How far apart nodes are: in hops, and in ohms of the graph as a network of one-ohm resistors (effective resistance).
+"""Distances of nodes: in hops, and in ohms of the graph as a network of one-ohm resistors (effective resistance).
 
 Resistance is what noise adds up to when nodes average. Source: Klein and Randic, Resistance distance (1993); Ghosh,
 Boyd and Saberi, Minimizing effective resistance of a graph (SIAM Review 50, 2008). The Kirchhoff index is the sum over
@@ -183,7 +183,7 @@ def _average_in_tree(topology: Topology) -> float:
 
 
 def tree_sizes(topology: Topology) -> NDArray[np.int64]:
-    """For each node of a tree rooted at node 0, how many are below it, itself included; 0 for the root. (nodes,)."""
+    """The numbers of nodes below each node of a tree with root 0, itself included; 0 for the root. (nodes,)."""
     starts, neighbors = (part.tolist() for part in topology.rows)
     parent = [-1] * topology.nodes
     order = [0]
@@ -207,7 +207,9 @@ SUM_WORK = 50_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resistance:
-    """In units of one edge's resistance; `average` and `largest` over pairs of different nodes, 0 for one node."""
+    """Resistances in units of one edge's resistance; `average` and `largest` over pairs of different nodes, 0 for one
+    node.
+    """
 
     kirchhoff: float
     average: float
@@ -253,8 +255,8 @@ def _group(topology: Topology) -> tuple[int, ...] | None:
     if is_transitive(topology):
         spec = parse(topology.spec)
         if spec.name == "torus":
-            wanted = GraphRequest(spec=topology.spec, nodes=topology.nodes, parameters=spec.parameters)
-            shapes.append(sides("torus", wanted))
+            request = GraphRequest(spec=topology.spec, nodes=topology.nodes, parameters=spec.parameters)
+            shapes.append(sides("torus", request))
         elif spec.name == "hypercube":
             shapes.append((2,) * (topology.nodes.bit_length() - 1))
     return next((shape for shape in shapes if _is_cayley(topology, shape)), None)

@@ -37,7 +37,7 @@ from topologies.metrics import (
 from topologies.metrics.cuts import Cut, orders
 
 Side = NDArray[np.bool_]
-"""For each node whether it is on this side. Shape (nodes,)."""
+"""One side of a cut: True for each node on it. Shape (nodes,)."""
 PASSES_WORK = 40_000_000
 """Edges looked at by all passes over cuts: about half a second."""
 ORDERS_LIMIT = 100_000
@@ -85,7 +85,7 @@ def _sides(topology: Topology, cut: Cut | None) -> list[Side]:
 
 
 def _outside(topology: Topology, side: Side) -> NDArray[np.int64]:
-    """How many neighbors outside `side` each of its nodes has; 0 for the others. Shape (nodes,)."""
+    """The numbers of neighbors outside `side` of each of its nodes; 0 for the others. Shape (nodes,)."""
     i, j = topology.ends[:, 0], topology.ends[:, 1]
     a, b = side[i], side[j]
     n = topology.nodes
@@ -122,7 +122,7 @@ def bound_by_growth(topology: Topology, lower: int, upper: int) -> int:
 
 
 def _seeds(starts: memoryview, neighbors: memoryview, root: int) -> list[tuple[int, list[int]]]:
-    """For each r the first nodes around `root` that are r-robust among themselves."""
+    """The first nodes around `root`, for each r, that are r-robust among themselves."""
     ball, known = [root], {root}
     for node in ball:
         for other in neighbors[starts[node] : starts[node + 1]]:

@@ -242,17 +242,17 @@ def _draw_decay(axes: Any, drawn: Drawn, weights: str, epsilon: float) -> None:
 
 def _of_family(topology: Topology) -> PointLayout | None:
     """Only of a graph that is the one of its spec, which a file may merely claim."""
-    wanted = _request(topology)
-    if wanted is None:
+    request = _request(topology)
+    if request is None:
         return None
-    name = wanted.spec.partition(":")[0].strip()
+    name = request.spec.partition(":")[0].strip()
     match name:
-        case "torus" | "grid" if len(shape := sides(name, wanted)) == 2:
+        case "torus" | "grid" if len(shape := sides(name, request)) == 2:
             node = np.arange(topology.nodes)
             points = np.stack([node % shape[1], -(node // shape[1])], axis=1).astype(np.float64)
             return PointLayout(points, (float(shape[1]), float(shape[0])) if name == "torus" else None)
         case "geometric":
-            return PointLayout(places(wanted), (1.0, 1.0) if wanted["metric"] == "torus" else None)
+            return PointLayout(places(request), (1.0, 1.0) if request["metric"] == "torus" else None)
         case "watts-strogatz":
             return PointLayout(_circle(topology.nodes))
         case _:

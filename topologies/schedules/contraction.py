@@ -1,4 +1,4 @@
-"""How much a schedule shrinks the distance to consensus: the spectral norm of D_t = W_t ... W_1 - J/n.
+"""The contraction of a schedule, its shrinking of the distance to consensus: spectral norm of D_t = W_t ... W_1 - J/n.
 
 All matrices have rows and columns that sum to one, so the norm never grows with t and the first round with a norm
 below some value is found by bisection. Three ways: in the Fourier basis where all matrices are circulant (any size, up

@@ -29,25 +29,25 @@ def meeting(nodes: int, left: Ints, right: Ints) -> MixingMatrix:
     return MixingMatrix.joined(nodes, [Part(*ends, Fraction(1, 2))] if len(left) else [])
 
 
-def random_matchings(wanted: GraphRequest) -> Schedule:
+def random_matchings(request: GraphRequest) -> Schedule:
     """Each round pairs the nodes in a drawn order, the first with the second and so on; of an odd number one rests."""
-    n, rounds = wanted.nodes, wanted["rounds"]
+    n, rounds = request.nodes, request["rounds"]
     check_rounds("random-matchings", n, rounds)
-    chance = StableDraws.of_schedule("random-matchings", n, wanted.seed)
+    chance = StableDraws.of_schedule("random-matchings", n, request.seed)
     orders = (np.argsort(chance.uniform(n), kind="stable") for _ in range(rounds))
     half = n // 2
     mixings = [meeting(n, order[:half], order[half : 2 * half]) for order in orders]
-    return Schedule(wanted.spec, n, mixings, wanted.seed, directed=False, random=True)
+    return Schedule(request.spec, n, mixings, request.seed, directed=False, random=True)
 
 
-def round_robin(wanted: GraphRequest) -> Schedule:
+def round_robin(request: GraphRequest) -> Schedule:
     """A round pairs the nodes whose numbers add up to t modulo n, or n - 1 where n is even: then the last node meets
     the one that is left over. In a period every pair meets once.
 
     The rounds come in a mixed order, the same for each seed: with t = 0, 1, 2, ... values only travel around the
     circle, and consensus takes some n^2 / 3 rounds instead of some tens.
     """
-    n = wanted.nodes
+    n = request.nodes
     circle = n - 1 + n % 2
     check_links("round-robin", n, n * circle)
     node = np.arange(circle)
@@ -57,7 +57,7 @@ def round_robin(wanted: GraphRequest) -> Schedule:
         other[other == node] = n - 1 if n % 2 == 0 else node[other == node]
         chosen = node < other
         mixings.append(meeting(n, node[chosen], other[chosen]))
-    return Schedule(wanted.spec, n, mixings or [MixingMatrix.joined(n, [])], wanted.seed, directed=False)
+    return Schedule(request.spec, n, mixings or [MixingMatrix.joined(n, [])], request.seed, directed=False)
 
 
 FINEST = 1_000_000
@@ -80,39 +80,39 @@ def eta_parameter() -> FamilyParameter:
     )
 
 
-def d_equi_static(wanted: GraphRequest) -> Schedule:
+def d_equi_static(request: GraphRequest) -> Schedule:
     """The mean of m basis matrices, each of a shift drawn with replacement. By default m = ceil(log2 n)."""
-    n = wanted.nodes
-    m = wanted["m"] or max(1, (n - 1).bit_length())
+    n = request.nodes
+    m = request["m"] or max(1, (n - 1).bit_length())
     check_links("d-equi-static", n, n * m)
-    drawn = Counter(_shifts("d-equi-static", wanted, m)[0].tolist())
+    drawn = Counter(_shifts("d-equi-static", request, m)[0].tolist())
     parts = [shifted(n, shift, Fraction(times * (n - 1), m * n)) for shift, times in sorted(drawn.items())]
     mixing = MixingMatrix.joined(n, parts)
-    return Schedule(wanted.spec, n, [mixing], wanted.seed, directed=True, random=True)
+    return Schedule(request.spec, n, [mixing], request.seed, directed=True, random=True)
 
 
-def od_equi_dyn(wanted: GraphRequest) -> Schedule:
+def od_equi_dyn(request: GraphRequest) -> Schedule:
     """Each round W = (1 - eta) I + eta A_u for one drawn shift u: every node takes from node i + u."""
-    n = wanted.nodes
-    check_rounds("od-equi-dyn", n, wanted["rounds"])
-    shifts, _ = _shifts("od-equi-dyn", wanted, wanted["rounds"])
-    rounds = [MixingMatrix.joined(n, [shifted(n, shift, _weight(wanted))]) for shift in shifts.tolist()]
-    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=True, random=True)
+    n = request.nodes
+    check_rounds("od-equi-dyn", n, request["rounds"])
+    shifts, _ = _shifts("od-equi-dyn", request, request["rounds"])
+    rounds = [MixingMatrix.joined(n, [shifted(n, shift, _weight(request))]) for shift in shifts.tolist()]
+    return Schedule(request.spec, n, rounds or [MixingMatrix.joined(n, [])], request.seed, directed=True, random=True)
 
 
-def ou_equi_dyn(wanted: GraphRequest) -> Schedule:
+def ou_equi_dyn(request: GraphRequest) -> Schedule:
     """Each round W = (1 - eta) I + eta ((n-1)/n M + 1/n I), where M swaps the pairs that `paired` makes of a drawn
     shift and a drawn start, and leaves alone whom it does not pair.
     """
-    n = wanted.nodes
-    check_rounds("ou-equi-dyn", n, wanted["rounds"])
-    shifts, starts = _shifts("ou-equi-dyn", wanted, wanted["rounds"])
+    n = request.nodes
+    check_rounds("ou-equi-dyn", n, request["rounds"])
+    shifts, starts = _shifts("ou-equi-dyn", request, request["rounds"])
     rounds = []
     for shift, start in zip(shifts.tolist(), starts.tolist(), strict=True):
         left, right = paired(n, shift, start)
         ends = np.concatenate([left, right]), np.concatenate([right, left])
-        rounds.append(MixingMatrix.joined(n, [Part(*ends, _weight(wanted))]))
-    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=False, random=True)
+        rounds.append(MixingMatrix.joined(n, [Part(*ends, _weight(request))]))
+    return Schedule(request.spec, n, rounds or [MixingMatrix.joined(n, [])], request.seed, directed=False, random=True)
 
 
 def paired(nodes: int, shift: int, start: int) -> tuple[Ints, Ints]:
@@ -134,16 +134,16 @@ def paired(nodes: int, shift: int, start: int) -> tuple[Ints, Ints]:
     return (left + start) % nodes, (right + start) % nodes
 
 
-def _weight(wanted: GraphRequest) -> Fraction:
-    return Fraction(wanted["eta"]) * Fraction(wanted.nodes - 1, wanted.nodes)
+def _weight(request: GraphRequest) -> Fraction:
+    return Fraction(request["eta"]) * Fraction(request.nodes - 1, request.nodes)
 
 
-def _shifts(family: str, wanted: GraphRequest, count: int) -> tuple[Ints, Ints]:
+def _shifts(family: str, request: GraphRequest, count: int) -> tuple[Ints, Ints]:
     """`count` shifts from 1 to n - 1 and as many starts, drawn in turn; none of a single node."""
-    n = wanted.nodes
+    n = request.nodes
     if n == 1:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    drawn = StableDraws.of_schedule(family, n, wanted.seed).uniform(count, 2)
+    drawn = StableDraws.of_schedule(family, n, request.seed).uniform(count, 2)
     return 1 + (drawn[:, 0] * (n - 1)).astype(np.int64), (drawn[:, 1] * n).astype(np.int64)
 
 

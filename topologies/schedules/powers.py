@@ -35,27 +35,27 @@ def shifted(nodes: int, shift: int, weight: Fraction) -> Part:
     return Part(node, (node + shift) % nodes, weight)
 
 
-def one_peer_exponential(wanted: GraphRequest) -> Schedule:
+def one_peer_exponential(request: GraphRequest) -> Schedule:
     """Round t: every node averages with node i + 2^t. ceil(log2 n) rounds."""
-    n = wanted.nodes
+    n = request.nodes
     bits = (n - 1).bit_length()
     check_links("one-peer-exponential", n, n * bits)
     rounds = [MixingMatrix.joined(n, [shifted(n, 1 << bit, HALF)]) for bit in range(bits)]
-    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=True)
+    return Schedule(request.spec, n, rounds or [MixingMatrix.joined(n, [])], request.seed, directed=True)
 
 
-def directed_exponential(wanted: GraphRequest) -> Schedule:
+def directed_exponential(request: GraphRequest) -> Schedule:
     """One matrix: every node takes the same share of nodes i + 1, i + 2, i + 4, ... and of itself."""
-    n = wanted.nodes
+    n = request.nodes
     bits = (n - 1).bit_length()
     check_links("directed-exponential", n, n * bits)
     mixing = MixingMatrix.joined(n, [shifted(n, 1 << bit, Fraction(1, bits + 1)) for bit in range(bits)])
-    return Schedule(wanted.spec, n, [mixing], wanted.seed, directed=True)
+    return Schedule(request.spec, n, [mixing], request.seed, directed=True)
 
 
-def one_peer_hypercube(wanted: GraphRequest) -> Schedule:
+def one_peer_hypercube(request: GraphRequest) -> Schedule:
     """Round t: every node averages with the one whose number differs in bit t."""
-    n = wanted.nodes
+    n = request.nodes
     if n & (n - 1):
         below = 1 << (n.bit_length() - 1)
         raise impossible("one-peer-hypercube", n, f"a power of two, such as {below} or {2 * below}")
@@ -63,23 +63,23 @@ def one_peer_hypercube(wanted: GraphRequest) -> Schedule:
     bits = n.bit_length() - 1
     check_links("one-peer-hypercube", n, n * bits)
     rounds = [MixingMatrix.joined(n, [Part(node, node ^ (1 << bit), HALF)]) for bit in range(bits)]
-    return Schedule(wanted.spec, n, rounds or [MixingMatrix.joined(n, [])], wanted.seed, directed=False)
+    return Schedule(request.spec, n, rounds or [MixingMatrix.joined(n, [])], request.seed, directed=False)
 
 
-def de_bruijn(wanted: GraphRequest) -> Schedule:
+def de_bruijn(request: GraphRequest) -> Schedule:
     """N = k^D words: node i sends to k i, ..., k i + k - 1 modulo n; a link to itself is the share it keeps."""
-    n, k = wanted.nodes, wanted["k"]
+    n, k = request.nodes, request["k"]
     _check("de-bruijn", n, k, [k**D for D in range(n.bit_length() + 1)])
     sender, letter = _sends(n, k)
-    return _made(wanted, sender, (k * sender + letter) % n)
+    return _made(request, sender, (k * sender + letter) % n)
 
 
-def kautz(wanted: GraphRequest) -> Schedule:
+def kautz(request: GraphRequest) -> Schedule:
     """N = k^D + k^(D-1) words without equal neighbors: node i sends to -(k i + j) modulo n, j = 1, ..., k."""
-    n, k = wanted.nodes, wanted["k"]
+    n, k = request.nodes, request["k"]
     _check("kautz", n, k, [k**D + k ** (D - 1) for D in range(1, n.bit_length() + 2)])
     sender, letter = _sends(n, k)
-    return _made(wanted, sender, -(k * sender + letter + 1) % n)
+    return _made(request, sender, -(k * sender + letter + 1) % n)
 
 
 def _check(family: str, nodes: int, k: int, sizes: list[int]) -> None:
@@ -96,11 +96,11 @@ def _sends(nodes: int, k: int) -> tuple[Ints, Ints]:
     return sender, np.repeat(np.arange(k), nodes)
 
 
-def _made(wanted: GraphRequest, senders: Ints, receivers: Ints) -> Schedule:
+def _made(request: GraphRequest, senders: Ints, receivers: Ints) -> Schedule:
     apart = senders != receivers
-    part = Part(receivers[apart], senders[apart], Fraction(1, wanted["k"]))
-    mixing = MixingMatrix.joined(wanted.nodes, [part])
-    return Schedule(wanted.spec, wanted.nodes, [mixing], wanted.seed, directed=True)
+    part = Part(receivers[apart], senders[apart], Fraction(1, request["k"]))
+    mixing = MixingMatrix.joined(request.nodes, [part])
+    return Schedule(request.spec, request.nodes, [mixing], request.seed, directed=True)
 
 
 Rounds = list[list[Part]]
@@ -206,25 +206,25 @@ def base_rounds(nodes: Ints, k: int) -> Rounds:
     return whole if len(whole) < len(split) else split
 
 
-def hyper_hypercube(wanted: GraphRequest) -> Schedule:
-    n, k = wanted.nodes, wanted["k"]
+def hyper_hypercube(request: GraphRequest) -> Schedule:
+    n, k = request.nodes, request["k"]
     if factors(n, k) is None:
         below = next(m for m in range(n - 1, 0, -1) if factors(m, k) is not None)
         above = next(m for m in range(n + 1, 2 * n + 1) if factors(m, k) is not None)
         allowed = f"a product of numbers up to {k + 1}, such as {below} or {above}"
         raise impossible("hyper-hypercube", n, allowed)
-    return _schedule("hyper-hypercube", cube_rounds, wanted)
+    return _schedule("hyper-hypercube", cube_rounds, request)
 
 
-def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], wanted: GraphRequest) -> Schedule:
-    n, k = wanted.nodes, min(wanted["k"], max(1, wanted.nodes - 1))
+def _schedule(family: str, rounds_of: Callable[[Ints, int], Rounds], request: GraphRequest) -> Schedule:
+    n, k = request.nodes, min(request["k"], max(1, request.nodes - 1))
     most = 1
     while (k + 1) ** most < n:
         most += 1
     check_links(family, n, 2 * most * n * k)
     rounds = rounds_of(np.arange(n)[None, :], k)
     mixings = [MixingMatrix.joined(n, parts) for parts in rounds] or [MixingMatrix.joined(n, [])]
-    return Schedule(wanted.spec, n, mixings, wanted.seed, directed=False)
+    return Schedule(request.spec, n, mixings, request.seed, directed=False)
 
 
 _ying = partial(Family, source=YING, kind=GraphKind.DIRECTED)

@@ -107,13 +107,8 @@ def test_the_search_by_itself_finds_the_best_of_all_graphs_of_six_and_seven_node
     """It never looks at the atlas, so that what it finds on larger graphs can be trusted a little."""
     degree = highest - highest * nodes % 2
     specs = [("ring", 0), ("path", 0), *((f"random-regular:degree={degree}", seed) for seed in (1, 2))]
-<<<<<<< HEAD
-    wanted = Wanted(nodes=nodes, max_degree=highest, weights=weights)
-    _, rate, ends = search(wanted, [build(spec, nodes, seed).ends for spec, seed in specs], 1_000).ranked()[0]
-=======
     goal = Goal(nodes=nodes, max_degree=highest, weights=weights)
-    _, rate, ends = search(goal, [build(spec, nodes, seed).ends for spec, seed in specs], 3_000).ranked()[0]
->>>>>>> english
+    _, rate, ends = search(goal, [build(spec, nodes, seed).ends for spec, seed in specs], 1_000).ranked()[0]
     assert_close((rate, len(ends)), best_value(nodes, highest, "rounds", weights))
 
 

@@ -136,7 +136,7 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) 
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
 def cli() -> None:
-    """Devices learn one model together, without a server. No data leave a device."""
+    """Devices learn one model together, without a server. Raw data stay on each device."""
 
 
 def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli, name: str = "p2pfl") -> NoReturn:

@@ -101,7 +101,8 @@ def test_every_command_is_there_with_its_options_and_its_first_example(pages):
         assert f"\n{path} " in found[path] or f"\n{path}\n" in found[path]
         for option in command.params:
             if isinstance(option, click.Option) and not option.hidden:
-                assert option.opts[-1] in found[path], (path, option.opts)
+                name = option.opts[-1]
+                assert name in found[path] or name.replace("--", "--[no-]", 1) in found[path], (path, name)
         for line in re.findall(r"(?m)^  (p2pfl .*)$", command.epilog or ""):
             assert line in found[path]
 

@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, Command] = {
     "check": Command("Find the mistakes in a federation, and what it costs.", "p2pfl.cli.check:check", Group.START),
     "launch": Command("Run all nodes of a federation on this machine.", "p2pfl.cli.launch:launch", Group.START),
     "completion": Command(
-        "Print a script that completes commands in your shell.", "p2pfl.cli.completion:completion", Group.START
+        "Print a script that completes commands in your shell.", "p2pfl.cli.shell_completion:completion", Group.START
     ),
     "run": Command("Run one node; a second start resumes.", "p2pfl.cli.run:run", Group.RUN),
     "key": Command("Create a node's key, or show its public half.", "p2pfl.cli.new:key", Group.RUN),

@@ -184,7 +184,7 @@ def make_docs(folder):
     tool = shutil.which("make")
     if tool is None:
         pytest.skip("no make")
-    return run(tool, "-C", folder, "docs", f"PYTHON={sys.executable}")
+    return run("env", "-u", "MAKELEVEL", "-u", "MAKEFLAGS", tool, "-C", folder, "docs", f"PYTHON={sys.executable}")
 
 
 def test_make_docs_outside_a_checkout_is_one_sentence(tmp_path):

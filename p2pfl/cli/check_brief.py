@@ -64,7 +64,7 @@ def verdict(mistakes: int, warnings: int) -> str:
 
 
 def merged(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Join warnings that differ only in names of nodes and in figures, which are then those of the first."""
+    """Join warnings that differ only in names of nodes and in figures, of which the first are shown."""
     name = re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + r")(?![\w-])")
     alike: dict[str, list[str]] = {}
     for warning in warnings:
@@ -80,7 +80,8 @@ def _joined(same: Sequence[str], name: re.Pattern[str], nodes: int) -> str:
     if len(about) < len(others):
         return f"{first} ({len(others)} more of this kind: --format json)"
     more = f" and {len(about) - NAMED} more" if len(about) > NAMED else ""
-    return f"{first} (the same for {'every other node' if len(same) == nodes else ', '.join(about[:NAMED]) + more})"
+    how = "the same" if len({name.sub("", text) for text in same}) == 1 else "with other figures"
+    return f"{first} ({how} for {'every other node' if len(same) == nodes else ', '.join(about[:NAMED]) + more})"
 
 
 def duration(federation: FederationConfig, found: Inspected) -> str:

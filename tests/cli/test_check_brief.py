@@ -80,7 +80,7 @@ def test_the_promise_of_privacy_is_in_the_first_lines_and_no_private_step_is_tim
 
 def test_a_warning_about_every_node_stands_once():
     said = [f"{name}: column age has a mean of {index}.5" for index, name in enumerate(NAMES)]
-    assert merged(said, NAMES) == [f"{said[0]} (the same for every other node)"]
+    assert merged(said, NAMES) == [f"{said[0]} (with other figures for every other node)"]
 
 
 def test_a_warning_about_some_nodes_names_them_and_the_figures_of_the_first():
@@ -88,6 +88,11 @@ def test_a_warning_about_some_nodes_names_them_and_the_figures_of_the_first():
     assert merged([*said, "graph: thin"], NAMES) == [f"{said[0]} (the same for node1, node2)", "graph: thin"]
     said = [f"{name}: unscaled" for name in NAMES[1:7]]
     assert merged(said, NAMES) == ["node1: unscaled (the same for node2, node3, node4 and 2 more)"]
+
+
+def test_figures_that_differ_are_not_told_to_be_the_same():
+    said = [f"{name}: no row of 'ill' is held out, of {number}" for number, name in enumerate(NAMES[:2])]
+    assert merged(said, NAMES) == [f"{said[0]} (with other figures for node1)"]
 
 
 def test_warnings_about_edges_stand_once_with_their_number():

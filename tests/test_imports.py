@@ -73,6 +73,7 @@ def circles(known: dict[str, Path]) -> list[list[str]]:
     return [sorted(part) for part in nx.strongly_connected_components(nx.DiGraph(arrows)) if len(part) > 1]
 
 
+@pytest.mark.long
 def test_no_module_imports_itself_by_way_of_others_not_even_for_types():
     assert circles(modules()) == []
 

@@ -86,6 +86,7 @@ def test_every_benchmark_is_run_here():
 SWEEPS = [path for path in sorted(BENCHMARKS.glob("robust/*.toml")) if "[sweep]" in path.read_text(encoding="utf-8")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_a_sweep_of_the_robust_study_can_be_run(path):
     """Its first and last run; whether all can be is checked when it is started."""

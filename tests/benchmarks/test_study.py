@@ -145,6 +145,7 @@ def test_a_server_that_compresses_is_run_once_for_what_it_is(tmp_path, monkeypat
     assert len(again) == 1
 
 
+@pytest.mark.long
 def test_tables_and_pictures_are_made_of_what_was_run_and_of_nothing_else(results, tmp_path):
     page = tmp_path / "page.md"
     places = {"digits-end": "old", "mnist-end": "kept"}

@@ -149,6 +149,7 @@ def test_all_mistakes_of_a_schema_are_told_at_once(p2pfl, write, tmp_path):
 PRIVATE = "\n[privacy]\nepsilon = 8.0\ndelta = 1e-3\n"
 
 
+@pytest.mark.long
 def test_check_names_what_the_schema_tells_of_private_rows(p2pfl, write, tmp_path):
     pytest.importorskip("opacus")
     outcome = p2pfl(*write())

@@ -133,6 +133,7 @@ def test_what_is_no_model_of_tables_is_one_error(p2pfl, pair, learned, tmp_path)
     assert p2pfl("score", pair, "none.csv").code == 2
 
 
+@pytest.mark.long
 def test_the_curve_is_drawn_into_a_file(p2pfl, pair, model, tmp_path):
     pytest.importorskip("matplotlib")
     table = write(tmp_path / "test.csv", ["3,1", "2,2", "-1,1", "-2,0", "-3,0", "1,0"])

@@ -129,6 +129,7 @@ def test_a_neighbor_with_a_session_that_never_answers_is_reported_once():
     assert alarms_of(world, 300.0) == [("nothing-exchanged", 2)]
 
 
+@pytest.mark.long
 def test_a_neighbor_that_keeps_a_session_and_never_greets_is_reported_too():
     world = PacedNode({1: takes(0.01), 2: takes(0.01)}, train_s=0.05)
     world.take(SessionOpened(peer=2, session=2))
@@ -149,6 +150,7 @@ def in_short_sessions(world, *, lasts_s, absent_s, greets=True):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("greets", [False, True])
 @pytest.mark.parametrize("absent_s", [0.1, 50.0])
 def test_whose_sessions_are_all_cut_before_anything_is_exchanged_is_reported_once(greets, absent_s):

@@ -43,6 +43,7 @@ def test_no_minute_costs_more_than_its_share_and_the_burst():
     assert max(lost[1:]) <= 60.0 * WAIT_SHARE + 0.5
 
 
+@pytest.mark.long
 def test_two_that_stutter_together_hide_not_behind_each_other():
     equal = {peer: takes(0.005) for peer in (1, 2, 3)}
     alone, _ = pace(equal, train_s=0.25)
@@ -62,6 +63,7 @@ def test_a_single_neighbor_is_waited_for():
     assert world.exchanges[1] >= world.rounds - 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_equal_neighbors_on_a_busy_machine_are_all_waited_for(seed):
     """Exchange times that vary by a factor of twenty from one to the next are noise, not a slow neighbor."""
@@ -74,6 +76,7 @@ def test_equal_neighbors_on_a_busy_machine_are_all_waited_for(seed):
     assert min(world.exchanges.values()) >= 0.97 * world.rounds
 
 
+@pytest.mark.long
 def test_a_neighbor_that_has_recovered_is_waited_for_again():
     def answered(asked):
         return STUTTER(asked) if asked < 70.0 else asked + 0.02

@@ -51,7 +51,8 @@ def test_whoever_has_the_admin_key_can_invite_a_sixth_board(five_boards):
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "raspberry-pi.md"
 
 
-@pytest.mark.parametrize("finding", [pytest.param(False, marks=pytest.mark.long), True], ids=["addresses", "discovery"])
+@pytest.mark.long
+@pytest.mark.parametrize("finding", [False, True], ids=["addresses", "discovery"])
 def test_the_commands_of_the_page_make_it(finding, deploy, tmp_path):
     """The first two blocks that prepare it; the second one is for boards that find each other."""
     prepare = PAGE.read_text(encoding="utf-8").partition("Then make the federation")[2]

@@ -107,6 +107,7 @@ def test_addresses_of_one_machine_alone_are_warned_of(rehearse, for_pi1):
     assert "other machines cannot dial" in outcome.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "relative"),
     [
@@ -206,6 +207,7 @@ def test_the_copy_follows_no_link_that_has_taken_the_place_of_a_folder_since_the
     assert ("pi1/node.key" in copied) == (place != "pi1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["pipe", "data/pipe", "pi1/pipe"])
 def test_what_is_neither_file_nor_folder_is_refused(rehearse, for_pi1, place):
     (for_pi1 / place).parent.mkdir(exist_ok=True)
@@ -215,6 +217,7 @@ def test_what_is_neither_file_nor_folder_is_refused(rehearse, for_pi1, place):
     assert f"{place}: neither a file nor a folder" in outcome.err
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_a_hard_link_to_a_file_of_somebody_else_is_refused(rehearse, for_pi1, tmp_path):
     secret = tmp_path / "secret"
@@ -279,6 +282,7 @@ def test_an_unfit_python_is_refused_with_what_to_do(rehearse, disguise, script, 
     assert said in outcome.err
 
 
+@pytest.mark.long
 def test_without_its_unit_it_does_nothing(deploy, run, tmp_path):
     shutil.copy(deploy / "install.sh", tmp_path)
     outcome = run(tmp_path / "install.sh", "--torch", "none", "--root", tmp_path / "root")

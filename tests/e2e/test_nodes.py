@@ -354,6 +354,7 @@ def answer_of(process, p2pfl, url):
     return json.loads(asked[-1][1])
 
 
+@pytest.mark.long
 def test_a_node_can_be_asked_and_evaluated_while_it_runs_and_evaluated_after_a_kill(federation, run, p2pfl):
     """And no second process can have its state meanwhile."""
     folder = federation(2, task='name = "quadratic"\nstep_s = 0.1', topology="complete", rounds=ENDLESS)

@@ -192,6 +192,7 @@ def test_a_server_that_is_killed_in_between_ends_the_launch_and_nobody_stays(inj
     wait_for(lambda: not of(ward), "their end")
 
 
+@pytest.mark.long
 def test_a_server_leaves_when_its_launcher_is_killed_and_so_do_nodes(launch, ward):
     endless(ward)
     process = launch()

@@ -65,6 +65,7 @@ def test_an_exchange_conserves_the_weighted_sum_in_float64(spec):
     assert np.abs(pair.total() - before).max() < 1e-11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("spec", "bound"), [("none", 3e-7), ("q4", 3e-7)])
 def test_in_float32_the_weighted_sum_drifts_by_roundings_only(spec, bound):
     """Measured over 1,000 exchanges between models that keep moving apart:

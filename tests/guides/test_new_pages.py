@@ -37,6 +37,7 @@ def test_an_own_table_goes_from_three_files_to_scores(tmp_path):
     assert len((tmp_path / "scores.csv").read_text(encoding="utf-8").splitlines()) == 201
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_node_s_folder_that_is_backed_up_comes_back_with_its_key(tmp_path):
     pages.shell(tmp_path, "p2pfl new ward")
@@ -46,6 +47,7 @@ def test_a_node_s_folder_that_is_backed_up_comes_back_with_its_key(tmp_path):
     assert (tmp_path / "ward/node0/node.key").read_bytes() == key
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_lost_admin_key_is_replaced_as_the_page_says(tmp_path):
     """First by a second key, then, where all are lost, by a new one."""

@@ -81,6 +81,7 @@ def tables(folder):
     pages.shell(folder, "python make_tables.py")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_its_table_is_looked_at_and_found_in_order_by_two_commands(tmp_path):
     tables(tmp_path)
@@ -105,6 +106,7 @@ def test_five_machines_take_six_commands_and_the_page_on_them_has_the_same():
     assert ("sh", FIVE) in pages.blocks(pages.read("docs/how-to/several-machines.md"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_first_four_commands_for_five_machines_give_a_federation_without_mistakes(tmp_path):
     prepare = "\n".join(FIVE.splitlines()[:4])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from p2pfl.core import company
 
 ROUNDS, ROUND_S = 60, 0.03
 
 
+@pytest.mark.long
 async def test_the_distance_is_to_those_who_are_heard_and_the_end_does_not_train_for_who_is_not(
     ward, start, monkeypatch
 ):

@@ -103,6 +103,7 @@ def start_with(federation, node):
     return read_setup(federation, node.setup.node)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["federation.toml", "before.toml"])
 @pytest.mark.parametrize("in_force", [False, True])
 async def test_a_node_that_is_broken_off_around_a_change_loses_no_edge_that_stays(ward, start, file, in_force):

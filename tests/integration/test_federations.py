@@ -75,6 +75,7 @@ async def test_quantized_models_agree_too(ward, start, finish):
     assert spread([field.model(index) for index in range(4)]) < 0.02
 
 
+@pytest.mark.long
 async def test_eight_nodes_finish_without_a_resync_or_an_alarm(ward, start, finish):
     field = ward(8, federation={"topology": "hypercube"})
     for result in await finish(start(field), rounds=20):

@@ -33,6 +33,7 @@ def report():
     return Federation(task=TASK, nodes=3, rounds=5, start_wait_s=20.0).run(references=True)
 
 
+@pytest.mark.long
 def test_each_node_has_the_intervals_of_its_own_test_rows(report):
     for node in report.nodes:
         assert node.test_samples == TEST_ROWS

@@ -111,6 +111,7 @@ def test_a_node_that_is_stopped_on_a_full_disk_waits_and_keeps_all(node, disk):
     assert one.rounds_on_disk() == learned > filled
 
 
+@pytest.mark.long
 def test_a_second_signal_gives_up_with_1_and_says_what_is_lost(node, disk):
     one = node()
     one.until(lambda said: said.get("rounds", 0) > 5, "five rounds")

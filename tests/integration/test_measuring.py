@@ -40,6 +40,7 @@ async def copies(size, times):
     return local, local._trainer.work
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "expected"), [(1000, 10), (4_000_000, 4), (30_000_000, 1)])
 async def test_large_models_do_not_pile_up_before_a_slow_test(size, expected):
     _, work = await copies(size, 10)

@@ -34,6 +34,7 @@ def _assert_told(caplog, results, text, *, odd):
     assert warned == Counter(f"federation-differs ({other}): {said}" for _, other in pairs)
 
 
+@pytest.mark.long
 async def test_all_wait_for_a_node_that_comes_late_whatever_the_order(ward, start, finish):
     field = ward(4, federation={"topology": "complete"})
     first = start(field, 3, 1, 2)

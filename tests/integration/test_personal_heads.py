@@ -141,6 +141,7 @@ async def test_one_backbone_and_personal_heads_learn_what_no_shared_head_can(fie
     assert sum(result.accuracy for result in results) < 1.2  # an image has one label for all three
 
 
+@pytest.mark.long
 async def test_nodes_with_other_heads_mix(field, start, finish):
     made = field(SHIFTED, share="backbone.*", rounds=5)
     nodes = start(made, 0, 1)

@@ -60,6 +60,7 @@ async def test_in_a_schedule_too_a_node_that_was_broken_off_loses_no_exchange(wa
     assert [all_resyncs(result) for result in await finish(nodes, rounds=40)] == [[0, 0]] * 4
 
 
+@pytest.mark.long
 async def test_in_snapshot_durability_a_restart_resynchronizes_every_edge_and_counts_it(ward, start, finish):
     field = ward(3, training={"rounds": 60}, task=PACED)
     field.write_node("node1", durability="snapshot", snapshot_s=0.1)
@@ -176,6 +177,7 @@ async def test_after_a_crash_an_edge_may_have_got_or_lost_a_compressor_of_its_ow
         assert all(row.resyncs == 0 or {result.node, row.name} == changed for row in result.neighbors)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient")
 async def test_bytes_and_messages_are_told_by_neighbor(ward, start, finish):
     """Both ends of an edge count the same; its override makes it cheaper than the others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pytest
 
 from p2pfl.aggregate import Mixture
 
@@ -79,6 +80,7 @@ async def test_a_node_that_is_stopped_while_it_mixes_keeps_what_it_has_mixed(war
     np.testing.assert_array_equal(field.model(0), rule.mixed.astype(np.float64))
 
 
+@pytest.mark.long
 async def test_no_round_begins_while_a_node_mixes_and_the_others_do_not_wait_for_it(ward, start, finish):
     field = four(ward, training={"rounds": 12})
     nodes = start(field)

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient")
 async def test_nodes_with_neighbors_enough_tell_what_was_kept_and_hold_nothing_against_anybody(
     ward, start, finish, caplog
@@ -47,6 +48,7 @@ async def test_nodes_with_two_neighbors_learn_alone_and_say_so(ward, start, fini
     assert [record.levelno for record in told] == [logging.WARNING] * 4
 
 
+@pytest.mark.long
 async def test_with_the_mean_no_rounds_are_counted_for_it(ward, start, finish):
     for result in await finish(start(ward(3)), rounds=20):
         assert (result.rule, result.liars_borne) == ("mean", 0)

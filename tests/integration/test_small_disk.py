@@ -174,6 +174,7 @@ async def test_a_disk_with_too_little_room_is_told_at_the_start(alone, monkeypat
     assert "bytes for the state, and there are" in caplog.text
 
 
+@pytest.mark.long
 async def test_a_log_is_as_long_as_the_disk_has_room_for(alone, disk, monkeypatch):
     """64 kB at least: on a faked disk of no room at all a checkpoint follows each such log."""
     monkeypatch.setattr(files, "free_bytes", lambda _: 0)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 
+import pytest
 
+
+@pytest.mark.long
 async def test_a_wall_clock_that_jumps_by_hours_costs_no_session_and_blames_nobody(ward, start, finish, monkeypatch):
     wall, hours = time.time, itertools.cycle((5, -9, 2, 0, -1))
     monkeypatch.setattr(time, "time", lambda: wall() + 3600.0 * next(hours))

@@ -47,6 +47,7 @@ SHARES = ("accuracy", "balanced_accuracy", "auc", "average_precision", "f1")
 TWO = (*SHARES, "log_loss", "brier")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("name", TWO)
 def test_intervals_of_classes_hold_the_truth_about_as_often_as_they_say(name, classes):

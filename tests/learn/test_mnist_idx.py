@@ -90,6 +90,7 @@ def test_a_damaged_gzip_file_is_named(tmp_path, mnist):
     assert caught.value.file == str(path)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"MNIST is not in {REAL}; name its parent in P2PFL_DATA")
 def test_real_mnist_is_learned_well_from_960_images(mnist):
     learner = mnist(REAL, nodes=8, partition="iid", training=TrainingConfig(local_steps=60, learning_rate=0.1))

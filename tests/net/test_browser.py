@@ -67,6 +67,7 @@ async def test_the_page_shows_the_federation_live_and_asks_nobody_else(tmp_path)
         assert not [url for url in tab.requests if not url.startswith(("http", "about"))]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_who_is_not_heard_is_seen_from_afar_and_how_it_ended_stays(tmp_path):
     """Title, icon, tile and first row; and once the process is gone the page keeps its last state and says so."""

@@ -119,6 +119,7 @@ def test_a_row_says_from_whom_it_came_and_how_old_it_is():
     assert network.nodes[2].rows[0].said_at == pytest.approx(0.0, abs=1.0)
 
 
+@pytest.mark.long
 def test_an_edge_takes_no_more_than_its_share_however_much_there_is_to_say():
     network = path(16)
     network.pass_time(1)
@@ -129,6 +130,7 @@ def test_an_edge_takes_no_more_than_its_share_however_much_there_is_to_say():
     assert max(network.sent.values()) <= EDGE_BYTES_PER_S * 60 + 2 * 2000
 
 
+@pytest.mark.long
 def test_rows_of_hundreds_stay_within_a_few_periods():
     count, chance = 40, random.Random(0)
     edges = {tuple(sorted((i, (i + hop) % count))) for i in range(count) for hop in (1, chance.randrange(2, 20))}

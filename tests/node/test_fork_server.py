@@ -130,6 +130,7 @@ async def is_here(process):
     assert await process.stdout.readline() == b"here\n"
 
 
+@pytest.mark.long
 async def test_it_has_one_thread_when_all_that_nodes_share_is_imported(place, log, monkeypatch):
     for name in fork_server.ONE_THREAD:
         monkeypatch.delenv(name)

@@ -198,6 +198,7 @@ def test_a_task_that_fails_has_its_own_exception_as_the_cause(untouched):
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
+@pytest.mark.long
 def test_a_test_that_fails_ends_the_run_too(untouched):
     def broken(outputs, targets):
         raise ZeroDivisionError("no metric")

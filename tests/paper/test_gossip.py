@@ -22,6 +22,7 @@ GRAPHS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("epsilon", [0.2, 0.02])
 @pytest.mark.parametrize(("spec", "nodes"), GRAPHS)
 def test_the_averaging_time_lies_within_the_bracket(spec, nodes, epsilon):

@@ -29,6 +29,7 @@ def fallen(history):
     return history[-1] / history[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rule", ["median:b=1", "trimmed-mean:b=1", "geometric-median:b=1", "krum:b=1", "nnm+trimmed-mean:b=1"]
 )
@@ -44,6 +45,7 @@ def test_gossip_and_clipping_at_a_radius_bring_the_worlds_behind_one_bridge_toge
     assert history == sorted(history, reverse=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ["dissensus", "spectral", "alie"])
 def test_clipped_sums_agree_while_the_liars_are_few_for_the_graph(averaging, attack):
     """Gaucher et al.: with CS+ the honest come together while 2 b is below mu_2, which is 8 here."""

@@ -140,6 +140,7 @@ def mean_square(schedule):
     return sum(W.T @ W for W in matrices) / schedule.period - 1 / schedule.nodes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("eta", [0.25, 0.5, 1.0])
 @pytest.mark.parametrize("n", [7, 12])
 def test_one_round_of_od_equi_dyn_shrinks_every_start_alike_on_average(n, eta):
@@ -162,6 +163,7 @@ def test_one_round_of_ou_equi_dyn_shrinks_the_worst_start_by_a_constant_on_avera
     assert 0.45 < worst < 0.7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [50, 1_000, 20_000])
 def test_d_equi_static_with_order_log_n_shifts_has_a_rate_that_does_not_depend_on_n(n):
     """Song et al. 2022, section 3: m = 8 ln(2 n / p) / (3 rho^2) shifts make ||W - J/n|| < rho with probability

@@ -110,6 +110,7 @@ def test_the_sum_is_what_was_booked_when_n_changes_at_any_commit(place, seed, li
     run_checking(world, 3.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [None, "trimmed-mean:b=1"])
 def test_in_such_a_world_n_does_change_nodes_restart_and_rules_mix(rule):
     """So that the property above is about something."""

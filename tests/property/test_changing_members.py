@@ -50,7 +50,7 @@ def run_checking(world, until_s, start):
 
 
 @settings(
-    max_examples=settings.default.max_examples // 2,
+    max_examples=settings.default.max_examples // 4,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -111,6 +111,7 @@ def test_without_faults_no_half_of_an_exchange_is_lost_when_edges_go(seed):
     assert not np.any(world.oracle.lost)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 3])
 def test_no_half_is_lost_where_sessions_break_off_as_edges_go_and_come_back_soon(seed):
     link = LinkSpec(latency_s=Spread(low=0.02, high=0.02), redial_s=0.2)
@@ -130,6 +131,7 @@ def test_no_half_is_lost_where_sessions_break_off_as_edges_go_and_come_back_soon
 SEEDS = [pytest.param(seed, marks=pytest.mark.long) if seed else seed for seed in range(6)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_everybody_comes_to_its_end_and_no_newcomer_trains_alone_after_it(seed):
     """Changes go on into the closing rounds. Who comes when all have gone waits, as it would for a federation to be."""

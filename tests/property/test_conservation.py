@@ -86,7 +86,7 @@ def test_the_weighted_sum_is_conserved_whatever_happens_to_messages_links_and_no
 
 
 @settings(
-    max_examples=settings.default.max_examples // 5,
+    max_examples=settings.default.max_examples // 10,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
@@ -118,7 +118,7 @@ def test_all_nodes_reach_the_weighted_mean_once_the_faults_are_over(graph, seed,
 
 
 @settings(
-    max_examples=settings.default.max_examples // 2,
+    max_examples=settings.default.max_examples // 4,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )

@@ -54,6 +54,7 @@ def test_all_end_at_the_weighted_mean_without_a_resync_and_hardly_stale(graph):
     assert not any(host.alarms for host in world.hosts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("graph", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_round_costs_what_its_own_edges_cost_not_what_the_union_would(graph, monkeypatch):
     """One exchange for each end of each active edge at most, and once one for each edge that holds a session."""
@@ -97,6 +98,7 @@ def test_a_node_behind_a_slow_link_does_not_drive_the_federation_apart():
     assert farthest(world, target) < 0.1
 
 
+@pytest.mark.long
 def test_a_node_that_lost_its_disk_joins_in_a_schedule_too():
     world = make_world(hypercube(8), 3, link=LinkSpec(), compressor="none", round_s=ALIKE, rounds=10**6)
     start = world.oracle.total()

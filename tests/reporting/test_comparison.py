@@ -70,6 +70,7 @@ def test_pairing_tells_more_than_two_intervals():
     assert paired([one], AUC, metric).verdict == "better"
 
 
+@pytest.mark.long
 def test_nodes_with_one_test_set_are_drawn_together_and_others_apart():
     """Two nodes with the same rows know no more than one; with rows of their own, more."""
     rng = np.random.default_rng(4)
@@ -91,6 +92,7 @@ def test_what_is_not_tested_is_not_compared():
     assert by_intervals((9.0, (8.5, 9.5)), (8.0, (7.5, 8.4)), RMSE).verdict == "worse"
 
 
+@pytest.mark.long
 def test_the_final_output_says_that_a_comparison_means_nothing():
     rng = np.random.default_rng(5)
     pairs = [pair(rng, 14, better=-0.05, place=n, signal=2.0) for n in range(3)]

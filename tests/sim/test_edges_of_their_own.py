@@ -24,6 +24,7 @@ def federation(**options):
     return replace(describe(nodes=6, rounds=4, topology="ring", compressor="none", **options), edge_compressors=SLOW)
 
 
+@pytest.mark.long
 def test_the_report_says_what_each_edge_used_and_what_it_cost():
     report = simulate(federation(), references=False)
     rows = {(row.name, to.name): to for row in report.nodes for to in row.neighbors}

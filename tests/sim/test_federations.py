@@ -37,6 +37,7 @@ def test_a_file_without_options_is_the_federation_that_launch_runs(file):
     assert describe(file=file) == load_config(file)
 
 
+@pytest.mark.long
 def test_nodes_learn_from_the_data_that_their_folders_name(file):
     """A path is relative to the folder of the node; a member that has no folder has no table."""
     task = '[task]\nname = "csv"\ntarget = "y"\nnumeric = ["x"]\n[training]\nrounds = 2\n'

@@ -57,6 +57,7 @@ def test_liars_who_hardly_lie_do_not_change_the_measured_contraction(topology):
     assert found[1] == pytest.approx(found[0], rel=0.01)
 
 
+@pytest.mark.long
 def test_what_a_node_did_before_a_crash_counts():
     def exchanged(*crashes):
         federation = quadratic(rounds=30, topology="complete")

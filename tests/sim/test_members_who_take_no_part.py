@@ -81,12 +81,14 @@ def test_a_member_that_keeps_its_sessions_and_exchanges_nothing_costs_no_more_th
     assert report.virtual_time_s < undisturbed.virtual_time_s + 0.7 * LINGER_S
 
 
+@pytest.mark.long
 def test_a_member_that_comes_back_while_the_others_wait_does_its_rounds_with_them():
     report = run(crashes=(dies(0.7, down_s=3.0),))
     assert all(row.finished and row.rounds >= ROUNDS for row in report.nodes)
     assert max(row.rounds_without_neighbor for row in report.nodes) <= 1
 
 
+@pytest.mark.long
 def test_a_slow_member_is_waited_for_as_if_nobody_could_be_missing():
     """It takes three times as long; the others have linger_s left for it, and train on."""
     report = run(slow=(SlowNodes(nodes=(3,), speed=1 / 3),))

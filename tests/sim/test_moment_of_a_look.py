@@ -101,6 +101,7 @@ def test_batched_runs_look_at_the_same_moment(crashes):
         assert [getattr(point, key) for point in batched.history] == [getattr(point, key) for point in single.history]
 
 
+@pytest.mark.long
 def test_of_many_nodes_only_those_that_are_looked_at_are_kept(monkeypatch):
     monkeypatch.setattr("sim.report.MOST_EVALUATED", 3)
     reports = [simulate(federation(), world=SLOW_LINKS, batching=one, references=False) for one in (True, False)]

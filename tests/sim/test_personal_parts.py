@@ -129,6 +129,7 @@ def test_such_a_run_goes_one_operation_at_a_time_says_why_and_is_the_same_every_
     assert other.bytes_sent < first.bytes_sent / 2
 
 
+@pytest.mark.long
 def test_the_part_that_is_not_shared_is_in_the_digest_of_values():
     stages = [stage_of(digits(), WorldSpec()) for _ in range(2)]
     for stage in stages:

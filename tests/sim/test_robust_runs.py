@@ -51,6 +51,7 @@ def test_two_neighbors_are_too_few_where_one_may_lie():
         assert node.alarms["too-few-neighbors"] == 1
 
 
+@pytest.mark.long
 def test_a_mirror_beside_three_neighbors_is_told_of_by_every_honest_node():
     world = WorldSpec(liars=LiarSpec(attack="mirror", nodes=(3,)), evaluate_every_s=10.0)
     described = describe(nodes=4, topology="complete", rounds=16, partition="shards:3", rule="hampel:b=1")

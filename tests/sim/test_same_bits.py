@@ -204,6 +204,7 @@ def one_run_and_the_other(name="speeds and bad links"):
     return digests(*federation_and_world(name), batching=True), one_by_one(name)
 
 
+@pytest.mark.long
 def test_a_millionth_in_one_half_of_an_exchange_is_seen(monkeypatch):
     def wrong(rows, nodes, model, difference, *rest):
         right(rows, nodes, model, difference * np.float32(1 + 1e-6), *rest)
@@ -227,6 +228,7 @@ def test_the_chance_of_another_transaction_is_seen(monkeypatch):
     assert here[1] != there[1]
 
 
+@pytest.mark.long
 def test_a_row_that_goes_through_the_codec_of_another_edge_is_seen(monkeypatch):
     def wrong(codecs, rows, edges, chance):
         return right(codecs, rows, np.roll(edges, 1), chance)

@@ -185,6 +185,7 @@ def test_a_task_whose_loss_has_no_gradient_cannot_be_climbed():
 # -- poisoned data -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_report_has_the_success_of_poisoned_data_beside_the_accuracy():
     report = run("label-flip")
     for node in report.nodes:

@@ -46,6 +46,7 @@ def test_a_local_metric_is_over_the_nodes_for_whom_it_is_defined(report):
     assert report.local_metrics["auc"].is_finite
 
 
+@pytest.mark.long
 def test_one_odds_of_class_one_has_an_accuracy_where_that_is_asked_for():
     def loss(outputs, targets):
         return torch.nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets.float())

@@ -133,6 +133,7 @@ print(trace.digest, trace.entries, network.traffic)
 """
 
 
+@pytest.mark.long
 def test_two_processes_with_different_hash_seeds_agree_on_the_digest_of_a_harsh_world():
     root = Path(__file__).parents[2]
     outputs = {

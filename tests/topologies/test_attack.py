@@ -54,6 +54,7 @@ def test_what_fails_is_named_by_the_numbers_of_the_whole_graph_and_fails_once(st
         assert {(number[i], number[j]) for i, j in found.remaining.edges} == kept
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edges", [False, True])
 @pytest.mark.parametrize("spec", BOTTLENECKS)
 def test_the_fiedler_vector_finds_a_place_at_least_as_bad_as_chance_does_on_average(spec, edges):

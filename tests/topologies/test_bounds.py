@@ -206,6 +206,7 @@ def test_what_took_a_moment_is_still_allowed():
     assert len(random_decays(build("ring", 16), 3, 50)) == 4
 
 
+@pytest.mark.long
 def test_a_complete_winner_that_is_known_by_its_formulas_is_written_with_its_edges(tmp_path, monkeypatch):
     monkeypatch.setattr("topologies.design.candidates.static_choices", lambda _: [("complete", 0), ("ring", 0)])
     path = tmp_path / "graph.edges"

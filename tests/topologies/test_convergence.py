@@ -76,6 +76,7 @@ def test_messages_are_two_for_each_edge_and_round():
     assert found["measured_messages"] == 2 * 32 * found["measured_rounds"]
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_figures_and_another_gives_others():
     def rounds(seed):
         report = simulate(build("path", 12), "delay", Asked(seed=seed))
@@ -85,6 +86,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_gives_others():
     assert rounds(3) != rounds(4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", ["ring", "torus", "barbell"])
 def test_old_values_move_the_mean_and_slow_mixing_down(spec):
     """Rows of the iteration sum to one, its columns do not: the reason why a federation mixes by transactions."""

@@ -112,6 +112,7 @@ def test_the_search_by_itself_finds_the_best_of_all_graphs_of_six_and_seven_node
     assert_close((rate, len(ends)), best_value(nodes, highest, "rounds", weights))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("liars", [1])
 @pytest.mark.parametrize("nodes", [5, 6, 7])
 def test_with_liars_the_winner_is_the_best_of_all_that_are_robust_enough(nodes, liars):
@@ -253,6 +254,7 @@ def test_what_cannot_be_met_is_an_error_that_names_the_key_and_what_would_do(req
     assert said in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_budget_that_is_missed_is_told_with_how_far_the_nearest_is_from_it():
     best = design(Goal(nodes=6, max_degree=3, minimize="bytes", model_bytes=100)).winner
     budget = round(best.sent / 1.25)
@@ -260,6 +262,7 @@ def test_a_budget_that_is_missed_is_told_with_how_far_the_nearest_is_from_it():
         design(Goal(nodes=6, max_degree=3, budget_bytes=budget, model_bytes=100))
 
 
+@pytest.mark.long
 def test_where_few_graphs_are_robust_enough_more_are_drawn():
     found = design(Goal(nodes=14, max_degree=5, byzantine=1), evaluations=0)
     assert robustness(found.winner.topology).lower >= 3

@@ -75,6 +75,7 @@ def test_the_sparse_proof_counts_one_negative_pivot_and_not_two():
         assert at_least(laplacian, (second + third) / 2.0, SPARSE) is False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spec", "nodes"), [("ring", 100_000), ("path", 30_000), ("circulant", 20_000), ("torus", 10_000), ("star", 20_000)]
 )

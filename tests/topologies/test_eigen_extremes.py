@@ -238,6 +238,7 @@ def test_scipy_is_not_imported_for_a_small_graph():
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
+@pytest.mark.long
 def test_without_scipy_the_dense_method_goes_on_beyond_its_limit(monkeypatch):
     monkeypatch.setattr(ladder, "find_spec", lambda _: None)
     monkeypatch.setitem(sys.modules, "scipy", None)

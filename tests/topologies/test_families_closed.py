@@ -157,6 +157,7 @@ def test_a_formula_holds_at_a_million_nodes(spec, nodes, low, high):
         assert build(spec, nodes).implicit
 
 
+@pytest.mark.long
 def test_a_disconnected_graph_too_large_to_hold_is_not_called_connected():
     offsets = "-".join(str(2 * k) for k in range(1, 2_600))
     topology = build(f"circulant:offsets={offsets}", 20_000)

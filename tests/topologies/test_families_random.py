@@ -77,6 +77,7 @@ def test_whole_numbers_are_drawn_evenly():
     assert abs(counts - 10_000).max() < 500
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("reach", [0.02, 0.1, 0.3, 0.34, 0.5, 0.8, 1.5])
 def test_a_geometric_graph_has_all_pairs_within_reach_and_no_others(reach, around):

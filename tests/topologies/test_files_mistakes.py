@@ -276,6 +276,7 @@ def test_an_archive_that_would_unpack_to_more_than_memory_holds_is_not_unpacked(
         read_topology(tmp_path / "g.npz")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["data", NPZ_NAMES])
 def test_an_archive_of_zeros_is_refused_without_taking_the_memory(tmp_path, monkeypatch, name):
     monkeypatch.setattr(matrices, "UNPACKED_LIMIT", 20_000_000)

@@ -57,6 +57,7 @@ def test_many_searches_close_the_range(monkeypatch):
     assert diameter(topology) == nx.diameter(topology.to_networkx())
 
 
+@pytest.mark.long
 def test_a_path_from_a_file_of_three_hundred_thousand_nodes_is_measured():
     """By levels in numpy alone it would take ten seconds."""
     ends = build("path", 300_000).ends

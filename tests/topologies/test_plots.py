@@ -35,6 +35,7 @@ def test_a_graph_is_drawn_in_the_format_of_the_suffix_and_always_in_the_same_byt
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "drawn",
     [
@@ -72,6 +73,7 @@ def test_the_picture_says_what_info_says(tmp_path):
     assert "2 edges between 6 and 6 nodes" in texts(tmp_path / "g.svg")
 
 
+@pytest.mark.long
 def test_a_slope_below_one_is_never_written_as_one(tmp_path):
     assert call("ring", "-n", 600, "-o", tmp_path / "g.svg").exit_code == 0
     assert "predicted slope: 1 - 3.655e-05 per round" in texts(tmp_path / "g.svg")

@@ -218,6 +218,7 @@ def test_an_impossible_accuracy_is_refused(epsilon):
         describe_schedule(build_schedule("base", 4), epsilon)
 
 
+@pytest.mark.long
 def test_ten_thousand_nodes_are_described_without_a_dense_matrix(monkeypatch):
     """The union's eigenvalues are another module's work."""
     found = SimpleNamespace(low=1.0, high=1.0, method="none", certified=False)

@@ -7,6 +7,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from p2pfl.cli.run import run
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -25,6 +27,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.long
 def test_a_node_that_has_run_to_its_end_has_imported_no_attack(tmp_path):
     """All of a round, alone: the simulator, whose package has the attacks, is not there either."""
     p2pfl = [sys.executable, "-m", "p2pfl.cli.main"]

@@ -35,6 +35,7 @@ def test_digits_are_rebuilt_through_a_small_cnn():
     assert found.psnr_db > 20
 
 
+@pytest.mark.long
 def test_rounds_of_two_steps_are_unrolled():
     (learner, *_) = learners_of(federation_of(digits_task()))
     inputs, targets = learner.train_set.rows(torch.tensor([3, 11]))

@@ -37,6 +37,7 @@ def mistakes(found):
     return [check.mistake for check in found if check.mistake]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", [RECORD, MEMBER])
 def test_right_steps_are_in_order(unit):
     found = list(mechanism.checks(subject(unit), 60))

@@ -22,6 +22,7 @@ def recorded(learner):
     return rounds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["plain", "variate", "prox"])
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_all_neighbors_together_know_where_each_round_began_and_ended(method, nodes):

@@ -17,6 +17,7 @@ def test_inputs_are_seen_in_their_shape(shape, side):
     assert side_of(shape) == side
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(64,), (1, 8, 8), (3, 8, 8)])
 def test_guesses_of_each_layer_are_drawn(shape, tmp_path):
     truth = np.random.default_rng(0).random((6, *shape), dtype=np.float32)

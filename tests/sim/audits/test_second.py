@@ -15,6 +15,7 @@ def test_where_every_row_is_in_each_step_it_is_that_of_two_gaussians(noise, step
     assert exact - 0.03 < found <= exact
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("noise", "rate", "steps"), [(1.1, 0.01, 1000), (2.0, 0.03, 1)])
 def test_it_is_below_the_first_accountant_and_above_what_half_of_the_steps_tell(noise, rate, steps):
     found = epsilon_at_least(noise=noise, rate=rate, steps=steps, delta=1e-5)

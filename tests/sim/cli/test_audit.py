@@ -64,6 +64,7 @@ def test_json_goes_to_stdout_and_a_mistake_in_the_mechanism_is_an_error(ward, ca
     assert said.err == "error: too quiet\n"
 
 
+@pytest.mark.long
 def test_no_time_is_no_failure(ward, capsys):
     assert run(ward, "--simulated", "--attacks", "rank-one,membership", "--budget-s", "1", "--quiet") == 0
     assert "no time" in capsys.readouterr().out

@@ -86,6 +86,7 @@ def test_by_default_the_picture_lies_beside_its_report(p2pfl, write, tmp_path):
     assert all((tmp_path / name).read_bytes()[:4] == b"\x89PNG" for name in ("deep/run.png", "comparison.png"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["results", "results/results.json"])
 def test_a_sweep_is_drawn_from_its_folder_or_its_results(p2pfl, write, tmp_path, name):
     write("results/results.json", RESULTS)
@@ -94,6 +95,7 @@ def test_a_sweep_is_drawn_from_its_folder_or_its_results(p2pfl, write, tmp_path,
     assert (tmp_path / "results/results.png").exists()
 
 
+@pytest.mark.long
 def test_a_report_that_the_command_has_written_can_be_drawn(p2pfl, ward):
     assert p2pfl("sim", "run", ward(), "--report", "r.json", "--quiet").code == 0
     assert p2pfl("sim", "plot", "r.json", "-o", "p.svg", "--x", "rounds").err == "picture: p.svg\n"

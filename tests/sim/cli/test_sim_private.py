@@ -7,6 +7,7 @@ import json
 import pytest
 
 
+@pytest.mark.long
 def test_a_run_says_what_is_promised(p2pfl, tmp_path):
     file = tmp_path / "report.json"
     spec = "epsilon=8,delta=1e-3,accountant=rdp"

@@ -109,6 +109,7 @@ def test_an_interruption_is_a_word_and_130(p2pfl, ward, tmp_path, monkeypatch):
     assert not (tmp_path / "r.json").exists()
 
 
+@pytest.mark.long
 def test_a_random_world_is_drawn_from_the_seed_alone(p2pfl):
     def drawn(*options):
         outcome = p2pfl("sim", "run", "--world", "random", "--format", "json", "--no-references", *options)
@@ -120,6 +121,7 @@ def test_a_random_world_is_drawn_from_the_seed_alone(p2pfl):
     assert first["digest"] == again["digest"] != other["digest"]
 
 
+@pytest.mark.long
 def test_of_many_nodes_the_worst_are_shown(p2pfl, ward):
     outcome = p2pfl("sim", "run", ward(), "--nodes", 30, "--rounds", 2, "--no-references")
     said = facts(outcome)

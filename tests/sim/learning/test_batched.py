@@ -115,6 +115,7 @@ def test_regression_has_the_bits_of_the_shipped_learner(optimizer):
     assert assert_as_alone(made).how == "batched"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", SOME_OPTIMIZERS, ids=lambda one: "-".join(map(str, one.values())))
 def test_tied_frozen_idle_and_double_parameters_move_as_in_the_shipped_learner(optimizer):
     made = learners(Tied, training=TrainingConfig(local_steps=3, batch_size=8, **optimizer))
@@ -125,6 +126,7 @@ def test_a_convolution_has_the_bits_of_the_shipped_learner_whichever_way_it_goes
     assert_as_alone(learners(cnn, draw=images, training=TrainingConfig(local_steps=2, batch_size=4)))
 
 
+@pytest.mark.long
 def test_nodes_with_a_single_sample_are_batched_too():
     """Their products are so small that torch's batched kernel would round otherwise."""
     made = learners(deep, counts=(12, 1, 12, 2), training=TrainingConfig(local_steps=2))
@@ -284,6 +286,7 @@ class Unstable(nn.Module):
         return _Rounding.apply(x) if self.rows in {None, len(x)} else x
 
 
+@pytest.mark.long
 def test_a_model_that_rounds_otherwise_in_groups_is_found_out():
     """Only groups of more than three rows differ."""
     batched = assert_as_alone(learners(Unstable))

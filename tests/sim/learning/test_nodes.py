@@ -115,6 +115,7 @@ def test_a_label_without_an_output_is_refused_at_whichever_node_it_is(written):
         make_learners(written(labels=50))
 
 
+@pytest.mark.long
 def test_more_nodes_than_samples_is_still_a_mistake_unless_each_node_draws(federation):
     with pytest.raises(UserError, match="cannot be split") as caught:
         make_learners(federation(2000, partition="iid"))

@@ -15,6 +15,7 @@ def losses(report):
     return [moment.loss for moment in report.history]
 
 
+@pytest.mark.long
 def test_federated_averaging_of_full_batches_is_gradient_descent_on_all_data(federation):
     """With one local step the mean of the nodes' models is one step along the mean gradient, weighted by samples."""
     made = federation(7, partition="dirichlet:1", local_steps=1, batch_size=2000, rounds=12)

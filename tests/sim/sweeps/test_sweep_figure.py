@@ -50,6 +50,7 @@ def test_bytes_go_across_where_the_compressor_is_an_axis():
     assert (roles.across, roles.color, roles.marker, roles.panels) == (None, "topology", "compressor", ("attack",))
 
 
+@pytest.mark.long
 def test_more_compressors_than_colors_have_their_names_beside_the_points(tmp_path):
     axes = {"compressor": CHAINS, "topology": ["ring", "complete"]}
     roles = roles_of(**axes)

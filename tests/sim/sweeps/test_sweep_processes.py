@@ -50,6 +50,7 @@ def test_what_a_task_prints_is_no_data(starts, capfd):
     assert captured.out == ""
 
 
+@pytest.mark.long
 def test_a_script_without_a_main_guard_is_told_what_it_lacks(tmp_path):
     """Each process of the sweep imports the script; it used to say that the folder was in use."""
     script = tmp_path / "script.py"

@@ -126,12 +126,14 @@ def test_what_is_done_is_not_run_again(sweep, write, starts):
     assert (again.standing.done, again.standing.finished) == (2, 0)
 
 
+@pytest.mark.long
 def test_an_extended_sweep_runs_what_is_new(sweep, write, starts):
     sweep(write("[sweep]\nseeds = 2\n[axes]\nnodes = [4]\n"))
     sweep(write("[sweep]\nseeds = 3\n[axes]\nnodes = [4, 5]\n"))
     assert len(starts()) == len(set(starts())) == 6
 
 
+@pytest.mark.long
 def test_a_spoiled_report_is_made_again(sweep, write, starts):
     file = write("[sweep]\nseeds = 2\n")
     sweep(file)
@@ -154,6 +156,7 @@ def test_a_failed_run_is_listed_and_only_run_again_on_request(sweep, write, star
     assert len(starts()) == 3
 
 
+@pytest.mark.long
 def test_a_failure_that_is_mended_is_forgotten(write, sweep, tmp_path):
     file = write("[sweep]\nseeds = 1\nbyzantine = 1\nattack = 'raises'\n")
     failed = sweep(file)

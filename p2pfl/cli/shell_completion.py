@@ -34,4 +34,6 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"this version of click knows no completion for {shell}")
-    click.echo(kind(cli, {}, "p2pfl", "_P2PFL_COMPLETE").source())
+    script = kind(cli, {}, "p2pfl", "_P2PFL_COMPLETE").source()
+    # click's script for fish would cut a description at its first comma.
+    click.echo(script.replace('(string split "," $completion)', '(string split --max 1 "," $completion)'))

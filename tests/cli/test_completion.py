@@ -86,6 +86,11 @@ def test_fish_completes_a_command(in_shell):
     assert [line.split("\t")[0] for line in in_shell("fish", IN_FISH)] == ["check"]
 
 
+def test_fish_shows_a_description_to_its_end_though_it_has_a_comma(in_shell):
+    lines = in_shell("fish", IN_FISH.replace("che", "topology l"))
+    assert [line.partition("\t")[2] for line in lines] == ["All families of graphs, or the one called..."]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_its_script_and_the_help_says_where_it_goes(p2pfl, shell):
     assert "_P2PFL_COMPLETE" in p2pfl("completion", shell).out

@@ -38,6 +38,7 @@ async def test_all_nodes_agree_on_the_sample_weighted_optimum(ward, start, finis
     assert error(field, nodes, range(5)) < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topology", ["base:k=1", pytest.param("random-matchings:rounds=4", marks=pytest.mark.long)])
 @pytest.mark.usefixtures("patient")
 async def test_in_a_schedule_too_all_nodes_agree_on_the_optimum(ward, start, finish, topology):

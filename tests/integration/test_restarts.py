@@ -144,6 +144,7 @@ async def test_after_a_crash_another_compressor_leaves_the_old_log_as_it_was_wri
     await finish(start(field), rounds=40)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "then"),
     [

@@ -86,6 +86,7 @@ def weighted_variates(world):
     return [state.samples * correction(state, 0.1) for state in states]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("samples", [pytest.param(EQUAL, marks=pytest.mark.long), UNEQUAL])
 def test_weighted_by_n_the_variates_sum_to_zero(samples):
     world, _ = finished(beta=0.1, samples=samples)

@@ -71,6 +71,7 @@ def test_the_score_is_that_of_the_mean_of_the_models():
     assert found.loss < min(score.loss for score in apart) - 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exact", [True, False], ids=["one at a time", "batched"])
 @pytest.mark.parametrize(
     "federation", [quadratic(), pytest.param(digits(), marks=pytest.mark.long)], ids=["quadratic", "digits"]

@@ -130,6 +130,7 @@ IN_SHORT = {
 """Each kind of event once; the other worlds are for `make test-all`."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in IN_SHORT else pytest.mark.long) for name in WORLDS]
 )

@@ -62,6 +62,7 @@ def test_whatever_a_liar_shows_every_honest_node_comes_to_its_end(attack):
     assert report.loss is None or np.isfinite(report.loss.mean)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ["noise:0.1", *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS)])
 def test_liars_lie_alike_batched_or_not(attack):
     world = WorldSpec(liars=LiarSpec(attack=attack, nodes=(0, 3)))
@@ -123,6 +124,7 @@ def test_a_schedule_reports_the_union_and_the_contraction_of_its_period():
     assert report.consensus_distance < 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "world",
     [

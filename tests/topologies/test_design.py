@@ -140,6 +140,7 @@ def test_within_a_budget_the_winner_is_the_fastest_that_keeps_to_it():
     assert_close(reached(found), min(affordable))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("minimize", ["rounds", "bytes"])
 @pytest.mark.parametrize(
     ("nodes", "highest", "weights"),

@@ -106,6 +106,7 @@ MANY = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "axes",
     [

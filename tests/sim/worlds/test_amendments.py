@@ -41,6 +41,7 @@ def test_the_graph_is_that_of_those_who_are_members_then(federation):
     assert set(all_edges(steps_of(federation, changes))) == {*first.edges, *joined.edges, *left.edges}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["mean", pytest.param("trimmed-mean:b=1", marks=pytest.mark.long)])
 def test_a_run_goes_on_through_all_changes_with_every_invariant_checked(federation, rule):
     """Sum n_i x_i is what was booked; who leaves has stopped, who joins ends with the others."""

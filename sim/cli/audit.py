@@ -22,7 +22,7 @@ Examples:
   p2pfl audit ward-7 --attacks rank-one,canary --format json
 
 Attacks: rank-one, inversion, membership, told, canary, steps, restart. What each is, and what its figures mean:
-docs/how-to/privacy.md.
+docs/explanation/privacy.md.
 """
 
 SHARE = "recognizable"

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 WEAK = 10.0
 """A larger epsilon promises little: e to its power bounds how much likelier one row makes what is seen."""
 FREE, DEAF = 0.05, 0.3
-"""Bounds of `Loudness.of_the_run`: up to the first, noise cost next to nothing in the runs of docs/how-to/privacy.md
-and docs/how-to/simulate.md (.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost
-(.67 left at .31, .26 at .44, nothing at 5). A rule of thumb: those nodes learned digits, on dense graphs.
+"""Bounds of `Loudness.of_the_run`: up to the first, noise cost next to nothing in the runs of
+docs/appendix/privacy-study.md and docs/how-to/simulate.md (.99 of the accuracy was left at .048, .95 at .06); above
+the second, most was lost (.67 left at .31, .26 at .44, nothing at 5). A rule of thumb: those nodes learned digits, on
+dense graphs.
 """
 
 

@@ -1,7 +1,7 @@
 """The core of a node: events in, effects out. No I/O, no clock, no threads, no vectors, no global chance.
 
-The same events at the same times give the same effects, in the same order, on every machine. `Core` only routes:
-edges decide about transactions, `rounds` about training, mixing rounds and the end.
+The same events at the same times give the same effects, in the same order, on every machine. `Core` only routes: edges
+decide about transactions; `rounds` decides about training, mixing rounds and the end.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from p2pfl.core.tick import Mixing
 
 
 class Core(Course):
-    """One node's decisions.
+    """The decisions of one node.
 
-    `turns` lists the rounds of each edge that is not always used; `memory` is what the disk remembers. `start` names
-    this process and its life. `durable`: state must be on disk before a message that depends on it.
+    `turns` lists the rounds of each edge that is not used in every round; `memory` is the state on disk. `start` names
+    this process and its life. `durable`: state must be on disk before a message that depends on it is sent.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Core(Course):
             alone=memory.alone,
         )
         self.facts.trained = memory.rounds if settings.rounds is not None else int(memory.elapsed_s)
-        self.facts.joining = not memory.ended  # until it begins: its model may be one that the others have left behind
+        self.facts.joining = not memory.ended  # until the node begins: the other members may have left its model behind
         if memory.ended:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
         self.census = Census(index, peers, settings)
@@ -91,13 +91,13 @@ class Core(Course):
         self.rounds = Rounds(common, self.ending, self.amending, memory)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event; `now` is monotonic, in seconds. Also runs whatever timers are due."""
+        """Handle one event, and run the timers that are due; `now` is monotonic, in seconds."""
         effects = self._route(event, now)
         effects += self.wake(now)
         return effects
 
     def wake(self, now: float) -> list[Effect]:
-        """Run the timers that are due. Call at `deadline()` at the latest."""
+        """Run the timers that are due. Call this at `deadline()` at the latest."""
         effects: list[Effect] = []
         if now >= self.timers.next_at:
             for edge in self.timers.due(now):
@@ -112,7 +112,7 @@ class Core(Course):
         return effects
 
     def deadline(self) -> float | None:
-        """The time at which `wake` must be called next; None: never."""
+        """Return the time at which `wake` must be called next; None: never."""
         next_at, due = self.timers.next_at, self.rounds.due
         next_at = min(due, next_at, self.census.due_at, self.lives.due_at)
         return None if next_at == NEVER else next_at
@@ -149,7 +149,7 @@ class Core(Course):
         return self.rounds.training.enough(now) if self.ending.is_through else None
 
     def standings(self, now: float) -> dict[int, View]:
-        """The standing of each neighbor: its proven faults and its quarantine."""
+        """Return the standing of each neighbor: its proven faults and its quarantine."""
         return {peer: edge.line.standing.view(now) for peer, edge in self.edges.items()}
 
     def _route(self, event: Any, now: float) -> list[Effect]:
@@ -191,14 +191,14 @@ class Core(Course):
             self.timers.note(edge)
         votes = sum(edge.line.copies.told_to_resign for edge in self.edges.values())
         there = sum(edge.is_open for edge in self.edges.values())
-        # All connected neighbors see both copies. If only one neighbor is connected, its word is enough.
+        # Every connected neighbor sees both copies. If only one neighbor is connected, its word is enough.
         needed = max(self.settings.profile.words_needed, min(2, there))
         effects = self.rounds.leave(_TWO_PLACES, now, resigned=True) if votes >= needed else []
         self.resigned = self.resigned or bool(effects)
         return effects
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
-        """Stop exchanging while the disk fails, as state must be on disk before it is sent; training goes on."""
+        """Stop exchanging while the disk fails, because state must be on disk before it is sent; training goes on."""
         if isinstance(event, StorageRestored):
             self.facts.halted = False
             return [Alarm(kind="storage-restored", peer=None, text="state is written to disk again")]

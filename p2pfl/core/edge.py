@@ -1,6 +1,7 @@
-"""An edge to one neighbor: its line, its exchange, and what the node's rounds tell it and ask of it.
+"""An edge to one neighbor: its line, its exchange, and the messages about rounds, ends and lives.
 
-The line and the exchange return effects. This module joins them with what neighbors tell about rounds, ends and lives.
+The line and the exchange return effects. This module joins them with the neighbor's messages about rounds, ends and
+lives, and with the requests of this node's rounds.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from p2pfl.core.staleness import Turns, Weighing
 from p2pfl.core.standing import Fault
 
 _TELLING = (Ready, Done, LivesTold, Resign)
-"""Messages that are handled at once, even while the engine works: the session may end before it answers."""
+"""The messages that are handled at once, even while the engine works: the session may end before the engine answers."""
 _BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
-"""Messages that are handled before both greetings are judged: they say nothing about the edge."""
+"""The messages that are handled before both greetings are judged: they say nothing about the edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +93,14 @@ class Edge:
         )
         self.telling = TokenBucket(TELLS_PER_S)
         self.outlived = False
-        """True if others tell that the neighbor has lost what this end remembers of the edge."""
+        """True if other members say that the neighbor has lost the state that this end remembers of the edge."""
         self.noted_at = NEVER
         """The value of `wakes_at` that `timers` has noted."""
 
     # -- session ------------------------------------------------------------------------------------------------
 
     def open_session(self, number: int, now: float) -> list[Effect]:
-        """Replace the old session by a new one, and greet."""
+        """Replace the old session by a new one, and greet the neighbor."""
         self.exchange.pause()
         self.service.resume(now)
         effects = self.line.open(number, now, halted=self.facts.halted)
@@ -115,7 +116,7 @@ class Edge:
         return self.exchange.blame(Fault.MALFORMED, malformed, now) if malformed else []
 
     def _greet(self, now: float) -> list[Effect]:
-        """Compose Hello once the engine has no work on this edge, so that it tells a settled state."""
+        """Compose Hello once the engine has no work on this edge, so that Hello describes a settled state."""
         greeting = self.line.greeting
         if self.exchange.busy or greeting.number is None or greeting.mine is not None:
             return []
@@ -138,7 +139,7 @@ class Edge:
         return [*self.line.say(greeting.compose(hello, now)), *self._judge(now)]
 
     def _judge(self, now: float) -> list[Effect]:
-        """Open the edge once both greetings are known; resynchronize it if they contradict each other."""
+        """Open the edge once both greetings have arrived; resynchronize it if they contradict each other."""
         greeting, exchange = self.line.greeting, self.exchange
         mine, theirs = greeting.mine, greeting.theirs
         if mine is None or theirs is None or greeting.is_open:
@@ -166,7 +167,7 @@ class Edge:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def receive(self, session: int, message: Message, now: float) -> list[Effect]:
-        """Handle a message: ignore it if it is from another session, keep it while the engine works on the edge."""
+        """Handle a message: ignore one of another session, and keep one for later while the engine works on the edge."""
         if session != self.line.greeting.number:
             return []
         if self.line.is_flooded(now):
@@ -192,14 +193,14 @@ class Edge:
                 return []
             case LivesTold():
                 return self._hear_lives(message, now)
-            case Resign():  # acted upon by the node as a whole: where neighbors may lie, one alone must not end it
+            case Resign():  # the node as a whole acts on it: where neighbors may lie, one alone must not end the node
                 is_later = 1000 * (now - self.facts.started_at) < message.other_ms
                 self.line.copies.told_to_resign |= message.process == self.common.start.name and is_later
                 return []
         return self.exchange.hear(message, now)
 
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
-        """Handle an answer of the engine: move the record, tell the neighbor, then read the messages that waited."""
+        """Handle an answer of the engine: update the record, answer the neighbor, then read the messages that waited."""
         exchange, inbox = self.exchange, self.line.inbox
         exchange.busy = False
         exchange.engine_time.spend(self.peer, result.cost_s, now)
@@ -211,7 +212,7 @@ class Edge:
         return effects + exchange.begin_if_wanted(now)
 
     def _hear_hello(self, hello: Hello, now: float) -> list[Effect]:
-        """Settle which process speaks, and in which life, before the two greetings are judged."""
+        """Determine which process speaks and in which life, before the two greetings are judged."""
         line, peer = self.line, self.peer
         if line.greeting.theirs is not None:
             return line.hear_hello(hello)
@@ -225,7 +226,7 @@ class Edge:
         effects += line.hear_hello(hello)
         self.progress.hear_hello(hello, now)
         effects += self._judge(now)
-        # After the new beginning that it may have caused: on disk there are both, or neither.
+        # After the new beginning that it may have caused: the disk has both, or neither.
         if news is not LifeNews.KNOWN:
             effects.append(NoteLife(member=peer, life=life))
         if line.greeting.number != number:
@@ -235,7 +236,7 @@ class Edge:
         return effects + self.hearsay.welcome(line, life, known, news, now)
 
     def _hear_lives(self, message: LivesTold, now: float) -> list[Effect]:
-        """Handle what others say about lives: the edge to a neighbor in a new life begins anew at this end."""
+        """Handle a neighbor's word about lives: this end begins anew the edge to a neighbor in a new life."""
         hearsay = self.hearsay
         if not hearsay.settings.profile.keeps_flows:
             return []
@@ -261,10 +262,10 @@ class Edge:
             return [noted]
         return [*exchange.resync(exchange.record.incarnation + 1, "the neighbor is in a new life", now), noted]
 
-    # -- what the rounds tell and ask -------------------------------------------------------------------------------
+    # -- for the rounds of this node ---------------------------------------------------------------------------------
 
     def take_turns(self, turns: Turns) -> None:
-        """Set the own rounds that use this edge from now on."""
+        """Set the rounds of this node that use the edge from now on."""
         self.progress.turns = self.service.turns = self.exchange.weighing.turns = turns
 
     @property
@@ -277,7 +278,9 @@ class Edge:
         return self.progress.done or (self.is_open and not self.service.is_mute)
 
     def tick(self, now: float) -> list[Effect]:
-        """Exchange the new version in the edge's turn (a responder asks for it); tell of closing rounds in any."""
+        """Exchange the new version if the edge has its turn (a responder asks for it); announce closing rounds in any
+        case.
+        """
         service = self.service
         tells = self.facts.closing is not None or self.census.has_news_for(self.peer)
         if self.exchange.initiates:
@@ -327,7 +330,7 @@ def announce(edges: Mapping[int, Edge]) -> list[Effect]:
 
 
 def is_accompanied(edges: Mapping[int, Edge]) -> bool:
-    """True if an edge is open."""
+    """Return True if an edge is open."""
     return any(edge.is_open for edge in edges.values())
 
 

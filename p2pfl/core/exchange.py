@@ -1,9 +1,9 @@
-"""The transactions of one edge: how either end handles a message about them, or an answer of the engine.
+"""The transactions of one edge: how each end handles messages about them and answers of the engine.
 
 The initiator (lower index) freezes a request and repeats it until it is answered; the responder answers each new
-request once and repeats the logged answer for free. Transactions, one at a time, conserve sum n_i x_i under loss,
-duplication, reordering and durable crashes. A message that does not fit is ignored or, if it shows that the two ends
-disagree, leads to a resync; in mid-session only the initiator starts one.
+request once and repeats the logged answer for free. Transactions run one at a time, and conserve sum n_i x_i under
+loss, duplication, reordering and durable crashes. A message that does not fit is ignored or, if it shows that the two
+ends disagree, leads to a resync; in mid-session only the initiator starts one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ LARGEST_COUNTER = 2**53 - 2
 LONGEST_JUMP = 2**20
 """The largest step of an incarnation: a malicious peer must not use them all up, and no honest end needs more."""
 FILLED = 2
-"""The transactions that fill empty replicas: the first carries a whole model, with an error 13 times its usual size."""
+"""The number of transactions that fill empty replicas: the first carries a whole model, with an error 13 times its
+usual size.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange(ABC):
-    """One end's transactions: `ExchangeInitiator` or `ExchangeResponder`. `busy` while the engine works on the edge."""
+    """The transactions of one end: `ExchangeInitiator` or `ExchangeResponder`. `busy` while the engine works on the
+    edge.
+    """
 
     initiates: ClassVar[bool]
 
@@ -55,13 +59,13 @@ class Exchange(ABC):
     service: Service
     weighing: Weighing
     bucket: TokenBucket
-    """The bound on the exchanges that the neighbor may ask for."""
+    """The limit on the exchanges that the neighbor may ask for."""
     engine_time: EngineTime = field(repr=False, compare=False)
-    """The engine's time that each neighbor has taken."""
+    """The engine's time that each neighbor has used."""
     record: EdgeRecord
     busy: bool = False
     leaves: bool = False
-    """True if the edge is about to be removed: what is under way is completed, and nothing new begins."""
+    """True if the edge is about to be removed: an exchange under way is completed, and no new one begins."""
 
     @property
     @abstractmethod
@@ -71,7 +75,7 @@ class Exchange(ABC):
     @property
     @abstractmethod
     def asked_anew(self) -> bool:
-        """True if this end has refused a request of this incarnation: the next one is due."""
+        """True if this end has refused a request of this incarnation, so that a new incarnation is due."""
 
     @property
     @abstractmethod
@@ -80,11 +84,11 @@ class Exchange(ABC):
 
     @abstractmethod
     def hear(self, message: Transaction, now: float) -> list[Effect]:
-        """Handle a message about transactions. One that is not meant for this end is ignored."""
+        """Handle a message about transactions. A message that is not meant for this end is ignored."""
 
     @abstractmethod
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
-        """Handle an answer of the engine: move the record, tell the neighbor."""
+        """Handle an answer of the engine: update the record and answer the neighbor."""
 
     @abstractmethod
     def begin_if_wanted(self, now: float) -> list[Effect]:
@@ -105,7 +109,7 @@ class Exchange(ABC):
         self.progress.wish = None
 
     def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
-        """Count a proven fault, which no honest node commits; enough of them end the session for a while."""
+        """Count a proven fault, which no honest node commits; enough faults end the session for a while."""
         effects = self.line.blame(fault, text, now)
         if effects:
             self.pause()
@@ -118,7 +122,8 @@ class Exchange(ABC):
         return effects
 
     def resync(self, incarnation: int, reason: str, now: float, *, notice: bool = False) -> list[Effect]:
-        """Adopt `incarnation`: zero replicas and sequence, drop the pending request. Too many resyncs rest the edge.
+        """Adopt `incarnation`: zero replicas and sequence, drop the pending request. After too many resyncs the edge
+        rests.
 
         `notice`: one end was restarted without replicas, which is no alarm.
         """
@@ -150,14 +155,16 @@ class Exchange(ABC):
         return effects + self.resync(incarnation, text, now)
 
     def hear_resync(self, message: Resync, now: float) -> list[Effect]:
-        """Follow a Resync, which means "already adopted": one that is not newer than ours changes nothing."""
+        """Follow a Resync, which means "already adopted"; one that is not newer than this end's incarnation changes
+        nothing.
+        """
         if message.incarnation <= self.record.incarnation:
             return []
         effects = self.begin_anew(message.incarnation, now)
         return effects + self.begin_if_wanted(now)
 
     def share(self) -> float:
-        """The weight of the neighbor's replica in a rule; 0 where there is none to mix with."""
+        """Return the weight of the neighbor's replica in a rule; 0 where there is no replica to mix with."""
         if not self.line.greeting.is_open or self.record.seq < FILLED:
             return 0.0
         return self.weighing.share()
@@ -166,7 +173,10 @@ class Exchange(ABC):
 @final
 @dataclass(slots=True, kw_only=True)
 class ExchangeInitiator(Exchange):
-    """The lower index's end: it opens transactions. `siblings`: the exchanges on all edges of the node, also this."""
+    """The end with the lower index, which opens transactions.
+
+    `siblings` holds the exchanges on all edges of the node, this one included.
+    """
 
     initiates = True
     asked_anew = False
@@ -222,7 +232,8 @@ class ExchangeInitiator(Exchange):
     def forget(self) -> None:
         self.resend_at = NEVER
 
-    # -- wanting an exchange ----------------------------------------------------------------------------------------
+    # -- when to ask for an exchange
+    # ------------------------------------------------------------------------------------
 
     def begin_if_wanted(self, now: float) -> list[Effect]:
         record = self.record
@@ -251,10 +262,10 @@ class ExchangeInitiator(Exchange):
         ]
 
     def _has_reason(self, now: float) -> bool:
-        """True if an own version is to be told, or the neighbor asks: each Ready may cause one exchange, within tokens.
+        """Return True if this end has a new version to send, or if the neighbor asks for an exchange.
 
-        An edge without replicas is filled in any round: an exchange that fills them moves no model, and would use up
-        the edge's next turn.
+        Each Ready may cause one exchange, within the neighbor's tokens. An edge without replicas is filled in any
+        round: an exchange that fills them moves no model, and would use up the edge's next turn.
         """
         heard, progress = self.record.heard, self.progress
         own = heard is None or not (self.service.served or progress.is_awaited)
@@ -267,14 +278,14 @@ class ExchangeInitiator(Exchange):
         return unheard and self.engine_time.wait_s(self.line.peer, now) == 0.0 and self.bucket.take(now) == 0.0
 
     def _offer(self) -> float:
-        """a_i of the next request: n_i/(deg_i+1), or half of what the requests that are out have left of n_i.
+        """Return a_i of the next request: n_i/(deg_i+1), or half of the part of n_i that open requests leave.
 
-        D counts from the model at the freeze, and moves the own model when the Reply comes. If the shares a_i/n_i of
-        all requests that are out summed to more than 1, the model could overshoot its neighbors, further each time.
-        On a static graph at most deg_i are out, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
-        edges of one round, and neighbors in other rounds may ask for theirs at the same time: halving what is left
-        keeps the sum below 1 whatever comes together. A neighbor without a session keeps nothing from the others: its
-        D comes once, after the session has.
+        D counts from the model at the freeze, and moves this node's model when the Reply comes. If the shares a_i/n_i
+        of all open requests summed to more than 1, the model could overshoot its neighbors, further each time. On a
+        static graph at most deg_i requests are open, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
+        edges of one round, and neighbors in other rounds may ask for theirs at the same time: halving the rest keeps
+        the sum below 1 whatever comes together. A neighbor without a session takes nothing from the others: its D comes
+        once, when its session is back.
         """
         facts = self.facts
         if facts.degree >= len(self.siblings):
@@ -301,7 +312,7 @@ class ExchangeInitiator(Exchange):
         self.resend_s = min(2 * self.resend_s, LAST_RESEND_S)
         return self.line.say(pending)
 
-    # -- what the responder says --------------------------------------------------------------------------------------
+    # -- answers of the responder ------------------------------------------------------------------------------------
 
     def _hear_reply(self, reply: Reply, now: float) -> list[Effect]:
         pending = self.record.pending
@@ -327,7 +338,7 @@ class ExchangeInitiator(Exchange):
         return self.blame(Fault.RESYNC, text, now) + self._give_up(text, now)
 
     def _answers(self, message: Reply | Ask) -> bool:
-        """True if the message names the very request that is pending."""
+        """Return True if the message names the very request that is pending."""
         pending = self.record.pending
         return (
             pending is not None
@@ -337,7 +348,7 @@ class ExchangeInitiator(Exchange):
         )
 
     def _give_up(self, reason: str, now: float) -> list[Effect]:
-        """Begin a new incarnation, and say so, because the pending request cannot be completed."""
+        """Begin a new incarnation, and tell the neighbor, because the pending request cannot be completed."""
         effects = self.resync(self.record.incarnation + 1, reason, now)
         effects += self.line.send(Resync(incarnation=self.record.incarnation))
         return effects + self.begin_if_wanted(now)
@@ -363,16 +374,16 @@ class ExchangeInitiator(Exchange):
 @final
 @dataclass(slots=True, kw_only=True)
 class ExchangeResponder(Exchange):
-    """The higher index's end: it answers requests."""
+    """The end with the higher index, which answers requests."""
 
     initiates = False
     resend_at = NEVER
 
     refused: bytes = b""
-    """The digest of the last request that failed a check: it fails again, whatever happens."""
+    """The digest of the last request that failed a check: it would fail again."""
     asked_anew: bool = False
     is_answered: bool = False
-    """True if the initiator has the latest reply: it has asked for something newer since."""
+    """True if the initiator has the latest reply: it has asked for a newer exchange since."""
 
     @property
     def is_settled(self) -> bool:
@@ -398,10 +409,10 @@ class ExchangeResponder(Exchange):
                 raise ValueError("the engine answered an operation that this end of the edge never asks for")
         assert_never(result)
 
-    def begin_if_wanted(self, now: float) -> list[Effect]:  # noqa: ARG002 - it only answers
+    def begin_if_wanted(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
         return []
 
-    def resend(self, now: float) -> list[Effect]:  # noqa: ARG002 - it only answers
+    def resend(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
         return []
 
     def forget(self) -> None:
@@ -439,8 +450,8 @@ class ExchangeResponder(Exchange):
             progress.level = NEVER
         own_staleness = self.weighing.of(request.echo, fell_to_zero=self.record.last_factor_zero)
         staleness = min(request.staleness, own_staleness)
-        # Left to right: the initiator bounds the result by the same products with its own figures in place of the
-        # minima.
+        # Multiply from left to right: the initiator bounds the result by the same products, with its own figures in
+        # place of the minima.
         factor = self.settings.profile.gamma_of(peer) * min(request.weight, facts.weight) * staleness
         return [
             ApplyRequest(

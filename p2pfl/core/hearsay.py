@@ -1,6 +1,6 @@
-"""Hearsay about lives: what neighbors say is believed within bounds, and passed on over all lines of a node.
+"""Hearsay about lives: a node believes neighbors within limits, and passes on news over all its lines.
 
-Edges keep flows in the conservative profile alone; in the other one nobody's word about lives is needed.
+Edges keep flows in the conservative profile alone; the robust profile needs no word about lives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from p2pfl.core.messages import MOST_LIVES_TOLD, LivesTold
 from p2pfl.core.settings import Settings
 
 CHALLENGE_EVERY_S = 5.0
-"""Least seconds between two challenges: a connected neighbor is told of another life of its own."""
+"""The least seconds between two messages that tell a connected neighbor about another life of its own."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -29,20 +29,23 @@ class Hearsay:
     settings: Settings
 
     def welcome(self, line: EdgeLine, life: Life, known: Life | None, news: LifeNews, now: float) -> list[Effect]:
-        """Tell a neighbor that has just greeted what is known; `known` is the life that it was thought to be in."""
+        """Tell a neighbor that has just greeted which lives this node knows.
+
+        `known` is the life in which this node believed the neighbor to be.
+        """
         if not self.settings.profile.keeps_flows:
             return []
         lives = self.lives.told()
         if known is not None and known.name != life.name and known.generation >= life.generation:
-            lives.append((line.peer, known))  # from it a node without memory learns which generation it is
-        # When a federation begins, everybody is new to everybody: that is no news.
+            lives.append((line.peer, known))  # from it a node without memory learns its own generation
+        # When a federation begins, every member is new to every other: that is no news.
         is_under_way = self.facts.rounds > 0 or self.lives.own.generation > 0
         if news is not LifeNews.KNOWN and (life.generation or is_under_way):
             self.lives.note_news(line.peer, line.peer)
         return _tell(line, lives) + self.pass_on_due(now)
 
     def hear(self, line: EdgeLine, member: int, life: Life, now: float) -> tuple[list[Effect], bool]:
-        """Take a neighbor's word about a life. True: the edge to that member has outlived the member's memory."""
+        """Take a neighbor's word about a life. True: the member has lost its memory of this node's edge to it."""
         lives = self.lives
         if member == lives.index:
             return self._claimed() if lives.claim(life) else [], False
@@ -52,7 +55,7 @@ class Hearsay:
             return [], False
         own_line = self.lines.get(member)
         if news is LifeNews.NEW and own_line is not None and own_line.greeting.is_open:
-            # It has greeted in its current life. It must be told of the other one itself, and say which one it is in.
+            # It has greeted in its current life. It must learn of the other one itself, and say which one it is in.
             if now < own_line.challenged_at + CHALLENGE_EVERY_S:
                 return [], False
             own_line.challenged_at = now

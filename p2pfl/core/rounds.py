@@ -1,9 +1,9 @@
 """The life of a node: wait for a neighbor, (join,) train and mix, mix without training, linger, finish.
 
-A tick is a new version of the own model. After each, the node waits until every live edge has completed an exchange
-with it, or until that edge's patience ends (`tick`). A node that starts with no memory in a federation that has moved
-on joins first: it lets its neighbors fill its replicas and starts from their coordinate median, at the round where they
-are. When training is complete, and when it ends, stands in `completion`.
+A tick is a new version of this node's model. After each tick, the node waits until every live edge has completed an
+exchange with it, or until that edge's patience ends (`tick`). A node that starts with no memory in a federation that
+has moved on joins first: it lets its neighbors fill its replicas, and starts from their coordinate median, at their
+round. `completion` decides when training is complete, and when it ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from p2pfl.core.tick import Mixing, Tick
 from p2pfl.core.training import Pace, Training
 
 IDLE_S = 0.5
-"""Seconds between two looks of a node that no longer trains at whether the federation has ended."""
+"""The seconds between two checks, by a node that no longer trains, whether the federation has ended."""
 
 RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapped | Mixed | StopRequested
 
@@ -97,7 +97,7 @@ class Rounds:
         self._enter(Phase.LINGERING if self.facts.done else Phase.WAITING, now)
         exchanges = {peer: edge.exchange for peer, edge in self.edges.items()}
         if self.facts.done:
-            # A request that is still open when the federation has ended is from before the end. Its answer was
+            # A request that is still open when the federation has ended dates from before the end. Its answer was
             # computed with an old model and would move this node away from the final one.
             text = "the federation has ended, and a request from before its end was open"
             asking = [each for each in exchanges.values() if each.record.pending is not None]
@@ -121,7 +121,7 @@ class Rounds:
         return [self._commit(trained=True, rho=training.pace.correction(event.steps, waited_s, now), now=now)]
 
     def _refused(self, event: RoundRefused, now: float) -> list[Effect]:
-        """Handle a round that may not begin. If none ever may, the node has trained enough and only mixes."""
+        """Handle a round that may not begin. If no round may ever begin, the node has trained enough and only mixes."""
         if self.phase is Phase.FINISHED:
             return []
         self.working = False
@@ -144,7 +144,7 @@ class Rounds:
         self.repeats.said(now)
         return effects + self.tick.begin(now)
 
-    # -- what to do next --------------------------------------------------------------------------------------------
+    # -- the next step ------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> list[Effect]:
         """Move on as far as the state of the edges and the time allow."""
@@ -190,7 +190,7 @@ class Rounds:
         assert_never(self.phase)
 
     def _deadline(self, now: float) -> float:
-        """The time at which `advance` must be called next, once the latest tick has settled."""
+        """Return the time at which `advance` must be called next, once the latest tick has settled."""
         if self.working or self.phase is Phase.FINISHED:
             return NEVER
         if self.phase is Phase.WAITING:
@@ -208,7 +208,7 @@ class Rounds:
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; none before."""
+        """The other members that were not through when training ended; empty before."""
         return self.completion.unfinished
 
     def _enter(self, phase: Phase, now: float) -> None:
@@ -281,8 +281,8 @@ class Rounds:
     def _close(self, now: float) -> list[Effect]:
         """Do mixing rounds without training: they remove the disagreement that training has left.
 
-        Each round waits until no live neighbor is more than one behind: the first until the neighbors have stopped
-        training, the second until theirs have. So what the last node learned still reaches everybody.
+        Each round waits until no live neighbor is more than one round behind: the first until the neighbors have
+        stopped training, the second until their neighbors have. So what the last node learned still reaches all.
         """
         closed = self.facts.closed
         if closed >= self.settings.closing_rounds:
@@ -311,7 +311,7 @@ class Rounds:
         return [Finish(resigned=resigned, retired=retired)]
 
     def leave(self, alarm: Alarm, now: float, *, resigned: bool = False, retired: bool = False) -> list[Effect]:
-        """Stop for good, and say why."""
+        """Stop for good, and raise the alarm that says why."""
         if self.phase is Phase.FINISHED:
             return []
         return [alarm, *self._finish(now, resigned=resigned, retired=retired)]

@@ -53,7 +53,7 @@ class Amending:
         return effects
 
     def due_at(self, now: float) -> float:
-        """Return the time from which the change may take effect between two rounds; at most `now`: it may take effect."""
+        """Return the time from which the change may take effect between two rounds; at most `now`: it may do so now."""
         leaving = [edge for edge in self.neighbors.edges.values() if edge.exchange.leaves]
         if any(edge.exchange.busy for edge in leaving):
             return NEVER  # the engine's answer is an event, which runs this again
@@ -114,7 +114,10 @@ class Amending:
 
 
 def _patience_s(edge: Edge) -> float:
-    """Return how long to wait for an edge; without a session at least `FIRST_PATIENCE_S`, so that a new one can open."""
+    """Return how long to wait for an edge, in seconds.
+
+    Without a session that is at least `FIRST_PATIENCE_S`, so that a new one can open.
+    """
     patience = edge.service.patience
     return patience.wait_s() if edge.is_open else max(patience.wait_s(), min(FIRST_PATIENCE_S, patience.longest_s))
 

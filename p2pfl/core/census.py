@@ -169,7 +169,7 @@ class Census:
         return self._told
 
     def untold(self) -> list[int]:
-        """Return the neighbors to which the latest news has not been sent; whether they know it otherwise is not asked."""
+        """Return the neighbors to which the latest news has not been sent, and which may not know it."""
         return [peer for peer, claims in self.claims.items() if claims.told != self.digest and self.has_news_for(peer)]
 
     def _take(self, begun: int, through: int, now: float) -> None:
@@ -215,7 +215,7 @@ class Census:
         return themselves | named[needed]
 
     def lags(self, peer: int) -> bool:
-        """Return True if this neighbor plans fewer rounds: if it has stopped, it did so without knowing of all rounds."""
+        """Return True if this neighbor plans fewer rounds: if it has stopped, it did so without knowing them all."""
         return self.claims[peer].lags(self.bound)
 
 

@@ -167,7 +167,7 @@ class Edge:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def receive(self, session: int, message: Message, now: float) -> list[Effect]:
-        """Handle a message: ignore one of another session, and keep one for later while the engine works on the edge."""
+        """Handle a message: ignore one of another session; keep one for later while the engine works on the edge."""
         if session != self.line.greeting.number:
             return []
         if self.line.is_flooded(now):
@@ -200,7 +200,7 @@ class Edge:
         return self.exchange.hear(message, now)
 
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
-        """Handle an answer of the engine: update the record, answer the neighbor, then read the messages that waited."""
+        """Handle an answer of the engine: update the record, answer the neighbor, then read the waiting messages."""
         exchange, inbox = self.exchange, self.line.inbox
         exchange.busy = False
         exchange.engine_time.spend(self.peer, result.cost_s, now)

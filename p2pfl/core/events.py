@@ -105,7 +105,10 @@ class RoundRefused(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RoundCommitted(Struct, frozen=True, kw_only=True, gc=False):
-    """The local round has changed the model; with `failed` it did not: the result was not finite, or training raised."""
+    """The local round has changed the model.
+
+    With `failed` it has not: the result was not finite, or training raised.
+    """
 
     version: int
     rounds: int

@@ -172,7 +172,7 @@ class WaitedLately:
 
 
 def pace_setter(waited_s: Mapping[int, float]) -> int | None:
-    """Return the neighbor that cost rounds most waiting time in the last minute; None if several cost about the same."""
+    """Return the neighbor that cost rounds most waiting time in the last minute; None if several cost the same."""
     most = max(waited_s, key=lambda peer: waited_s[peer], default=None)
     if most is None or waited_s[most] < LEAST_COST_S:
         return None

@@ -131,7 +131,9 @@ class Robust(Profile):
         return 0.0
 
     def degree(self, turns: Mapping[int, Turns]) -> int:
-        """Return the number of all neighbors: in each round the rule mixes with all of them, and their weights share 1."""
+        """Return the number of all neighbors: in each round the rule mixes with all of them, and their weights add up
+        to at most 1.
+        """
         return len(turns)
 
     def whole(self, begun: int, members: int) -> int:

@@ -100,7 +100,7 @@ class Tick:
             awaited.service.patience.cost(end - alone_from, end - self.began_at, median_s, end)
 
     def _patience_end(self, edge: Edge, phase: Phase, phase_from: float, median_s: float) -> float:
-        """Return the end of the wait for this edge. `median_s` is the usual time of an exchange, over all live edges."""
+        """Return the end of the wait for this edge. `median_s` is the usual time of an exchange on all live edges."""
         patience = edge.service.patience
         wait_s = patience.wait_s()
         if wait_s > self.training_s:  # the usual wait is never shorter than the training time

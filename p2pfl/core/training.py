@@ -1,4 +1,4 @@
-"""This node's training: its rounds, its time, and the correction of its steps for being slower or faster than others."""
+"""This node's training: its rounds, its time, and the correction of its steps for being slower or faster."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Training:
         return self.settings.overtime and not self.out_of_budget
 
     def elapsed_s(self, now: float) -> float:
-        """Return the seconds trained; rounds that were taken over are assumed to have been as long as the node's own."""
+        """Return the seconds trained; rounds taken over are assumed to have been as long as the node's own."""
         elapsed_s = self.elapsed_before_s + (0.0 if self.began_at is None else now - self.began_at)
         if not self.taken_over:
             return elapsed_s

@@ -1,4 +1,4 @@
-"""aiohttp's protocol of one accepted connection, but what it cannot parse gets no explanation and no traceback."""
+"""aiohttp's protocol of one accepted connection, without explanation or traceback for data that it cannot parse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def not_found() -> web.Response:
 
 
 class TerseHandler(web.RequestHandler):
-    """Answering is paid for by the gate. The stumbles that strangers cause are mentioned a few times an hour."""
+    """Charges the gate for answers, and mentions failures that strangers cause a few times an hour."""
 
     __slots__ = ("_gate", "_refusals")
 
@@ -42,17 +42,17 @@ class TerseHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        # Strangers can make aiohttp stumble in many ways. What is ours runs in a task of its own, not caught here.
+        # Strangers can make aiohttp fail in many ways. Our own code runs in another task, and is not caught here.
         del request, status, message
         self.stumbled(exc)
         return not_found()
 
     def log_exception(self, *args: Any, exc_info: BaseException | None = None, **kw: Any) -> None:
-        """Called where the rest of a request cannot be read."""
+        """Drop the connection; aiohttp calls this when it cannot read the rest of a request."""
         del args, kw
         self.stumbled(exc_info)
 
     def stumbled(self, error: BaseException | None) -> None:
-        """Drop the connection."""
+        """Mention the failure in the log, and drop the connection."""
         self._refusals.mention(None, "broken request from %s: %s", self._gate.address, type(error).__name__)
         self._gate.abort()

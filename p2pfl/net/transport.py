@@ -21,7 +21,7 @@ class Visit(Protocol):
 
     @property
     def address(self) -> str:
-        """The address that it comes from."""
+        """The address that the visit comes from."""
         ...
 
     @property

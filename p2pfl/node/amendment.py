@@ -1,4 +1,4 @@
-"""A federation that has changed under a running node: what may differ, and what its core is told of it."""
+"""A federation that has changed under a running node: the permitted differences, and the event for its core."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from p2pfl.net.address import parse_address
 from p2pfl.node.assembly import Setup, settings_for
 
 FREE = ("path", "members", "edges", "schedule", "topology", "notices", "edge_compressors", "signed")
-"""Fields in which an amended federation may differ; in `training`, its rounds may, too."""
+"""The fields in which an amended federation may differ; in `training`, its rounds may differ too."""
 
 
 def check_amended(before: FederationConfig, after: FederationConfig) -> None:
-    """Raises UserError: more has changed than a running node can take over; it names the section."""
+    """Check that a running node can adopt the change.
+
+    Raises UserError, naming the section: more has changed than a running node can adopt.
+    """
     rounds = before.training.rounds
     if rounds is not None and after.training.rounds is not None:
         after = replace(after, training=replace(after.training, rounds=rounds))
@@ -52,7 +55,7 @@ def _refusal(federation: FederationConfig, section: str, text: str, allowed: str
 
 
 def amended(setup: Setup) -> Amended:
-    """Return the settings for the node's core from now on."""
+    """Return the event that gives the node's core its new settings."""
     federation, index = setup.federation, setup.member.index
     return Amended(neighbors=setup.peers, turns=turns_of(index, federation.schedule), settings=settings_for(setup))
 
@@ -67,7 +70,7 @@ def with_federation(setup: Setup, federation: FederationConfig) -> Setup:
 
 
 def without(federation: FederationConfig, keys: Collection[bytes]) -> FederationConfig:
-    """The same, the members with these keys removed and their edges with them: nothing else is signed anew."""
+    """Return the federation with these members and their edges removed; it is not signed anew."""
     members = tuple(replace(one, retired=True) if one.key in keys else one for one in federation.members)
     gone = {member.index for member in members if member.retired}
 
@@ -80,7 +83,7 @@ def without(federation: FederationConfig, keys: Collection[bytes]) -> Federation
 
 
 def in_words(before: FederationConfig, after: FederationConfig, index: int) -> str:
-    """Describe what has changed, as that member sees it: for its log, and for those who look at its page."""
+    """Describe what has changed, as that member sees it: for its log, and for its page."""
     here, there = ({member.index: member for member in one.present} for one in (before, after))
     was, now = set(before.neighbors(index)), set(after.neighbors(index))
     lists = (

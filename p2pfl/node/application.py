@@ -1,4 +1,4 @@
-"""One node: build its parts, open the doors, run until the core is through."""
+"""One node: build its parts, open its listening sockets, run until the core is through."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
-"""Logs what is worth a line although nothing is wrong."""
+"""Logs events that deserve a line although nothing is wrong."""
 
 QUIET_WAIT_S = 3.0
 OWN_ADDRESSES = ("listen", "status_listen")
@@ -58,9 +58,9 @@ OWN_ADDRESSES = ("listen", "status_listen")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneProcess:
-    """The parts that the nodes of one process share. A task that fails ends all of them.
+    """The parts that the nodes of one process share. A failing task ends all nodes.
 
-    `compute` is the thread in which they learn in turn; `all_ready` is awaited by each before it opens its doors.
+    `compute` is the thread in which they learn in turn; each node awaits `all_ready` before it opens its sockets.
     """
 
     compute: ThreadPoolExecutor
@@ -72,7 +72,7 @@ class OneProcess:
 class Audience:
     """The receivers of news while a node runs: a line of progress at most ten times a second, and each local round.
 
-    `sketched` lines have a sketch of the model, and each closing round adds one.
+    `sketched` lines have a sketch of the model, and each closing round adds a line.
     """
 
     on_line: Callable[[NodeLine], None]
@@ -81,10 +81,11 @@ class Audience:
 
 
 class Application:
-    """`features` are attached in their order; a node learns without any. The rest: `Audience`, `OneProcess`.
+    """One node, from its files to its result.
 
-    `run` returns the node's result, which is also in `<state_dir>/result.json`; None where it was stopped before it
-    began.
+    `features` are attached in their order; a node learns without any. For the other arguments see `Audience` and
+    `OneProcess`. `run` returns the node's result, which is also in `<state_dir>/result.json`; None if the node was
+    stopped before it began.
     """
 
     driver: Driver | None = None
@@ -146,7 +147,7 @@ class Application:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
                     text = "finished, only answers late neighbors for a while: to continue, raise rounds%s"
-                    private = self.setup.federation.privacy is not None  # its ledger is in that folder
+                    private = self.setup.federation.privacy is not None  # the ledger of its budget is in that folder
                     notice.info(text, ", as far as its privacy budget lasts" if private else f" or remove {folder}")
             driver = self._assemble(core, engine, store)
             began = "for the first time" if recovered is None else f"again, after round {core.facts.rounds}"
@@ -163,7 +164,10 @@ class Application:
                 shutil.rmtree(folder)
 
     def _check_features(self) -> None:
-        """Raises UserError: one that the federation needs is not there, or the files ask of one what cannot be."""
+        """Let each feature check the files.
+
+        Raises UserError: a feature that the federation needs is missing, or the files ask a feature for the impossible.
+        """
         self.features = all_features(self.setup.federation, self.features)
         for feature in self.features:
             with attachments.starting(feature, "check"):
@@ -177,7 +181,7 @@ class Application:
         return await self.stopping.is_written(write, self.setup.node.state_dir)
 
     def _waits(self, what: str) -> None:
-        """Shown in place of the phase."""
+        """Show `what` the node waits for in place of its phase."""
         if self.driver is None or not hasattr(self, "status"):
             return
         if what == workshop.WAITING_FOR_DISK != self.status.waits_for:
@@ -215,7 +219,7 @@ class Application:
             self.thread,
             workshop,
             on_measure=self._measured,
-            on_closed=lambda seen: self.lines.closed(seen),  # noqa: PLW0108 - there are none yet
+            on_closed=lambda seen: self.lines.closed(seen),  # noqa: PLW0108 - there are no lines yet
             compute=None if self.shared is None else self.shared.compute,
         )
         texts = alarm_texts(self.features)
@@ -229,8 +233,10 @@ class Application:
     async def _serve(
         self, core: Course, engine: Engine, driver: Driver, kept: Mapping[Feature, Recovered]
     ) -> NodeResult | None:
-        """Open the doors once there is a snapshot; then the core starts; on the way out neighbors hear goodbye before
-        the threads end. The status page is there for longer: the disk may have to be waited for.
+        """Open the listening sockets once there is a snapshot, then start the core.
+
+        On the way out neighbors get a goodbye before the threads end. The status page stays longer, because the node
+        may have to wait for the disk.
         """
         links = self.links = self._links(driver)
         self.status = self._status(core, driver, links)
@@ -305,7 +311,7 @@ class Application:
             durability=setup.durability,
             bearing=bearings(setup.federation)[setup.member.index],
             kept=lambda: {} if mixer is None else mixer.kept,
-            features=lambda: self.attached.status(),  # noqa: PLW0108 - there is none yet
+            features=lambda: self.attached.status(),  # noqa: PLW0108 - nothing is attached yet
             refusal=lambda: self.thread.refusal,
         )
 
@@ -349,20 +355,20 @@ class Application:
             ),
             listen=setup.node.listen,
             max_body_bytes=assembly.largest_bytes(setup),
-            rng=random.Random(os.urandom(16)),  # jitter of dials: nothing that a seed should repeat
+            rng=random.Random(os.urandom(16)),  # only jitter of dials, which no seed needs to repeat
             transport=WebSocketTransport if self.shared is None else self.shared.transport,
         )
 
     def _look_how_it_ended(self, task: asyncio.Task[None]) -> None:
-        """Work in the background that fails ends the node: nobody else would notice."""
+        """End the node if background work failed, because nothing else would notice."""
         error = None if task.cancelled() else task.exception()
         if error is not None and self.driver is not None:
             self.driver.fail(error)
 
     async def _upkeep(self) -> None:
-        """Do what is due by the clock: snapshots, the distance to the neighbors for whoever asks, who is missing."""
+        """Do what is due by the clock: snapshots, the distance to neighbors, missing neighbors."""
         driver, course = self.driver, self.status.core
-        assert driver is not None  # noqa: S101 - it has begun
+        assert driver is not None  # noqa: S101 - the node has begun
         began = saved_at = time.monotonic()
         told = False
         while True:
@@ -387,7 +393,7 @@ class Application:
             self.lines.measured()
 
     async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
-        """The threads have ended: write the last snapshot, test what was learned, leave a result."""
+        """Write the last snapshot, test the final model, leave a result. The threads have ended."""
         running_s = time.process_time() - self.cpu_began
         status, core, state = self.status, self.status.core, engine.state
         status.over = True
@@ -421,7 +427,10 @@ class Application:
 
 
 def look_for_room(setup: Setup, engine: Engine, store: Store) -> None:
-    """Say what the state needs, before anything is written. Raises UserError: the volume is too small for it."""
+    """Log the disk space that the state needs, before anything is written.
+
+    Raises UserError: the volume is too small for it.
+    """
     needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
     if shortage := needs.shortage(setup.node):
         log.warning("%s", shortage)

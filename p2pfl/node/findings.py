@@ -12,7 +12,10 @@ from p2pfl.learn.interface import Learner
 
 @dataclass(slots=True)
 class Inspected:
-    """`learners` and `here` are by member index, for those whose folder is here; `unusable` get no learner."""
+    """The inspected files.
+
+    `learners` and `here` are by member index, for members whose folder is here; `unusable` ones get no learner.
+    """
 
     federation: FederationConfig
     mistakes: list[UserError]
@@ -25,14 +28,15 @@ class Inspected:
 
 
 class Findings:
-    """The findings of one feature. It adds mistakes and warnings to what was inspected. `part` names its part of the
-    report.
+    """The findings of one feature, which adds mistakes and warnings to the inspected files.
+
+    `part` names its part of the report.
     """
 
     part = ""
 
     def of_files(self, found: Inspected) -> None:
-        """Inspect the files of the nodes that are here; their learners are loaded next."""
+        """Inspect the files of the nodes whose folders are here; their learners are loaded next."""
 
     def before_launch(self, found: Inspected) -> None:
         """Inspect what each node would find, or wait for in vain: all are here and start next. Imports no torch."""
@@ -41,7 +45,7 @@ class Findings:
         """Inspect the learners that could be loaded."""
 
     def told(self) -> Any:
-        """Return its part of the report, as JSON has it; None: nothing."""
+        """Return its part of the report, for JSON; None: nothing."""
         return None
 
     def show(self, told: Any) -> None:

@@ -1,5 +1,6 @@
-"""A learned model, read from a node's folder or from an exported file. A node may be running in that folder:
-nothing in it is locked or changed, and its key is not needed.
+"""A learned model, read from a node's folder or from an exported file.
+
+A node may be running in that folder: nothing in it is locked or changed, and its key is not needed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ALLOWED = "the folder of a node that has run, its state folder, or a file from `
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """`vector` (d,) is the model after `rounds` own rounds, None where a file does not say; `learner` has the rest."""
+    """A learned model: `vector` (d,) after `rounds` own rounds, None if a file does not say; `learner` has the rest."""
 
     federation: str
     node: str
@@ -55,10 +56,10 @@ class Learned:
         return {} if learner is None else learner.task.preprocessing
 
     def finetuned(self, epochs: int) -> Learned:
-        """The same after `epochs` passes over the node's own data; nothing in its folder changes.
+        """Return the model after `epochs` more passes over the node's own data; nothing in its folder changes.
 
-        Where the node trains a part of the model for itself, that part alone is trained. Raises UserError: the task has
-        no torch model; LearningError: training failed.
+        If the node trains a part of the model for itself, that part alone is trained. Raises UserError: the task has no
+        torch model; LearningError: training failed.
         """
         learner = of_torch(self.learner)
         if learner is None:
@@ -68,7 +69,7 @@ class Learned:
         return replace(self, vector=learner.finetune(self.vector, epochs))
 
     def exported(self, software: str) -> bytes:
-        """A safetensors file that says where it comes from."""
+        """Return a safetensors file that names its origin."""
         return to_safetensors(self.learner, self.vector, self.metadata(software))
 
     def metadata(self, software: str) -> dict[str, str]:
@@ -85,10 +86,10 @@ class Learned:
 
 
 def read_learned(path: Path, *, federation: Path | None = None, node: str | None = None) -> Learned:
-    """`federation` and `node` are needed where `path` and what stands in it do not tell.
+    """Read the model at `path`. `federation` and `node` are needed where `path` and its content do not name them.
 
-    Raises UserError: no state there, of another federation or model, or no federation to be found; StorageError: the
-    state there cannot be used.
+    Raises UserError: there is no state, it is of another federation or model, or no federation was found; StorageError:
+    the state cannot be used.
     """
     if not path.exists():
         raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)
@@ -100,7 +101,7 @@ def read_learned(path: Path, *, federation: Path | None = None, node: str | None
 
 
 def _folder_of(federation: Path, node: str | None) -> Path:
-    """The node's folder in that of a federation."""
+    """Return the node's folder in that of a federation."""
     if node is not None and (federation / node).is_dir():
         return federation / node
     here = sorted(file.parent.name for file in federation.glob(f"*/{NODE_FILE}"))
@@ -109,7 +110,7 @@ def _folder_of(federation: Path, node: str | None) -> Path:
 
 
 def _from_folder(path: Path, federation_path: Path | None, name: str | None) -> Learned:
-    """A state folder, or else a node's folder, whose node file says where the state is."""
+    """Read a state folder, or else a node's folder, whose node file says where the state is."""
     federation = _federation(path, federation_path)
     folder, loaded = path.parent, peek(path)
     if loaded is None:
@@ -176,7 +177,7 @@ def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Le
 
 
 def _federation(path: Path, told: Path | None) -> FederationConfig:
-    """The one that was told, else the nearest in the folders above."""
+    """Return the federation in the given file, else the nearest one in the folders above `path`."""
     if told is not None:
         return _for_readers(load_config(federation_file(told)), path)
     for folder in (path, *path.parents):
@@ -207,7 +208,7 @@ def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
 
 
 def _node_file(federation: FederationConfig, folder: Path, name: str | None) -> Path:
-    """The node file in the folder that was named, else the one beside the federation file."""
+    """Return the node file in the named folder, else the one beside the federation file."""
     here = folder / NODE_FILE
     return here if name is None or here.is_file() else node_file(federation, name)
 

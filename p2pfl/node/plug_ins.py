@@ -1,4 +1,4 @@
-"""Features of the user's own, which a federation file names: found, and held against what they say of themselves."""
+"""The user's own features, which a federation file names: import them, and check them against their declarations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ ALLOWED = "file.py:object or package.module:object, a class derived from p2pfl.n
 
 
 def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tuple[Feature, ...]:
-    """Those that are `known`, then those of the file.
+    """Return the `known` features, then those of the file.
 
-    Raises UserError: one cannot be found, or is none; two have one name; one needs another that is not there.
+    Raises UserError: a feature cannot be imported, or is no feature; two have one name; one needs another that is
+    missing.
     """
     found = list(known)
     for one in federation.plug_ins:
@@ -43,7 +44,7 @@ def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tupl
 
 
 def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
-    """Return the texts of each kind of alarm. Raises UserError: one is there already."""
+    """Return the texts of each kind of alarm. Raises UserError: two features have the same kind."""
     found = dict(ALARMS)
     for feature in features:
         for kind, said in feature.alarms.items():
@@ -74,8 +75,9 @@ def _made(one: PlugIn, federation: FederationConfig) -> Feature:
 
 
 def options_of(feature: Feature, federation: FederationConfig) -> Any:
-    """Return the feature's table in the federation file as its `section`; None: it has none. Raises UserError: a key
-    is wrong.
+    """Return the feature's table in the federation file as its `section`; None: it has none.
+
+    Raises UserError: a key is wrong.
     """
     found = next((one.options for one in federation.plug_ins if one.name == feature.name), None)
     if found is None or (feature.section is None and not found):

@@ -1,7 +1,8 @@
-"""The place of learning: local rounds and evaluations, one at a time, in the trainer's thread; and how a node waits
-where it must not go on: for a disk that refuses, and for the last test of its model.
+"""The learner at work, and the waits at a node's end.
 
-What was learned stays in memory for as long as the process lives, so a full disk is waited for; only a person gives up.
+Local rounds and evaluations run one at a time, in the trainer's thread. A node waits for a disk that refuses, and for
+the last test of its model. The learned model stays in memory for as long as the process lives, so the node waits for a
+full disk; only a person gives up.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from p2pfl.reporting.sketch import Sketch
 log = logging.getLogger("p2pfl")
 
 LAST_ROUND_S = 3.0
-"""Time for which a stopped node waits for the local round or test under way."""
+"""The time for which a stopped node waits for the current local round or test."""
 LAST_TEST_S = 8.0
-"""Time for which a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
+"""The time for which a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
 RETRY_S = 3.0
 POLL_S = 0.02
 SAID_AFTER_S = 0.5
 """A wait that takes longer than this is shown."""
 SAID_AGAIN_S = 300.0
-"""Time between two log lines on a wait for the disk."""
+"""The time between two log lines on a wait for the disk."""
 WAITING_FOR_DISK = "waiting for disk"
 TESTING = "testing"
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A model's place in time: the node's own rounds and versions up to it; `final`: nothing moves it any more."""
+    """A model's place in time: the node's own rounds and versions up to it; `final`: it no longer changes."""
 
     rounds: int
     version: int
@@ -55,7 +56,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """A score on the common test set, and of which model it is."""
+    """A score on the common test set, and the model to which it belongs."""
 
     score: Score
     of: Moment
@@ -63,24 +64,25 @@ class Tested:
 
 @dataclass(slots=True)
 class TrainingFigures:
-    """The results of a node's rounds and tests so far, as far as they may be shown. `tested` is the latest score on the
-    common test set, `loss` that of the latest local round.
+    """The results of a node's rounds and tests so far, as far as they may be shown.
+
+    `tested` is the latest score on the common test set, `loss` that of the latest local round.
     """
 
     withheld: frozenset[str] = frozenset()
-    """The parts of the data of which no figure may be told, not even to the node's own log: "local", "test"."""
+    """The parts of the data of which no figure may be shown, not even in the node's own log: "local", "test"."""
     losses: Losses = field(default_factory=Losses)
     """The trend of the losses of its rounds and tests."""
     tested: Tested | None = None
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
-    """The sketch of the model that was tested last; empty where nobody wants to know."""
+    """The sketch of the model that was tested last; empty where nobody needs it."""
     steps: int = 0
     cpu_s: float = 0.0
     """The CPU-seconds of training alone, in its thread."""
 
     def after_round(self, local: LocalRound, cpu_s: float) -> LocalRound:
-        """Note a round that took so long; what of it may be told."""
+        """Note a round that took `cpu_s` CPU-seconds; return it without withheld figures."""
         self.cpu_s += cpu_s
         self.steps += local.steps
         if "local" in self.withheld:
@@ -92,26 +94,27 @@ class TrainingFigures:
     def after_test(self, score: Score | None, of: Moment) -> None:
         if score is not None:
             self.losses.tested(score.loss)
-        self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile
+        # replaced in one step, because other threads read it
+        self.tested = None if score is None else Tested(score, of)
 
 
 @dataclass(slots=True)
 class Workshop:
-    """A learner at work. `sketch` is set where a launcher on this machine wants to know how far the nodes are apart."""
+    """A learner at work. `sketch` is set where a launcher on this machine compares the nodes' models."""
 
     learner: Learner
     evaluate_every: int
     sketch: Sketch | None = None
     figures: TrainingFigures = field(default_factory=TrainingFigures)
     strict: bool = False
-    """True if a test that fails is an error; else it is logged, and the node goes on."""
+    """True if a failing test is an error; otherwise it is logged, and the node goes on."""
     files: ModelFiles | None = None
-    """Files to which the model is written now and then; None: none."""
+    """The files to which the model is written now and then; None: none."""
     after_round: EachRound | None = None
     reloading: Reloading | None = None
-    """Reads the data again when they have grown; None: they are those of the start."""
+    """Reads the data again when they have grown; None: the data stay those of the start."""
     gauge: Gauge | None = None
-    """Reads what must improve for training to go on; None: nothing must."""
+    """Reads the figure that must improve for training to go on; None: there is none."""
     gauged: float | None = None
     """The gauge's reading after the latest local round."""
 
@@ -136,11 +139,11 @@ class Workshop:
         return replace(local, local=self.learner.local_state())
 
     def score(self, vector: Vector, part: str) -> Score | None:
-        """Score the model as `Learner.evaluate` does; None also for what is withheld."""
+        """Score the model as `Learner.evaluate` does; None also for a withheld part."""
         return None if part in self.figures.withheld else self.learner.evaluate(vector, part)
 
     def renew_data(self) -> DataNews | None:
-        """Between two rounds, see whether the data have grown; what is to be told, if anything is."""
+        """Check between two rounds whether the data have grown; return the news, if any."""
         news = None if self.reloading is None else self.reloading.look()
         if news is not None and not news.refused:
             self.figures.losses.forget()
@@ -169,16 +172,19 @@ class Workshop:
 
 
 class Waiting:
-    """`show` gets what the node waits for, then an empty text. Set `hurried` to end the wait early."""
+    """The waits of a node.
+
+    `show` gets what the node waits for, then an empty text. Set `hurried` to end a wait early.
+    """
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self.show = show
         self.hurried = asyncio.Event()
         self.for_disk = False
-        """True while it waits for a disk."""
+        """True while the node waits for a disk."""
 
     async def until_written(self, write: Callable[[], None], folder: Path) -> str | None:
-        """Call `write` in a thread until the disk takes it; None, or the reason of the last refusal if hurried."""
+        """Call `write` in a thread until the disk takes it; return None, or the last refusal if the wait was ended."""
         said_at = float("-inf")
         while True:
             try:
@@ -202,7 +208,7 @@ class Waiting:
         return None
 
     async def until(self, done: Callable[[], bool], *, limit_s: float | None) -> bool:
-        """Wait until it is `done`; True if that is within `limit_s` (None: ever), and before somebody hurries."""
+        """Wait until it is `done`; return True if that is within `limit_s` (None: ever) and before `hurried` is set."""
         began, shown = time.monotonic(), False
         while not done():
             waited_s = time.monotonic() - began
@@ -224,7 +230,7 @@ class Waiting:
 
 
 def why_untested(under_way: str, tested: Tested | None) -> str:
-    """Explain in what a node was stopped (a "round" or a "test"), its cost, and which model its accuracy is of."""
+    """Explain what the node was stopped in (a "round" or a "test"), what is lost, and which model it has scored."""
     if under_way == "round":
         what = "stopped in a long local round, whose work is discarded"
     else:
@@ -234,7 +240,7 @@ def why_untested(under_way: str, tested: Tested | None) -> str:
 
 
 def start_errand(work: Callable[[], None], compute: Executor | None = None) -> Future[None]:
-    """Work that the process need not wait for when it ends: in a thread of its own, or by `compute`."""
+    """Do work that the process need not wait for when it ends: in its own thread, or by `compute`."""
     if compute is not None:
         return compute.submit(work)
     outcome: Future[None] = Future()

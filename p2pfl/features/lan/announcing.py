@@ -16,7 +16,10 @@ from p2pfl.node.feature import NetworkView
 def discovery_of(
     member: Member, node: NodeConfig, federation: Callable[[], FederationConfig], links: NetworkView
 ) -> Discovery:
-    """`links` are bound already, for their port is announced. `federation` is asked for the members at any time."""
+    """Return the discovery of one node.
+
+    `links` must be bound already, because their port is announced. `federation` is called for the members at any time.
+    """
     now, host = federation(), parse_address(node.listen, "listen").host
 
     def others() -> dict[str, int]:

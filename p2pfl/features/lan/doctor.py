@@ -1,4 +1,4 @@
-"""Diagnose why nodes do not find or hear each other: the LAN, each member's answer, and the remedy.
+"""Diagnose why nodes do not find or reach each other: the LAN, each member's answer, and the remedy.
 
 Nothing is started, and no session of a running node is touched. It needs neither a key nor root.
 """
@@ -28,14 +28,14 @@ from p2pfl.software import software
 RESOLVE_S = 4.0
 CLOCK_OFF_S = 30.0
 UNKNOWN_SECTIONS = frozenset(LEARNED)
-"""Only who has loaded the task knows the model's shape."""
+"""The sections that only a program that has loaded the task knows, such as the model's shape."""
 MOST_PLACES = 8
-"""Addresses that are tried of one member."""
+"""The addresses that are tried of one member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """`remedy` is what to do about it."""
+    """One problem; `remedy` says what to do about it."""
 
     text: str
     remedy: str
@@ -43,7 +43,10 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class AddressTried:
-    """One address at which a member may be. `via` says who named it: "file", "state", or interfaces that heard it."""
+    """One address at which a member may be.
+
+    `via` says where it is from: "file", "state", or the interfaces that heard it.
+    """
 
     address: str
     via: tuple[str, ...]
@@ -83,7 +86,7 @@ class Diagnosis:
 
 
 async def examine(federation: FederationConfig, node: NodeConfig | None, listen_s: float) -> Diagnosis:
-    """`node` is the one of this machine, where it is known: then its neighbors are looked at alone."""
+    """Examine the members. `node` is the one of this machine, if known: then only its neighbors are examined."""
     discovery = federation.discovery if node is None else node.discovery
     listen = "0.0.0.0" if node is None else parse_address(node.listen, "listen").host  # noqa: S104 - as nodes do
     interfaces = _interfaces(listen, () if node is None else node.interfaces)
@@ -124,12 +127,12 @@ def _examined(federation: FederationConfig, node: NodeConfig | None) -> list[Mem
 
 
 def _interfaces(listen: str, named: Sequence[str]) -> list[Interface]:
-    """Empty where python-zeroconf is not installed."""
+    """Return the interfaces to listen on; empty if python-zeroconf is not installed."""
     return covered(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
 
 
 async def _machines(patients: Sequence[Patient]) -> list[str]:
-    """The configured addresses as numbers."""
+    """Return the configured addresses as numbers."""
     loop = asyncio.get_running_loop()
     found: list[str] = []
     for patient in patients:
@@ -151,7 +154,7 @@ def _recognize(federation: FederationConfig, patient: Patient, overhearing: Over
 
 
 async def _visit(diagnosis: Diagnosis) -> None:
-    """Ask at every place where a member may be."""
+    """Ask at every address where a member may be."""
     federation = diagnosis.federation
     members = [member.key for member in federation.members]
     async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS) as prober:
@@ -169,7 +172,7 @@ async def _visit(diagnosis: Diagnosis) -> None:
 
 
 def _places(patient: Patient) -> dict[str, list[str]]:
-    """Each address, and who names it."""
+    """Return each address of a member, and where it is from."""
     found: dict[str, list[str]] = {}
     if patient.member.address is not None:
         found[patient.member.address] = ["file"]
@@ -182,7 +185,7 @@ def _places(patient: Patient) -> dict[str, list[str]]:
     return found
 
 
-# -- what is wrong with the LAN ---------------------------------------------------------------------------------------
+# -- problems with the LAN ---------------------------------------------------------------------------------------
 
 
 def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
@@ -267,7 +270,7 @@ def _is_near(address: str, interface: Interface) -> bool:
         return False
 
 
-# -- what is wrong with members ---------------------------------------------------------------------------------------
+# -- problems with members -----------------------------------------------------------------------------------------
 
 
 def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
@@ -282,7 +285,7 @@ def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
 
 
 def _of_other_places(federation: FederationConfig, patient: Patient, works: AddressTried) -> Iterator[Problem]:
-    """A listed address that does not work, beside one that does."""
+    """Report a listed address that does not work, beside one that does."""
     if patient.hides:
         port = str(patient.member.address).rpartition(":")[2]
         yield Problem(

@@ -1,4 +1,4 @@
-"""`p2pfl doctor`: why nodes do not find or hear each other, and what to do about it."""
+"""`p2pfl doctor`: why nodes do not find or reach each other, and what to do about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WRONG = 1
 NOTICEABLE_S = 2.0
-"""Difference of clocks that is reported; a clock is known to a second."""
+"""The difference of clocks from which it is reported; a clock is known to a second."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl doctor ward-7\n  p2pfl doctor /var/lib/p2pfl --node pi1")
@@ -73,7 +73,7 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
 
 
 def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
-    """Return the members with an older list of members than the newest known to the node that runs here."""
+    """Return the problem of members with an older list of members than the newest known to the node that runs here."""
     from p2pfl.features.lan.doctor import Problem  # noqa: PLC0415 - as above
     from p2pfl.features.status.asking import ask_federation, place_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.status.whereabouts import find  # noqa: PLC0415 - as above

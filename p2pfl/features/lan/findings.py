@@ -1,4 +1,4 @@
-"""The findings of `p2pfl check` and `launch` about discovery: is its library installed?"""
+"""The findings of `p2pfl check` and `launch` about discovery: whether its library is installed."""
 
 from __future__ import annotations
 

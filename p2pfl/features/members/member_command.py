@@ -1,7 +1,7 @@
 """`p2pfl member`: the signed list of members, and the commands that change it.
 
 Each command reads the charter, makes the next one, signs it with the admin key, writes members.toml and hands it to the
-nodes that run. They pass it on among themselves.
+running nodes. They pass it on among themselves.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
 def _take_in(
     successor: Callable[..., Charter], path: Path, line: str, key_file: Path | None, *, yes: bool, offline: bool
 ) -> bool:
-    """Admit the machine that asks, by the charter of `successor`, which uses up the invite; False: it was refused."""
+    """Admit the machine that asks, by the charter of `successor`, which uses up the invite; return False if refused."""
     from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import require_invited, use_up  # noqa: PLC0415 - as above
@@ -259,7 +259,7 @@ def _address(text: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The federation by the newest charter, the key that signs, and where members are heard on the LAN."""
+    """The federation by the newest charter, the key that signs, and the addresses of members heard on the LAN."""
 
     federation: FederationConfig
     admin: Identity
@@ -268,7 +268,7 @@ class _Opened:
 
 
 def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
-    """Open the federation by the newest charter here or, unless `offline`, at the nodes that can be reached."""
+    """Open the federation by the newest charter here or, unless `offline`, on the nodes that can be reached."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.handing_over import newest_from  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import load_admin  # noqa: PLC0415 - as above
@@ -290,8 +290,9 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
 
 
 def _listen(federation: FederationConfig) -> Places:
-    """Listen for the members' addresses, with discovery. Raises UserError: nobody has an address, and nobody can be
-    listened for.
+    """Listen for the members' addresses, with discovery.
+
+    Raises UserError: no member has an address, and listening is impossible.
     """
     from p2pfl.features.lan.discovery import require_zeroconf  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.nearby import find_nearby  # noqa: PLC0415 - as above

@@ -1,7 +1,7 @@
 """Find members on this LAN without a running node: for the owner of the admin key, and for a newcomer.
 
-A node hears it all the time (`net/discovery`); here multicast DNS is asked once, for a few seconds at most. What is
-heard are hints: the handshake decides whose they are.
+A node listens all the time (`net/discovery`); here multicast DNS is asked once, for a few seconds at most. The answers
+are hints: the handshake proves which member is at an address.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Places = Mapping[bytes, Sequence[str]]
 
 
 async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = (), listen_s: float = LISTEN_S) -> Places:
-    """The addresses that members announce; returns as soon as all are heard. `named` are the interfaces to listen on.
+    """Return the addresses that members announce, as soon as all are heard. `named` are the interfaces to listen on.
 
-    Empty where python-zeroconf is not installed or no interface can be used.
+    Empty if python-zeroconf is not installed or no interface can be used.
     """
     if find_spec("zeroconf") is None:
         return {}
@@ -49,7 +49,7 @@ async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = ()
 
 
 def _heard(overhearing: Overhearing, keys: Mapping[str, bytes], interfaces: Sequence[Interface]) -> Places:
-    """The announced addresses on this network, IPv4 first; those beyond a router cannot be known here."""
+    """Return the announced addresses on this network, IPv4 first; those beyond a router are useless here."""
     found: dict[bytes, list[str]] = {}
     for one in overhearing.announced.values():
         prefix = member_of(one.name, keys)

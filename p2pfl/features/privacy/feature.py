@@ -13,7 +13,7 @@ from p2pfl.node.gate import Answer, Payment, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
 
 UNHEARD = Wait(0.1)
-"""Neighbors may still tell what this node has forgotten."""
+"""The answer while neighbors may still send what this node has forgotten."""
 
 
 class PrivacyFeature(Feature):
@@ -26,8 +26,8 @@ class PrivacyFeature(Feature):
         return budget.withheld(setup)
 
     def recover(self, found: FoundAtStart) -> Opening | None:
-        """Open the budget at a start, even if nothing is promised any more: the coming rounds are not in the ledger
-        beside the key.
+        """Open the budget at a start, even if nothing is promised any more: then the ledger beside the key must be
+        voided.
         """
         found.until_over.callback(budget.lock(found.setup).release)
         if found.setup.passing:
@@ -40,7 +40,7 @@ class PrivacyFeature(Feature):
 
 
 class Private(Attached):
-    """`budget` is the one of this node; `node.recovered` is its `Opening`."""
+    """The paying part of one node. `budget` is that of this node; `node.recovered` is its `Opening`."""
 
     def __init__(self, node: NodeView, own: BudgetGuard) -> None:
         self._node, self.budget = node, own
@@ -55,8 +55,9 @@ class Private(Attached):
             self._node.alarm("budget-begun", None, self._opening.news)
 
     def before_round(self, plan: RoundPlan) -> Answer:
-        """Compute the cost of the round from the present rows. The accountant may take its time here, and has
-        its answers ready when the engine's thread asks the same.
+        """Compute the cost of the round from the present rows.
+
+        The accountant may take its time here, and has its answers ready when the engine's thread asks the same.
         """
         own, ledger, samples = self.budget, plan.ledger, plan.samples
         if own.evidence.is_due(time.monotonic()):

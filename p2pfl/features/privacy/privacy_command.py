@@ -112,7 +112,7 @@ def _wrong(federation: FederationConfig, text: str, allowed: str) -> Exception:
 
 
 def _before(purse: NodeBudget) -> str:
-    """Return the earlier spending that the promise for these data has to count beside a new budget."""
+    """Return the earlier spending that the promise for these data must count beside a new budget."""
     if purse.samples is None and purse.ledger is None:
         return ""
     known = "of which nothing is known here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"

@@ -21,13 +21,15 @@ from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import peek
 
 WIPED = "wiped"
-"""A budget without a state: the node goes on by the file beside its key."""
+"""The state of a budget without a node state: the node goes on by the file beside its key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeBudget:
-    """The budget of one node here. `samples` is None where it has no state; the file beside its key may have a `ledger`
-    all the same. `unpaid` are the rounds of a state that no ledger knows of.
+    """The budget of one node here.
+
+    `samples` is None if it has no state; the file beside its key may have a `ledger` all the same. `unpaid` are the
+    rounds of a state that no ledger has.
     """
 
     federation: FederationConfig
@@ -42,7 +44,7 @@ class NodeBudget:
 
     @cached_property
     def told(self) -> PrivacyStatus | None:
-        """Takes an accountant's time. Raises UserError as `plan_of`."""
+        """The status of the budget; takes an accountant's time. Raises UserError as `plan_of`."""
         if self.samples is None:
             return None
         plan = plan_of(self.federation, self.samples)
@@ -59,8 +61,9 @@ class NodeBudget:
 
     @property
     def unpermitted(self) -> str:
-        """The figures in which the file promises less privacy than permitted, in words; empty: none, or a permission
-        for that lies there. By the files alone, without an accountant.
+        """The figures in which the file promises less privacy than permitted, in words, by the files alone.
+
+        Empty: there are none, or a permission for them is waiting.
         """
         privacy, ledger = self.federation.privacy, self.ledger
         if privacy is None or ledger is None or ledger.promise is None or self.is_waiting:
@@ -90,9 +93,9 @@ class NodeBudget:
 
 
 def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[NodeBudget]:
-    """The budgets of these nodes; without names, of all that have a folder here.
+    """Return the budgets of these nodes; without names, of all that have a folder here.
 
-    Raises UserError: there is no such node, or none of them is here; StorageError: what is there cannot be read.
+    Raises UserError: there is no such node, or none of them is here; StorageError: a file cannot be read.
     """
     wanted = [find_member(federation, name).name for name in names] or [one.name for one in federation.present]
     files = {name: node_file(federation, name) for name in wanted}

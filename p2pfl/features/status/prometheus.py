@@ -1,7 +1,7 @@
-"""A node's status as Prometheus takes it (text format 0.0.4): base units, `_total` for what only grows, bounded labels.
+"""A node's status for Prometheus (text format 0.0.4): base units, `_total` for counters, bounded labels.
 
 Labels are the names of neighbors and of the task's metrics, the phases, and kinds of alarms and of faults: as many as
-the federation file, the task and this program have, whatever anybody sends.
+the federation file, the task and this program have, whatever others send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sample = tuple[Labels, float]
 
 
 class MetricLine(NamedTuple):
-    """`key` is the place of its value in the status, or in that of a neighbor."""
+    """One metric. `key` is the place of its value in the status, or in that of a neighbor."""
 
     name: str
     key: str
@@ -96,8 +96,9 @@ OF_NEIGHBOR = (
 
 
 def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
-    """The status in Prometheus' text format. A null or missing value has no sample; a metric without samples is left
-    out.
+    """Return the status in Prometheus' text format.
+
+    A null or missing value has no sample; a metric without samples is left out.
     """
     lines = _lines(
         "info",
@@ -153,7 +154,7 @@ def _phases(status: Status) -> list[Sample]:
 
 
 def _bounded(counts: Mapping[str, float], known: Collection[str]) -> list[Sample]:
-    """Counts by kind; kinds that this version does not know are counted together."""
+    """Return counts by kind; kinds that this version does not know are counted together."""
     found: dict[str, float] = {}
     for kind, count in counts.items():
         label = kind if kind in known else OTHER

@@ -25,10 +25,12 @@ SELDOM = (
     "privacy",
     "second_hand",
 )
-"""Columns of other metrics, of robust rules, of who sets the pace, of devices, of privacy budgets, and of who tells: a
-table leaves out those in which nobody says anything that is not usual."""
+"""The columns that a table leaves out if no node has an unusual value.
+
+They are about other metrics, robust rules, the neighbor that sets the pace, devices, privacy budgets, and the source.
+"""
 WITHHELD = ("accuracy", "loss")
-"""Columns that are left out likewise where there are privacy budgets."""
+"""The columns that are also left out where there are privacy budgets."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 OTHER_NODE = "another node answers there"
 
@@ -182,7 +184,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def _main(said: Mapping[str, Any]) -> str | None:
-    """The name of the task's main measure, as far as the node says."""
+    """Return the name of the task's main measure, as far as the node says."""
     measures = said.get("measures") or [{"name": "accuracy" if said.get("accuracy") is not None else None}]
     return measures[0].get("name") if isinstance(measures[0], dict) else None
 
@@ -194,7 +196,7 @@ def _scores(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
-    """The values by neighbor, for those of which the node reports one."""
+    """Return the values by neighbor, for those of which the node reports one."""
     if not isinstance(neighbors, list):
         return None
     named = [one for one in neighbors if isinstance(one, dict) and "name" in one]
@@ -202,7 +204,7 @@ def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
 
 
 def _held(neighbors: Any) -> dict[str, dict[str, Any]] | None:
-    """Return, by neighbor with proven faults, its standing from 0 to 1, these by kind, and its quarantine."""
+    """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, its quarantine."""
     if not isinstance(neighbors, list):
         return None
     keys = ("standing", "faults", "quarantined_s", "probation")
@@ -211,7 +213,10 @@ def _held(neighbors: Any) -> dict[str, dict[str, Any]] | None:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Neighbors are named only where they do not all get the same; of what the rule kept, the least."""
+    """Return a row for a table.
+
+    Compressors are listed by neighbor only if they differ; of what the rule kept, the least.
+    """
     alarms, compressors = row["alarms"], row["compressors"] or {}
     told = ", ".join(f"{kind} {count}" for kind, count in alarms.items()) if isinstance(alarms, dict) else None
     alike = len(set(compressors.values())) == 1
@@ -231,7 +236,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
-    """A table leaves out the columns of `SELDOM` in which no node says anything, and has stars for old tests."""
+    """Return the rows without columns of `SELDOM` that no node uses, for a table; old tests get a star."""
     quiet = (None, "mean", "cpu", 0)
     if form != "table":
         return rows
@@ -255,7 +260,7 @@ def _spent(privacy: Mapping[str, Any]) -> str:
 
 
 def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
-    """Put the task's main measure under its name where accuracy would stand."""
+    """Put the task's main measure under its name in place of accuracy."""
     value = figure(row["main"], stale=True) if row["test_is_stale"] else row["main"]
     heads = {"accuracy": head, "loss": TRAINING_LOSS}
     told = {heads.get(key, key): value if key == "accuracy" else one for key, one in row.items()}
@@ -263,7 +268,7 @@ def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
 
 
 def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Return notes that have no column in a table: old tests, disks that refuse."""
+    """Yield notes that have no column in a table: old tests, disks that refuse."""
     for row in rows:
         of = row["of"] or row["round"]
         value, stale, after = row["main"], row["test_is_stale"], row["tested_round"]

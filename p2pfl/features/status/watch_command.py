@@ -1,4 +1,4 @@
-"""`p2pfl watch`: the whole federation in a terminal, as one node knows it; in a pipe one look at it."""
+"""`p2pfl watch`: the whole federation in a terminal, as one node knows it; in a pipe it is shown once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 EVENTS = 6
 LEAST_ROWS = 4
 NARROW = 72
-"""Columns of a terminal, below which there is no room for all figures."""
+"""The columns of a terminal below which there is no room for all figures."""
 MAIN = "main"
 """The key of a member's main score."""
 MOST_OTHERS = 2
-"""Other metrics for which 80 columns have room."""
+"""The number of other metrics for which 80 columns have room."""
 OVER = ("finished", "lingering")
 COLORS = {
     "training": "blue",
@@ -36,7 +36,7 @@ COLORS = {
 
 
 class NobodyAnswersError(P2PFLError):
-    """No node that could be asked is there."""
+    """No node answers."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl watch ward-7\n  p2pfl watch 127.0.0.1:8480")
@@ -111,8 +111,9 @@ def _follow(console: Console, target: str, every_s: float, found: dict[str, Any]
 
 
 def view(found: dict[str, Any], *, rows: int, note: str = "", narrow: bool = False) -> RenderableType:
-    """Draw the view for 80 columns, or less with fewer figures: a headline, so many members at most, the alarms, the
-    events.
+    """Draw the view for 80 columns, or fewer with fewer figures.
+
+    It has a headline, at most `rows` members, the alarms and the events.
     """
     from rich.console import Group  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above

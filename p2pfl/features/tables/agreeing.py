@@ -1,9 +1,10 @@
 """Nodes whose `[task]` says `schema = "agreed"` find the schema of their tables together, before there is a model.
 
-Each signs a proposal (`learn.table.proposal`): the statistics that leave it, and nothing else. Proposals spread from
-neighbor to neighbor until everybody has everybody's; then each node computes the same schema of them, and keeps it
-beside its state. A node goes on when all its neighbors keep one too. `Agreement` decides what is taken, `SchemaTalk` is
-what sessions say; these sessions have a binding of their own, so that nobody mistakes them for those of learning.
+Each node signs a proposal (`learn.table.proposal`): the statistics that leave it, and nothing else. Proposals spread
+from neighbor to neighbor until every node has all of them; then each node computes the same schema from them, and keeps
+it beside its state. A node goes on when all its neighbors keep one too. `Agreement` decides which proposals are taken;
+`SchemaTalk` is what sessions say; these sessions have their own binding, so that they cannot be taken for those of
+learning.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ notice = logging.getLogger("p2pfl.notice")
 
 SIGNATURE_BYTES = 64
 DOMAIN = b"p2pfl proposal of a schema\0"
-"""Stands before what is signed, so that no other signature fits."""
+"""The prefix of the signed bytes, so that no other signature fits."""
 FILE_NAME = "proposal"
 TEXT_NAME = "proposal.json"
 SAY_AGAIN_S = 30.0
 FAREWELL_S = 1.0
-"""For the last word to arrive; it is no harm if it does not."""
+"""The time for the last message to arrive; it does no harm if it does not."""
 REST_S = 30.0
-"""After what no honest node sends."""
+"""The rest after a message that no honest node sends."""
 LEARNING = str(FederationMismatch(b"", ("schema", "model")))
 """The error of a session with a neighbor that has agreed and already learns."""
 MOST_PART_BYTES = 48 * 1024
@@ -66,13 +67,11 @@ Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class SchemaSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """About the schema."""
+    """A message about the schema."""
 
 
 class ProposalsHeld(SchemaSaid, frozen=True, kw_only=True, tag=1):
-    """The sender's proposals, a bit for each member, and the digest of the schema that it keeps, empty while it
-    has none.
-    """
+    """The sender's proposals, a bit for each member, and the digest of its schema, empty while it has none."""
 
     held: Annotated[bytes, Meta(max_length=1 << 11)]
     agreed: Annotated[bytes, Meta(max_length=32)]
@@ -108,31 +107,31 @@ class Agreement:
         return self.wanted - self.known.keys()
 
     def offer(self, member: int, raw: bytes) -> None:
-        """Take a proposal that is lacking. Raises PeerFault: its member has not made it so."""
+        """Take a proposal that is lacking. Raises PeerFault: its member has not made it."""
         if member not in self.lacking:
             return
         found = proven(self.federation, member, raw)
         self._proposals[member], self.known[member] = found, raw
 
     def held(self) -> bytes:
-        """A bit for each member."""
+        """Return a bit for each member, set if its proposal is here."""
         bits = bytearray((max(self.wanted) >> 3) + 1)
         for member in self.known:
             bits[member >> 3] |= 1 << (member & 7)
         return bytes(bits)
 
     def merged(self) -> Merged:
-        """Raises UserError: no schema can be made of what the nodes propose."""
+        """Merge the proposals. Raises UserError: they cannot be merged into a schema."""
         return merge(self._proposals.values(), declared_by(self.federation.task))
 
 
 def signed(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
-    """A proposal as it travels."""
+    """Return a proposal with its signature, as it travels."""
     return packed + identity.sign(DOMAIN + federation_id(federation) + packed)
 
 
 def proven(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
-    """Raises PeerFault: that member has not signed it, or it is no proposal of it."""
+    """Verify and return a proposal. Raises PeerFault: that member has not signed it, or it is no proposal of it."""
     packed, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
     by = federation.members[member]
     try:
@@ -160,8 +159,9 @@ class Neighbor:
 
 
 class SchemaTalk:
-    """The exchange of proposals with all neighbors. `conclude` is called once all are there, and returns the schema's
-    digest.
+    """The exchange of proposals with all neighbors.
+
+    `conclude` is called once all proposals are there, and returns the schema's digest.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class SchemaTalk:
         self.changed = asyncio.Event()
         """Set when there may be something new to say."""
         self._unlike: set[int] = set()
-        """Neighbors of whom was said that they have another schema."""
+        """The neighbors that were reported for having another schema."""
         self._send, self._conclude = send, conclude
 
     @property
@@ -182,7 +182,7 @@ class SchemaTalk:
         return bool(self.digest) and all(one.is_through for one in self.neighbors.values())
 
     def waits_for(self) -> str:
-        """A description of what is still missing."""
+        """Return a description of what is still missing."""
         name_of = {member.index: member.name for member in self.agreement.federation.members}
         if lacking := sorted(self.agreement.lacking):
             names = ", ".join(name_of[index] for index in lacking[:8])
@@ -191,7 +191,9 @@ class SchemaTalk:
         return f"{late} to have them all"
 
     def begin(self) -> None:
-        """A federation of one proposal, or of a node that had all before it started again."""
+        """Conclude if nothing is lacking: the federation has one member, or the node had all proposals before a
+        restart.
+        """
         self._conclude_if_complete()
 
     def opened(self, peer: int) -> None:
@@ -202,7 +204,7 @@ class SchemaTalk:
         self.neighbors[peer].is_there = False
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
-        """A neighbor that learns already has agreed, and has all that it takes."""
+        """Handle an alarm: a neighbor that learns already has agreed, and has all that it needs."""
         if kind != DIFFERS or peer not in self.neighbors:
             return
         if text != LEARNING:
@@ -215,7 +217,7 @@ class SchemaTalk:
         self.changed.set()
 
     def hear(self, peer: int, message: SchemaSaid) -> None:
-        """Raises PeerFault: it is what no honest node sends."""
+        """Handle a message. Raises PeerFault: no honest node sends it."""
         one = self.neighbors[peer]
         try:
             if isinstance(message, ProposalsHeld):
@@ -238,7 +240,7 @@ class SchemaTalk:
         self.changed.set()
 
     def _compare(self, peer: int, theirs: bytes) -> None:
-        """A neighbor with another one, or that says so, is refused when it comes to learning: it stops nobody here."""
+        """Report a neighbor with another schema. Its sessions will be refused in learning: it stops no node here."""
         if self.digest and theirs != self.digest and peer not in self._unlike:
             self._unlike.add(peer)
             text = (
@@ -247,7 +249,7 @@ class SchemaTalk:
             log.warning(text, self.agreement.federation.members[peer].name)
 
     def _collect(self, neighbor: Neighbor, piece: ProposalPart) -> None:
-        """Pieces come in order, one proposal after the other. Raises PeerFault."""
+        """Collect the pieces of proposals, in order, one proposal after the other. Raises PeerFault."""
         if piece.member not in self.agreement.wanted or piece.size > MOST_BYTES + SIGNATURE_BYTES:
             raise PeerFault(f"a proposal of {piece.size} bytes of member {piece.member}")
         if piece.offset == 0:
@@ -280,7 +282,7 @@ class SchemaTalk:
             self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.held(), agreed=self.digest))
 
     def _feed(self, peer: int, neighbor: Neighbor) -> None:
-        """Send one proposal that it lacks; the next follows when it says that it has this one."""
+        """Send a neighbor one proposal that it lacks; the next follows when it has this one."""
         missing = sorted(self.agreement.known.keys() - neighbor.holds)
         if not neighbor.is_there or neighbor.sent is not None or not missing:
             return
@@ -292,7 +294,7 @@ class SchemaTalk:
 
 
 def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Identity) -> bytes:
-    """This node's signed proposal, the same at each start: kept beside its state, together with a readable text.
+    """Return this node's signed proposal, the same at each start: kept beside its state, with a readable text.
 
     Raises UserError: its table cannot be read; StorageError: the disk refuses.
     """
@@ -311,7 +313,7 @@ def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Id
 
 
 def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> bytes:
-    """Write the schema beside the node's state; returns its digest."""
+    """Write the schema beside the node's state; return its digest."""
     origin = f"Agreed on by {len(federation.present)} nodes of {federation.name}."
     replace_file(agreed_file(node.state_dir), [schema_text(merged, origin=origin).encode()])
     for warning in merged.warnings:
@@ -321,9 +323,9 @@ def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> byte
 
 
 async def agree(federation: FederationConfig, node: NodeConfig, identity: Identity, *, launched: bool = False) -> bool:
-    """Returns when this node and all its neighbors keep the schema; False where it was stopped before.
+    """Return when this node and all its neighbors keep the schema; False if it was stopped before.
 
-    Raises UserError: its table is wrong, or no schema can be made of all.
+    Raises UserError: its table is wrong, or the proposals cannot be merged.
     """
     member = federation.member(node.name)
     agreement = Agreement(federation, member.index, signed_proposal(federation, node, identity))

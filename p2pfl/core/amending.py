@@ -32,14 +32,14 @@ class Amending:
     """
 
     neighbors: Neighbors
-    asked: Amended | None = None
+    pending_change: Amended | None = None
     early: dict[int, int] = field(default_factory=dict)
     _until: float | None = None
     """The time until which the node waits for exchanges under way."""
 
     def ask(self, event: Amended) -> list[Effect]:
         """Keep a change until it may take effect; it replaces an earlier one."""
-        self.asked, self._until = event, None
+        self.pending_change, self._until = event, None
         effects: list[Effect] = []
         for peer, edge in self.neighbors.edges.items():
             edge.exchange.leaves = peer not in event.neighbors
@@ -66,27 +66,27 @@ class Amending:
 
     def take_effect(self, phase: Phase, now: float) -> list[Effect]:
         """Change edges and settings between two rounds. The engine changes its edges before new ones need it."""
-        event, around, common = self.asked, self.neighbors, self.neighbors.common
+        event, neighbors, common = self.pending_change, self.neighbors, self.neighbors.common
         if event is None:
             return []
-        self.asked = None
+        self.pending_change = None
         settings, bound_before = common.settings, common.census.bound
         effects: list[Effect] = []
-        dropped = tuple(peer for peer in around.edges if peer not in event.neighbors)
+        dropped = tuple(peer for peer in neighbors.edges if peer not in event.neighbors)
         for peer in dropped:
-            effects += around.edges[peer].exchange.drop("no neighbor any more")
-            around.remove(peer)
+            effects += neighbors.edges[peer].exchange.drop("no neighbor any more")
+            neighbors.remove(peer)
         settings.adopt(replace(event.settings, rounds=settings.rounds) if phase in OVER else event.settings)
         turns = {peer: event.turns.get(peer, ALWAYS) for peer in event.neighbors}
         common.facts.degree = settings.profile.degree(turns)
-        for peer, edge in around.edges.items():
+        for peer, edge in neighbors.edges.items():
             edge.take_turns(turns[peer])
-        added = tuple(peer for peer in event.neighbors if peer not in around.edges)
+        added = tuple(peer for peer in event.neighbors if peer not in neighbors.edges)
         for peer in added:
-            around.add(peer, EdgeRecord(), turns[peer])
+            neighbors.add(peer, EdgeRecord(), turns[peer])
         common.census.amend(event.neighbors, bound_before, now)
         effects.append(ChangeEdges(added=added, dropped=dropped))
-        return effects + [effect for peer in added for effect in self._open(around.edges[peer], now)]
+        return effects + [effect for peer in added for effect in self._open(neighbors.edges[peer], now)]
 
     def _open(self, edge: Edge, now: float) -> list[Effect]:
         """Open the early session of a new edge, if there is one."""
@@ -101,7 +101,7 @@ class Amending:
         """Keep the session of a future neighbor, which repeats its greeting until the edge exists; refuse any other
         session.
         """
-        if self.asked is None or event.peer not in self.asked.neighbors:
+        if self.pending_change is None or event.peer not in self.pending_change.neighbors:
             return [_refusal(event.peer, event.session)]
         self.early[event.peer] = event.session
         return []

@@ -27,9 +27,9 @@ def digest_of(begun: bytes, through: bytes) -> int:
 
 
 NOTHING = digest_of(b"", b"")
-TELL_WITHIN_S = 0.25
+SEND_WITHIN_S = 0.25
 """The seconds after which news is sent on its own if no Ready has carried it: a slow node's round must not delay it."""
-MOST_TELLS = 16
+MOST_SENDS = 16
 """The most times in a row that the same sets are sent to a neighbor: with a robust rule two nodes may never agree."""
 
 
@@ -39,14 +39,14 @@ class Claims:
 
     begun: int = 0
     through: int = 0
-    known: int = NOTHING
-    told: int = NOTHING
+    neighbor_digest: int = NOTHING
+    sent_digest: int = NOTHING
     """The digest of the sets that were last sent to this neighbor, whether they arrived or not."""
     progress_at: float | None = None
     """The time at which this neighbor, not yet through, last showed a new version."""
     round_s: float = 0.0
     """The seconds that the neighbor took for that version."""
-    tells: int = 0
+    times_sent: int = 0
     """The number of times that the current sets were sent to this neighbor."""
     bound: int = 0
     """The number of rounds that this neighbor plans; 0: it has not said, or time bounds training."""
@@ -70,7 +70,7 @@ class Census:
         self._count_members()
         self.claims = {peer: Claims() for peer in neighbors}
         self.begun = self.through = 0
-        self._told = b"", b""
+        self._bitmaps = b"", b""
         """Both sets, as bytes."""
         self.due_at = NEVER
         self.digest = NOTHING
@@ -102,8 +102,8 @@ class Census:
         if self.bound > bound_before:
             self.through_at = None
             self.through = 0
-        self.through |= self._accepted("through") & ~self.own
-        self.begun |= self._accepted("begun") | self.through
+        self.through |= self._believed_members("through") & ~self.own
+        self.begun |= self._believed_members("begun") | self.through
         self._tell_anew(now)
 
     def _count_members(self) -> None:
@@ -125,10 +125,10 @@ class Census:
         """Add members that had begun before this node's restart, so that it does not leave them behind."""
         self._take(sum(1 << member for member in members), 0, now)
 
-    def hear(self, peer: int, known: int, begun: bytes, through: bytes, now: float, *, bound: int = 0) -> None:
+    def hear(self, peer: int, digest: int, begun: bytes, through: bytes, now: float, *, bound: int = 0) -> None:
         """Add the sets of a neighbor. Earlier claims stay true, unless it has learned of more rounds to do."""
         claims = self.claims[peer]
-        claims.known = known
+        claims.neighbor_digest = digest
         if bound != claims.bound:
             claims.through = claims.through if bound < claims.bound else 0
             claims.bound = bound
@@ -139,13 +139,13 @@ class Census:
         claims.through |= int.from_bytes(through, "little") & ~self.own
         claims.begun |= claims.through
         if (claims.begun, claims.through) != before:
-            self._take(self._accepted("begun"), self._accepted("through"), now)
+            self._take(self._believed_members("begun"), self._believed_members("through"), now)
 
-    def met(self, peer: int, now: float) -> None:
+    def note_session(self, peer: int, now: float) -> None:
         """Note a new session with this neighbor: it counts as active from now on."""
         self.claims[peer].progress_at, self.claims[peer].round_s = now, 0.0
 
-    def progressed(self, peer: int, now: float) -> None:
+    def note_progress(self, peer: int, now: float) -> None:
         """Note that a neighbor has shown a new version."""
         claims = self.claims[peer]
         if self.through >> peer & 1:
@@ -158,35 +158,39 @@ class Census:
         """Return True if this neighbor may lack what this node knows: it sent neither these members nor this digest."""
         claims = self.claims[peer]
         lacks = self.begun & ~claims.begun or self.through & ~claims.through
-        told_often = claims.told == self.digest and claims.tells >= MOST_TELLS
-        return bool(lacks) and claims.known != self.digest and not told_often
+        sent_often = claims.sent_digest == self.digest and claims.times_sent >= MOST_SENDS
+        return bool(lacks) and claims.neighbor_digest != self.digest and not sent_often
 
     def tell(self, peer: int) -> tuple[bytes, bytes]:
         """Return both sets as bytes, and count them as sent to this neighbor."""
         claims = self.claims[peer]
-        claims.tells = claims.tells + 1 if claims.told == self.digest else 1
-        claims.told = self.digest
-        return self._told
+        claims.times_sent = claims.times_sent + 1 if claims.sent_digest == self.digest else 1
+        claims.sent_digest = self.digest
+        return self._bitmaps
 
-    def untold(self) -> list[int]:
+    def uninformed_neighbors(self) -> list[int]:
         """Return the neighbors to which the latest news has not been sent, and which may not know it."""
-        return [peer for peer, claims in self.claims.items() if claims.told != self.digest and self.has_news_for(peer)]
+        return [
+            peer
+            for peer, claims in self.claims.items()
+            if claims.sent_digest != self.digest and self.has_news_for(peer)
+        ]
 
     def _take(self, begun: int, through: int, now: float) -> None:
-        known = self.begun, self.through
+        before = self.begun, self.through
         self.begun |= begun | through
         self.through |= through
-        if (self.begun, self.through) == known:
+        if (self.begun, self.through) == before:
             return
-        if self.through != known[1]:
+        if self.through != before[1]:
             self.new_at = now
         self._tell_anew(now)
 
     def _tell_anew(self, now: float) -> None:
         """Note that the sets, or the members that count, have changed."""
-        self.due_at = min(self.due_at, now + TELL_WITHIN_S)
-        self._told = bitmap(self.begun), bitmap(self.through)
-        self.digest = digest_of(*self._told)
+        self.due_at = min(self.due_at, now + SEND_WITHIN_S)
+        self._bitmaps = bitmap(self.begun), bitmap(self.through)
+        self.digest = digest_of(*self._bitmaps)
         begun, through = (members & self.counted for members in (self.begun, self.through))
         whole = self.settings.profile.whole(begun.bit_count(), self.counted.bit_count())
         is_half = through and 2 * through.bit_count() >= whole
@@ -195,7 +199,7 @@ class Census:
         elif self.half_at is None:
             self.half_at = now
 
-    def _accepted(self, which: str) -> int:
+    def _believed_members(self, which: str) -> int:
         """Return the members that enough neighbors name, or that name themselves."""
         needed = self.settings.profile.words_needed
         # A neighbor that plans fewer rounds may take a member for through that is not.

@@ -39,7 +39,7 @@ class Company:
     unfinished: int = field(default=0, init=False)
     rests: bool = field(default=False, init=False)
     """True if every member that takes part is through, as far as this node can know."""
-    _named: int = field(default=0, init=False)
+    _reported: int = field(default=0, init=False)
     """The neighbors, as bits, whose absence has been reported to the user."""
 
     def look(self, unfinished: int, now: float) -> list[Effect]:
@@ -58,9 +58,9 @@ class Company:
         if not self.rests:
             return False
         stopped = sum(edge.is_open and edge.progress.has_stopped for edge in self.edges.values())
-        return not self.unfinished & ~self.away(wait_s, now) or stopped >= self.settings.profile.words_needed
+        return not self.unfinished & ~self.away_members(wait_s, now) or stopped >= self.settings.profile.words_needed
 
-    def away(self, limit_s: float, now: float) -> int:
+    def away_members(self, limit_s: float, now: float) -> int:
         """Return the unfinished neighbors, as bits, that have taken no part for `limit_s` seconds."""
         return _bits(peer for peer, edge in self.edges.items() if self._is_away(edge, limit_s, now))
 
@@ -68,7 +68,7 @@ class Company:
         """Return True if this neighbor has a session and has taken no part for `limit_s` seconds."""
         return edge.is_open and self._is_away(edge, limit_s, now)
 
-    def absent(self, now: float) -> tuple[int, ...]:
+    def absent_neighbors(self, now: float) -> tuple[int, ...]:
         """Return the neighbors without a session, or silent in one for `AWAY_S`: they balance no mixing."""
         return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or self._is_silent(edge, now))
 
@@ -101,7 +101,7 @@ class Company:
         """Return the level to send; None: there is none, or a neighbor is still at work on its rounds."""
         if not (self.unfinished and self.census.half_at is not None and self.census.is_through):
             return None
-        away, near = self.away(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
+        away, near = self.away_members(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
         met = _bits(edge.peer for edge in near if self.census.claims[edge.peer].progress_at is not None)
         if self.unfinished & met & ~away:
             return None
@@ -113,8 +113,8 @@ class Company:
 
     def _name(self, now: float) -> list[Effect]:
         """Report each neighbor that takes no part to the user, once."""
-        away = self.away(AWAY_S, now) & ~self._named
-        self._named |= away
+        away = self.away_members(AWAY_S, now) & ~self._reported
+        self._reported |= away
         named = [edge for peer, edge in self.edges.items() if away >> peer & 1]
         return [_alarm(edge.peer, now - self._idle_from(edge)) for edge in named]
 

@@ -35,7 +35,7 @@ class Completion:
         """True if this node is through and no longer trains; it still answers its neighbors."""
         return self.ending.is_through and (self.company.rests or not self.training.goes_on)
 
-    def run_out(self, event: RoundRefused, now: float) -> list[Effect]:
+    def handle_refusal(self, event: RoundRefused, now: float) -> list[Effect]:
         """Handle a refused round; if no later round will begin either, this node is through."""
         training = self.training
         if not event.for_good or training.out_of_budget:
@@ -47,7 +47,7 @@ class Completion:
             return [Alarm(kind="budget-spent", peer=None, text=text, notice=True)]
         return [Alarm(kind="no-budget", peer=None, text=text)]
 
-    def look_whether_enough(self, now: float) -> list[Effect]:
+    def note_if_enough(self, now: float) -> list[Effect]:
         """Note it if this node has trained enough; tell the user once if `stop` decided that."""
         enough = self.training.enough(now)
         if enough is None:
@@ -62,12 +62,12 @@ class Completion:
     def reason_to_end(self, now: float) -> tuple[Reason | None, list[Effect]]:
         """Return the reason why training ends now, or None, and the effects of judging the other members."""
         edges, settings, census = self.edges.values(), self.settings, self.ending.census
-        there = sum(edge.is_open for edge in edges)
-        around = [edge for edge in edges if edge.line.was_there(now, settings.linger_s)]
-        left = () if census.is_through else [edge.peer for edge in around if census.lags(edge.peer)]
-        training = sum(1 << edge.peer for edge in around if edge.peer in left or not edge.progress.has_stopped)
+        open_edges = sum(edge.is_open for edge in edges)
+        recent = [edge for edge in edges if edge.line.was_open_lately(now, settings.linger_s)]
+        unaware = () if census.is_through else [edge.peer for edge in recent if census.lags(edge.peer)]
+        training = sum(1 << edge.peer for edge in recent if edge.peer in unaware or not edge.progress.has_stopped)
         out = sum(1 << edge.peer for edge in edges if edge.line.standing.is_out)
-        stopped = not training and there >= settings.profile.words_needed
+        stopped = not training and open_edges >= settings.profile.words_needed
         trained_s, unfinished = self.training.elapsed_s(now), self.ending.unfinished(training, out)
         reason = self.ending.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
         news = self.company.look(unfinished, now)

@@ -61,12 +61,12 @@ class Core(Course):
         start: Start = NO_START,
     ) -> None:
         peers = sorted(neighbors)
-        given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
+        turns_by_peer = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
         self.settings = settings = replace(settings)
         self.durable = durable
         self.facts = Facts(
-            degree=settings.profile.degree(given),
+            degree=settings.profile.degree(turns_by_peer),
             samples=samples,
             version=memory.version,
             rounds=memory.rounds,
@@ -84,7 +84,7 @@ class Core(Course):
         common = Common(facts=self.facts, settings=settings, census=self.census, hearsay=self.hearsay, start=start)
         self.neighbors = Neighbors(index, common, lines)
         for peer in peers:
-            self.neighbors.add(peer, memory.records.get(peer) or EdgeRecord(), given[peer])
+            self.neighbors.add(peer, memory.records.get(peer) or EdgeRecord(), turns_by_peer[peer])
         self.edges: Mapping[int, Edge] = self.neighbors.edges
         self.timers = self.neighbors.timers
         self.amending = Amending(self.neighbors)
@@ -106,7 +106,7 @@ class Core(Course):
         effects += self.rounds.advance(now)
         if now >= self.census.due_at:
             self.census.due_at = NEVER
-            effects += [effect for peer in self.census.untold() for effect in self.edges[peer].announce()]
+            effects += [effect for peer in self.census.uninformed_neighbors() for effect in self.edges[peer].announce()]
         if now >= self.lives.due_at:
             effects += self.hearsay.pass_on_due(now)
         return effects
@@ -189,7 +189,7 @@ class Core(Course):
         """Handle the consequences of a message that may concern other edges, or the whole node."""
         for edge in self.edges.values():
             self.timers.note(edge)
-        votes = sum(edge.line.copies.told_to_resign for edge in self.edges.values())
+        votes = sum(edge.line.copies.resign_requested for edge in self.edges.values())
         there = sum(edge.is_open for edge in self.edges.values())
         # Every connected neighbor sees both copies. If only one neighbor is connected, its word is enough.
         needed = max(self.settings.profile.words_needed, min(2, there))

@@ -59,7 +59,7 @@ class Edge:
         "hearsay",
         "line",
         "noted_at",
-        "outlived",
+        "memory_is_lost",
         "peer",
         "progress",
         "service",
@@ -92,7 +92,7 @@ class Edge:
             ExchangeInitiator(siblings=common.exchanges, **parts) if initiates else ExchangeResponder(**parts)
         )
         self.telling = TokenBucket(TELLS_PER_S)
-        self.outlived = False
+        self.memory_is_lost = False
         """True if other members say that the neighbor has lost the state that this end remembers of the edge."""
         self.noted_at = NEVER
         """The value of `wakes_at` that `timers` has noted."""
@@ -154,7 +154,7 @@ class Edge:
         greeting.is_open = True
         self.service.begin()
         exchange.engine_time.begin(self.peer)
-        return effects + self._catch_up(mine) + exchange.resend(now) + exchange.begin_if_wanted(now)
+        return effects + self._catch_up(mine) + exchange.resend(now) + exchange.begin_if_due(now)
 
     def _catch_up(self, mine: Hello) -> list[Effect]:
         """Send what has changed since the greeting was composed."""
@@ -174,7 +174,7 @@ class Edge:
             text = "more messages than an honest node sends"
             return [*self.exchange.blame(Fault.FLOOD, text, now), *self.exchange.drop(text)]
         if self.exchange.busy and not isinstance(message, _TELLING):
-            self.line.put_by(message)
+            self.line.defer(message)
             return []
         return self._take(message, now)
 
@@ -185,7 +185,7 @@ class Edge:
             case Ready():
                 self.progress.hear_ready(message, now)
                 answer = self.announce(answer=True) if message.begun or message.through else []
-                return answer + self.exchange.begin_if_wanted(now)
+                return answer + self.exchange.begin_if_due(now)
             case Hello():
                 return self._hear_hello(message, now)
             case Done():
@@ -195,7 +195,7 @@ class Edge:
                 return self._hear_lives(message, now)
             case Resign():  # the node as a whole acts on it: where neighbors may lie, one alone must not end the node
                 is_later = 1000 * (now - self.facts.started_at) < message.other_ms
-                self.line.copies.told_to_resign |= message.process == self.common.start.name and is_later
+                self.line.copies.resign_requested |= message.process == self.common.start.name and is_later
                 return []
         return self.exchange.hear(message, now)
 
@@ -209,7 +209,7 @@ class Edge:
         effects += self._greet(now)
         while inbox and not exchange.busy:
             effects += self._take(inbox.pop(0), now)
-        return effects + exchange.begin_if_wanted(now)
+        return effects + exchange.begin_if_due(now)
 
     def _hear_hello(self, hello: Hello, now: float) -> list[Effect]:
         """Determine which process speaks and in which life, before the two greetings are judged."""
@@ -217,10 +217,10 @@ class Edge:
         if line.greeting.theirs is not None:
             return line.hear_hello(hello)
         number, lives, copies = line.greeting.number, self.hearsay.lives, line.copies
-        life, known = Life(hello.generation, hello.life), lives.known.get(peer)
-        news = lives.greeted(peer, life)
+        life, known = Life(hello.generation, hello.life), lives.latest.get(peer)
+        news = lives.judge_greeting(peer, life)
         effects: list[Effect] = []
-        if copies.heard(hello.process, now):
+        if copies.note_greeting(hello.process, now):
             text = "one key speaks from two places: two running processes have its node.key; the later one must stop"
             effects.append(Alarm(kind="two-places", peer=peer, text=text))
         effects += line.hear_hello(hello)
@@ -247,17 +247,17 @@ class Edge:
             effects += answers
             if is_over:
                 own_edge = self.common.edges[member]
-                own_edge.outlived = True
+                own_edge.memory_is_lost = True
                 effects += own_edge.renew(now)
         return effects + hearsay.pass_on_due(now)
 
     def renew(self, now: float) -> list[Effect]:
         """Begin the edge anew if the neighbor has lost its memory of it, once the engine has no work on it."""
         exchange = self.exchange
-        if not self.outlived or exchange.busy:
+        if not self.memory_is_lost or exchange.busy:
             return []
-        self.outlived = False
-        noted = NoteLife(member=self.peer, life=self.hearsay.lives.known[self.peer])
+        self.memory_is_lost = False
+        noted = NoteLife(member=self.peer, life=self.hearsay.lives.latest[self.peer])
         if exchange.record.is_blank:
             return [noted]
         return [*exchange.resync(exchange.record.incarnation + 1, "the neighbor is in a new life", now), noted]
@@ -284,7 +284,7 @@ class Edge:
         service = self.service
         tells = self.facts.closing is not None or self.census.has_news_for(self.peer)
         if self.exchange.initiates:
-            return (self.announce() if tells else []) + self.exchange.begin_if_wanted(now)
+            return (self.announce() if tells else []) + self.exchange.begin_if_due(now)
         asks = service.has_turn
         if asks and self.is_open and service.asked_at is None:
             service.asked_at = now

@@ -140,7 +140,7 @@ class EdgeLine:
         answer = self.greeting.hear(hello)
         return self.say(answer) if answer else []
 
-    def put_by(self, message: Message) -> None:
+    def defer(self, message: Message) -> None:
         """Keep a few messages for later, at most one of them with a body. The neighbor repeats whatever is dropped
         here.
         """
@@ -164,6 +164,6 @@ class EdgeLine:
         """True if this end accepts no session: no wait includes such a neighbor."""
         return self.barred or self.standing.is_out or self.brake.rests
 
-    def was_there(self, now: float, linger_s: float) -> bool:
+    def was_open_lately(self, now: float, linger_s: float) -> bool:
         """Return True if the edge is open, or was open less than `linger_s` seconds ago."""
         return self.greeting.is_open or (self.left_at is not None and now < self.left_at + linger_s)

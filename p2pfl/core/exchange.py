@@ -74,7 +74,7 @@ class Exchange(ABC):
 
     @property
     @abstractmethod
-    def asked_anew(self) -> bool:
+    def has_refused(self) -> bool:
         """True if this end has refused a request of this incarnation, so that a new incarnation is due."""
 
     @property
@@ -91,7 +91,7 @@ class Exchange(ABC):
         """Handle an answer of the engine: update the record and answer the neighbor."""
 
     @abstractmethod
-    def begin_if_wanted(self, now: float) -> list[Effect]:
+    def begin_if_due(self, now: float) -> list[Effect]:
         """Freeze the next request if this end initiates, nothing is pending, and either end has something new."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Exchange(ABC):
         """Drop the state of the session that has ended."""
         self.service.pause()
         self.engine_time.pause(self.line.peer)
-        self.progress.wish = None
+        self.progress.requested_version = None
 
     def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
         """Count a proven fault, which no honest node commits; enough faults end the session for a while."""
@@ -137,7 +137,7 @@ class Exchange(ABC):
         elif record.pending is not None:
             text += f", request {record.pending.seq} dropped"
         record.reset(incarnation)
-        self.service.exchanged = self.weighing.told = None
+        self.service.exchanged = self.weighing.report = None
         self.forget()
         effects: list[Effect] = [
             ResetEdge(peer=peer, incarnation=incarnation),
@@ -151,7 +151,7 @@ class Exchange(ABC):
     def begin_anew(self, incarnation: int, now: float) -> list[Effect]:
         """Follow a neighbor that began anew. In mid-session an honest one does so only after a refused request."""
         text = "the neighbor began anew"
-        effects = [] if self.asked_anew else self.blame(Fault.RESYNC, text, now)
+        effects = [] if self.has_refused else self.blame(Fault.RESYNC, text, now)
         return effects + self.resync(incarnation, text, now)
 
     def hear_resync(self, message: Resync, now: float) -> list[Effect]:
@@ -161,7 +161,7 @@ class Exchange(ABC):
         if message.incarnation <= self.record.incarnation:
             return []
         effects = self.begin_anew(message.incarnation, now)
-        return effects + self.begin_if_wanted(now)
+        return effects + self.begin_if_due(now)
 
     def share(self) -> float:
         """Return the weight of the neighbor's replica in a rule; 0 where there is no replica to mix with."""
@@ -179,10 +179,10 @@ class ExchangeInitiator(Exchange):
     """
 
     initiates = True
-    asked_anew = False
+    has_refused = False
 
     siblings: Mapping[int, Exchange] = field(repr=False, compare=False)
-    offered: float = 0.0
+    offered_factor: float = 0.0
     """The largest k that the latest request of this end allows."""
     audit_next: bool = True
     resend_at: float = NEVER
@@ -194,7 +194,7 @@ class ExchangeInitiator(Exchange):
 
     def __post_init__(self) -> None:
         if self.record.pending is not None:
-            self.offered = self.record.pending.weight * self.record.pending.staleness
+            self.offered_factor = self.record.pending.weight * self.record.pending.staleness
 
     def hear(self, message: Transaction, now: float) -> list[Effect]:
         match message:
@@ -235,7 +235,7 @@ class ExchangeInitiator(Exchange):
     # -- when to ask for an exchange
     # ------------------------------------------------------------------------------------
 
-    def begin_if_wanted(self, now: float) -> list[Effect]:
+    def begin_if_due(self, now: float) -> list[Effect]:
         record = self.record
         if self.busy or self.leaves or record.pending is not None:
             return []
@@ -244,7 +244,7 @@ class ExchangeInitiator(Exchange):
         self.busy = True
         self.service.asked_at = now
         weight, staleness = self._offer(), self.weighing.of(record.known, fell_to_zero=record.last_factor_zero)
-        self.offered = weight * staleness
+        self.offered_factor = weight * staleness
         audit = self.audit_next or (record.seq + 1) % self.settings.audit_every == 0
         self.audit_next = False
         return [
@@ -268,10 +268,10 @@ class ExchangeInitiator(Exchange):
         round: an exchange that fills them moves no model, and would use up the edge's next turn.
         """
         heard, progress = self.record.heard, self.progress
-        own = heard is None or not (self.service.served or progress.is_awaited)
+        own = heard is None or not (self.service.is_served or progress.is_awaited)
         if not own and progress.awaits_us:
             return False
-        wish, progress.wish = progress.wish, None
+        wish, progress.requested_version = progress.requested_version, None
         if own:
             return True
         unheard = wish is not None and (heard is None or heard < wish)
@@ -293,7 +293,7 @@ class ExchangeInitiator(Exchange):
         others = [
             other for other in self.siblings.values() if isinstance(other, ExchangeInitiator) and other is not self
         ]
-        out = [other.offered for other in others if other.offered and other.is_out]
+        out = [other.offered_factor for other in others if other.offered_factor and other.is_out]
         if len(out) < facts.degree:
             return facts.weight
         return min(facts.weight, max(0.0, facts.samples - sum(out)) / 2)
@@ -351,7 +351,7 @@ class ExchangeInitiator(Exchange):
         """Begin a new incarnation, and tell the neighbor, because the pending request cannot be completed."""
         effects = self.resync(self.record.incarnation + 1, reason, now)
         effects += self.line.send(Resync(incarnation=self.record.incarnation))
-        return effects + self.begin_if_wanted(now)
+        return effects + self.begin_if_due(now)
 
     def _settle(self, result: ReplyApplied, now: float) -> list[Effect]:
         pending, reply = self.record.pending, result.reply
@@ -359,7 +359,7 @@ class ExchangeInitiator(Exchange):
             raise ValueError("the engine applied a reply to no request")
         self.record.settle_reply(reply, result.chain)
         self.resend_at = NEVER
-        self.progress.saw(reply.version, now)
+        self.progress.note_version(reply.version, now)
         self.weighing.hear(reply.factor, reply.weight, reply.pace_s, pending.version)
         self.service.complete(pending.version, now, live=self.line.greeting.is_open)
         return []
@@ -381,7 +381,7 @@ class ExchangeResponder(Exchange):
 
     refused: bytes = b""
     """The digest of the last request that failed a check: it would fail again."""
-    asked_anew: bool = False
+    has_refused: bool = False
     is_answered: bool = False
     """True if the initiator has the latest reply: it has asked for a newer exchange since."""
 
@@ -409,7 +409,7 @@ class ExchangeResponder(Exchange):
                 raise ValueError("the engine answered an operation that this end of the edge never asks for")
         assert_never(result)
 
-    def begin_if_wanted(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
+    def begin_if_due(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
         return []
 
     def resend(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
@@ -417,7 +417,7 @@ class ExchangeResponder(Exchange):
 
     def forget(self) -> None:
         self.refused = b""
-        self.asked_anew = False
+        self.has_refused = False
 
     def _hear_request(self, request: Request, now: float) -> list[Effect]:
         record = self.record
@@ -445,7 +445,7 @@ class ExchangeResponder(Exchange):
         if wait_s > 0:
             return self.line.send(Busy(incarnation=request.incarnation, seq=request.seq, retry_after_s=wait_s))
         self.busy = True
-        progress.saw(request.version, now)
+        progress.note_version(request.version, now)
         if request.version:
             progress.level = NEVER
         own_staleness = self.weighing.of(request.echo, fell_to_zero=self.record.last_factor_zero)
@@ -465,7 +465,7 @@ class ExchangeResponder(Exchange):
         ]
 
     def _refuse(self, request: Request) -> list[Effect]:
-        self.asked_anew = True
+        self.has_refused = True
         ask = Ask(incarnation=request.incarnation, seq=request.seq, request_digest=request.digest)
         return self.line.send(ask)
 

@@ -61,6 +61,6 @@ class Facts:
         return self.samples / (self.degree + 1)
 
     @property
-    def closed(self) -> int:
+    def closing_rounds_done(self) -> int:
         """The number of mixing rounds done since training ended."""
         return self.closing or 0

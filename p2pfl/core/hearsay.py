@@ -35,7 +35,7 @@ class Hearsay:
         """
         if not self.settings.profile.keeps_flows:
             return []
-        lives = self.lives.told()
+        lives = self.lives.lives_to_send()
         if known is not None and known.name != life.name and known.generation >= life.generation:
             lives.append((line.peer, known))  # from it a node without memory learns its own generation
         # When a federation begins, every member is new to every other: that is no news.
@@ -48,8 +48,8 @@ class Hearsay:
         """Take a neighbor's word about a life. True: the member has lost its memory of this node's edge to it."""
         lives = self.lives
         if member == lives.index:
-            return self._claimed() if lives.claim(life) else [], False
-        life = lives.later(member, life)
+            return self._announce_claim() if lives.claim(life) else [], False
+        life = lives.raise_generation(member, life)
         news = lives.judge(member, life)
         if news in {LifeNews.KNOWN, LifeNews.STALE} or member >= self.settings.members or line.news.take(now) > 0.0:
             return [], False
@@ -60,7 +60,7 @@ class Hearsay:
                 return [], False
             own_line.challenged_at = now
             return _tell(own_line, [(member, life)]), False
-        lives.known[member] = life
+        lives.latest[member] = life
         lives.note_news(line.peer, member)
         if news is not LifeNews.NEW or own_line is None:
             return [NoteLife(member=member, life=life)], False
@@ -80,14 +80,14 @@ class Hearsay:
 
     def claim_another(self) -> list[Effect]:
         """Claim a later life where the others have moved on: a node without memory may have had an earlier one."""
-        return self._claimed() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
+        return self._announce_claim() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
 
-    def _claimed(self) -> list[Effect]:
+    def _announce_claim(self) -> list[Effect]:
         """Tell all neighbors of this node's later life, and of neighbors in generation 0, which may have had others."""
         lives = self.lives
         there = [line for line in self.lines.values() if line.greeting.is_open]
         for line in there:
-            if line.peer in lives.known and not lives.known[line.peer].generation:
+            if line.peer in lives.latest and not lives.latest[line.peer].generation:
                 lives.note_news(line.peer, line.peer)
         told = [effect for line in there for effect in _tell(line, [(lives.index, lives.own)])]
         return [NoteLife(member=None, life=lives.own), *told]

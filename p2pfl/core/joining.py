@@ -31,7 +31,7 @@ MOVED_ON = 2
 class Joining:
     """The join of a node to a federation that has moved on.
 
-    `fresh`: the disk is empty. `ticks` counts the ticks that filled replicas. `taken` is the progress from which the
+    `fresh`: the disk is empty. `ticks` counts the ticks that filled replicas. `resume_point` is the progress from which the
     node goes on, in rounds or seconds.
     """
 
@@ -41,7 +41,7 @@ class Joining:
     hearsay: Hearsay
     fresh: bool
     ticks: int = 0
-    taken: tuple[int | None, float | None] = (None, None)
+    resume_point: tuple[int | None, float | None] = (None, None)
 
     def moved_on(self) -> bool:
         """Return True if the others have moved on: they remember this node, or have trained without it.
@@ -70,7 +70,7 @@ class Joining:
         there = [edge for edge in self.edges.values() if edge.is_open]
         return len(there) >= settings.profile.words_needed and all(edge.progress.done for edge in there)
 
-    def place(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
+    def find_resume_point(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
         """Return the rounds or seconds from which a node that never trained goes on: the lower median of those of
         `sources`.
         """
@@ -79,12 +79,12 @@ class Joining:
         trained = median_low(self.edges[peer].progress.trained for peer in sources)
         settings = self.settings
         if not trained:
-            return self.taken
+            return self.resume_point
         if settings.rounds is not None:
-            self.taken = min(trained, settings.rounds), None
+            self.resume_point = min(trained, settings.rounds), None
         else:
-            self.taken = None, min(float(trained), settings.time_s or 0.0)
-        return self.taken
+            self.resume_point = None, min(float(trained), settings.time_s or 0.0)
+        return self.resume_point
 
     def sources(self, *, late: bool) -> tuple[int, ...]:
         """Return the neighbors whose replicas this process has filled, to start from their median; none while more may
@@ -130,7 +130,7 @@ class Gathering:
         if level >= self.settings.hops:
             return None
         self.facts.level = int(level)
-        self.repeats.said(now)
+        self.repeats.restart(now)
         return announce(self.edges)
 
     def due_at(self, now: float, since: float) -> float:

@@ -116,7 +116,7 @@ class Repeats:
     next_at: float = NEVER
     wait_s: float = FIRST_REPEAT_S
 
-    def said(self, now: float) -> None:
+    def restart(self, now: float) -> None:
         """Begin anew, because something new was sent."""
         self.wait_s = FIRST_REPEAT_S
         self.next_at = now + FIRST_REPEAT_S
@@ -197,7 +197,7 @@ class Patience:
         base = min(base, self.longest_s)
         return float(base * 0.5**self.misses) if self.misses else base
 
-    def exchanged(self, took_s: float | None) -> None:
+    def note_exchange(self, took_s: float | None) -> None:
         """Note a completed exchange, in time or not; `took_s` enters the average if it is known."""
         self.misses = 0
         if took_s is None:
@@ -205,7 +205,7 @@ class Patience:
         average_s = took_s if self.exchange_s is None else self.exchange_s
         self.exchange_s = 0.8 * average_s + 0.2 * took_s
 
-    def missed(self) -> None:
+    def note_miss(self) -> None:
         self.misses = min(self.misses + 1, MOST_MISSES)
 
     def afford_s(self, usual_s: float, now: float) -> float:
@@ -215,7 +215,7 @@ class Patience:
         left_s = self.budget.left_s(now)
         return _noise_s(usual_s) + left_s if left_s > 0.0 else 0.0
 
-    def cost(self, alone_s: float, wait_s: float, usual_s: float, now: float) -> None:
+    def book_wait(self, alone_s: float, wait_s: float, usual_s: float, now: float) -> None:
         """Book a wait of `wait_s` for this edge; for `alone_s` of it all other edges were done.
 
         A wait that the other edges might have caused as well is noise and costs nothing: otherwise equal nodes would

@@ -68,15 +68,15 @@ class LifeNews(enum.Enum):
 
 
 class Lives:
-    """The lives that a node knows: its `own`, and the latest `known` one of each other member, by index."""
+    """The lives that a node knows: its `own`, and the `latest` one of each other member, by index."""
 
-    def __init__(self, index: int, own: Life, known: dict[int, Life]) -> None:
+    def __init__(self, index: int, own: Life, latest: dict[int, Life]) -> None:
         self.index = index
         self.own = own
-        self.known = known
+        self.latest = latest
         self._claims = 0
         self._passed_at = float("-inf")
-        self._unpassed: dict[int, int] = {}
+        self._news_sources: dict[int, int] = {}
         """The members with news to pass on, and the neighbor that reported each (the member itself, if it is a
         neighbor).
         """
@@ -87,20 +87,20 @@ class Lives:
 
     def note_news(self, source: int, member: int) -> None:
         """Mark news to be passed on to all neighbors but the one that reported it and the one that it is about."""
-        self._unpassed[member] = source
+        self._news_sources[member] = source
         self.due_at = self._passed_at + PASS_ON_EVERY_S
 
     def take_news(self, now: float) -> list[tuple[int, int, Life]]:
         """Return the news to pass on, as (member, neighbor that reported it, life), and forget it."""
         self._passed_at, self.due_at = now, NEVER
-        news, self._unpassed = self._unpassed, {}
-        return [(member, source, self.known[member]) for member, source in news.items()]
+        news, self._news_sources = self._news_sources, {}
+        return [(member, source, self.latest[member]) for member, source in news.items()]
 
     # -- words of others ---------------------------------------------------------------------------------------------
 
     def judge(self, member: int, life: Life) -> LifeNews:
         """Judge a word about a life that others pass on."""
-        known = self.known.get(member)
+        known = self.latest.get(member)
         least = 0 if known is None else known.generation
         if life.generation > min(LARGEST_GENERATION, least + LARGEST_STEP):
             return LifeNews.STALE
@@ -112,24 +112,24 @@ class Lives:
             return LifeNews.LATER if life > known else LifeNews.KNOWN
         return LifeNews.NEW if life > known else LifeNews.STALE
 
-    def later(self, member: int, life: Life) -> Life:
+    def raise_generation(self, member: int, life: Life) -> Life:
         """Raise the generation of a second life in generation 0: nobody knows which one is later, so the latest word
         counts.
 
         If the member is still in the life known before, its neighbors tell it so, and it claims a later generation.
         """
-        known = self.known.get(member)
+        known = self.latest.get(member)
         if known is None or known.generation or life.generation or known.name == life.name or not life.name:
             return life
         return Life(1, life.name)
 
-    def greeted(self, member: int, life: Life) -> LifeNews:
+    def judge_greeting(self, member: int, life: Life) -> LifeNews:
         """Judge the life in the member's own greeting, and remember it: the member is in that life now."""
         news = self.judge(member, life)
         if news is LifeNews.STALE:  # others have reported a later life of it, of which it does not know yet
             news = LifeNews.NEW
         if news is not LifeNews.KNOWN:
-            self.known[member] = life
+            self.latest[member] = life
         return news
 
     def claim(self, remembered: Life) -> bool:
@@ -147,9 +147,9 @@ class Lives:
         """Claim a later life because this node has had an earlier one that nobody has named; return True if it did."""
         return self.own.generation == 0 and self.claim(Life(0, 0))
 
-    def told(self) -> list[tuple[int, Life]]:
+    def lives_to_send(self) -> list[tuple[int, Life]]:
         """Return the lives worth passing on, in order of members; a member in generation 0 is left out."""
-        rows = {self.index: self.own} | self.known
+        rows = {self.index: self.own} | self.latest
         return [(member, rows[member]) for member in sorted(rows) if rows[member].generation]
 
 
@@ -161,20 +161,20 @@ def news_bucket(members: int) -> TokenBucket:
 class Copies:
     """The processes that have spoken with one neighbor's key. If one speaks again after another has, both run.
 
-    A restart alone never looks like that. `told_to_resign`: the neighbor says that this node is the later of two
+    A restart alone never looks like that. `resign_requested`: the neighbor says that this node is the later of two
     processes.
     """
 
-    __slots__ = ("_first_at", "_latest", "_pairs", "told_to_resign")
+    __slots__ = ("_first_at", "_latest", "_pairs", "resign_requested")
 
     def __init__(self) -> None:
         self._latest: int | None = None
         self._first_at: dict[int, float] = {}
         self._pairs: dict[int, int] = {}
         """For each process that provably runs beside another one, that other process."""
-        self.told_to_resign = False
+        self.resign_requested = False
 
-    def heard(self, name: int, now: float) -> bool:
+    def note_greeting(self, name: int, now: float) -> bool:
         """Note a greeting; return True if it proves, for the first time, that two processes speak with one key."""
         before, self._latest = self._latest, name
         returned = before is not None and before != name and name in self._first_at

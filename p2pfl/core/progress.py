@@ -9,7 +9,7 @@ from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.limits import Patience, UsualTime
 from p2pfl.core.messages import Done, Hello, Ready
-from p2pfl.core.staleness import ALWAYS, Turns, place
+from p2pfl.core.staleness import ALWAYS, Turns, schedule_index
 
 UNANSWERED_ROUNDS = 10
 UNANSWERED_S = 45.0
@@ -36,7 +36,7 @@ class Progress:
     """The neighbor's version in its first greeting since this node started."""
     trained: int = 0
     """The most rounds (or seconds) of training that the neighbor has reported."""
-    wish: int | None = None
+    requested_version: int | None = None
     """The version with which the neighbor asks for an exchange; None: it asks for none."""
     level: float = 0.0
     """The number of hops around the neighbor within which all nodes are connected; infinite once it has begun."""
@@ -56,7 +56,7 @@ class Progress:
     def hear_hello(self, hello: Hello, now: float) -> None:
         """Take the first greeting of a session."""
         self.version = hello.version  # a neighbor whose disk was wiped counts from zero again
-        self.census.met(self.peer, now)
+        self.census.note_session(self.peer, now)
         self.first_heard = hello.version if self.first_heard is None else self.first_heard
         self.done, self.closing = hello.done, hello.closing
         self.level, self.settled = _level(hello.level), None
@@ -65,7 +65,7 @@ class Progress:
         self.census.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
 
     def hear_ready(self, ready: Ready, now: float) -> None:
-        self.saw(ready.version, now)
+        self.note_version(ready.version, now)
         self.trained = max(self.trained, ready.trained)
         self.census.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
         self.settled = ready.level if self.level == NEVER else None
@@ -76,18 +76,18 @@ class Progress:
             if awaited and not self.is_awaited:
                 self.closing_heard_at = now
         # Both ends know the edge's turns: a Ready in another round informs, and asks for no exchange.
-        if self.turns.active(place(ready.version, ready.closing)):
-            self.wish = max(self.wish or 0, ready.version)
+        if self.turns.is_active(schedule_index(ready.version, ready.closing)):
+            self.requested_version = max(self.requested_version or 0, ready.version)
 
     def hear_done(self, done: Done) -> None:
         self.version = max(self.version, done.version)
         self.done = True
 
-    def saw(self, version: int, now: float) -> None:
+    def note_version(self, version: int, now: float) -> None:
         """Note that the neighbor has shown this version."""
         if version > self.version:
             self.version = version
-            self.census.progressed(self.peer, now)
+            self.census.note_progress(self.peer, now)
 
     @property
     def has_stopped(self) -> bool:
@@ -157,16 +157,16 @@ class Service:
     def has_turn(self) -> bool:
         """True if this node's current round uses this edge."""
         turns = self.turns
-        return turns is ALWAYS or turns.active(place(self.facts.version, self.facts.closing))
+        return turns is ALWAYS or turns.is_active(schedule_index(self.facts.version, self.facts.closing))
 
     @property
-    def served(self) -> bool:
+    def is_served(self) -> bool:
         """True if this node's current version has taken part in a completed exchange, or need not."""
         exchanged, facts, turns = self.exchanged, self.facts, self.turns
         if exchanged is not None and exchanged >= facts.version:
             return True
         # The same as `has_turn`, which would be one more call for every late edge after every event.
-        return turns is not ALWAYS and not turns.active(place(facts.version, facts.closing))
+        return turns is not ALWAYS and not turns.is_active(schedule_index(facts.version, facts.closing))
 
     @property
     def is_mute(self) -> bool:
@@ -175,11 +175,11 @@ class Service:
 
     def complete(self, version: int, now: float, *, live: bool) -> None:
         """Note a completed exchange of this node's `version`; `live`: its session is still open."""
-        self.served_at = self.served_at if self.served else now
+        self.served_at = self.served_at if self.is_served else now
         self.exchanged = version
         self.exchanges += 1
         self.unanswered, self.is_reported = 0, False
-        self.patience.exchanged(None if self.asked_at is None else now - self.asked_at)
+        self.patience.note_exchange(None if self.asked_at is None else now - self.asked_at)
         self.asked_at = None
         if live:
             self.usual.note(self.peer, self.patience.exchange_s)
@@ -203,7 +203,7 @@ class Service:
 
     def miss(self, began_at: float) -> None:
         """Note that the round begun at `began_at` no longer waits for an exchange that did not come."""
-        self.patience.missed()
+        self.patience.note_miss()
         self.go_without(began_at)
 
     def go_without(self, began_at: float) -> None:

@@ -114,7 +114,7 @@ def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
 
     `initiates`: this end is the initiator.
     """
-    if consistent(mine, theirs) if initiates else consistent(theirs, mine):
+    if are_consistent(mine, theirs) if initiates else are_consistent(theirs, mine):
         return ""
     if mine.has_replicas and theirs.has_replicas:
         behind = (mine.incarnation, mine.seq + 1) < (theirs.incarnation, theirs.seq)
@@ -122,7 +122,7 @@ def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
     return f"{'it' if mine.has_replicas else 'this end'} was started without replicas"
 
 
-def consistent(initiator: Hello, responder: Hello) -> bool:
+def are_consistent(initiator: Hello, responder: Hello) -> bool:
     """Return True if both ends hold the same replicas, judged from the two greetings as sent.
 
     Equal chains mean equal replicas: both are the same function of the same payloads, added in the same order.

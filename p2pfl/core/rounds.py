@@ -70,17 +70,17 @@ class Rounds:
     def take(self, event: RoundEvent, now: float) -> list[Effect]:
         match event:
             case RoundTrained():
-                return self._trained(event, now)
+                return self._handle_trained(event, now)
             case RoundCommitted():
-                return self._committed(event, now)
+                return self._handle_committed(event, now)
             case RoundRefused():
-                return self._refused(event, now)
+                return self._handle_refused(event, now)
             case Started():
-                return self._started(now)
+                return self._handle_started(now)
             case Bootstrapped():
                 self.working = False
                 self.facts.joining = False
-                self.training.take_over(*self.joining.taken)
+                self.training.take_over(*self.joining.resume_point)
                 if self.phase is Phase.JOINING:
                     self._enter(Phase.TRAINING, now)
                 return []
@@ -91,7 +91,7 @@ class Rounds:
                 return self._finish(now)
         assert_never(event)
 
-    def _started(self, now: float) -> list[Effect]:
+    def _handle_started(self, now: float) -> list[Effect]:
         self.working = False
         self.facts.started_at = now
         self._enter(Phase.LINGERING if self.facts.done else Phase.WAITING, now)
@@ -111,7 +111,7 @@ class Rounds:
             self.completion.ending.census.remember(known, now)
         return []
 
-    def _trained(self, event: RoundTrained, now: float) -> list[Effect]:
+    def _handle_trained(self, event: RoundTrained, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:
             return []
         training, waited_s = self.training, event.waited_s
@@ -120,28 +120,28 @@ class Rounds:
         self.facts.alone += bool(self.edges) and not training.accompanied
         return [self._commit(trained=True, rho=training.pace.correction(event.steps, waited_s, now), now=now)]
 
-    def _refused(self, event: RoundRefused, now: float) -> list[Effect]:
+    def _handle_refused(self, event: RoundRefused, now: float) -> list[Effect]:
         """Handle a round that may not begin. If no round may ever begin, the node has trained enough and only mixes."""
         if self.phase is Phase.FINISHED:
             return []
         self.working = False
         self.training.refused_until = now + IDLE_S
-        return self.completion.run_out(event, now)
+        return self.completion.handle_refusal(event, now)
 
-    def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
+    def _handle_committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False
         self.facts.version = event.version
         self.facts.rounds = event.rounds
         self.training.note(now)
         self.facts.samples = event.samples
         if self.phase is Phase.CLOSING:
-            self.facts.closing = self.facts.closed + 1
+            self.facts.closing = self.facts.closing_rounds_done + 1
         effects: list[Effect] = []
         if event.failed:
             self.training.failed_rounds += 1
             text = f"round {event.rounds} was dropped: it raised, or ended in no finite model (learning_rate too high?)"
             effects.append(Alarm(kind="round-failed", peer=None, text=text))
-        self.repeats.said(now)
+        self.repeats.restart(now)
         return effects + self.tick.begin(now)
 
     # -- the next step ------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Rounds:
                 effects += self.mixing.begin(self.training.elapsed_s(now))
                 self.working = any(isinstance(effect, Mix) for effect in effects)
         if not self.working:
-            if self.amending.asked is not None and self.phase is not Phase.FINISHED:
+            if self.amending.pending_change is not None and self.phase is not Phase.FINISHED:
                 self.due = self.amending.due_at(now)
                 if now < self.due:
                     return effects
@@ -217,7 +217,7 @@ class Rounds:
 
     def _begin(self, now: float) -> list[Effect]:
         self.gathering.end()
-        self.repeats.said(now)
+        self.repeats.restart(now)
         effects = announce(self.edges)
         if self.joining.moved_on():
             effects += self.joining.begin()
@@ -233,7 +233,7 @@ class Rounds:
         sources = self.joining.sources(late=late)
         if sources:
             self.working = True
-            rounds, elapsed_s = self.joining.place(sources)
+            rounds, elapsed_s = self.joining.find_resume_point(sources)
             text = f"starting from the coordinate median of {len(sources)} neighbors"
             text += "" if rounds is None else f", at round {rounds}"
             bootstrap = Bootstrap(peers=sources, rounds=rounds, elapsed_s=elapsed_s)
@@ -253,7 +253,7 @@ class Rounds:
         training, completion = self.training, self.completion
         if training.begin(now):
             completion.ending.census.begin(now)
-        effects = completion.look_whether_enough(now)
+        effects = completion.note_if_enough(now)
         reason, news = completion.reason_to_end(now)
         effects += news
         if reason is not None:
@@ -261,7 +261,7 @@ class Rounds:
         if completion.mixes_only or now < training.refused_until:
             return effects
         self.working = True
-        away = completion.company.absent(now)
+        away = completion.company.absent_neighbors(now)
         accompanied = len(away) < len(self.edges)
         training.begin_round(now, accompanied=accompanied)
         away = away if accompanied else ()
@@ -271,7 +271,7 @@ class Rounds:
         self._enter(Phase.CLOSING, now)
         self.completion.ending.ended_by = reason
         self.facts.closing = 0
-        self.repeats.said(now)
+        self.repeats.restart(now)
         effects: list[Effect] = []
         if not self.completion.ending.is_through:
             text = f"training ended with the others' after round {self.facts.rounds}: {reason}"
@@ -284,11 +284,11 @@ class Rounds:
         Each round waits until no live neighbor is more than one round behind: the first until the neighbors have
         stopped training, the second until their neighbors have. So what the last node learned still reaches all.
         """
-        closed = self.facts.closed
+        closed = self.facts.closing_rounds_done
         if closed >= self.settings.closing_rounds:
             self._enter(Phase.LINGERING, now)
             self.facts.done = True
-            self.repeats.said(now)
+            self.repeats.restart(now)
             return say_done(self.edges) + self._linger(now)
         there = [edge for edge in self.edges.values() if edge.is_open and not self.completion.is_mute(edge, now)]
         behind = any(not edge.progress.has_closed(closed) for edge in there)

@@ -38,14 +38,14 @@ class Turns:
     period: int = 1
     phases: tuple[int, ...] = (0,)
 
-    def active(self, version: int) -> bool:
+    def is_active(self, version: int) -> bool:
         if len(self.phases) == self.period:
             return True
         phase = version % self.period
         place = bisect_right(self.phases, phase)
         return place > 0 and self.phases[place - 1] == phase
 
-    def between(self, known: int, now: int) -> int:
+    def turns_between(self, known: int, now: int) -> int:
         """Return the number of turns after version `known`, up to version `now`. On a static graph: `now - known`."""
         if len(self.phases) == self.period:
             return max(0, now - known)
@@ -59,7 +59,7 @@ class Turns:
 ALWAYS = Turns()
 
 
-def place(version: int, closing: int | None) -> int:
+def schedule_index(version: int, closing: int | None) -> int:
     """Return the number that selects a round's graph.
 
     Nodes that joined late, or that train for a time, have only the closing rounds in common with others.
@@ -80,7 +80,7 @@ def turns_of(index: int, schedule: Sequence[Iterable[tuple[int, int]]]) -> dict[
 def most_at_once(turns: Mapping[int, Turns]) -> int:
     """Return the largest number of these edges that are active in one and the same round."""
     period = max((each.period for each in turns.values()), default=0)
-    return max((sum(each.active(phase) for each in turns.values()) for phase in range(period)), default=0)
+    return max((sum(each.is_active(phase) for each in turns.values()) for phase in range(period)), default=0)
 
 
 @STALENESS.add(Entry(name="none", means="an exchange counts in full however late it is"))
@@ -135,7 +135,7 @@ LONGEST_PACE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class NeighborReport:
     """The neighbor's latest report: a_j, seconds per local step, and this node's version that its replica then held."""
 
     weight: float
@@ -150,7 +150,7 @@ class Weighing:
     facts: Facts = field(repr=False, compare=False)
     turns: Turns
     weigh: Staleness = field(repr=False, compare=False)
-    told: Told | None = None
+    report: NeighborReport | None = None
     """The neighbor's latest report since the edge began; None before the first exchange."""
     staleness: int = 0
     """The staleness of the exchange that was weighed last."""
@@ -166,7 +166,7 @@ class Weighing:
         """
         if known is None or self.facts.joining:
             return 0.0
-        self.staleness = self.turns.between(known, self.facts.version)
+        self.staleness = self.turns.turns_between(known, self.facts.version)
         self.weighed += 1
         self.staleness_sum += self.staleness
         self.staleness_max = max(self.staleness_max, self.staleness)
@@ -180,18 +180,20 @@ class Weighing:
         It is 0 where there is nothing to mix. tau is the neighbor's as above, by its report in the latest exchange.
         Beyond the limit nothing counts under any staleness; otherwise a replica from long ago would count for ever.
         """
-        told = self.told
-        if told is None:
+        report = self.report
+        if report is None:
             return 0.0
-        tau = self.turns.between(told.echo, self.facts.version)
+        tau = self.turns.turns_between(report.echo, self.facts.version)
         if tau > LIMIT:
             return 0.0
-        return min(self.facts.weight, told.weight) / self.facts.samples * self.weigh(tau)
+        return min(self.facts.weight, report.weight) / self.facts.samples * self.weigh(tau)
 
     def hear(self, factor: float, weight: float, pace_s: float, echo: int | None) -> None:
         """Keep the neighbor's report. Pace estimates move toward each other as models do; they are not conserved."""
         facts, pace_s = self.facts, min(pace_s, LONGEST_PACE_S)
-        self.told = None if echo is None else Told(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
+        self.report = (
+            None if echo is None else NeighborReport(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
+        )
         share = min(1.0, factor / facts.samples)
         facts.pace_s += share * (pace_s - facts.pace_s)
 

@@ -70,7 +70,7 @@ class Tick:
         """Return True if the tick waits for the edge; it does not wait for a neighbor that itself must wait for the
         engine.
         """
-        if not edge.line.greeting.is_open or edge.service.served or edge.exchange.leaves:
+        if not edge.line.greeting.is_open or edge.service.is_served or edge.exchange.leaves:
             return False
         return edge.exchange.engine_time.wait_s(edge.peer, now) == 0.0
 
@@ -94,10 +94,10 @@ class Tick:
         if awaited is None or phase is not Phase.TRAINING:
             return
         others = (edge.service for edge in self.edges.values() if edge is not awaited)
-        others_at = (service.served_at for service in others if service.served)
+        others_at = (service.served_at for service in others if service.is_served)
         alone_from = max(self.began_at, max(others_at, default=self.began_at))
         if end > alone_from:
-            awaited.service.patience.cost(end - alone_from, end - self.began_at, median_s, end)
+            awaited.service.patience.book_wait(end - alone_from, end - self.began_at, median_s, end)
 
     def _patience_end(self, edge: Edge, phase: Phase, phase_from: float, median_s: float) -> float:
         """Return the end of the wait for this edge. `median_s` is the usual time of an exchange on all live edges."""

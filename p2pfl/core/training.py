@@ -46,7 +46,7 @@ class Pace:
     def usual_s(self, own_s: float) -> float:
         """Return the pace with which this node's is compared, in seconds per local step."""
         open_edges = (edge.exchange.weighing for edge in self.edges.values() if edge.is_open)
-        neighbors_s = (weighing.told.pace_s for weighing in open_edges if weighing.told)
+        neighbors_s = (weighing.report.pace_s for weighing in open_edges if weighing.report)
         return self.settings.profile.usual_pace_s(own_s, self.facts.pace_s, neighbors_s)
 
     def _note(self, pace_s: float) -> None:

@@ -144,7 +144,7 @@ class Driver:
             self.local.put_back()
         self.carry_out(self.core.handle(event, self.loop.time()))
         if isinstance(event, RoundCommitted) and self.core.phase is Phase.CLOSING:
-            self.local.look_between_rounds(event.version, self.core.facts.closed)
+            self.local.look_between_rounds(event.version, self.core.facts.closing_rounds_done)
 
     def _take_all(self, events: list[Event]) -> None:
         for event in events:

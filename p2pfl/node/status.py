@@ -128,7 +128,7 @@ class Status:
             peers=sum(edge.is_open for edge in self.core.edges.values()),
             quarantined=away,
             exchanges=self.exchanges,
-            closing_rounds=self.core.facts.closed,
+            closing_rounds=self.core.facts.closing_rounds_done,
             neighbor_distance=self.neighbor_distance,
             disk_refuses=self.refusal(),
             privacy=self.privacy(),

@@ -31,8 +31,8 @@ MOVED_ON = 2
 class Joining:
     """The join of a node to a federation that has moved on.
 
-    `fresh`: the disk is empty. `ticks` counts the ticks that filled replicas. `resume_point` is the progress from which the
-    node goes on, in rounds or seconds.
+    `fresh`: the disk is empty. `ticks` counts the ticks that filled replicas. `resume_point` is the progress from which
+    the node goes on, in rounds or seconds.
     """
 
     edges: Mapping[int, Edge]

@@ -121,7 +121,7 @@ class Initiator(_Steps):
     def first(self) -> bytes:
         """Return m1, 48 bytes."""
         self._begin("first")
-        public = bytes(_present(self._ephemeral).public_key)
+        public = bytes(_unused(self._ephemeral).public_key)
         self._m1 = public + opening_tag(self._peer_public, public)
         self._next = "second"
         return self._m1
@@ -136,7 +136,7 @@ class Initiator(_Steps):
         _expect_sections("m2", m2, m2_bytes(self._federation), self._federation)
         ephemeral, c2 = m2[:KEY_BYTES], m2[KEY_BYTES:]
         # In any case, because anyone who finds the ephemeral key later could open a recorded session.
-        ours, self._ephemeral = _present(self._ephemeral), None
+        ours, self._ephemeral = _unused(self._ephemeral), None
         secrets = agree(ours, ephemeral, self._m1, ephemeral)
         responder = examine(Leg.of_responder(secrets), c2, self._federation)
         if responder.public != self._peer_public:
@@ -209,7 +209,7 @@ class Responder(_Steps):
         """
         self._begin("third")
         _expect_sections("m3", m3, m3_bytes(self._federation), self._federation)
-        (secrets, th2), self._pending = _present(self._pending), None
+        (secrets, th2), self._pending = _unused(self._pending), None
         initiator = examine(Leg.of_initiator(secrets, th2), m3, self._federation)
         if initiator.public == self._identity.public:
             raise HandshakeFault("the initiator claims to be this very node")
@@ -262,7 +262,7 @@ def introduce(leg: Leg, identity: Identity, federation: FederationBinding) -> by
     signature says that the identity took part in this very transcript and role; the MAC that it knows the shared
     secret, without which a signature could be lifted into somebody else's session (Krawczyk 2003).
     """
-    blinded = federation.blinded(leg.transcript)
+    blinded = federation.blind(leg.transcript)
     statement = leg.statement(identity.public, blinded)
     mac = digest("introduction", statement, key=leg.mac_key)
     plain = identity.public + blinded + identity.sign(statement) + mac
@@ -351,7 +351,7 @@ class FederationBinding:
     def blinded_bytes(self) -> int:
         return KEY_BYTES * (1 + len(self.sections))
 
-    def blinded(self, transcript: bytes) -> bytes:
+    def blind(self, transcript: bytes) -> bytes:
         """Return the id and then every section in order, each hashed with its name and with `transcript` (32 bytes)."""
         sections = [digest("section", transcript, name.encode(), value) for name, value in self.sections]
         return b"".join([digest("federation", transcript, self.federation_id), *sections])
@@ -362,7 +362,7 @@ class FederationBinding:
         They are "federation" if only the id differs, and OTHERS if the peer has all of our sections and more, as where
         only it has an optional table.
         """
-        ours = self.blinded(transcript)
+        ours = self.blind(transcript)
         if ours == theirs:
             return ()
         parts = [theirs[start : start + KEY_BYTES] for start in range(0, len(theirs), KEY_BYTES)]
@@ -375,7 +375,7 @@ class FederationBinding:
         return tuple(names) or ("federation" if same_places else OTHERS,)
 
 
-def _present(secret: T | None) -> T:
+def _unused(secret: T | None) -> T:
     """Return a value that `_Steps` guarantees to exist: each secret is used by one step, which runs once."""
     if secret is None:
         raise AssertionError("this secret was used up by an earlier step")

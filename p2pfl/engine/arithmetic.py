@@ -144,7 +144,7 @@ class NodeSeen:
         return total
 
 
-def learned(  # noqa: PLR0917 - the state, the round's two models, then what was made of it
+def round_change(  # noqa: PLR0917 - the state, the round's two models, then what was made of it
     state: NodeState,
     start: Vector,
     end: Vector,

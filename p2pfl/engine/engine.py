@@ -45,7 +45,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
-from p2pfl.engine.arithmetic import NodeSeen, check_moved, distance, gain, has_moved, lead, learned, median, norm
+from p2pfl.engine.arithmetic import NodeSeen, check_moved, distance, gain, has_moved, lead, median, norm, round_change
 from p2pfl.engine.changes import (
     BudgetWasSpent,
     Change,
@@ -172,10 +172,10 @@ class Engine:
             vectors = dict(method.begin(NodeSeen.of(self.state, method, away=away if method.needs_company else ())))
             if vectors.keys() != set(method.given):
                 raise LearningError(f"the learning method gives {sorted(vectors)}, and declares {sorted(method.given)}")
-        self._given = {name: self._own(vector) for name, vector in vectors.items()}
+        self._given = {name: self._copy_if_shared(vector) for name, vector in vectors.items()}
         return RoundStart(self.state.model.copy(), self._given, method, self.state.elapsed_s)
 
-    def _own(self, vector: Vector) -> Vector:
+    def _copy_if_shared(self, vector: Vector) -> Vector:
         """Return a copy if the memory is the state's, because exchanges go on while a round trains."""
         state = self.state
         theirs = [  # vectors of the state
@@ -220,7 +220,7 @@ class Engine:
         edge, request = self.state.edges[op.peer], op.request
         if request.audit and request.audit != edge.digest(initiator=False):
             raise AuditFault("replicas differ at the two ends")
-        terms = self._agreed(self.state.terms, request.terms)
+        terms = self._agree(self.state.terms, request.terms)
         scratch = self._decode_incoming(op.peer, request.body)
         body = self._encode(op.peer, request.incarnation, request.seq, decoded=scratch.decoded_own)
         if not isinstance(body, Forgery):
@@ -249,7 +249,7 @@ class Engine:
         pending = edge.record.pending
         if pending is None:
             raise ValueError("a reply reached the engine without a pending request")
-        if self._agreed(pending.terms, reply.terms) != reply.terms:
+        if self._agree(pending.terms, reply.terms) != reply.terms:
             raise ClaimFault("the agreed terms of the learning method contradict ours")
         scratch = self._decode_incoming(op.peer, reply.body)
         self.codecs.of(op.peer).decode(pending.body, self.state.channels.size, scratch.decoded_own)
@@ -295,7 +295,7 @@ class Engine:
         if not after <= NORM_CEILING:
             raise PeerFault("the exchange would carry the model too far")
 
-    def _agreed(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
+    def _agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
         """Agree on terms with a neighbor.
 
         Raises ClaimFault: the method fails on the neighbor's terms, or refuses them.
@@ -332,12 +332,12 @@ class Engine:
         failed = False
         if op.trained:
             outcome = self.outcomes.get_nowait()
-            taken = None if outcome is None else self._learned_round(op, *outcome, change)
+            taken = None if outcome is None else self._complete_round(op, *outcome, change)
             failed, change = taken is None, taken or change
         event = RoundCommitted(version=change.version, rounds=change.rounds, samples=change.samples, failed=failed)
         return self._done(event, change)
 
-    def _learned_round(
+    def _complete_round(
         self, op: CommitRound, start: Vector, local: LocalRound, change: RoundWasCommitted
     ) -> RoundWasCommitted | None:
         """Complete `change` by what the method makes of a local round; None: the result is no usable model."""
@@ -352,7 +352,7 @@ class Engine:
             terms=self.state.terms,
         )
         with own_failures("the learning method"):
-            new, after = learned(self.state, start, local.vector, self.method, about, self._given)
+            new, after = round_change(self.state, start, local.vector, self.method, about, self._given)
             terms = tuple(float(term) for term in self.method.terms(about))
             if len(terms) != len(self.method.no_terms) or not all(0.0 <= term <= LARGEST_TERM for term in terms):
                 raise LearningError(f"the learning method has the terms {terms} after a round")

@@ -2,7 +2,7 @@
 
 A ledger may say more than was used, because a crash wastes the payment for the current round. It never says less: a
 ledger that is known to lack entries says so. It is kept twice, in the state and in a file beside the key, and
-`reconciled` combines the two. `learn.privacy` computes what its steps amount to.
+`reconcile` combines the two. `learn.privacy` computes what its steps amount to.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Ledger:
         own = Signed(self.order, name, self.steps)
         return own if self.signed is None else max(own, self.signed)
 
-    def recovered(self, *, private: bool, complete: bool) -> Ledger | None:
+    def as_recovered(self, *, private: bool, complete: bool) -> Ledger | None:
         """Return the ledger as it counts when read from a disk.
 
         Not `complete`: part of the disk's data was missing. None for a node that is not private, because the ledger
@@ -135,7 +135,7 @@ class Ledger:
         same = tuple(before) == self.spent[: len(before)] and last[:2] == here[:2]
         return same and last.steps <= here.steps
 
-    def doubted(self, signed: Signed | None = None) -> Ledger:
+    def as_incomplete(self, signed: Signed | None = None) -> Ledger:
         """Return the ledger marked as incomplete: more may have been spent, as an account signed by the node shows."""
         return replace(self, is_whole=False, signed=signed or self.signed)
 
@@ -158,7 +158,7 @@ class Ledger:
         return cls(**found)
 
 
-def reconciled(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
+def reconcile(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
     """Return the ledger that counts, of the one in the state and the one in the file beside the key: the one with more.
 
     Every spend is written beside the key first. So a crash leaves that one equal or ahead; if it is missing although
@@ -167,10 +167,10 @@ def reconciled(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
     if state is None:
         return beside
     if beside is None:
-        return state if state.promise is None else state.doubted()
+        return state if state.promise is None else state.as_incomplete()
     if state.word != beside.word:
         if state.order == beside.order:
-            return state.doubted()
+            return state.as_incomplete()
         return max(state, beside, key=lambda ledger: ledger.order)
     more, less = (beside, state) if beside.covers(state) else (state, beside)
-    return more if more.covers(less) and less.is_whole else more.doubted(less.signed)
+    return more if more.covers(less) and less.is_whole else more.as_incomplete(less.signed)

@@ -28,11 +28,11 @@ class RuleMixer:
 
         It is only ever replaced, because threads read it.
         """
-        self._said = ""
+        self._last_warning = ""
 
     def mix(self, own: Vector, replicas: Sequence[Vector], op: Mix) -> Vector | None:
         """Return the model (c d,) in its own memory; None: there is none. `replicas` (c d,) are those of `op.peers`."""
-        own, *others = map(_shown, (own, *replicas))
+        own, *others = map(_read_only, (own, *replicas))
         weights = np.array(op.weights)
         around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers, progress=op.progress)
         try:
@@ -56,12 +56,12 @@ class RuleMixer:
 
     def _say(self, text: str) -> None:
         """Log once: a rule that fails does so in every round, mostly for the same reason."""
-        if text != self._said:
-            self._said = text
+        if text != self._last_warning:
+            self._last_warning = text
             log.warning("%s", text)
 
 
-def _shown(vector: Vector) -> Vector:
+def _read_only(vector: Vector) -> Vector:
     """Return a read-only view of the same memory: the rule must not change replicas, which the neighbors hold too."""
     view = vector.view()
     view.flags.writeable = False

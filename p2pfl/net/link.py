@@ -97,7 +97,7 @@ class Shared:
 
 
 class Owner(Protocol):
-    def delivered(self, link: PeerLink, message: Message) -> None: ...
+    def deliver(self, link: PeerLink, message: Message) -> None: ...
     def ended(self, link: PeerLink, reason: str) -> None: ...
 
 
@@ -397,7 +397,7 @@ class PeerLink:
             return
         if isinstance(message, Busy):
             self._outbox.allow_repeat()
-        self._owner.delivered(self, message)
+        self._owner.deliver(self, message)
 
     def _agree(self, offer: Offer) -> None:
         if self._version is not None:

@@ -108,7 +108,7 @@ class NeighborPlace:
     """True if the last session lived long enough to dial again at once."""
     rests_until: float = 0.0
     """The end of the rest, by the loop's clock."""
-    churn_told_at: float = float("-inf")
+    churn_alarm_at: float = float("-inf")
     """The time of the last alarm about too many sessions, by the loop's clock."""
     address: str | None = None
     """The neighbor's address in the last session, without its port."""
@@ -279,13 +279,13 @@ class SessionTable:
         if place.sessions.take(now) == 0.0:
             return False
         self.rest(peer, limits.churn_rest_s)
-        if now - place.churn_told_at >= CHURN_ALARM_S:
-            place.churn_told_at = now
+        if now - place.churn_alarm_at >= CHURN_ALARM_S:
+            place.churn_alarm_at = now
             often = f"{limits.session_burst:g} sessions and then one every {1 / limits.sessions_per_s:g} s"
             self.shared.on_alarm(CHURN, peer, f"opens more than {often}: none for {limits.churn_rest_s:g} s")
         return True
 
-    def delivered(self, link: PeerLink, message: Message) -> None:
+    def deliver(self, link: PeerLink, message: Message) -> None:
         self.callbacks.on_message(link.peer, link.number, message)
 
     def ended(self, link: PeerLink, reason: str) -> None:

@@ -44,15 +44,15 @@ class TerseHandler(web.RequestHandler):
     ) -> web.StreamResponse:
         # Strangers can make aiohttp fail in many ways. Our own code runs in another task, and is not caught here.
         del request, status, message
-        self.stumbled(exc)
+        self.drop_broken(exc)
         return not_found()
 
     def log_exception(self, *args: Any, exc_info: BaseException | None = None, **kw: Any) -> None:
         """Drop the connection; aiohttp calls this when it cannot read the rest of a request."""
         del args, kw
-        self.stumbled(exc_info)
+        self.drop_broken(exc_info)
 
-    def stumbled(self, error: BaseException | None) -> None:
+    def drop_broken(self, error: BaseException | None) -> None:
         """Mention the failure in the log, and drop the connection."""
         self._refusals.mention(None, "broken request from %s: %s", self._gate.address, type(error).__name__)
         self._gate.abort()

@@ -103,7 +103,7 @@ async def bring(line: Line, session: Session, raw: bytes) -> int:
     held = await hear(line, session)
     if held.word is not Word.HELD:
         raise PeerFault(f"{held.word.name} in answer to a charter")
-    return _version_in(held)
+    return _checked_version(held)
 
 
 async def ask(line: Line, session: Session, version: int) -> tuple[int, bytes | None]:
@@ -111,7 +111,7 @@ async def ask(line: Line, session: Session, version: int) -> tuple[int, bytes | 
     await say(line, session, Word.ASK, version)
     answer = await hear(line, session)
     if answer.word is Word.HELD:
-        return _version_in(answer), None
+        return _checked_version(answer), None
     if answer.word is not Word.CHARTER:
         raise PeerFault(f"{answer.word.name} in answer to a request for the charter")
     raw = await receive_charter(line, session, answer)
@@ -145,7 +145,7 @@ async def say(line: Line, session: Session, word: Word, number: int) -> None:
     await line.send(session.seal(Notice(word, NOBODY, number).pack()))
 
 
-def _version_in(notice: Notice) -> int:
+def _checked_version(notice: Notice) -> int:
     if notice.number >= VERSIONS:
         raise PeerFault(f"it claims version {notice.number} of the members, which is impossible")
     return notice.number

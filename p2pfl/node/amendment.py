@@ -89,10 +89,10 @@ def in_words(before: FederationConfig, after: FederationConfig, index: int) -> s
     lists = (
         ("joined:", [there[one].name for one in sorted(there.keys() - here.keys())]),
         ("removed:", [here[one].name for one in sorted(here.keys() - there.keys())]),
-        ("another key:", [there[one].name for one in _both(here, there) if here[one].key != there[one].key]),
+        ("another key:", [there[one].name for one in _in_both(here, there) if here[one].key != there[one].key]),
         (
             "another address:",
-            [_moved(there[one]) for one in _both(here, there) if here[one].address != there[one].address],
+            [_address_text(there[one]) for one in _in_both(here, there) if here[one].address != there[one].address],
         ),
         ("new neighbors:", [after.members[peer].name for peer in sorted(now - was)]),
         ("no neighbors any more:", [after.members[peer].name for peer in sorted(was - now)]),
@@ -105,9 +105,9 @@ def in_words(before: FederationConfig, after: FederationConfig, index: int) -> s
     return "; ".join([f"{len(there)} members", *parts])
 
 
-def _both(here: Mapping[int, Member], there: Mapping[int, Member]) -> list[int]:
+def _in_both(here: Mapping[int, Member], there: Mapping[int, Member]) -> list[int]:
     return sorted(here.keys() & there.keys())
 
 
-def _moved(member: Member) -> str:
+def _address_text(member: Member) -> str:
     return f"{member.name} ({member.address or 'none'})"

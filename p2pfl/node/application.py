@@ -109,7 +109,7 @@ class Application:
         self.in_force = FederationInForce(setup)
         self.shared = shared
         self.audience = Audience(on_line=on_line, on_round=on_round, sketched=sketched)
-        self.stopping = Stopping(self._waits)
+        self.stopping = Stopping(self._show_wait)
         self.begun = False
         self.cpu_began = 0.0
 
@@ -142,7 +142,7 @@ class Application:
             look_for_room(self.setup, engine, store)
             core = attachments.course(self.features, self.setup, engine.state)
             core = core or assembly.make_core(self.setup, engine.state, fresh=recovered is None)
-            self.in_force.built()
+            self.in_force.note_core_built()
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
@@ -180,7 +180,7 @@ class Application:
     async def _is_written(self, write: Callable[[], None]) -> bool:
         return await self.stopping.is_written(write, self.setup.node.state_dir)
 
-    def _waits(self, what: str) -> None:
+    def _show_wait(self, what: str) -> None:
         """Show `what` the node waits for in place of its phase."""
         if self.driver is None or not hasattr(self, "status"):
             return
@@ -218,13 +218,13 @@ class Application:
         local = LocalRounds(
             self.thread,
             workshop,
-            on_measure=self._measured,
+            on_measure=self._note_test,
             on_closed=lambda seen: self.lines.closed(seen),  # noqa: PLW0108 - there are no lines yet
             compute=None if self.shared is None else self.shared.compute,
         )
         texts = alarm_texts(self.features)
         driver = self.driver = Driver(
-            core, self.thread, local, name_of=self._name_of, on_amended=self.in_force.took_effect
+            core, self.thread, local, name_of=self._name_of, on_amended=self.in_force.follow_core
         )
         driver.feed.texts = texts
         self.thread.listener = driver
@@ -266,7 +266,7 @@ class Application:
                 self._begin(driver, links)
                 tasks = [asyncio.create_task(self._upkeep()), *self.attached.works()]
                 for task in tasks:
-                    task.add_done_callback(self._look_how_it_ended)
+                    task.add_done_callback(self._end_on_failure)
                 await driver.finished.wait()
                 for task in tasks:
                     task.cancel()
@@ -326,7 +326,13 @@ class Application:
         if self.setup.unscaled is not None:
             driver.alarm("unscaled-inputs", None, self.setup.unscaled)
         self.in_force.begin(
-            Live(driver=driver, thread=self.thread, links=links, status=self.status, trusted=self.attached.trusted)
+            Live(
+                driver=driver,
+                thread=self.thread,
+                links=links,
+                status=self.status,
+                trusted_members=self.attached.trusted_members,
+            )
         )
         if self.stopping.wanted:
             driver.stop()
@@ -359,7 +365,7 @@ class Application:
             transport=WebSocketTransport if self.shared is None else self.shared.transport,
         )
 
-    def _look_how_it_ended(self, task: asyncio.Task[None]) -> None:
+    def _end_on_failure(self, task: asyncio.Task[None]) -> None:
         """End the node if background work failed, because nothing else would notice."""
         error = None if task.cancelled() else task.exception()
         if error is not None and self.driver is not None:
@@ -388,7 +394,7 @@ class Application:
                 saved_at = now
                 self.thread.jobs.put(Checkpoint())
 
-    def _measured(self) -> None:
+    def _note_test(self) -> None:
         if self.driver is not None and not self.driver.finished.is_set():
             self.lines.measured()
 

@@ -260,7 +260,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
     state = replay(loaded, setup.method)
     if state.ledger is not None:
         private = plan_by(setup.learner) is not None
-        state.ledger = state.ledger.recovered(private=private, complete=loaded.complete)
+        state.ledger = state.ledger.as_recovered(private=private, complete=loaded.complete)
         if state.ledger is None:
             store.end_log("rounds that are not private follow, which its ledger has not")
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):

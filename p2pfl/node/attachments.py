@@ -145,7 +145,7 @@ class Attachments:
                 return one
         raise LookupError(f"no {kind.__name__} is attached")
 
-    def trusted(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
+    def trusted_members(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
         """Return the members that may have sessions.
 
         A feature's failure is the node's: it might let in the wrong members.

@@ -96,7 +96,7 @@ class Driver:
         self.presence = Presence(
             core, name_of=name_of, on_alarm=self._raise_alarm, now=self.loop.time(), feed=self.feed
         )
-        self._told: Counter[tuple[str, int | None]] = Counter()
+        self._alarm_counts: Counter[tuple[str, int | None]] = Counter()
         self._timer: asyncio.TimerHandle | None = None
 
     # -- in -----------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Driver:
     def take(self, event: Event) -> None:
         """Hand one event to the core and carry out what it decides."""
         if isinstance(event, RoundCommitted) and event.failed:
-            self.local.put_back()
+            self.local.restore_learner()
         self.carry_out(self.core.handle(event, self.loop.time()))
         if isinstance(event, RoundCommitted) and self.core.phase is Phase.CLOSING:
             self.local.look_between_rounds(event.version, self.core.facts.closing_rounds_done)
@@ -205,8 +205,8 @@ class Driver:
         else:
             self.alarms[alarm.kind] += 1
             self.feed.stand(alarm.kind, alarm.peer, alarm.text)
-        self._told[alarm.kind, alarm.peer] += 1
-        times = self._told[alarm.kind, alarm.peer]
+        self._alarm_counts[alarm.kind, alarm.peer] += 1
+        times = self._alarm_counts[alarm.kind, alarm.peer]
         hundreds, rest = divmod(times, LATER_ALARMS)
         if times <= FIRST_ALARMS or (rest == 0 and hundreds.bit_count() == 1):
             self.feed.tell(alarm.kind, alarm.peer, alarm.text, wrong=not planned, times=times)

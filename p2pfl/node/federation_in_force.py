@@ -29,7 +29,7 @@ class Live:
     thread: EngineThread
     links: Links
     status: Status
-    trusted: Callable[[Mapping[bytes, int]], Mapping[bytes, int]]
+    trusted_members: Callable[[Mapping[bytes, int]], Mapping[bytes, int]]
     """Selects the listed members, by key, that may have sessions."""
 
 
@@ -42,7 +42,7 @@ class FederationInForce:
         """The federation that the core follows, or was given last."""
         self.live: Live | None = None
 
-    def built(self) -> None:
+    def note_core_built(self) -> None:
         """Note that the core was made for the present federation."""
         self.told = self.setup.federation
 
@@ -86,7 +86,7 @@ class FederationInForce:
         live.driver.amend(amended(self.setup))
         self._amend_links(live)
 
-    def took_effect(self) -> None:
+    def follow_core(self) -> None:
         """Follow the new federation, as the core does from here on."""
         live, setup = self.live, self.setup
         if live is None:
@@ -114,7 +114,7 @@ class FederationInForce:
         """Allow sessions with present neighbors, with future ones, and with those that are about to leave."""
         setup = self.setup
         members = setup.federation.members
-        trusted = live.trusted(listed(setup.federation))
+        trusted = live.trusted_members(listed(setup.federation))
         neighbors = frozenset(live.status.core.edges).union(setup.peers).intersection(trusted.values())
         live.links.amend(
             members=trusted,

@@ -81,7 +81,7 @@ class Feed:
 
     def settle(self, event: str, peer: int | None) -> list[str]:
         """End the alarms about that member that this event ends; return their kinds."""
-        ended = [key for key in self._standing if key[1] == peer and self.described(key[0]).ended_by == event]
+        ended = [key for key in self._standing if key[1] == peer and self.text_of(key[0]).ended_by == event]
         self._drop(ended)
         return [kind for kind, _ in ended]
 
@@ -89,9 +89,9 @@ class Feed:
         """Drop alarms that no event ends and that were not raised again for long. Call about once a second."""
         before = time.monotonic() - LASTS_S
         old = [key for key, one in self._standing.items() if one.last_at < before]
-        self._drop(key for key in old if self.described(key[0]).ended_by is None)
+        self._drop(key for key in old if self.text_of(key[0]).ended_by is None)
 
-    def described(self, kind: str) -> AlarmText:
+    def text_of(self, kind: str) -> AlarmText:
         return self.texts.get(kind, OTHER)
 
     def _drop(self, keys: Iterable[tuple[str, int | None]]) -> None:
@@ -119,9 +119,9 @@ class Feed:
                 text=one.text,
                 since=round(one.since, 1),
                 count=one.count,
-                means=self.described(kind).means,
-                does=self.described(kind).does,
-                advice=self.described(kind).advice,
+                means=self.text_of(kind).means,
+                does=self.text_of(kind).does,
+                advice=self.text_of(kind).advice,
             )
             for (kind, peer), one in self._standing.items()
         ]

@@ -45,7 +45,10 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
         own = {(i, j): (members[i].name, members[j].name) for i, j in federation.edge_compressors}
         topology = own_graph(federation.topology, staging, beside)
         head = {"name": federation.name, "seed": federation.seed, "topology": topology}
-        training, gossip = _said(federation.training, TrainingConfig()), _said(federation.gossip, GossipConfig())
+        training, gossip = (
+            _non_defaults(federation.training, TrainingConfig()),
+            _non_defaults(federation.gossip, GossipConfig()),
+        )
         for table, key in ((training, "method"), (gossip, "rule")):
             if key in table:
                 table[key] = _own_code(key, str(table[key]), beside, staging)
@@ -63,7 +66,7 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
     return target
 
 
-def _said(config: TrainingConfig | GossipConfig, usual: TrainingConfig | GossipConfig) -> dict[str, Any]:
+def _non_defaults(config: TrainingConfig | GossipConfig, usual: TrainingConfig | GossipConfig) -> dict[str, Any]:
     """Return the values that are not the default. None cannot be written, and another key expresses it."""
     found = {field.name: getattr(config, field.name) for field in fields(config)}
     return {key: value for key, value in found.items() if value is not None and value != getattr(usual, key)}

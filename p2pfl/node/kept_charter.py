@@ -16,7 +16,7 @@ FILE_NAME = "charter"
 NONE = Edition(0, b"")
 
 
-def stored(folder: Path, federation: FederationConfig) -> Charter | None:
+def load_kept(folder: Path, federation: FederationConfig) -> Charter | None:
     """Return the charter that was kept in a state folder; None if there is none that can be used, which the log then
     says.
 
@@ -36,7 +36,7 @@ def stored(folder: Path, federation: FederationConfig) -> Charter | None:
 
 def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
     """Return the federation by the newer of two charters: beside the federation file, or kept in the state `folder`."""
-    charter = stored(folder, federation) if federation.admin else None
+    charter = load_kept(folder, federation) if federation.admin else None
     if charter is None or charter.edition <= (federation.edition or NONE):
         return federation
     return amended(federation, charter)

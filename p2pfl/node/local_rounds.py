@@ -157,11 +157,11 @@ class LocalRounds:
                 self._node.fail(error)
                 return
             log.error("round %d raised: %s", index + 1, error)  # noqa: TRY400 - the user's task, not our traceback
-            self.loop.call_soon_threadsafe(self._trained, start.model, None, waited_s)
+            self.loop.call_soon_threadsafe(self._report_round, start.model, None, waited_s)
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
             self._node.fail(error)
         else:
-            self.loop.call_soon_threadsafe(self._trained, start.model, local, waited_s)
+            self.loop.call_soon_threadsafe(self._report_round, start.model, local, waited_s)
 
     def _renew_data(self) -> float:
         """Read the data again if they have grown; return the seconds that it took, which are no part of the round."""
@@ -183,14 +183,14 @@ class LocalRounds:
         else:
             self._node.alarm("data-reloaded", None, text)
 
-    def _trained(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
+    def _report_round(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
         """Hand the result of the round to the engine, which takes it when the core commits a round."""
         self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
         steps, samples = (local.steps, local.samples) if local else (0, 0)
         figure = self.workshop.gauged if local else None
         self._node.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s, figure=figure))
 
-    def put_back(self) -> None:
+    def restore_learner(self) -> None:
         """Restore what the learner keeps for itself, because a round was dropped."""
         self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._load, engine.state.local)))
 

@@ -55,7 +55,7 @@ class Learned:
         learner = of_torch(self.learner)
         return {} if learner is None else learner.task.preprocessing
 
-    def finetuned(self, epochs: int) -> Learned:
+    def finetune(self, epochs: int) -> Learned:
         """Return the model after `epochs` more passes over the node's own data; nothing in its folder changes.
 
         If the node trains a part of the model for itself, that part alone is trained. Raises UserError: the task has no
@@ -68,7 +68,7 @@ class Learned:
             )
         return replace(self, vector=learner.finetune(self.vector, epochs))
 
-    def exported(self, software: str) -> bytes:
+    def export(self, software: str) -> bytes:
         """Return a safetensors file that names its origin."""
         return to_safetensors(self.learner, self.vector, self.metadata(software))
 
@@ -119,10 +119,10 @@ def _from_folder(path: Path, federation_path: Path | None, name: str | None) -> 
         loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
     if loaded is None:
         raise UserError("no state here", file=path, allowed=ALLOWED)
-    return _restored(loaded, federation, folder, path, name)
+    return _restore(loaded, federation, folder, path, name)
 
 
-def _restored(loaded: Loaded, federation: FederationConfig, folder: Path, path: Path, name: str | None) -> Learned:
+def _restore(loaded: Loaded, federation: FederationConfig, folder: Path, path: Path, name: str | None) -> Learned:
     header = loaded.state.header
     _check(path, "federation", header.get("federation"), federation.name)
     _check(path, "node", header.get("node"), name)

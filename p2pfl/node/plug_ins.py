@@ -25,7 +25,7 @@ def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tupl
     """
     found = list(known)
     for one in federation.plug_ins:
-        found.append(_made(one, federation))
+        found.append(_make(one, federation))
         if one.name in {other.name for other in found[:-1]}:
             text, allowed = "there is a feature of that name already", "another name, here and in the feature"
             raise UserError(text, file=federation.path, key=f"features.{one.name}", value=one.spec, allowed=allowed)
@@ -55,7 +55,7 @@ def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
     return found
 
 
-def _made(one: PlugIn, federation: FederationConfig) -> Feature:
+def _make(one: PlugIn, federation: FederationConfig) -> Feature:
     key, file = f"features.{one.name}", federation.path
     try:
         made = find_object(one.spec, file.parent, what="feature", key=key, allowed=ALLOWED)

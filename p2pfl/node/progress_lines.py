@@ -46,7 +46,7 @@ class ProgressLines:
         self.was_stopped = was_stopped
         self.sketched = sketched
         shop = status.workshop
-        self.untold = own_classes(shop.learner) if sketched and "local" not in shop.figures.withheld else None
+        self.unsent_classes = own_classes(shop.learner) if sketched and "local" not in shop.figures.withheld else None
         """The classes in this node's data, which a launcher on this machine compares; None once they were sent."""
         self.last_line_at = self.look_again_at = float("-inf")
 
@@ -56,7 +56,7 @@ class ProgressLines:
             line.phase = "stopped"
         if self.sketched:
             line.sketch = self.status.workshop.figures.sketched
-            line.classes, self.untold = self.untold, None
+            line.classes, self.unsent_classes = self.unsent_classes, None
         return line
 
     def tell(self) -> None:

@@ -59,9 +59,9 @@ class Reloading:
         try:
             return self._look()
         except P2PFLError as error:
-            return self._refused(str(error))
+            return self._refuse(str(error))
         except FAILURES as error:
-            return self._refused(describe_failure(error))
+            return self._refuse(describe_failure(error))
 
     def _look(self) -> DataNews | None:
         files = self.learner.data_files()
@@ -99,7 +99,7 @@ class Reloading:
             text += "; rows of the test set are others than before, so that scores do not compare with earlier ones"
         return DataNews(text, counts=counts)
 
-    def _refused(self, text: str) -> DataNews | None:
+    def _refuse(self, text: str) -> DataNews | None:
         """Report a mistake once: the same one is found again until a person corrects it."""
         text = f"{' '.join(text.split())}; the node goes on with the {self.learner.samples} samples that it has"
         if text == self.refusal:

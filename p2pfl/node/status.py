@@ -78,7 +78,7 @@ class Status:
             through=self.core.is_through,
             ended_by=self.core.ended_by,
             unfinished=[self.name_of(member) for member in self.core.unfinished],
-            pace_set_by=self._pace_set_by(now),
+            pace_set_by=self._pace_setter(now),
             rule=bearing.rule,
             liars=bearing.liars,
             liars_borne=bearing.borne,
@@ -94,7 +94,7 @@ class Status:
             **self.features(),
         )
 
-    def _pace_set_by(self, now: float) -> str | None:
+    def _pace_setter(self, now: float) -> str | None:
         """Return the neighbor that rounds have waited for most in the last minute, and much more than for any other."""
         peer = pace_setter({peer: edge.service.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
         return None if peer is None else self.name_of(peer)
@@ -118,7 +118,7 @@ class Status:
             measures=self.workshop.measures,
             tested_round=None if tested is None else tested.of.rounds,
             tested_version=None if tested is None else tested.of.version,
-            test_is_stale=tested is not None and self._is_stale(tested.of),
+            test_is_stale=tested is not None and self._is_outdated(tested.of),
             loss=self.workshop.figures.loss,
             staleness=self.staleness(),
             bytes_sent=traffic.bytes_sent,
@@ -134,7 +134,7 @@ class Status:
             privacy=self.privacy(),
         )
 
-    def _is_stale(self, tested: Moment) -> bool:
+    def _is_outdated(self, tested: Moment) -> bool:
         """Return True if a newer model should have been tested: the last one, or the one due while running."""
         if self.over:
             return not tested.final

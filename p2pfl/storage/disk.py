@@ -29,7 +29,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def refusal_of(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -63,7 +63,7 @@ def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
     Only its owner can read it. A file under its name with `.tmp`, left by a crash or by somebody, is removed.
     """
     part = path.with_name(path.name + ".tmp")
-    with refusal_of(path):
+    with storage_errors(path):
         try:
             try:
                 _write_new(part, pieces)
@@ -79,7 +79,7 @@ def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
 
 def create_file(path: Path, content: bytes) -> None:
     """Create a durable file that is going to grow; a crash may leave a part of the content."""
-    with refusal_of(path):
+    with storage_errors(path):
         try:
             _write_new(path, [content])
         except FileExistsError:
@@ -92,7 +92,7 @@ def create_file(path: Path, content: bytes) -> None:
 
 def truncate_file(path: Path, size_bytes: int) -> None:
     """Cut the file off at `size_bytes`; the rest is durable afterwards, even if it was only in memory before."""
-    with refusal_of(path):
+    with storage_errors(path):
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         try:
             os.ftruncate(fd, size_bytes)

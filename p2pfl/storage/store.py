@@ -27,8 +27,8 @@ from p2pfl.storage.disk import (
     log_generations,
     log_path,
     newest_generation,
-    refusal_of,
     snapshot_generations,
+    storage_errors,
     sync_folder,
 )
 from p2pfl.storage.snapshot import Snapshot, State, load_latest, save
@@ -197,7 +197,7 @@ class Store:
 
         Raises StorageError: nothing kept is usable.
         """
-        with refusal_of(self._folder):
+        with storage_errors(self._folder):
             sync_folder(self._folder)  # the files about to be read must not vanish later
         recovery = recover(self._folder)
         if recovery is None:
@@ -252,7 +252,7 @@ class Store:
     @property
     def room_bytes(self) -> float:
         """The bytes that the state takes and may still take. Raises StorageError: the folder cannot be read."""
-        with refusal_of(self._folder):
+        with storage_errors(self._folder):
             return disk.used_bytes(self._folder) + disk.free_bytes(self._folder)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.errors import StorageError
-from p2pfl.storage.disk import Piece, create_file, refusal_of, truncate_file, write_all
+from p2pfl.storage.disk import Piece, create_file, storage_errors, truncate_file, write_all
 
 MAGIC = b"p2pfll1\n"
 DIGEST_BYTES = 32
@@ -98,7 +98,7 @@ def read_log(path: Path) -> Log:
     while (found := _read_record(content, position, link)) is not None:
         record, link, position = found
         log.records.append(record)
-    damaged = _damaged_at(content, position, link)
+    damaged = _is_damaged_after(content, position, link)
     return replace(log, end=link, valid_bytes=position, damaged=damaged)
 
 
@@ -115,7 +115,7 @@ class Wal:
         self.size_bytes = size_bytes
         self._buffer = bytearray()
         self._synced = True
-        with refusal_of(path):
+        with storage_errors(path):
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
 
     @classmethod
@@ -155,7 +155,7 @@ class Wal:
         if self._synced:
             return
         self._write_out()
-        with refusal_of(self._path):
+        with storage_errors(self._path):
             os.fdatasync(self._fd)
         self._synced = True
 
@@ -170,11 +170,11 @@ class Wal:
             self._buffer += piece
             return
         self._write_out()
-        with refusal_of(self._path):
+        with storage_errors(self._path):
             write_all(self._fd, piece)
 
     def _write_out(self) -> None:
-        with refusal_of(self._path):
+        with storage_errors(self._path):
             write_all(self._fd, self._buffer)
         self._buffer = bytearray()
 
@@ -211,7 +211,7 @@ def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, by
     return _parse(body), digest, begin + length
 
 
-def _damaged_at(content: bytes, position: int, link: bytes) -> bool:
+def _is_damaged_after(content: bytes, position: int, link: bytes) -> bool:
     """Return True if further data stand after the record at a position that is not whole."""
     begin = position + RECORD_HEAD.size
     if begin >= len(content):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from p2pfl.engine.durable import image
-from p2pfl.engine.ledger import Ledger, Promise, Signed, reconciled
+from p2pfl.engine.ledger import Ledger, Promise, Signed, reconcile
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy import budget
@@ -91,9 +91,9 @@ def test_steps_of_one_kind_in_a_row_are_one_entry_and_their_order_is_kept():
 
 
 def test_after_rounds_without_a_plan_a_ledger_is_worth_nothing():
-    assert ledger(1).recovered(private=False, complete=True) is None
-    assert ledger(1).recovered(private=True, complete=True) == ledger(1)
-    assert not ledger(1).recovered(private=True, complete=False).is_whole
+    assert ledger(1).as_recovered(private=False, complete=True) is None
+    assert ledger(1).as_recovered(private=True, complete=True) == ledger(1)
+    assert not ledger(1).as_recovered(private=True, complete=False).is_whole
 
 
 def test_a_state_without_a_budget_is_written_as_before_there_was_any():
@@ -136,9 +136,9 @@ def test_of_two_ledgers_that_counts_which_has_more_and_a_contradiction_is_known_
     other = Spend(2.0, 0.1, 2)
     few, more, later = ledger(1), ledger(2), ledger(order=2, word="x")
     for state, beside in ((few, more), (more, few), (None, more), (more, more)):
-        assert reconciled(state, beside) == more
+        assert reconcile(state, beside) == more
     for state, beside in ((more, later), (later, more)):
-        assert reconciled(state, beside) == later
+        assert reconcile(state, beside) == later
     unsure = [
         (more, None),
         (more, ledger(1).plus(other)),
@@ -149,10 +149,10 @@ def test_of_two_ledgers_that_counts_which_has_more_and_a_contradiction_is_known_
         (more, ledger(1, is_whole=False)),
     ]
     for state, beside in unsure:
-        assert not reconciled(state, beside).is_whole
-    assert reconciled(None, None) is None
+        assert not reconcile(state, beside).is_whole
+    assert reconcile(None, None) is None
     earlier_version = ledger(1, promise=None)
-    assert reconciled(earlier_version, None) == earlier_version
+    assert reconcile(earlier_version, None) == earlier_version
 
 
 NAME = ledger().account.name

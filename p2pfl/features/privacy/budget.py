@@ -13,7 +13,7 @@ import msgspec
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.privacy import PUBLIC
 from p2pfl.core.events import RoundRefused
-from p2pfl.engine.ledger import Ledger, Promise, reconciled
+from p2pfl.engine.ledger import Ledger, Promise, reconcile
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy.evidence import Evidence
@@ -220,7 +220,7 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
         file.void()
         return None
     key_file = setup.node.key_file
-    ledger, word = reconciled(state.ledger, file.read()), read_permission(key_file)
+    ledger, word = reconcile(state.ledger, file.read()), read_permission(key_file)
     if word is None:
         return Opening(file=file, ledger=ledger)
     if ledger is None or word.name not in (ledger.word, ledger.raised_by):

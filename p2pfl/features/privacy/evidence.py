@@ -70,7 +70,7 @@ class Evidence:
             if not same and later and fresh:
                 found = replace(ledger, order=told.order + 1)
             elif told.steps > own.steps if same else later:
-                found = ledger.doubted(told)
+                found = ledger.as_incomplete(told)
         if ledger is None or found is None or (found is not ledger and not found.is_whole):
             self.seen = seen
         return found

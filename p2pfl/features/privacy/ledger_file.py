@@ -109,7 +109,7 @@ class LedgerFile:
         """
         ledger = self.read()
         if ledger is not None and ledger.is_whole:
-            self.begin(ledger.doubted())
+            self.begin(ledger.as_incomplete())
 
     def begin(self, ledger: Ledger) -> None:
         """Write the ledger of a start, and check that the file can be written.

@@ -17,7 +17,7 @@ from p2pfl.config.privacy import PRIVACY
 from p2pfl.config.tables import Mistakes, choice, matching, parse_document, read_table, refuse_special, require
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import StorageError, UserError
-from p2pfl.storage.disk import refusal_of, replace_file, sync_folder
+from p2pfl.storage.disk import replace_file, storage_errors, sync_folder
 
 SUFFIX = ".budget"
 WORD_BYTES = 16
@@ -85,7 +85,7 @@ def give_permission(
     replace_file(path, [text.encode()])
     if os.geteuid() == 0 and key_file.exists():
         owner = key_file.stat()
-        with refusal_of(path):
+        with storage_errors(path):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
@@ -126,7 +126,7 @@ def discard_permission(key_file: Path) -> None:
     """Remove the permission durably. Raises UserError: it cannot be removed."""
     path = permission_file(key_file)
     try:
-        with refusal_of(path):
+        with storage_errors(path):
             path.unlink(missing_ok=True)
             sync_folder(path.parent)
     except StorageError as error:

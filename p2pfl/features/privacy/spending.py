@@ -9,7 +9,7 @@ from typing import Any
 
 from p2pfl.config.load import find_member, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.engine.ledger import Ledger, Promise, reconciled
+from p2pfl.engine.ledger import Ledger, Promise, reconcile
 from p2pfl.errors import UserError
 from p2pfl.features.privacy.budget import MISSING, BudgetGuard, promise_of
 from p2pfl.features.privacy.ledger_file import LedgerFile
@@ -113,7 +113,7 @@ def _purse(federation: FederationConfig, node: NodeConfig) -> NodeBudget:
     if loaded is None:
         return NodeBudget(federation=federation, node=node, ledger=beside)
     state = replay(loaded)
-    kept = None if state.ledger is None else state.ledger.recovered(private=True, complete=loaded.complete)
-    ledger = reconciled(kept, beside)
+    kept = None if state.ledger is None else state.ledger.as_recovered(private=True, complete=loaded.complete)
+    ledger = reconcile(kept, beside)
     unpaid = state.rounds if ledger is None else 0
     return NodeBudget(federation=federation, node=node, ledger=ledger, samples=int(state.samples), unpaid=unpaid)

@@ -122,7 +122,7 @@ class PageHandler(TerseHandler):
         self.logger.error("cannot answer %s", request.path, exc_info=exc)
         return web.Response(status=500, text="an error of this node: see its log\n")
 
-    def stumbled(self, error: BaseException | None) -> None:
+    def drop_broken(self, error: BaseException | None) -> None:
         self._refusals.note(None, f"{self._gate.address} ({type(error).__name__})", PeerFault("a broken request"))
         self._gate.abort()
 

@@ -28,22 +28,22 @@ def __getattr__(name: str) -> Any:
     """Import FEATURES, the feature of each room, on demand, because commands can do without."""
     if name != "FEATURES":
         raise AttributeError(name)
-    found = globals()["FEATURES"] = tuple(kind() for kind in brought("FEATURE"))
+    found = globals()["FEATURES"] = tuple(kind() for kind in import_declared("FEATURE"))
     return found
 
 
-def brought(what: str) -> Iterator[Any]:
+def import_declared(what: str) -> Iterator[Any]:
     """Import and yield the objects that rooms declare under this name as `module:object`."""
-    for place in filter(None, declared(what)):
+    for place in filter(None, declarations(what)):
         module, _, name = place.partition(":")
         yield getattr(import_module(module), name)
 
 
-def declared(what: str) -> list[Any]:
+def declarations(what: str) -> list[Any]:
     """Return the declarations of all rooms under this name; None for a room that has none."""
     return [getattr(import_module(f"{__name__}.{room}"), what, None) for room in ROOMS]
 
 
 def commands() -> dict[str, Command]:
     """Return the subcommands of `p2pfl` that features bring, by name."""
-    return {name: command for found in declared("COMMANDS") for name, command in (found or {}).items()}
+    return {name: command for found in declarations("COMMANDS") for name, command in (found or {}).items()}

@@ -71,7 +71,7 @@ def ledger(rounds=0, **changes):
 def test_only_a_whole_ledger_of_the_same_unit_with_room_pays_for_a_round(found, state, epsilon, left, planned):
     purse = BudgetGuard(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
     purse.look(found, 10)
-    assert (purse.told.state, purse.told.epsilon, purse.told.rounds_left) == (state, epsilon, left)
+    assert (purse.status.state, purse.status.epsilon, purse.status.rounds_left) == (state, epsilon, left)
     refused = purse.wrong(found, COST)
     assert (None if refused is None else refused.planned) == planned
     if refused is not None:
@@ -196,7 +196,7 @@ def test_a_node_without_a_ledger_says_what_it_has_signed():
     purse = BudgetGuard(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
     assert purse.evidence.hear(None, LostAccount(Signed(1, 7, 90), 2.5)) is None
     purse.look(None, 10)
-    assert purse.told.state == "unsure"
+    assert purse.status.state == "unsure"
     assert "signed for 90 steps (epsilon 2.5)" in purse.wrong(None, COST).why
     assert purse.evidence.account(None) == Signed(1, 7, 90)
 
@@ -376,7 +376,7 @@ def test_keys_of_one_folder_have_files_of_their_own():
 def test_what_was_spent_before_a_permission_was_lowered_is_shown_whole():
     purse = BudgetGuard(TwoRounds(), Promise("record", 4.0, 1e-5), "")
     purse.look(ledger(2, promise=Promise("record", 1.0, 1e-5)), 10)
-    assert (purse.told.state, purse.told.epsilon) == ("unpermitted", 4.0)
+    assert (purse.status.state, purse.status.epsilon) == ("unpermitted", 4.0)
 
 
 def test_a_file_that_promises_less_than_a_word_is_refused_and_the_word_stays(tmp_path):

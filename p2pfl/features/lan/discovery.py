@@ -78,7 +78,7 @@ class Discovery:
         self._on_hint, self._on_change = on_hint, on_change
         self._mdns: _Mdns | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._told: object = None
+        self._last_text: object = None
 
     async def __aenter__(self) -> Self:
         require_zeroconf()
@@ -130,7 +130,7 @@ class Discovery:
             self._tell(logging.WARNING, f"discovery: no interface to announce on: {skipped}")
         if not usable:
             return
-        mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._heard)
+        mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._pass_hints)
         try:
             await mdns.open(instance_of(self._prefix), self._port, self._about)
         except Exception as error:  # noqa: BLE001 - of sockets, and of zeroconf, which has errors of many kinds
@@ -147,11 +147,11 @@ class Discovery:
 
     def _tell(self, level: int, text: str) -> None:
         """Log a text once, until it changes."""
-        if text != self._told:
-            self._told = text
+        if text != self._last_text:
+            self._last_text = text
             log.log(level, "%s", text)
 
-    def _heard(self, prefix: str, addresses: Sequence[str], port: int) -> None:
+    def _pass_hints(self, prefix: str, addresses: Sequence[str], port: int) -> None:
         """Pass on addresses of this network: those beyond a router are useless here, and loopback is this machine's
         own.
         """
@@ -177,11 +177,11 @@ class _Mdns:
     def __init__(
         self,
         interfaces: list[Interface],
-        wanted: Callable[[str], str | None],
+        prefix_of: Callable[[str], str | None],
         on_found: Callable[[str, Sequence[str], int], None],
     ) -> None:
         self.interfaces = interfaces
-        self._wanted, self._on_found = wanted, on_found
+        self._prefix_of, self._on_found = prefix_of, on_found
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._resolving: dict[str, asyncio.Task[None]] = {}
@@ -192,7 +192,7 @@ class _Mdns:
 
         texts = [text for interface in self.interfaces for text in _senders(interface)]
         zeroconf = self._zeroconf = AsyncZeroconf(interfaces=texts, ip_version=_versions(texts))
-        self._browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._changed])
+        self._browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._on_change_of_service])
         info = AsyncServiceInfo(
             SERVICE,
             instance,
@@ -232,7 +232,7 @@ class _Mdns:
         with suppress(Exception):
             await self._zeroconf.async_close()
 
-    def _changed(self, *, zeroconf: Zeroconf, service_type: str, name: str, state_change: Any) -> None:
+    def _on_change_of_service(self, *, zeroconf: Zeroconf, service_type: str, name: str, state_change: Any) -> None:
         """Consider an announcement; zeroconf calls this with these keywords."""
         from zeroconf import ServiceStateChange  # noqa: PLC0415 - an extra
 
@@ -248,7 +248,7 @@ class _Mdns:
         """
         from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415 - an extra
 
-        prefix = self._wanted(name)
+        prefix = self._prefix_of(name)
         if prefix is None:
             return
         info = AsyncServiceInfo(SERVICE, name)

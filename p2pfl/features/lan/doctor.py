@@ -17,9 +17,9 @@ from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import WHOLE_SECTIONS
 from p2pfl.features.lan.beacon import FEDERATION_BYTES, About, member_of, prefix_of, unseal
 from p2pfl.features.lan.discovery import INSTALL
-from p2pfl.features.lan.interfaces import Interface, all_interfaces, covered, own_addresses
+from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
 from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
-from p2pfl.features.lan.probe import Answer, Found, Prober
+from p2pfl.features.lan.probe import Answer, AnswerKind, Prober
 from p2pfl.features.status.whereabouts import find
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.errands import LEARNED, visitors_binding
@@ -70,7 +70,7 @@ class Patient:
 
     @property
     def answering(self) -> AddressTried | None:
-        return next((place for place in self.places if place.answer.found is Found.MEMBER), None)
+        return next((place for place in self.places if place.answer.kind is AnswerKind.MEMBER), None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +100,7 @@ async def examine(federation: FederationConfig, node: NodeConfig | None, listen_
         skipped=[one for one in interfaces if one.skipped is not None],
         patients=[
             Patient(member=member, here=node is not None and member.name == node.name)
-            for member in _examined(federation, node)
+            for member in _members_to_examine(federation, node)
         ],
     )
     for patient in diagnosis.patients:
@@ -119,7 +119,7 @@ async def examine(federation: FederationConfig, node: NodeConfig | None, listen_
     return diagnosis
 
 
-def _examined(federation: FederationConfig, node: NodeConfig | None) -> list[Member]:
+def _members_to_examine(federation: FederationConfig, node: NodeConfig | None) -> list[Member]:
     if node is None:
         return list(federation.present)
     own = federation.member(node.name).index
@@ -128,7 +128,7 @@ def _examined(federation: FederationConfig, node: NodeConfig | None) -> list[Mem
 
 def _interfaces(listen: str, named: Sequence[str]) -> list[Interface]:
     """Return the interfaces to listen on; empty if python-zeroconf is not installed."""
-    return covered(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
+    return cover(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
 
 
 async def _machines(patients: Sequence[Patient]) -> list[str]:
@@ -350,11 +350,11 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
 
 
 def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
-    match answer.found:
-        case Found.OTHER_MEMBER if federation is not None:
+    match answer.kind:
+        case AnswerKind.OTHER_MEMBER if federation is not None:
             return f"{federation.members[int(answer.detail)].name} answers there"
-        case Found.NO_NODE | Found.SILENT:
-            return f"{answer.found.value}: {answer.detail}"
+        case AnswerKind.NO_NODE | AnswerKind.SILENT:
+            return f"{answer.kind.value}: {answer.detail}"
         case found:
             return str(found.value)
 
@@ -362,20 +362,20 @@ def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
 def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
     heard = any(one.by_multicast or one.asked for one in patient.heard)
     port = place.address.rpartition(":")[2]
-    match place.answer.found:
-        case Found.REFUSED if heard:
+    match place.answer.kind:
+        case AnswerKind.REFUSED if heard:
             return (
                 f"it was heard on the LAN, maybe before it ended: is it running? Does its `listen` cover port {port}?"
             )
-        case Found.REFUSED:
+        case AnswerKind.REFUSED:
             return f"start {name} there, or change its address; `listen` in its node.toml must cover port {port}"
-        case Found.SILENT if heard:
+        case AnswerKind.SILENT if heard:
             return f"it was heard on the LAN, so it is on: do its firewall and `listen` let TCP port {port} in?"
-        case Found.SILENT:
+        case AnswerKind.SILENT:
             return f"is that machine on, at that address? Does its firewall let TCP port {port} in?"
-        case Found.OTHER_MEMBER:
+        case AnswerKind.OTHER_MEMBER:
             return "two addresses in federation.toml are swapped, or a machine has another's address"
-        case Found.OTHER_NODE:
+        case AnswerKind.OTHER_NODE:
             return "compare `p2pfl key` and `p2pfl --version` there with the federation file and the version here"
         case _:
             return f"another program has port {port} there: stop it, or give the node another port and address"

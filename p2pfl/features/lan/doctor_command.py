@@ -124,20 +124,20 @@ def _member_row(found: Diagnosis, patient: Patient) -> dict[str, Any]:
             {
                 "address": one.address,
                 "via": list(one.via),
-                "found": one.answer.found.name.lower().replace("_", "-"),
+                "found": one.answer.kind.name.lower().replace("_", "-"),
                 "detail": one.answer.detail or None,
             }
             for one in patient.places
         ],
         "differs_in": None if place is None else list(place.answer.differences),
-        "clock_off_s": None if place is None else _rounded(place.answer.clock_off_s),
+        "clock_off_s": None if place is None else _round_offset(place.answer.clock_off_s),
         "software": None if patient.about is None else patient.about.version,
         "protocol": None if patient.about is None else patient.about.protocol,
         "discovery": bool(patient.heard) if found.discovery else None,
     }
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round_offset(seconds: float | None) -> float | None:
     """Round to 0 what is too small to measure."""
     return None if seconds is None else 0.0 if abs(seconds) < NOTICEABLE_S else round(seconds)
 
@@ -164,7 +164,7 @@ def _print(found: Diagnosis) -> None:
     if skipped := ", ".join(f"{one.name}: {one.skipped}" for one in found.skipped):
         click.echo(f"not used: {skipped}")
     click.echo()
-    write_rows([_told(_member_row(found, patient)) for patient in found.patients], "table")
+    write_rows([_cells(_member_row(found, patient)) for patient in found.patients], "table")
     click.echo()
     if not found.problems:
         click.echo("all is well")
@@ -173,7 +173,7 @@ def _print(found: Diagnosis) -> None:
         click.echo(f"  what to do: {problem.remedy}")
 
 
-def _told(row: dict[str, Any]) -> dict[str, Any]:
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
     """Return the cells of a table."""
     at = row["answers_at"] or (", ".join(f"{one['address']}: {one['found']}" for one in row["places"]) or None)
     off_s = row["clock_off_s"]

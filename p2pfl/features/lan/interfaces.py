@@ -84,12 +84,12 @@ def own_addresses() -> set[str]:
     return {text.partition("%")[0] for text in texts}
 
 
-def covered(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = ()) -> list[Interface]:
+def cover(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = ()) -> list[Interface]:
     """Return every interface, with the addresses at which a socket bound to `listen` answers, or why it is skipped.
 
     If interfaces are `named`, all others are skipped. Loopback counts only for a node that listens on it alone.
     """
-    hosts = _resolved(listen)
+    hosts = _resolve(listen)
     found = []
     for interface in interfaces:
         answering = tuple(
@@ -134,7 +134,7 @@ def _has_carrier(name: str) -> bool:
         return True
 
 
-def _resolved(host: str) -> set[str]:
+def _resolve(host: str) -> set[str]:
     try:
         return {str(answer[4][0]) for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:

@@ -33,7 +33,7 @@ MOST_TRIES = 64
 """The members that are tried, one handshake each, to find out which one answers in place of the expected one."""
 
 
-class Found(Enum):
+class AnswerKind(Enum):
     """The kinds of answer from an address."""
 
     MEMBER = "answers"
@@ -46,7 +46,7 @@ class Found(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    found: Found
+    kind: AnswerKind
     detail: str = ""
     """Why there is no answer, in the system's words; or the index of the other member."""
     differences: tuple[str, ...] = ()
@@ -83,11 +83,11 @@ class Prober:
     async def ask(self, address: Address, index: int) -> Answer:
         """Find out if member `index` answers there, and which one does if not."""
         answer = await self._try(address, index)
-        if answer.found is not Found.OTHER_NODE:
+        if answer.kind is not AnswerKind.OTHER_NODE:
             return answer
         for other in [other for other in range(len(self._keys)) if other != index][:MOST_TRIES]:
-            if (await self._try(address, other)).found is Found.MEMBER:
-                return Answer(found=Found.OTHER_MEMBER, detail=str(other), clock_off_s=answer.clock_off_s)
+            if (await self._try(address, other)).kind is AnswerKind.MEMBER:
+                return Answer(kind=AnswerKind.OTHER_MEMBER, detail=str(other), clock_off_s=answer.clock_off_s)
         return answer
 
     async def _try(self, address: Address, index: int) -> Answer:
@@ -97,11 +97,11 @@ class Prober:
                     f"ws://{address}{PATH}", autoping=False, max_msg_size=MESSAGE_BYTES
                 )
         except TimeoutError:
-            return Answer(found=Found.SILENT, detail=f"nothing in {CONNECT_S:g} s")
+            return Answer(kind=AnswerKind.SILENT, detail=f"nothing in {CONNECT_S:g} s")
         except aiohttp.ClientConnectorError as error:
             return _unreachable(error)
         except (GoneError, aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(found=Found.NO_NODE, detail=str(error) or type(error).__name__)
+            return Answer(kind=AnswerKind.NO_NODE, detail=str(error) or type(error).__name__)
         assert isinstance(web_socket, DatedSocket)  # noqa: S101
         line = WebSocketLine(web_socket, web_socket.tap)
         try:
@@ -118,18 +118,18 @@ class Prober:
             initiator.second(reply)
         except FederationMismatch as mismatch:
             differences = tuple(name for name in mismatch.sections if name not in self._ignored)
-            return Answer(found=Found.MEMBER, differences=differences, clock_off_s=off_s)
+            return Answer(kind=AnswerKind.MEMBER, differences=differences, clock_off_s=off_s)
         except (TimeoutError, GoneError, HandshakeFault) as error:
-            return Answer(found=Found.OTHER_NODE, detail=str(error), clock_off_s=off_s)
+            return Answer(kind=AnswerKind.OTHER_NODE, detail=str(error), clock_off_s=off_s)
         except PeerFault as fault:
-            return Answer(found=Found.NO_NODE, detail=str(fault), clock_off_s=off_s)
-        return Answer(found=Found.MEMBER, clock_off_s=off_s)
+            return Answer(kind=AnswerKind.NO_NODE, detail=str(fault), clock_off_s=off_s)
+        return Answer(kind=AnswerKind.MEMBER, clock_off_s=off_s)
 
 
 def _unreachable(error: aiohttp.ClientConnectorError) -> Answer:
     reason = error.os_error
     if isinstance(reason, ConnectionRefusedError) or reason.errno == errno.ECONNREFUSED:
-        return Answer(found=Found.REFUSED)
+        return Answer(kind=AnswerKind.REFUSED)
     if isinstance(reason, socket.gaierror):
-        return Answer(found=Found.SILENT, detail="the name is unknown")
-    return Answer(found=Found.SILENT, detail=reason.strerror or str(reason))
+        return Answer(kind=AnswerKind.SILENT, detail="the name is unknown")
+    return Answer(kind=AnswerKind.SILENT, detail=reason.strerror or str(reason))

@@ -32,7 +32,7 @@ class Members(Attached):
         setup = node.setup()
         self._node = node
         file = setup.node.state_dir / FILE_NAME
-        self.keeper = CharterKeeper(setup.federation, file, on_charter=self._go_by, on_alarm=node.alarm)
+        self.keeper = CharterKeeper(setup.federation, file, on_charter=self._follow, on_alarm=node.alarm)
         self.talk = CharterTalk(self.keeper, node.say, node.clock)
         self.door = self.keeper
 
@@ -56,7 +56,7 @@ class Members(Attached):
     async def run(self) -> None:
         await ask_when_alone(self.keeper, self._node.setup().identity, self.talk.is_alone)
 
-    def _go_by(self, federation: FederationConfig) -> None:
+    def _follow(self, federation: FederationConfig) -> None:
         """Follow a newer charter, which is on disk and was sent to the neighbors. Raises UserError as `amend` does."""
         try:
             self._node.amend(federation)

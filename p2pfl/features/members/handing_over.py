@@ -28,10 +28,10 @@ Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class Handed:
+class Delivery:
     """The names of the members that have the charter now, and why others do not."""
 
-    to: list[str] = field(default_factory=list)
+    received_by: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     newer: dict[str, int] = field(default_factory=dict)
     """The higher versions that members say they have already. Nothing proves this."""
@@ -59,12 +59,12 @@ async def newest_from(
     return found, len(answers)
 
 
-async def hand(before: FederationConfig, charter: Charter, admin: Identity, nearby: Places = NOWHERE) -> Handed:
+async def hand(before: FederationConfig, charter: Charter, admin: Identity, nearby: Places = NOWHERE) -> Delivery:
     """Bring the charter to a few members, and to those that it removes.
 
     `before` may be the federation by this very charter: then removed members are not told again.
     """
-    errand, raw, handed = Errand.of(before, admin), charter.packed(), Handed()
+    errand, raw, handed = Errand.of(before, admin), charter.packed(), Delivery()
 
     async def bring(address: str, key: bytes) -> int:
         return await errand.bring(address, key, raw)
@@ -75,7 +75,7 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity, near
     staying = [member for member in charter.present if member.key in known]
     for members, enough in ((staying, ENOUGH), (removed, len(removed))):
         answers, failures = await _visit(members, bring, nearby, enough=enough)
-        handed.to += sorted(answers)
+        handed.received_by += sorted(answers)
         handed.failed |= failures
         handed.newer |= {name: version for name, version in answers.items() if version > charter.version}
     return handed

@@ -157,15 +157,15 @@ class CharterKeeper:
         self.save()
         notice.info("version %d of the members: %d of them", charter.version, len(charter.present))
         self.on_taken()
-        if (obstacle := self._go_by(self.federation)) is not None:
+        if (obstacle := self._follow(self.federation)) is not None:
             gone = {member.key for member in charter.members if member.retired}
-            self._go_by(without(self._running, gone))
+            self._follow(without(self._running, gone))
             own = (self._running.edition or NONE).version
             until = f"Until then it follows version {own}, without the members that are no longer listed"
             text = f"version {charter.version} takes effect when this node is started again: {obstacle}. {until}"
             self.alarm(WAITS, None, text)
 
-    def _go_by(self, federation: FederationConfig) -> str | None:
+    def _follow(self, federation: FederationConfig) -> str | None:
         """Put a federation into force. Return why that is impossible while the node runs; None: it is in force."""
         if not extends(federation.members, self._running.members):
             return "it gives an index to another member than this node has run with"

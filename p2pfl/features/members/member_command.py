@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from p2pfl.config.invites import JoinRequest
     from p2pfl.config.model import FederationConfig
     from p2pfl.crypto.identity import Identity
-    from p2pfl.features.members.handing_over import Handed
+    from p2pfl.features.members.handing_over import Delivery
     from p2pfl.features.members.nearby import Places
 
 LINES = {
@@ -102,7 +102,7 @@ def add(
     """
     from p2pfl.config.successors import with_member  # noqa: PLC0415 - `--help` stays instant
 
-    if not _take_in(with_member, federation, request, key_file, yes=yes, offline=offline):
+    if not _admit(with_member, federation, request, key_file, yes=yes, offline=offline):
         context.exit(1)
 
 
@@ -138,7 +138,7 @@ def replace(
     """
     from p2pfl.config.successors import with_replacement  # noqa: PLC0415 - `--help` stays instant
 
-    if not _take_in(with_replacement, federation, request, key_file, yes=yes, offline=offline):
+    if not _admit(with_replacement, federation, request, key_file, yes=yes, offline=offline):
         context.exit(1)
 
 
@@ -201,11 +201,11 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
         click.echo(f"the nodes have version {charter.version} already: wrote {keep(found, charter)}", err=True)
     handed = asyncio.run(hand(found, charter, admin, nearby))
     _tell(handed)
-    if not handed.to:
+    if not handed.received_by:
         context.exit(1)
 
 
-def _take_in(
+def _admit(
     successor: Callable[..., Charter], path: Path, line: str, key_file: Path | None, *, yes: bool, offline: bool
 ) -> bool:
     """Admit the machine that asks, by the charter of `successor`, which uses up the invite; return False if refused."""
@@ -258,7 +258,7 @@ def _address(text: str) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenFederation:
     """The federation by the newest charter, the key that signs, and the addresses of members heard on the LAN."""
 
     federation: FederationConfig
@@ -267,7 +267,7 @@ class _Opened:
     offline: bool
 
 
-def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
+def _open(path: Path, key_file: Path | None, *, offline: bool) -> _OpenFederation:
     """Open the federation by the newest charter here or, unless `offline`, on the nodes that can be reached."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.handing_over import newest_from  # noqa: PLC0415 - as above
@@ -276,7 +276,7 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
     here = load_config(path)
     admin = load_admin(here, key_file)
     if offline:
-        return _Opened(here, admin, {}, offline)
+        return _OpenFederation(here, admin, {}, offline)
     nearby = _listen(here)
     found, answers = asyncio.run(newest_from(here, admin, nearby))
     if found.edition is not None and found.edition != here.edition:
@@ -286,7 +286,7 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
     if not answers:
         text = "no node answers: the change is made from members.toml here, which should be the newest there is"
         click.echo(text, err=True)
-    return _Opened(found, admin, nearby, offline)
+    return _OpenFederation(found, admin, nearby, offline)
 
 
 def _listen(federation: FederationConfig) -> Places:
@@ -304,7 +304,7 @@ def _listen(federation: FederationConfig) -> Places:
     return asyncio.run(find_nearby(federation))
 
 
-def _sign(opened: _Opened, charter: Charter) -> None:
+def _sign(opened: _OpenFederation, charter: Charter) -> None:
     from p2pfl.config.charter import amended  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.members_file import members_file  # noqa: PLC0415 - as above
     from p2pfl.features.members.handing_over import hand  # noqa: PLC0415 - as above
@@ -324,12 +324,12 @@ def _sign(opened: _Opened, charter: Charter) -> None:
         _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby)))
 
 
-def _tell(handed: Handed) -> None:
+def _tell(handed: Delivery) -> None:
     if handed.newer:
         held = ", ".join(f"{name} says that it has version {version}" for name, version in sorted(handed.newer.items()))
         click.echo(f"{held} already, signed elsewhere: look at `p2pfl member list` and do it again", err=True)
-    elif handed.to:
-        click.echo(f"handed to {', '.join(handed.to)}, who pass it on", err=True)
+    elif handed.received_by:
+        click.echo(f"handed to {', '.join(handed.received_by)}, who pass it on", err=True)
     else:
         click.echo(
             "no node could be reached: `p2pfl member hand` tries again; or copy members.toml to one before its start",

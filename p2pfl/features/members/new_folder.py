@@ -24,14 +24,14 @@ PRIVATE = 0o700
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class NewFolder:
     """A new member's request; `line` is the request as people carry it."""
 
     request: JoinRequest
     line: str
 
 
-def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> Joined:
+def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> NewFolder:
     """Make a folder for the new member in `target`, and its request. `target` is new, or a copy of the federation's
     files.
 
@@ -46,7 +46,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
         text = f"{invite.name} has a folder there already: a member that joins again needs a new key"
         raise UserError(text, key="DIR", value=str(target / invite.name), allowed="a folder without it")
     files = target if is_copy else source
-    federation = None if files is None else _checked(load_config(files), invite)
+    federation = None if files is None else _check(load_config(files), invite)
     at = address or _place(invite, federation)
     identity = Identity.generate()
     if is_copy:
@@ -61,7 +61,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
     request = JoinRequest(
         federation=invite.federation, name=invite.name, key=identity.public, address=at, token=invite.token
     )
-    return Joined(request, request_line(request, identity.sign))
+    return NewFolder(request, request_line(request, identity.sign))
 
 
 def _fill(own: Path, invite: Invite, identity: Identity, address: str | None) -> None:
@@ -104,7 +104,7 @@ def require_same(federation: FederationConfig, invite: Invite) -> None:
         raise UserError(found.text, file=found.file, allowed=allowed)
 
 
-def _checked(federation: FederationConfig, invite: Invite) -> FederationConfig:
+def _check(federation: FederationConfig, invite: Invite) -> FederationConfig:
     require_same(federation, invite)
     return federation
 

@@ -114,7 +114,7 @@ def _bearable(federation: FederationConfig, needed: int) -> str:
     return f"a graph in which every node has {needed} neighbors or more"
 
 
-class Issued(msgspec.Struct):
+class IssuedInvite(msgspec.Struct):
     """One printed invite; `token` is in hexadecimal digits."""
 
     name: str
@@ -135,7 +135,7 @@ def issue(
     """
     until = min(int(now) + days * DAY_S, MOST_SECONDS)
     invite = invite_of(federation, name, os.urandom(TOKEN_BYTES), until=until, replacing=replacing)
-    _remember(federation, [*_issued(federation), Issued(name, invite.token.hex(), until=until)])
+    _remember(federation, [*_read_invites(federation), IssuedInvite(name, invite.token.hex(), until=until)])
     return invite
 
 
@@ -145,7 +145,7 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
         text = "for another federation, or for another federation.toml than the one here"
         allowed = "a request that was made with this very file: `p2pfl invite` and `join` again"
         raise UserError(text, file=federation.path, key="REQUEST", value=request.name, allowed=allowed)
-    found = next((one for one in _issued(federation) if one.token == request.token.hex()), None)
+    found = next((one for one in _read_invites(federation) if one.token == request.token.hex()), None)
     allowed = f"the answer to a new invite: `p2pfl invite {federation.path.parent.name} {request.name}`"
     if found is None or found.name != request.name:
         raise UserError(
@@ -158,7 +158,7 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
         raise UserError(text, key="REQUEST", value=request.name, allowed=allowed)
 
 
-def _used_up(federation: FederationConfig, issued: Issued, request: JoinRequest) -> UserError:
+def _used_up(federation: FederationConfig, issued: IssuedInvite, request: JoinRequest) -> UserError:
     """Say for which key the invite was used, and what the owner can do: the line may be in the wrong hands."""
     name, folder = issued.name, federation.path.parent.name
     shown = {fingerprint(member.key): member.name for member in federation.present}
@@ -175,21 +175,21 @@ def _used_up(federation: FederationConfig, issued: Issued, request: JoinRequest)
 
 def use_up(federation: FederationConfig, request: JoinRequest) -> None:
     """Mark the invite that this request answers as used."""
-    issued = _issued(federation)
+    issued = _read_invites(federation)
     for one in issued:
         if one.token == request.token.hex():
             one.used, one.key = True, fingerprint(request.key)
     _remember(federation, issued)
 
 
-def _issued(federation: FederationConfig) -> list[Issued]:
+def _read_invites(federation: FederationConfig) -> list[IssuedInvite]:
     """Read the invites.
 
     Those of an earlier version, without an end, hold for the usual time from the file's last write.
     """
     path = federation.path.parent / INVITES_FILE
     try:
-        issued = msgspec.json.decode(path.read_bytes(), type=list[Issued])
+        issued = msgspec.json.decode(path.read_bytes(), type=list[IssuedInvite])
         written_at = int(path.stat().st_mtime)
     except FileNotFoundError:
         return []
@@ -202,7 +202,7 @@ def _issued(federation: FederationConfig) -> list[Issued]:
     return issued
 
 
-def _remember(federation: FederationConfig, issued: list[Issued]) -> None:
+def _remember(federation: FederationConfig, issued: list[IssuedInvite]) -> None:
     path = federation.path.parent / INVITES_FILE
     replace_file(path, [msgspec.json.format(msgspec.json.encode(issued), indent=1)])
 

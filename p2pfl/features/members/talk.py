@@ -87,7 +87,7 @@ class Conversation:
     allowance: Allowance
     theirs: Edition = NONE
     """The charter that the neighbor says it has."""
-    coming: bytearray | None = None
+    pieces: bytearray | None = None
     """The pieces received of the requested charter; None: nothing is on its way."""
     heard_at: float = 0.0
     """The time when it was requested, or when the latest piece came."""
@@ -126,8 +126,8 @@ class CharterTalk:
         """Ask again for a charter that does not come, and report it if it never does; call this once in a while."""
         self.keeper.save()
         for peer, talk in sorted(self._with.items()):
-            if talk.coming is not None and now - talk.heard_at >= PATIENCE_S:
-                talk.coming = None
+            if talk.pieces is not None and now - talk.heard_at >= PATIENCE_S:
+                talk.pieces = None
                 if talk.asks >= MOST_ASKS:
                     self._give_up(peer, talk, "but does not send it")
             self._ask_if_wanted(peer, talk, now)
@@ -149,9 +149,9 @@ class CharterTalk:
         self._say(peer, CHANNEL, CharterTold(version=version, fingerprint=digest))
 
     def _ask_if_wanted(self, peer: int, talk: Conversation, now: float) -> None:
-        idle = talk.coming is None and not talk.given_up
+        idle = talk.pieces is None and not talk.given_up
         if idle and self.keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
-            talk.coming, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
+            talk.pieces, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
             self._say(peer, CHANNEL, CharterAsked(version=self.keeper.version))
 
     def _answer(self, peer: int, talk: Conversation, now: float) -> None:
@@ -163,7 +163,7 @@ class CharterTalk:
             self._say(peer, CHANNEL, CharterPart(size=len(raw), offset=offset, part=part))
 
     def _collect(self, peer: int, talk: Conversation, piece: CharterPart, now: float) -> None:
-        coming = talk.coming
+        coming = talk.pieces
         if coming is None and not talk.asks:
             raise PeerFault("a piece of a charter that was not asked for")
         if coming is None or piece.offset != len(coming):
@@ -173,7 +173,7 @@ class CharterTalk:
         coming += piece.part
         talk.heard_at = now
         if len(coming) == piece.size:
-            talk.coming = None
+            talk.pieces = None
             self._offer(peer, talk, bytes(coming), now)
 
     def _offer(self, peer: int, talk: Conversation, raw: bytes, now: float) -> None:

@@ -71,7 +71,7 @@ class BudgetGuard:
     promise: Promise
     advice: str
     evidence: Evidence = field(default_factory=Evidence)
-    told: PrivacyStatus | None = None
+    status: PrivacyStatus | None = None
     """The latest status, for any thread: replaced, never written to."""
 
     @classmethod
@@ -138,7 +138,7 @@ class BudgetGuard:
         permitted = None if ledger is None or ledger.promise is None else ledger.promise.epsilon
         if state == UNPERMITTED and epsilon and permitted and ledger is not None:  # the stages shown are the file's
             epsilon = min(epsilon, max(permitted, plan.exact(ledger.spent)))
-        self.told = PrivacyStatus(
+        self.status = PrivacyStatus(
             unit=plan.unit,
             epsilon=None if epsilon is None else round(epsilon, 4),
             budget=plan.epsilon,
@@ -149,8 +149,8 @@ class BudgetGuard:
 
     def doubt(self) -> None:
         """Show at once that evidence of lost spending has come; known figures stay."""
-        if self.told is not None:
-            self.told = msgspec.structs.replace(self.told, rounds_left=0, state=UNSURE)
+        if self.status is not None:
+            self.status = msgspec.structs.replace(self.status, rounds_left=0, state=UNSURE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,9 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
         _refuse_less(promise, word, setup)
         permitted = word.promise._replace(epsilon=word.promise.epsilon or plan.epsilon)
         found, news = (
-            _raised(ledger, word, permitted, key_file) if word.raises else _begun(ledger, word, permitted, plan)
+            _continue_ledger(ledger, word, permitted, key_file)
+            if word.raises
+            else _begin_ledger(ledger, word, permitted, plan)
         )
         return Opening(file=file, ledger=found, key_file=key_file, news=news, began=not word.raises)
     return Opening(file=file, ledger=ledger, key_file=key_file)
@@ -258,7 +260,7 @@ def _refuse_less(promise: Promise, word: Permission, setup: Setup) -> None:
         raise UserError(text, file=permission_file(setup.node.key_file), key="epsilon", allowed=allowed)
 
 
-def _begun(before: Ledger | None, word: Permission, permitted: Promise, plan: Plan) -> tuple[Ledger, str]:
+def _begin_ledger(before: Ledger | None, word: Permission, permitted: Promise, plan: Plan) -> tuple[Ledger, str]:
     order = 1 if before is None else before.account.order + 1
     text = f"with permission, the privacy budget starts: epsilon {plan.epsilon:g} at delta {plan.delta:g}"
     if before is not None and before.spent:
@@ -266,7 +268,7 @@ def _begun(before: Ledger | None, word: Permission, permitted: Promise, plan: Pl
     return Ledger(unit=plan.unit, word=word.name, order=order, promise=permitted), text
 
 
-def _raised(before: Ledger | None, word: Permission, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
+def _continue_ledger(before: Ledger | None, word: Permission, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
     """Continue the ledger by a permission. Raises UserError: there is no ledger to continue."""
     if before is None or before.unit != permitted.unit:
         text, allowed = "there is no budget here that could be continued", "`p2pfl privacy begin`, without --raise"

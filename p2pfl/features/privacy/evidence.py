@@ -29,22 +29,22 @@ class Evidence:
     seen: LostAccount | None = None
     began_now: bool = False
     """True if a permission started the ledger at this start of the node."""
-    _unheard: dict[int, float] = field(default_factory=dict)
+    _silent_since: dict[int, float] = field(default_factory=dict)
     """The neighbors that have sent nothing yet in their session, and the times when it opened."""
 
     def opened(self, peer: int, now: float) -> None:
-        self._unheard[peer] = now
+        self._silent_since[peer] = now
 
-    def heard(self, peer: int) -> None:
+    def note_rows(self, peer: int) -> None:
         """Note that a neighbor has sent its first rows, or that its session is over.
 
         This node's own row comes first.
         """
-        self._unheard.pop(peer, None)
+        self._silent_since.pop(peer, None)
 
     def is_due(self, now: float) -> bool:
         """Return True if a neighbor may still send a row of this node's own."""
-        return any(now - opened_at < WAIT_S for opened_at in list(self._unheard.values()))  # called from a thread
+        return any(now - opened_at < WAIT_S for opened_at in list(self._silent_since.values()))  # called from a thread
 
     def account(self, ledger: Ledger | None) -> Signed | None:
         """Return the account that others see: never less than this node has once signed, so that its neighbors keep

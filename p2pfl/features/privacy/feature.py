@@ -48,7 +48,7 @@ class Private(Attached):
         own.evidence.began_now = self._opening.began
         own.look(node.thread.engine.state.ledger, node.setup().learner.samples)
         node.thread.second_ledger = self._opening.file
-        node.status.privacy = lambda: own.told
+        node.status.privacy = lambda: own.status
 
     def begin(self) -> None:
         if self._opening.news:

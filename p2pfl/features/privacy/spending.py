@@ -43,7 +43,7 @@ class NodeBudget:
         return self.node.name
 
     @cached_property
-    def told(self) -> PrivacyStatus | None:
+    def status(self) -> PrivacyStatus | None:
         """The status of the budget; takes an accountant's time. Raises UserError as `plan_of`."""
         if self.samples is None:
             return None
@@ -52,7 +52,7 @@ class NodeBudget:
             raise AssertionError("a federation with [privacy] has no plan")
         budget = BudgetGuard(plan, promise_of(self.federation, plan), "")
         budget.look(self.ledger, self.samples)
-        return budget.told
+        return budget.status
 
     @property
     def is_waiting(self) -> bool:
@@ -73,13 +73,13 @@ class NodeBudget:
     @property
     def epsilon(self) -> float | None:
         """The epsilon known to be spent; None: it is unknown."""
-        if self.told is not None or self.ledger is None or self.ledger.promise is None:
-            return None if self.told is None else self.told.epsilon
+        if self.status is not None or self.ledger is None or self.ledger.promise is None:
+            return None if self.status is None else self.status.epsilon
         return round(epsilon_of(self.ledger.spent, self.ledger.promise.delta), 4)
 
     @property
     def row(self) -> dict[str, Any]:
-        told = self.told
+        told = self.status
         return {
             "node": self.name,
             "epsilon": self.epsilon,

@@ -44,12 +44,12 @@ class Curves:
         found = [[one.get(figure) for one in members] for figure in FIGURES]
         row = np.array(found, np.float32).reshape(1, len(FIGURES), len(members))
         count = max(len(members), self.values.shape[2])
-        self.values = np.concatenate([_widened(self.values, count), _widened(row, count)])
+        self.values = np.concatenate([_widen(self.values, count), _widen(row, count)])
         self.times.append(now)
         point: CurvePoint = {"time": [round(now, 1)]}
         return point | {figure: lines[-1] for figure, lines in self._lines(self.values[-1:]).items()}
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return all curves for readers: by figure a list of points, each a list with a value for each line."""
         return {
             "step_s": self.step_s,
@@ -58,7 +58,7 @@ class Curves:
             "figures": self._lines(self.values),
         }
 
-    def of(self, member: int) -> dict[str, Any]:
+    def of_member(self, member: int) -> dict[str, Any]:
         """Return the curves of one member, with one line for each figure."""
         inside = 0 <= member < self.values.shape[2]
         part = self.values[:, :, member : member + 1] if inside else np.empty((0, len(FIGURES), 1), np.float32)
@@ -78,7 +78,7 @@ class Curves:
         return {figure: _plain(values[:, place]) for place, figure in enumerate(FIGURES)}
 
 
-def _widened(values: NDArray[np.float32], members: int) -> NDArray[np.float32]:
+def _widen(values: NDArray[np.float32], members: int) -> NDArray[np.float32]:
     """Widen the history to so many members."""
     return np.pad(values, ((0, 0), (0, 0), (0, members - values.shape[2])), constant_values=np.nan)
 

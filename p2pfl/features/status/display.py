@@ -75,7 +75,7 @@ class Display:
 
     def closed(self, peer: int) -> None:
         if self._witness is not None:
-            self._witness.heard(peer)
+            self._witness.note_rows(peer)
         self.spread.closed(peer)
 
     def hear(self, peer: int, message: VitalsTold) -> None:
@@ -86,7 +86,7 @@ class Display:
             if self.spread.hurries:
                 self.spread.tick(now)
         if self._witness is not None:
-            self._witness.heard(peer)
+            self._witness.note_rows(peer)
 
     def _hear_own(self, vitals: Vitals) -> None:
         if self._witness is not None:

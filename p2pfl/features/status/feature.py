@@ -149,7 +149,7 @@ class Shown(Attached):
 
     async def opened(self, _until_closed: AsyncExitStack) -> None:
         setup = self._node.setup()
-        there = whereabouts.noted(
+        there = whereabouts.keep_file(
             setup.node, setup.federation.name, self._node.network.port, page_address(setup.node, self._page)
         )
         self._until_over.enter_context(there)

@@ -38,7 +38,7 @@ class Overview:
         self.curves = Curves()
         self._shown: dict[int, tuple[object, MemberRow]] = {}
         """The latest row of each member for readers, and the data from which it was made."""
-        self._told: dict[int, MemberRow] = {}
+        self._step_rows: dict[int, MemberRow] = {}
         """The rows of the latest step."""
         self._shape: object = None
         """The members, edges, rounds and measures as of the latest step."""
@@ -60,10 +60,10 @@ class Overview:
         made_of = (member, row, quiet, self.roster.is_lost(member.index, now), *self.measures())
         shown = self._shown.get(member.index)
         if shown is None or shown[0] != made_of:
-            shown = self._shown[member.index] = made_of, self._made(member, row, now)
+            shown = self._shown[member.index] = made_of, self._make_row(member, row, now)
         return shown[1]
 
-    def _made(self, member: Member, row: VitalsRow | None, now: float) -> MemberRow:
+    def _make_row(self, member: Member, row: VitalsRow | None, now: float) -> MemberRow:
         if row is None:
             return MemberRow(index=member.index, name=member.name)
         said = msgspec.structs.asdict(row.vitals)
@@ -114,25 +114,25 @@ class Overview:
 
     def step(self) -> tuple[int, bytes | None]:
         """Return the number of a new step and the changes since the last one; None if only `whole` has the change."""
-        now, before = time.monotonic(), self._told
+        now, before = time.monotonic(), self._step_rows
         members = self.roster.federation().present
-        self._told = {member.index: self._row(member, now) for member in members}
+        self._step_rows = {member.index: self._row(member, now) for member in members}
         self._number += 1
         shape = (members, self.roster.federation().edges, self.roster.federation().training.rounds, *self.measures())
-        is_new, self._shape = shape != self._shape, shape
+        has_new_shape, self._shape = shape != self._shape, shape
         found = FederationStep(
             number=self._number,
             now=round(now, 1),
-            members=[row for row in self._told.values() if before.get(row.index) is not row],
+            members=[row for row in self._step_rows.values() if before.get(row.index) is not row],
             events=[event for event in self.feed.events if event.number > self._events_shown],
             alarms=self.feed.standing() if self.feed.changes != self._alarms_shown else None,
             privacy=self.privacy(),
             point=self._point,
         )
         self._events_shown, self._alarms_shown, self._point = self.feed.told, self.feed.changes, None
-        return self._number, None if is_new else msgspec.json.encode(found)
+        return self._number, None if has_new_shape else msgspec.json.encode(found)
 
     def history(self, member: int | None) -> bytes:
         """Return the curves since the node has started, of all members or of one."""
-        found: dict[str, Any] = self.curves.told() if member is None else self.curves.of(member)
+        found: dict[str, Any] = self.curves.as_dict() if member is None else self.curves.of_member(member)
         return msgspec.json.encode(found)

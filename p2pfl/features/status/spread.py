@@ -140,7 +140,7 @@ class VitalsSpread:
         """Send a neighbor its own row at once, because it may have forgotten what it sent before."""
         self._listeners[peer] = Recipient(dict.fromkeys(member for member in self.rows if member != peer))
         if peer in self.rows:
-            self._send(peer, self._told([peer], now), urgent=True)
+            self._send(peer, self._message_with([peer], now), urgent=True)
 
     def closed(self, peer: int) -> None:
         self._listeners.pop(peer, None)
@@ -240,7 +240,7 @@ class VitalsSpread:
                 continue
             before, listener.tokens = (listener.lacks, listener.tokens), tokens
             listener.lacks = {member: None for member in listener.lacks if member not in chosen}
-            if not self._send(peer, self._told(chosen, now)):
+            if not self._send(peer, self._message_with(chosen, now)):
                 listener.lacks, listener.tokens = before
 
     @property
@@ -252,7 +252,7 @@ class VitalsSpread:
         """Return True if a row must be sent before this node ends."""
         return member == self.own or self.rows[member].vitals.phase in OVER
 
-    def _told(self, members: list[int], now: float) -> VitalsTold:
+    def _message_with(self, members: list[int], now: float) -> VitalsTold:
         rows = [self.rows[member] for member in members]
         return VitalsTold(rows=tuple((max(0, round(now - row.said_at)), row.raw) for row in rows))
 

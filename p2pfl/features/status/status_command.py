@@ -50,7 +50,7 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
     asked = iter(_ask_all([one for one in found if isinstance(one, str)]))
     rows = [next(asked) if isinstance(one, str) else one for one in found]
     shown = [{key: value for key, value in row.items() if key != "well"} for row in rows]
-    write_rows(shown if form == "json" else _shown([_flat(row) for row in shown], form), form)
+    write_rows(shown if form == "json" else _table_rows([_flat(row) for row in shown], form), form)
     if form == "table":
         for note in _notes(rows):
             click.echo(note)
@@ -74,7 +74,7 @@ def _of_folder(target: str) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(_answer, folder.members))
     own = [_refuse_other(folder, one.name, said) for one, said in zip(folder.members, answers, strict=True)]
-    heard = _heard(folder, own) if any(isinstance(said, str) for said in own) else {}
+    heard = _latest_rows(folder, own) if any(isinstance(said, str) for said in own) else {}
     return [
         _second_hand(one.name, said, heard[one.name])
         if isinstance(said, str) and one.name in heard
@@ -97,7 +97,7 @@ def _refuse_other(folder: LocalFederation, name: str, said: dict[str, Any] | str
     return OTHER_NODE
 
 
-def _heard(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
+def _latest_rows(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
     """Return, by member, the latest row that any node here has of it."""
     latest: dict[str, dict[str, Any]] = {}
     for one, said in zip(folder.members, own, strict=True):
@@ -169,7 +169,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "rule": said.get("rule"),
         "liars_borne": said.get("liars_borne"),
         "rounds_alone": said.get("rounds_alone"),
-        "held_against": _held(said.get("neighbors")),
+        "held_against": _standings(said.get("neighbors")),
         "kept": _of_each(said.get("neighbors"), "kept", int | float),
         "bytes_sent": said.get("bytes_sent"),
         "compressors": _of_each(said.get("neighbors"), "compressor", str),
@@ -203,7 +203,7 @@ def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
     return {str(one["name"]): one[key] for one in named if isinstance(one.get(key), kind)}
 
 
-def _held(neighbors: Any) -> dict[str, dict[str, Any]] | None:
+def _standings(neighbors: Any) -> dict[str, dict[str, Any]] | None:
     """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, its quarantine."""
     if not isinstance(neighbors, list):
         return None
@@ -221,7 +221,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     told = ", ".join(f"{kind} {count}" for kind, count in alarms.items()) if isinstance(alarms, dict) else None
     alike = len(set(compressors.values())) == 1
     each = sorted(set(compressors.values())) if alike else [f"{name} {spec}" for name, spec in compressors.items()]
-    against = [_accused(name, held) for name, held in (row["held_against"] or {}).items()]
+    against = [_faults_text(name, held) for name, held in (row["held_against"] or {}).items()]
     least = min((row["kept"] or {}).items(), key=lambda item: item[1], default=None)
     others = {name: value for name, value in row["metrics"].items() if name not in (row["metric"], "loss")}
     return row | {
@@ -230,12 +230,12 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
         "compressors": ", ".join(each) or None,
         "held_against": ", ".join(against) or None,
         "kept": least and f"{least[0]} {least[1]:.2g}",
-        "privacy": row["privacy"] and _spent(row["privacy"]),
+        "privacy": row["privacy"] and _budget_text(row["privacy"]),
         "second_hand": row["second_hand"] and f"{age(row['second_hand']['age_s'])} ago, by {row['second_hand']['by']}",
     }
 
 
-def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
+def _table_rows(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     """Return the rows without columns of `SELDOM` that no node uses, for a table; old tests get a star."""
     quiet = (None, "mean", "cpu", 0)
     if form != "table":
@@ -246,20 +246,20 @@ def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     empty |= {TRAINING_LOSS} if "loss" in empty else set()
     names = {row["metric"] for row in rows if row["metric"]}
     head = "main metric" if len(names) > 1 else next(iter(names), "accuracy")
-    return [{key: value for key, value in _measured(row, head).items() if key not in empty} for row in rows]
+    return [{key: value for key, value in _with_main_measure(row, head).items() if key not in empty} for row in rows]
 
 
 TRAINING_LOSS = "training loss"
 """The heading of what JSON calls `loss`: reports show that of the test."""
 
 
-def _spent(privacy: Mapping[str, Any]) -> str:
+def _budget_text(privacy: Mapping[str, Any]) -> str:
     """Return a node's budget as it reports it, or as others know it."""
     epsilon, state = privacy.get("epsilon"), str(privacy.get("state", "open"))
     return f"budget {state}" if epsilon is None else f"epsilon {spent_text(epsilon, privacy.get('budget'), state)}"
 
 
-def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
+def _with_main_measure(row: dict[str, Any], head: str) -> dict[str, Any]:
     """Put the task's main measure under its name in place of accuracy."""
     value = figure(row["main"], stale=True) if row["test_is_stale"] else row["main"]
     heads = {"accuracy": head, "loss": TRAINING_LOSS}
@@ -282,7 +282,7 @@ def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield "withheld, as computed from the data without noise: losses, and scores on private data"
 
 
-def _accused(name: str, held: dict[str, Any]) -> str:
+def _faults_text(name: str, held: dict[str, Any]) -> str:
     kinds = " ".join(f"{kind} {count}" for kind, count in held["faults"].items())
     left_s = held["quarantined_s"]
     away = f", quarantined for {left_s:.0f} s" if isinstance(left_s, int | float) and left_s > 0 else ""

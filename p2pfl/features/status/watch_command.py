@@ -141,21 +141,21 @@ def _headline(found: dict[str, Any]) -> RenderableType:
         states[state_of(row)] = states.get(state_of(row), 0) + 1
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
     there = [row for row in members if not (row.get("quiet") or row.get("lost"))]
-    rounds, scores = _known(there, "rounds"), _known(there, MAIN)
+    rounds, scores = _numbers(there, "rounds"), _numbers(there, MAIN)
     if rounds:
         low, high = str(min(rounds)), str(max(rounds))
         of = f" of {found['rounds_to_do']}" if found.get("rounds_to_do") else ""
         told += f"; round {low if low == high else f'{low} to {high}'}{of}"
-    figures = f"sent {size(sum(_known(members, 'bytes_sent')))}, {size(sum(_known(there, 'bytes_per_s')))}/s"
+    figures = f"sent {size(sum(_numbers(members, 'bytes_sent')))}, {size(sum(_numbers(there, 'bytes_per_s')))}/s"
     if scores:
         low, high = f"{min(scores):.3f}", f"{max(scores):.3f}"
         spread = "" if low == high else f" ({low} to {high})"
         figures = f"{_measures(found)[0]['label']} {sum(scores) / len(scores):.3f}{spread}; {figures}"
     if privacy := found.get("privacy"):
-        epsilon = max([privacy["epsilon"] or 0.0, *_known(members, "epsilon")])
+        epsilon = max([privacy["epsilon"] or 0.0, *_numbers(members, "epsilon")])
         spent = spent_text(epsilon, privacy["budget"])
         figures += f"\nprivacy: epsilon {spent} spent at delta {privacy['delta']:g}, of each {privacy['unit']}"
-        unknown = len(members) - len(_known(members, "epsilon"))
+        unknown = len(members) - len(_numbers(members, "epsilon"))
         figures += f"; not known of {unknown}" if unknown else ""
         figures += "" if scores else "; scores are withheld"
     text = Text()
@@ -166,7 +166,7 @@ def _headline(found: dict[str, Any]) -> RenderableType:
     return text
 
 
-def _known(members: list[dict[str, Any]], key: str) -> list[Any]:
+def _numbers(members: list[dict[str, Any]], key: str) -> list[Any]:
     return [row[key] for row in members if isinstance(row.get(key), int | float)]
 
 
@@ -187,7 +187,7 @@ def _measures(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the task's measures, the main one first; without any, accuracy if a node has it."""
     if measures := found.get("measures"):
         return list(measures)
-    name = "accuracy" if _known(found["members"], "accuracy") else "loss"
+    name = "accuracy" if _numbers(found["members"], "accuracy") else "loss"
     return [{"name": name, "label": name}]
 
 
@@ -203,7 +203,7 @@ def _table(
     table.add_column("state", overflow="fold", max_width=26)
     others = [] if narrow else [one for one in measures[1:] if one["name"] != "loss"][:MOST_OTHERS]
     main, wide = measures[0]["label"], () if narrow else ("distance", "sent")
-    withheld = private and not _known(members, MAIN)
+    withheld = private and not _numbers(members, MAIN)
     scores = () if withheld else (main, *(one["label"] for one in others))
     for name in ("round", *scores, *(("epsilon",) if private else ()), *wide, "heard"):
         table.add_column(name, justify="right", no_wrap=True)

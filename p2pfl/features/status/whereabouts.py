@@ -62,7 +62,7 @@ def write(folder: Path, there: Whereabouts) -> None:
 
 
 @contextmanager
-def noted(node: NodeConfig, federation: str, port: int, status: str | None) -> Iterator[None]:
+def keep_file(node: NodeConfig, federation: str, port: int, status: str | None) -> Iterator[None]:
     """Keep the file while the block runs; if the disk refuses, run without it."""
     listen = address_at(node.listen, port)
     there = Whereabouts(federation=federation, node=node.name, pid=os.getpid(), listen=listen, status=status)

@@ -26,8 +26,8 @@ class Witness:
     def opened(self, peer: int) -> None:
         self.budget.evidence.opened(peer, time.monotonic())
 
-    def heard(self, peer: int) -> None:
-        self.budget.evidence.heard(peer)
+    def note_rows(self, peer: int) -> None:
+        self.budget.evidence.note_rows(peer)
 
     def hear_own(self, vitals: Vitals) -> None:
         """Compare the ledger with a row that this node has signed in an earlier process, and that a neighbor sends."""

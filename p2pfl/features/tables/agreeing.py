@@ -98,39 +98,39 @@ class Agreement:
     def __init__(self, federation: FederationConfig, own: int, raw: bytes) -> None:
         self.federation = federation
         self.own = own
-        self.wanted = frozenset(member.index for member in federation.present)
-        self.known: dict[int, bytes] = {own: raw}
+        self.expected = frozenset(member.index for member in federation.present)
+        self.raw_proposals: dict[int, bytes] = {own: raw}
         self._proposals: dict[int, Proposal] = {own: unpack(raw[:-SIGNATURE_BYTES])}
 
     @property
     def lacking(self) -> frozenset[int]:
-        return self.wanted - self.known.keys()
+        return self.expected - self.raw_proposals.keys()
 
     def offer(self, member: int, raw: bytes) -> None:
         """Take a proposal that is lacking. Raises PeerFault: its member has not made it."""
         if member not in self.lacking:
             return
-        found = proven(self.federation, member, raw)
-        self._proposals[member], self.known[member] = found, raw
+        found = verify(self.federation, member, raw)
+        self._proposals[member], self.raw_proposals[member] = found, raw
 
     def held(self) -> bytes:
         """Return a bit for each member, set if its proposal is here."""
-        bits = bytearray((max(self.wanted) >> 3) + 1)
-        for member in self.known:
+        bits = bytearray((max(self.expected) >> 3) + 1)
+        for member in self.raw_proposals:
             bits[member >> 3] |= 1 << (member & 7)
         return bytes(bits)
 
-    def merged(self) -> Merged:
+    def merge_proposals(self) -> Merged:
         """Merge the proposals. Raises UserError: they cannot be merged into a schema."""
         return merge(self._proposals.values(), declared_by(self.federation.task))
 
 
-def signed(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
+def sign_proposal(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
     """Return a proposal with its signature, as it travels."""
     return packed + identity.sign(DOMAIN + federation_id(federation) + packed)
 
 
-def proven(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
+def verify(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
     """Verify and return a proposal. Raises PeerFault: that member has not signed it, or it is no proposal of it."""
     packed, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
     by = federation.members[member]
@@ -152,8 +152,8 @@ class Neighbor:
     holds: frozenset[int] = frozenset()
     sent: int | None = None
     """The proposal that is on its way to it."""
-    coming: bytearray = field(default_factory=bytearray)
-    coming_of: int | None = None
+    pieces: bytearray = field(default_factory=bytearray)
+    piece_owner: int | None = None
     is_through: bool = False
     """True once it keeps a schema."""
 
@@ -181,7 +181,7 @@ class SchemaTalk:
     def is_through(self) -> bool:
         return bool(self.digest) and all(one.is_through for one in self.neighbors.values())
 
-    def waits_for(self) -> str:
+    def missing_text(self) -> str:
         """Return a description of what is still missing."""
         name_of = {member.index: member.name for member in self.agreement.federation.members}
         if lacking := sorted(self.agreement.lacking):
@@ -230,13 +230,13 @@ class SchemaTalk:
 
     def _hear_held(self, peer: int, neighbor: Neighbor, message: ProposalsHeld) -> None:
         bits = int.from_bytes(message.held, "little")
-        neighbor.holds = frozenset(member for member in self.agreement.wanted if bits >> member & 1)
+        neighbor.holds = frozenset(member for member in self.agreement.expected if bits >> member & 1)
         if message.agreed:
             neighbor.is_through = True
             self._compare(peer, message.agreed)
         if neighbor.sent in neighbor.holds:
             neighbor.sent = None
-        self._feed(peer, neighbor)
+        self._send_next(peer, neighbor)
         self.changed.set()
 
     def _compare(self, peer: int, theirs: bytes) -> None:
@@ -250,20 +250,20 @@ class SchemaTalk:
 
     def _collect(self, neighbor: Neighbor, piece: ProposalPart) -> None:
         """Collect the pieces of proposals, in order, one proposal after the other. Raises PeerFault."""
-        if piece.member not in self.agreement.wanted or piece.size > MOST_BYTES + SIGNATURE_BYTES:
+        if piece.member not in self.agreement.expected or piece.size > MOST_BYTES + SIGNATURE_BYTES:
             raise PeerFault(f"a proposal of {piece.size} bytes of member {piece.member}")
         if piece.offset == 0:
-            neighbor.coming_of, neighbor.coming = piece.member, bytearray()
-        if piece.member != neighbor.coming_of or piece.offset != len(neighbor.coming):
+            neighbor.piece_owner, neighbor.pieces = piece.member, bytearray()
+        if piece.member != neighbor.piece_owner or piece.offset != len(neighbor.pieces):
             raise PeerFault("a piece of a proposal without those before it")
-        neighbor.coming += piece.part
-        if len(neighbor.coming) > piece.size:
+        neighbor.pieces += piece.part
+        if len(neighbor.pieces) > piece.size:
             raise PeerFault("a piece of a proposal beyond its end")
-        if len(neighbor.coming) == piece.size:
-            raw, neighbor.coming, neighbor.coming_of = bytes(neighbor.coming), bytearray(), None
-            before = len(self.agreement.known)
+        if len(neighbor.pieces) == piece.size:
+            raw, neighbor.pieces, neighbor.piece_owner = bytes(neighbor.pieces), bytearray(), None
+            before = len(self.agreement.raw_proposals)
             self.agreement.offer(piece.member, raw)
-            if len(self.agreement.known) > before:
+            if len(self.agreement.raw_proposals) > before:
                 self._conclude_if_complete()
             self._tell_all()
 
@@ -275,19 +275,19 @@ class SchemaTalk:
     def _tell_all(self) -> None:
         for peer, one in self.neighbors.items():
             self._tell(peer, one)
-            self._feed(peer, one)
+            self._send_next(peer, one)
 
     def _tell(self, peer: int, neighbor: Neighbor) -> None:
         if neighbor.is_there:
             self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.held(), agreed=self.digest))
 
-    def _feed(self, peer: int, neighbor: Neighbor) -> None:
+    def _send_next(self, peer: int, neighbor: Neighbor) -> None:
         """Send a neighbor one proposal that it lacks; the next follows when it has this one."""
-        missing = sorted(self.agreement.known.keys() - neighbor.holds)
+        missing = sorted(self.agreement.raw_proposals.keys() - neighbor.holds)
         if not neighbor.is_there or neighbor.sent is not None or not missing:
             return
         neighbor.sent = missing[0]
-        raw = self.agreement.known[neighbor.sent]
+        raw = self.agreement.raw_proposals[neighbor.sent]
         for offset in range(0, len(raw), MOST_PART_BYTES):
             part = raw[offset : offset + MOST_PART_BYTES]
             self._send(peer, CHANNEL, ProposalPart(member=neighbor.sent, size=len(raw), offset=offset, part=part))
@@ -301,10 +301,10 @@ def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Id
     file, index = node.state_dir / FILE_NAME, federation.member(node.name).index
     try:
         raw = file.read_bytes()
-        proven(federation, index, raw)
+        verify(federation, index, raw)
     except (OSError, PeerFault):
         proposal, packed = own_proposal(federation, node)
-        raw = signed(federation, packed, identity)
+        raw = sign_proposal(federation, packed, identity)
         node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(node.state_dir / TEXT_NAME, [text_of(proposal).encode()])
         replace_file(file, [raw])
@@ -336,7 +336,7 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
             agreement,
             federation.neighbors(member.index),
             links.sides.say,
-            lambda: keep(federation, node, agreement.merged()),
+            lambda: keep(federation, node, agreement.merge_proposals()),
         )
         links.sides.add(Feeding(channel=CHANNEL, handler=talk, guards=True))
         talk.begin()
@@ -358,7 +358,7 @@ async def _until_through(talk: SchemaTalk, stop: asyncio.Event) -> bool:
         if stop.is_set():
             return False
         if not done:
-            notice.info("agreeing on a schema: waiting for %s", talk.waits_for())
+            notice.info("agreeing on a schema: waiting for %s", talk.missing_text())
     await asyncio.sleep(FAREWELL_S)
     return True
 

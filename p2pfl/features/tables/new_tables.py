@@ -62,11 +62,11 @@ class LookedAt:
         target = contents["target"]
         kind = "regression" if self.merged.schema.classes is None else "classes"
         click.echo(f"target {target}: {kind}: {notes.get(target, '')}", err=True)
-        click.echo(f"numbers: {_listed(contents.get('numeric', ()))}", err=True)
+        click.echo(f"numbers: {_list_text(contents.get('numeric', ()))}", err=True)
         for name, values in contents.get("categories", {}).items():
-            click.echo(f"category {name}: {_listed(values)}", err=True)
+            click.echo(f"category {name}: {_list_text(values)}", err=True)
         for name, codes in contents.get("missing", {}).items():
-            click.echo(f"taken as missing in {name}: {_listed(codes)}", err=True)
+            click.echo(f"taken as missing in {name}: {_list_text(codes)}", err=True)
         used = {target, *contents.get("numeric", ()), *contents.get("categories", ())}
         for name, note in notes.items():
             if name not in used:
@@ -124,14 +124,14 @@ def look_at_tables(
     looked = read_tables(merged.schema, paths, by_schema)
     if positive and looked.tables and not any((table.columns[target] == 1).any() for table in looked.tables.values()):
         seen = sorted({value for proposal in proposals for value in proposal.columns[target].values})
-        allowed = _listed(seen) if seen else "values of the target"
+        allowed = _list_text(seen) if seen else "values of the target"
         raise UserError("no row of any table has that value", key="--positive", value=positive, allowed=allowed)
-    named = _naming(profiles)
+    named = _identifier_column(profiles)
     doubts = [*_doubts(profiles), *_look_like_names(profiles, merged)]
     facts, odd = survey(looked.tables, merged.schema)
     return LookedAt(
         names=names,
-        data={name: {"path": str(path)} | _written(layouts[name]) for name, path in paths.items()},
+        data={name: {"path": str(path)} | _layout_keys(layouts[name]) for name, path in paths.items()},
         merged=merged,
         schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
         task_keys=_task_keys(merged, named),
@@ -151,7 +151,7 @@ def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: 
             mistakes += mistakes_of(error)
             continue
         if target not in found[name].columns:
-            text, allowed = "the table lacks this column", _listed(found[name].columns)
+            text, allowed = "the table lacks this column", _list_text(found[name].columns)
             mistakes.append(UserError(text, file=path, key="--target", value=target, allowed=allowed))
     for mistake in mistakes:
         mistake.allowed = mistake.allowed and mistake.allowed.replace(LEAVE_OUT, LEAVE_OUT_OPTION)
@@ -177,10 +177,10 @@ def _allow_gaps(merged: Merged, missing: list[int]) -> None:
 
 
 def _with_codes(layout: Layout, contents: Mapping[str, Any]) -> Layout:
-    return make_layout({}, _written(layout), contents)
+    return make_layout({}, _layout_keys(layout), contents)
 
 
-def _written(layout: Layout) -> dict[str, str]:
+def _layout_keys(layout: Layout) -> dict[str, str]:
     """Return the layout keys that differ from their defaults."""
     usual = Layout()
     keys = ("separator", "decimal", "encoding", "on_bad_row")
@@ -205,7 +205,7 @@ def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str
     return names
 
 
-def _naming(profiles: Mapping[str, TableProfile]) -> str | None:
+def _identifier_column(profiles: Mapping[str, TableProfile]) -> str | None:
     """Return the first column that names each row of every table."""
     for name in next(iter(profiles.values())).columns:
         found = [(profile, profile.columns.get(name)) for profile in profiles.values()]
@@ -236,7 +236,7 @@ def _task_keys(merged: Merged, named: str | None) -> str:
 MOST_LISTED = 12
 
 
-def _listed(names: Any) -> str:
+def _list_text(names: Any) -> str:
     found = [str(name) for name in names]
     more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
     return (", ".join(found[:MOST_LISTED]) + more) or "none"

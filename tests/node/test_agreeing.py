@@ -64,7 +64,7 @@ class Network:
         agreement = Agreement(self.federation, n, raw)
 
         def conclude():
-            self.digests[n] = agreement.merged().schema.digest()
+            self.digests[n] = agreement.merge_proposals().schema.digest()
             return self.digests[n]
 
         return SchemaTalk(

@@ -208,7 +208,7 @@ def test_the_first_round_waits_for_neighbors_that_have_said_nothing_yet_and_not_
     evidence.opened(2, 11.0)
     assert evidence.is_due(10.0 + WAIT_S)
     assert not evidence.is_due(11.0 + WAIT_S)
-    evidence.heard(2)
+    evidence.note_rows(2)
     assert not evidence.is_due(10.0 + WAIT_S)
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
-from p2pfl.net.looptime import LoopTime, Stopwatch, measured
+from p2pfl.net.looptime import LoopTime, Stopwatch, measure
 
 GREETING_BYTES = 2**14
 """The bytes that a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""
@@ -174,7 +174,7 @@ class ConnectionGate(Tap):
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Do `work` at the cost of this connection."""
-        return measured(work, self.watch())
+        return measure(work, self.watch())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101

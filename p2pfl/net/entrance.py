@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from p2pfl.net.address import Address
 from p2pfl.net.doorway import ConnectionGate, Doorway, group_of
-from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Stopwatch, TimeBudget, measured
+from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Stopwatch, TimeBudget, measure
 
 BACKLOG = 100
 """The connections that the system keeps until they are accepted."""
@@ -101,4 +101,4 @@ class Entrance:
 
     async def _let_in(self, connection: socket.socket, gate: ConnectionGate) -> None:
         with suppress(OSError):
-            await measured(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())
+            await measure(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())

@@ -391,7 +391,7 @@ class PeerLink:
         self._traffic.messages_received += 1
         if isinstance(message, Side | Unknown):
             try:
-                self._shared.sides.heard(self, message)
+                self._shared.sides.handle_message(self, message)
             except PeerFault as fault:
                 raise MalformedError(str(fault)) from fault
             return
@@ -406,7 +406,7 @@ class PeerLink:
         if version < max(offer.least, LEAST_VERSION):
             raise OtherVersionError(f"the peer speaks protocol versions {offer.least} to {offer.most}")
         self._version = version
-        self._shared.sides.offered(self, offer)
+        self._shared.sides.handle_offer(self, offer)
 
     def _blame(self, fault: PeerFault) -> None:
         if self._ended.is_set():

@@ -127,7 +127,7 @@ class Links:
             rng=rng,
             transport=self._transport,
         )
-        self._dialer.configure(self._parsed(who.dial))
+        self._dialer.configure(self._parse_addresses(who.dial))
         self._set_memory_budget()
         self._is_open = False
         self._closing = False
@@ -187,7 +187,7 @@ class Links:
         they end. Others end, and a peer that is not listed is a stranger. Raises UserError: an address is not valid;
         then nothing has changed.
         """
-        addresses = self._parsed(dial)
+        addresses = self._parse_addresses(dial)
         greeter = self._greeter
         self.counters.include(index for index in members.values() if index != greeter.own_index)
         greeter.members, greeter.neighbors, greeter.binding = members, neighbors, binding or greeter.binding
@@ -202,13 +202,13 @@ class Links:
 
         Invalid addresses, and non-members, are ignored.
         """
-        known = [address for address in map(_parsed, addresses) if address is not None]
+        known = [address for address in map(_parse_hint, addresses) if address is not None]
         if known and index != self._greeter.own_index and index in self._greeter.members.values():
             most = MOST_KEPT if index in self._table.places else MOST_HINTS
             self._dialer.route(index).hint(known, most=most)
             self._keep_dialing()
 
-    def _parsed(self, dial: Mapping[int, str | None]) -> dict[int, Address]:
+    def _parse_addresses(self, dial: Mapping[int, str | None]) -> dict[int, Address]:
         name_of = self._shared.name_of
         return {
             peer: parse_address(text, f"address of {name_of(peer)}")
@@ -278,7 +278,7 @@ class Links:
         return self._tasks.track(work, self._tasks.visits)
 
 
-def _parsed(text: str) -> Address | None:
+def _parse_hint(text: str) -> Address | None:
     """Return the address, or None if it is not valid: a hint may come from anybody, so this is no error."""
     try:
         return parse_address(text, "hint")

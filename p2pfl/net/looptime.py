@@ -144,7 +144,7 @@ class Stopwatch:
 
 
 @coroutine
-def measured(work: Coroutine[Any, Any, T], watch: Stopwatch) -> Generator[Any, Any, T]:
+def measure(work: Coroutine[Any, Any, T], watch: Stopwatch) -> Generator[Any, Any, T]:
     """Do the work, and measure each of its steps, from one wait to the next."""
     thrown: BaseException | None = None
     try:

@@ -164,7 +164,7 @@ class Sides:
             and sides.link.say(channel.pack(message), channel, if_free=if_free)
         )
 
-    def offered(self, link: SideLink, offer: Offer) -> None:
+    def handle_offer(self, link: SideLink, offer: Offer) -> None:
         """Open the channels that both ends have, after the other end's offer."""
         both = [feeding.channel for name, feeding in self._feedings.items() if name in offer.channels]
         self._sessions[link.peer] = OpenSides(
@@ -173,7 +173,7 @@ class Sides:
         for name in [channel.name for channel in both]:
             self._carry(link.peer, name, lambda handler: handler.opened(link.peer))
 
-    def heard(self, link: SideLink, message: Side | Unknown) -> None:
+    def handle_message(self, link: SideLink, message: Side | Unknown) -> None:
         """Hand a message to its handler. Raises PeerFault: no honest node sends such a message, or so many."""
         sides, now = self._sessions.get(link.peer), asyncio.get_running_loop().time()
         if sides is None or sides.link is not link:

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from p2pfl.net.doorway import ConnectionGate
-from p2pfl.net.looptime import Stopwatch, measured
+from p2pfl.net.looptime import Stopwatch, measure
 from p2pfl.net.refusals import Refusals
 
 
@@ -29,7 +29,7 @@ class TerseHandler(web.RequestHandler):
         self._gate, self._refusals = gate, refusals
 
     async def _handle_request(self, *request: Any) -> tuple[web.StreamResponse, bool]:
-        return await measured(super()._handle_request(*request), Stopwatch(self._pay))
+        return await measure(super()._handle_request(*request), Stopwatch(self._pay))
 
     def _pay(self, cost_s: float) -> None:
         if not self._gate.may_ask:

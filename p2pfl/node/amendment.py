@@ -60,7 +60,7 @@ def amended(setup: Setup) -> Amended:
     return Amended(neighbors=setup.peers, turns=turns_of(index, federation.schedule), settings=settings_for(setup))
 
 
-def listed(federation: FederationConfig) -> dict[bytes, int]:
+def keys_with_session(federation: FederationConfig) -> dict[bytes, int]:
     """Return the keys that may have a session, those of members not removed, with their indices."""
     return {member.key: member.index for member in federation.members if not member.retired}
 
@@ -69,7 +69,7 @@ def with_federation(setup: Setup, federation: FederationConfig) -> Setup:
     return replace(setup, federation=federation, member=federation.members[setup.member.index])
 
 
-def without(federation: FederationConfig, keys: Collection[bytes]) -> FederationConfig:
+def without_members(federation: FederationConfig, keys: Collection[bytes]) -> FederationConfig:
     """Return the federation with these members and their edges removed; it is not signed anew."""
     members = tuple(replace(one, retired=True) if one.key in keys else one for one in federation.members)
     gone = {member.index for member in members if member.retired}

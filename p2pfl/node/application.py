@@ -27,7 +27,7 @@ from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node import assembly, attachments, conclusion, workshop
-from p2pfl.node.amendment import listed
+from p2pfl.node.amendment import keys_with_session
 from p2pfl.node.assembly import Setup
 from p2pfl.node.attachments import Attachments
 from p2pfl.node.driver import Driver
@@ -170,7 +170,7 @@ class Application:
         """
         self.features = all_features(self.setup.federation, self.features)
         for feature in self.features:
-            with attachments.starting(feature, "check"):
+            with attachments.failure_named(feature, "check"):
                 feature.check(self.setup)
 
     def stop(self) -> None:
@@ -244,7 +244,7 @@ class Application:
             self.audience.on_line,
             self.status,
             self.thread,
-            was_stopped=lambda: self.stopping.wanted,
+            was_stopped=lambda: self.stopping.is_requested,
             sketched=self.audience.sketched,
         )
         self.attached = Attachments(self.features, self._view(core, driver, links), links, kept)
@@ -270,7 +270,7 @@ class Application:
                 await driver.finished.wait()
                 for task in tasks:
                     task.cancel()
-                await self.attached.farewell(hasty=self.stopping.wanted)
+                await self.attached.farewell(hasty=self.stopping.is_requested)
             if driver.failure is not None:
                 raise driver.failure
             result = await self._conclude(engine, driver)
@@ -334,7 +334,7 @@ class Application:
                 trusted_members=self.attached.trusted_members,
             )
         )
-        if self.stopping.wanted:
+        if self.stopping.is_requested:
             driver.stop()
 
     def _links(self, driver: Driver) -> Links:
@@ -344,7 +344,7 @@ class Application:
             Membership(
                 identity=setup.identity,
                 own_index=setup.member.index,
-                members=listed(setup.federation),
+                members=keys_with_session(setup.federation),
                 neighbors=frozenset(setup.peers),
                 dial={peer: members[peer].address for peer in setup.peers},
                 binding=assembly.binding(setup),
@@ -408,7 +408,7 @@ class Application:
             state.ended = assembly.bound_of(core.settings)
         if not await self._is_written(lambda: self.thread.checkpoint(state)):
             raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
-        status.neighbor_distance = await asyncio.to_thread(neighbor_distance, state, status.heard)
+        status.neighbor_distance = await asyncio.to_thread(neighbor_distance, state, status.heard_neighbors)
         self.stopping.test()
         local = await conclusion.last_test(
             self.setup.learner,
@@ -419,8 +419,10 @@ class Application:
             compute=None if self.shared is None else self.shared.compute,
         )
         self.lines.tell()
-        conclusion.say_how_it_went(status, never_exchanged=not (status.exchanges or self.stopping.wanted or had_ended))
-        finished = conclusion.has_finished(core) and not self.stopping.wanted
+        conclusion.say_how_it_went(
+            status, never_exchanged=not (status.exchanges or self.stopping.is_requested or had_ended)
+        )
+        finished = conclusion.has_finished(core) and not self.stopping.is_requested
         if finished:
             driver.feed.keep("finished", None, f"after round {core.facts.rounds}")
         cpu_time = None if self.shared else conclusion.CpuTime(total_s=time.process_time(), running_s=running_s)

@@ -277,18 +277,18 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
 
 
 def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
-    wanted, found = {"schema": ""} | snapshot_header(setup), {"schema": ""} | header
-    same_model = found["shape"] == wanted["shape"]
+    expected, found = {"schema": ""} | snapshot_header(setup), {"schema": ""} | header
+    same_model = found["shape"] == expected["shape"]
     same_key = setup.member.key.hex() in found["members"][setup.member.index : setup.member.index + 1]
     for key, what in ORIGIN.items():
         fits = (key == "share" and same_model) or (key == "node" and same_key)
-        if found[key] != wanted[key] and not fits:
+        if found[key] != expected[key] and not fits:
             raise UserError(
                 f"the state in this folder is of another {what}; remove it to begin anew",
                 file=setup.node.state_dir,
                 key=key,
                 value=found[key],
-                allowed=f"{wanted[key]}, or a folder of its own (node.toml: node.state_dir)",
+                allowed=f"{expected[key]}, or a folder of its own (node.toml: node.state_dir)",
             )
 
 
@@ -316,8 +316,8 @@ def _drop_what_does_not_fit(setup: Setup, loaded: Loaded, state: NodeState) -> N
     compressor did not encode. What the method keeps of such an edge stays until both ends adopt the new incarnation. If
     replicas and flows cannot be trusted, this node begins a new life, and all its edges begin anew.
     """
-    header, wanted = loaded.state.header, snapshot_header(setup)
-    then, now = header["members"], wanted["members"]
+    header, expected = loaded.state.header, snapshot_header(setup)
+    then, now = header["members"], expected["members"]
     same_members = then[: len(now)] == now[: len(then)]  # rows are only ever added
     if not same_members:
         state.lives.clear()

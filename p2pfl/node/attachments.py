@@ -32,7 +32,7 @@ FIELDS = frozenset(NodeStatus.__struct_fields__)
 
 
 @contextmanager
-def starting(feature: Feature, hook: str) -> Iterator[None]:
+def failure_named(feature: Feature, hook: str) -> Iterator[None]:
     """Turn a failure of the feature in `hook` into a UserError that names both."""
     try:
         yield
@@ -50,7 +50,7 @@ def recover(features: Iterable[Feature], found: FoundAtStart) -> dict[Feature, R
     """
     kept = {}
     for feature in features:
-        with starting(feature, "recover"):
+        with failure_named(feature, "recover"):
             one = feature.recover(found)
         if one is not None:
             kept[feature] = one
@@ -61,7 +61,7 @@ def withheld(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
     """Return the parts of the data of which no figure may be shown."""
     found: frozenset[str] = frozenset()
     for feature in features:
-        with starting(feature, "withheld"):
+        with failure_named(feature, "withheld"):
             found |= feature.withheld(setup)
     return found
 
@@ -70,7 +70,7 @@ def course(features: Iterable[Feature], setup: Setup, state: NodeState) -> Cours
     """Return the course that replaces gossip, if a feature brings one. Raises UserError: two features bring one."""
     found = {}
     for feature in features:
-        with starting(feature, "course"):
+        with failure_named(feature, "course"):
             brought = feature.course(setup, state)
         if brought is not None:
             found[feature.name] = brought
@@ -94,21 +94,21 @@ class Attachments:
         self._attached: dict[Feature, Attached] = {}
         for feature in features:
             options = options_of(feature, self._setup().federation)
-            own = replace(view, options=options, recovered=recovered.get(feature), other=self.named)
-            with starting(feature, "attach"):
+            own = replace(view, options=options, recovered=recovered.get(feature), other=self.find_attached)
+            with failure_named(feature, "attach"):
                 found = feature.attach(own)
             if found is None:
                 continue
-            with starting(feature, "feedings"):
+            with failure_named(feature, "feedings"):
                 self._feedings[feature] = feedings = found.feedings()
             for feeding in feedings:
-                with starting(feature, "feedings"):
+                with failure_named(feature, "feedings"):
                     links.sides.add(feeding)
             self._attached[feature] = found
             if found.door is not None:
                 links.receive(found.door)
 
-    def named(self, name: str) -> Attached | None:
+    def find_attached(self, name: str) -> Attached | None:
         """Return what the feature of that name has attached."""
         return next((one for feature, one in self._attached.items() if feature.name == name), None)
 
@@ -168,12 +168,12 @@ class Attachments:
 
     async def opening(self, until_over: AsyncExitStack) -> None:
         for feature, one in self._attached.items():
-            with starting(feature, "opening"):
+            with failure_named(feature, "opening"):
                 await one.opening(until_over)
 
     async def opened(self, until_closed: AsyncExitStack) -> None:
         for feature, one in self._attached.items():
-            with starting(feature, "opened"):
+            with failure_named(feature, "opened"):
                 await one.opened(until_closed)
 
     def begin(self) -> None:

@@ -10,7 +10,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.net.links import Links
 from p2pfl.node import assembly
-from p2pfl.node.amendment import amended, check_amended, in_words, listed, with_federation
+from p2pfl.node.amendment import amended, check_amended, in_words, keys_with_session, with_federation
 from p2pfl.node.assembly import Setup
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, Look
@@ -38,13 +38,13 @@ class FederationInForce:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.told = setup.federation
+        self.core_federation = setup.federation
         """The federation that the core follows, or was given last."""
         self.live: Live | None = None
 
     def note_core_built(self) -> None:
         """Note that the core was made for the present federation."""
-        self.told = self.setup.federation
+        self.core_federation = self.setup.federation
 
     def begin(self, live: Live) -> None:
         self.live = live
@@ -78,10 +78,12 @@ class FederationInForce:
     def _hand_over(self) -> None:
         """Hand the federation to core and network, once they run; after their end it no longer changes."""
         live, federation = self.live, self.setup.federation
-        if live is None or live.driver.finished.is_set() or federation is self.told:
+        if live is None or live.driver.finished.is_set() or federation is self.core_federation:
             return
-        live.driver.feed.tell("federation-changed", None, in_words(self.told, federation, self.setup.member.index))
-        self.told = federation
+        live.driver.feed.tell(
+            "federation-changed", None, in_words(self.core_federation, federation, self.setup.member.index)
+        )
+        self.core_federation = federation
         live.status.name = self.setup.member.name
         live.driver.amend(amended(self.setup))
         self._amend_links(live)
@@ -114,7 +116,7 @@ class FederationInForce:
         """Allow sessions with present neighbors, with future ones, and with those that are about to leave."""
         setup = self.setup
         members = setup.federation.members
-        trusted = live.trusted_members(listed(setup.federation))
+        trusted = live.trusted_members(keys_with_session(setup.federation))
         neighbors = frozenset(live.status.core.edges).union(setup.peers).intersection(trusted.values())
         live.links.amend(
             members=trusted,

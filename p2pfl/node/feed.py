@@ -36,7 +36,7 @@ class Feed:
 
     name_of: Callable[[int], str]
     events: deque[NotableEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
-    told: int = 0
+    event_count: int = 0
     """The number of events so far."""
     changes: int = 0
     """A counter that grows whenever the standing alarms change."""
@@ -53,11 +53,11 @@ class Feed:
 
     def keep(self, kind: str, peer: int | None, text: str, *, wrong: bool = False) -> None:
         """Keep an event for the page alone: the log has it in other words."""
-        self.told += 1
+        self.event_count += 1
         about = None if peer is None else self.name_of(peer)
         self.events.append(
             NotableEvent(
-                number=self.told, at=round(time.monotonic(), 1), kind=kind, about=about, text=text, wrong=wrong
+                number=self.event_count, at=round(time.monotonic(), 1), kind=kind, about=about, text=text, wrong=wrong
             )
         )
 

@@ -81,8 +81,10 @@ class Learned:
             "version": self.version,
             "software": software,
         }
-        told = {PREPROCESSING: json.dumps(self.preprocessing, ensure_ascii=False)} if self.preprocessing else {}
-        return {key: str(value) for key, value in said.items() if value is not None} | told
+        preprocessing = (
+            {PREPROCESSING: json.dumps(self.preprocessing, ensure_ascii=False)} if self.preprocessing else {}
+        )
+        return {key: str(value) for key, value in said.items() if value is not None} | preprocessing
 
 
 def read_learned(path: Path, *, federation: Path | None = None, node: str | None = None) -> Learned:
@@ -130,9 +132,9 @@ def _restore(loaded: Loaded, federation: FederationConfig, folder: Path, path: P
     if header.get("schema", "") != digest_of(learner).hex():
         raise _other(path, "schema", header.get("schema"), digest_of(learner).hex(), ORIGIN["schema"])
     if header.get("shape") != learner.shape_digest.hex():
-        share, wanted = header.get("share", list(WHOLE)), list(federation.gossip.share)
-        if share != wanted:
-            raise _other(path, "share", share, str(wanted), ORIGIN["share"])
+        share, expected = header.get("share", list(WHOLE)), list(federation.gossip.share)
+        if share != expected:
+            raise _other(path, "share", share, str(expected), ORIGIN["share"])
         raise _other(path, "model", header.get("shape"), learner.shape_digest.hex())
     state = replay(loaded)
     learner.load_local_state(state.local)
@@ -176,10 +178,10 @@ def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Le
     )
 
 
-def _federation(path: Path, told: Path | None) -> FederationConfig:
+def _federation(path: Path, given: Path | None) -> FederationConfig:
     """Return the federation in the given file, else the nearest one in the folders above `path`."""
-    if told is not None:
-        return _for_readers(load_config(federation_file(told)), path)
+    if given is not None:
+        return _for_readers(load_config(federation_file(given)), path)
     for folder in (path, *path.parents):
         if (folder / FILE_NAME).is_file():
             return _for_readers(load_config(folder / FILE_NAME), path)
@@ -213,13 +215,13 @@ def _node_file(federation: FederationConfig, folder: Path, name: str | None) -> 
     return here if name is None or here.is_file() else node_file(federation, name)
 
 
-def _check(path: Path, key: str, found: Any, wanted: str | None) -> None:
-    if wanted is not None and found != wanted:
-        raise _other(path, key, found, wanted)
+def _check(path: Path, key: str, found: Any, expected: str | None) -> None:
+    if expected is not None and found != expected:
+        raise _other(path, key, found, expected)
 
 
-def _other(path: Path, key: str, found: Any, wanted: str, what: str | None = None) -> UserError:
-    return UserError(f"this is the state of another {what or key}", file=path, key=key, value=found, allowed=wanted)
+def _other(path: Path, key: str, found: Any, expected: str, what: str | None = None) -> UserError:
+    return UserError(f"this is the state of another {what or key}", file=path, key=key, value=found, allowed=expected)
 
 
 def _count(said: dict[str, str], key: str) -> int | None:

@@ -84,7 +84,7 @@ class ProgressLines:
         A float is written in one step: no lock is needed between the threads.
         """
         if time.monotonic() >= self.look_again_at:
-            self.thread.jobs.put(Look(partial(self._see, self.status.heard)))
+            self.thread.jobs.put(Look(partial(self._see, self.status.heard_neighbors)))
 
     def _see(self, heard: list[int], engine: Engine) -> None:
         began = time.thread_time()

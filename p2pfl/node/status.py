@@ -141,7 +141,7 @@ class Status:
         return self.core.facts.version - tested.version > max(1, self.workshop.evaluate_every)
 
     @property
-    def heard(self) -> list[int]:
+    def heard_neighbors(self) -> list[int]:
         """The neighbors whose present models are known: an old copy of an absent neighbor is not measured."""
         return [peer for peer, edge in self.core.edges.items() if edge.is_heard]
 
@@ -205,7 +205,7 @@ class Absence:
 
     since: float
     reason: str = ""
-    told: bool = False
+    is_logged: bool = False
     alarmed: bool = False
 
 
@@ -244,7 +244,7 @@ class Presence:
         self.silent_s: Callable[[int], float] = lambda peer: 0.0  # noqa: ARG005 - until somebody counts
         """Returns the seconds since any data came over the session with a neighbor."""
         self.away = {peer: Absence(now) for peer in core.edges}
-        self.known: set[int] = set()
+        self.seen: set[int] = set()
         """The neighbors that have had a session since the start."""
         self._lines: defaultdict[int, int] = defaultdict(int)
         self._opened: defaultdict[int, SessionLines] = defaultdict(SessionLines)
@@ -253,11 +253,11 @@ class Presence:
     def opened(self, peer: int, now: float) -> None:
         self._opened[peer].tell(f"session with {self.name_of(peer)} is open", now)
         absence = self.away.pop(peer, None)
-        if absence is not None and (absence.told or absence.alarmed):
-            what = "back" if peer in self.known else "there"
+        if absence is not None and (absence.is_logged or absence.alarmed):
+            what = "back" if peer in self.seen else "there"
             self._tell(peer, BACK, f"{what} after {now - absence.since:.0f} s")
         self.feed.settle(BACK, peer)
-        self.known.add(peer)
+        self.seen.add(peer)
 
     def ended(self, peer: int, reason: str, now: float) -> None:
         reason = clip(reason, REASON_BYTES)
@@ -278,12 +278,12 @@ class Presence:
             if self._may_be_away(peer):
                 continue
             away_s = now - absence.since
-            if peer in self.known and away_s >= LOST_S and not absence.told:
-                absence.told = True
+            if peer in self.seen and away_s >= LOST_S and not absence.is_logged:
+                absence.is_logged = True
                 self._tell(peer, "neighbor-away", absence.reason)
-            if away_s >= (ALARM_S if peer in self.known else FIRST_ALARM_S) and not absence.alarmed:
+            if away_s >= (ALARM_S if peer in self.seen else FIRST_ALARM_S) and not absence.alarmed:
                 absence.alarmed = True
-                since = f"since {absence.reason}" if peer in self.known else "since this node started"
+                since = f"since {absence.reason}" if peer in self.seen else "since this node started"
                 text = f"no session for {away_s:.0f} s, {since}"
                 self.on_alarm(Alarm(kind="neighbor-lost", peer=peer, text=text))
 

@@ -15,11 +15,11 @@ log = logging.getLogger("p2pfl")
 class Stopping:
     """The request to stop.
 
-    `show` gets what the node waits for, then an empty text; `wanted`: the node was asked to stop.
+    `show` gets what the node waits for, then an empty text; `is_requested`: the node was asked to stop.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        self.wanted = False
+        self.is_requested = False
         self.waiting = Waiting(show)
         self._driver: Driver | None = None
         self._testing = False
@@ -29,7 +29,7 @@ class Stopping:
     @property
     def hurries(self) -> bool:
         """True if the remaining work must be short."""
-        return self.wanted or self._asked_again
+        return self.is_requested or self._asked_again
 
     def begin(self, driver: Driver) -> None:
         """Note that the node has a state now, which it keeps when it ends."""
@@ -48,7 +48,7 @@ class Stopping:
         if self._driver is not None and self._driver.finished.is_set():
             self._hurry()
             return
-        self.wanted = True
+        self.is_requested = True
         if self._driver is not None:
             self._driver.stop()
         else:

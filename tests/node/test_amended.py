@@ -9,7 +9,7 @@ import pytest
 
 from p2pfl.config.model import Compute, Member, TaskConfig
 from p2pfl.errors import UserError
-from p2pfl.node.amendment import check_amended, in_words, listed, without
+from p2pfl.node.amendment import check_amended, in_words, keys_with_session, without_members
 from p2pfl.node.assembly import load_learner
 from sim.federations import describe
 
@@ -71,7 +71,7 @@ def test_who_was_removed_does_not_come_back_in_its_row(federation):
 
 def test_who_was_removed_is_on_no_list_of_keys_and_a_name_is_whose_it_is_now(federation):
     gone = with_members(federation, retired=True)
-    assert set(listed(gone).values()) == {0, 2, 3}
+    assert set(keys_with_session(gone).values()) == {0, 2, 3}
     again = replace(gone, members=(*gone.members, replace(NEWCOMER, name=gone.members[1].name)))
     assert again.member(gone.members[1].name).index == 4
 
@@ -99,7 +99,7 @@ def test_who_stays_keeps_its_part_of_what_a_task_deals_out_when_another_is_remov
     options = {"samples": [10, 20, 30, 40]}
     dealt = replace(federation, path=tmp_path / "federation.toml", task=TaskConfig(name="quadratic", options=options))
     counts = []
-    for now in (dealt, without(dealt, {federation.members[1].key})):
+    for now in (dealt, without_members(dealt, {federation.members[1].key})):
         node = SimpleNamespace(
             name=federation.members[3].name,
             path=tmp_path / "node.toml",

@@ -23,7 +23,7 @@ from p2pfl.config.charter import (
 )
 from p2pfl.config.model import Edition, FederationConfig
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.node.amendment import without
+from p2pfl.node.amendment import without_members
 from p2pfl.node.kept_charter import NONE
 from p2pfl.storage.disk import replace_file
 
@@ -159,7 +159,7 @@ class CharterKeeper:
         self.on_taken()
         if (obstacle := self._follow(self.federation)) is not None:
             gone = {member.key for member in charter.members if member.retired}
-            self._follow(without(self._running, gone))
+            self._follow(without_members(self._running, gone))
             own = (self._running.edition or NONE).version
             until = f"Until then it follows version {own}, without the members that are no longer listed"
             text = f"version {charter.version} takes effect when this node is started again: {obstacle}. {until}"

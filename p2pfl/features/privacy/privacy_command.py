@@ -115,7 +115,7 @@ def _before(purse: NodeBudget) -> str:
     """Return the earlier spending that the promise for these data must count beside a new budget."""
     if purse.samples is None and purse.ledger is None:
         return ""
-    known = "of which nothing is known here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
+    known = "an amount unknown here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
     return "" if purse.epsilon == 0 else f"; it adds to what was spent before, {known}"
 
 

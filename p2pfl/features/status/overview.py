@@ -129,7 +129,7 @@ class Overview:
             privacy=self.privacy(),
             point=self._point,
         )
-        self._events_shown, self._alarms_shown, self._point = self.feed.told, self.feed.changes, None
+        self._events_shown, self._alarms_shown, self._point = self.feed.event_count, self.feed.changes, None
         return self._number, None if has_new_shape else msgspec.json.encode(found)
 
     def history(self, member: int | None) -> bytes:

@@ -40,7 +40,7 @@ from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.session_table import Callbacks
 from p2pfl.net.side import Feeding, SideChannel
-from p2pfl.node.amendment import listed
+from p2pfl.node.amendment import keys_with_session
 from p2pfl.node.assembly import learned_sections
 from p2pfl.node.leash import on_a_leash
 from p2pfl.storage.disk import replace_file
@@ -113,7 +113,7 @@ class Agreement:
         found = verify(self.federation, member, raw)
         self._proposals[member], self.raw_proposals[member] = found, raw
 
-    def held(self) -> bytes:
+    def bitmap(self) -> bytes:
         """Return a bit for each member, set if its proposal is here."""
         bits = bytearray((max(self.expected) >> 3) + 1)
         for member in self.raw_proposals:
@@ -279,7 +279,7 @@ class SchemaTalk:
 
     def _tell(self, peer: int, neighbor: Neighbor) -> None:
         if neighbor.is_there:
-            self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.held(), agreed=self.digest))
+            self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.bitmap(), agreed=self.digest))
 
     def _send_next(self, peer: int, neighbor: Neighbor) -> None:
         """Send a neighbor one proposal that it lacks; the next follows when it has this one."""
@@ -376,7 +376,7 @@ def _links(federation: FederationConfig, node: NodeConfig, identity: Identity, t
         Membership(
             identity=identity,
             own_index=index,
-            members=listed(federation),
+            members=keys_with_session(federation),
             neighbors=frozenset(peers),
             dial={peer: members[peer].address for peer in peers},
             binding=FederationBinding(

@@ -45,7 +45,7 @@ class Amending:
             edge.exchange.leaves = peer not in event.neighbors
             edge.line.barred = peer in event.settings.retired
             if edge.line.barred:
-                effects += edge.exchange.drop("it is no member any more")
+                effects += edge.exchange.drop("no longer a member")
                 self.neighbors.timers.note(edge)
         for peer in [*self.early]:
             if peer not in event.neighbors:
@@ -74,7 +74,7 @@ class Amending:
         effects: list[Effect] = []
         dropped = tuple(peer for peer in neighbors.edges if peer not in event.neighbors)
         for peer in dropped:
-            effects += neighbors.edges[peer].exchange.drop("no neighbor any more")
+            effects += neighbors.edges[peer].exchange.drop("no longer a neighbor")
             neighbors.remove(peer)
         settings.adopt(replace(event.settings, rounds=settings.rounds) if phase in OVER else event.settings)
         turns = {peer: event.turns.get(peer, ALWAYS) for peer in event.neighbors}

@@ -120,7 +120,7 @@ class Company:
 
 
 def _alarm(peer: int, idle_s: float) -> Alarm:
-    text = f"all others are through; it has taken no part for {idle_s:.0f} s, and nobody trains for it any more"
+    text = f"all others are through; it has taken no part for {idle_s:.0f} s, so no node trains on for it"
     return Alarm(kind="takes-no-part", peer=peer, text=text)
 
 

@@ -218,7 +218,7 @@ class Core(Course):
 _REMOVED = Alarm(
     kind="removed",
     peer=None,
-    text="this node was removed from the federation: nobody exchanges with it any more, and it stops",
+    text="this node was removed from the federation: no member exchanges with it any more, and it stops",
 )
 _TWO_PLACES = Alarm(
     kind="two-places",

@@ -124,7 +124,7 @@ class EdgeLine:
         if not standing.note(fault, text, now):
             return []
         rest_s = standing.until - now
-        alarm = f"it is not listened to for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
+        alarm = f"its messages are ignored for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
         reason = f"in quarantine for {rest_s:.0f} s: {fault}"
         return [Alarm(kind="quarantine", peer=self.peer, text=alarm), *self.drop(reason, rest_s=rest_s)]
 

@@ -144,7 +144,7 @@ class Exchange(ABC):
             Alarm(kind="resync", peer=peer, text=text, notice=notice),
         ]
         if self.line.brake.count(now):
-            effects.append(Alarm(kind="resync-storm", peer=peer, text="resyncs repeat; the edge rests"))
+            effects.append(Alarm(kind="resync-storm", peer=peer, text="the edge was reset too often, and rests"))
             effects += self.drop("resyncs repeat")
         return effects
 

@@ -158,7 +158,7 @@ class Gathering:
         if self.alone_is_reported:
             return []
         self.alone_is_reported = True
-        text = "no neighbor is there: nothing is trained until one is, and dialing goes on"
+        text = "no neighbor is connected: training starts once one is, and dialing continues"
         return [Alarm(kind="waiting-alone", peer=None, text=text)]
 
     def _is_held_back(self) -> bool:

@@ -218,7 +218,7 @@ class Mixing:
         if self.too_few or (self.is_safe(there) and self._in_a_row < GRACE):
             return []
         self.too_few = True
-        text = f"{there} neighbors are there, with fresh models of {present}: {self.settings.profile.condition}"
+        text = f"{there} neighbors are connected, with fresh models of {present}: {self.settings.profile.condition}"
         return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
 
     def _find(self, present: int) -> list[Effect]:
@@ -226,5 +226,5 @@ class Mixing:
         if not self.too_few:
             return []
         self.too_few = False
-        text = f"there are fresh models of {present} neighbors: mixing goes on"
+        text = f"there are fresh models of {present} neighbors again: mixing continues"
         return [Alarm(kind="enough-neighbors", peer=None, text=text)]

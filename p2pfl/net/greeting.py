@@ -69,7 +69,7 @@ class Greeter:
         line.book(peer, self.counters.peers[peer])
         key = next((key for key, index in self.members.items() if index == peer), None)
         if key is None:
-            raise PeerFault("no member any more")
+            raise PeerFault("no longer a member")
         initiator = Initiator(self.identity, key, self.binding)
         await line.send(initiator.first())
         try:

@@ -164,7 +164,7 @@ class SessionTable:
     def _remove(self, peer: int) -> None:
         place = self.places[peer]
         if place.link is not None:
-            place.link.end("no neighbor any more")
+            place.link.end("no longer a neighbor")
         if place.dial is not None:
             expire(place.dial.scope)
         del self.places[peer]

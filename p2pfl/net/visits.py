@@ -89,7 +89,7 @@ async def settle(line: Line, session: Session, charters: Charters, answer: Notic
             charters.left_behind(held, line.peer)
             text = f"it has version {held} of the members, which does not list this node; here is {own}"
             raise LeftBehindFault(text)
-        raise GoneError(f"it does not go by version {own} of the members yet, and was handed it")
+        raise GoneError(f"it did not follow version {own} of the members yet, and has received it now")
     if answer.word is Word.NO_EDGE and answer.number > own:
         _, raw = await ask(line, session, own)
         if raw is not None:

@@ -29,7 +29,7 @@ def check_amended(before: FederationConfig, after: FederationConfig) -> None:
             raise _refusal(after, each.name, "cannot change while nodes run", "what it was")
     for edge in set(before.edges).intersection(after.edges):
         if before.compressor_of(*edge) != after.compressor_of(*edge):
-            raise _refusal(after, "edge_compressors", "an edge that is there has another compressor", "what it was")
+            raise _refusal(after, "edge_compressors", "an existing edge has another compressor", "what it was")
     _check_members(before, after)
     lost = sorted({node for edge in after.edges for node in edge} & after.retired)
     if lost:
@@ -38,11 +38,11 @@ def check_amended(before: FederationConfig, after: FederationConfig) -> None:
 
 def _check_members(before: FederationConfig, after: FederationConfig) -> None:
     if len(after.members) < len(before.members):
-        raise _refusal(after, "members", "a member's row is missing", "every row of before, removed ones as retired")
+        raise _refusal(after, "members", "a member's row is missing", "every previous row, removed members as retired")
     for known, member in zip(before.members, after.members, strict=False):
         if member.key != known.key or (known.retired and not member.retired):
-            text = f"row {known.index} was {known.name}, and is another member or one that comes back"
-            raise _refusal(after, "members", text, "new members in rows of their own")
+            text = f"row {known.index} was {known.name}, and now is another member or a removed one"
+            raise _refusal(after, "members", text, "new members in new rows")
     for row, member in enumerate(after.members):
         if member.index != row:
             raise _refusal(after, "members", f"{member.name} has the index {member.index}", f"that of its row, {row}")
@@ -95,11 +95,11 @@ def in_words(before: FederationConfig, after: FederationConfig, index: int) -> s
             [_address_text(there[one]) for one in _in_both(here, there) if here[one].address != there[one].address],
         ),
         ("new neighbors:", [after.members[peer].name for peer in sorted(now - was)]),
-        ("no neighbors any more:", [after.members[peer].name for peer in sorted(was - now)]),
+        ("no longer neighbors:", [after.members[peer].name for peer in sorted(was - now)]),
     )
     parts = [f"{what} {', '.join(names)}" for what, names in lists if names]
     if before.training.rounds != after.training.rounds:
-        parts.append(f"{after.training.rounds} rounds to do in place of {before.training.rounds}")
+        parts.append(f"{after.training.rounds} rounds to do instead of {before.training.rounds}")
     if before.topology != after.topology:
         parts.append(f"the graph is {after.topology}")
     return "; ".join([f"{len(there)} members", *parts])

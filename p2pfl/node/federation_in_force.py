@@ -98,7 +98,7 @@ class FederationInForce:
         live.status.rounds = done = live.status.core.settings.rounds
         todo, trained = setup.federation.training.rounds or 0, live.status.core.facts.rounds
         if done is not None and max(done, trained) < todo:
-            text = "%d rounds are to be done now, and this node does not train any more: start it again, and it goes on"
+            text = "there are %d rounds to do now, but this node no longer trains: start it again to continue"
             notice.info(text, todo)
         live.status.bearing = bearing = bearings(setup.federation)[setup.member.index]
         if not bearing.mixes:

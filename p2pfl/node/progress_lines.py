@@ -98,7 +98,7 @@ class ProgressLines:
         if not missing or core.phase is not Phase.WAITING:
             return
         if len(missing) == len(core.edges):
-            log.warning("no neighbor is there yet (%s): nothing is trained until one is", ", ".join(missing))
+            log.warning("no neighbor is connected yet (%s): training starts once one is", ", ".join(missing))
         else:
             text = "no session yet with %s; starts without them after at most %g s"
             log.warning(text, ", ".join(missing), start_wait_s)

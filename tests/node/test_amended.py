@@ -89,8 +89,8 @@ def test_the_log_says_what_is_different_for_this_node(federation):
     )
     assert in_words(federation, after, 0) == (
         f"5 members; joined: pi9; another address: {names[2]} (10.0.0.9:8470); "
-        f"new neighbors: pi9; no neighbors any more: {names[1]}, {names[3]}; "
-        "12 rounds to do in place of 9"
+        f"new neighbors: pi9; no longer neighbors: {names[1]}, {names[3]}; "
+        "12 rounds to do instead of 9"
     )
 
 

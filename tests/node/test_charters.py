@@ -208,7 +208,7 @@ def test_a_later_charter_that_fits_takes_effect_though_one_before_it_did_not(tor
 
 def test_a_charter_that_the_node_cannot_go_by_removes_members_all_the_same(node):
     node.keeper.offer(NEXT.packed())
-    node.obstacles = ["an edge that is there has another compressor"]
+    node.obstacles = ["an existing edge has another compressor"]
     gone = sign(without_member(node.running, "pi1"))
     node.keeper.offer(gone.packed())
     assert node.alarms == [WAITS]

@@ -87,7 +87,7 @@ def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Probl
     newest = max([federation.edition.version, *versions.values()])
     return [
         Problem(
-            text=f"{name} goes by version {version} of the members, and there is a version {newest}",
+            text=f"{name} follows version {version} of the members, but the newest is version {newest}",
             remedy="it takes the newer one from its next session; if it has none, copy members.toml there and start it",
         )
         for name, version in versions.items()

@@ -215,14 +215,14 @@ def _admit(
 
     asked = read_request(line)
     if not yes and not sys.stdin.isatty():
-        allowed = "a terminal, to look at the key and say yes; or --yes, which takes in whoever has answered the invite"
+        allowed = "a terminal, to check the key and say yes; or --yes, which adds whoever answered the invite"
         raise UserError("there is no terminal to ask at", key="--yes", allowed=allowed)
     opened = _open(path, key_file, offline=offline)
     found = opened.federation
     require_invited(found, asked, now=seconds_now())
     charter = successor(found, name=asked.name, key=asked.key, address=asked.address)
     _show_request(found, charter, asked)
-    if not yes and not click.confirm("take it in?", err=True):
+    if not yes and not click.confirm("add it?", err=True):
         click.echo("nothing was changed, and the invite still holds", err=True)
         return False
     _sign(opened, charter)

@@ -107,7 +107,7 @@ class BudgetGuard:
         if seen is not None:
             epsilon = "" if seen.epsilon is None else f" (epsilon {seen.epsilon:g})"
             known = 0 if ledger is None else ledger.steps
-            what = f"is more than its records have: it has signed for {seen.account.steps:,} steps{epsilon}"
+            what = f"is more than its records have: the node has signed for {seen.account.steps:,} steps{epsilon}"
             what += f", and they have {known:,}. They are lost, or an old copy"
         elif state == UNSURE:
             what = "lacks what was on disk before"

@@ -51,7 +51,7 @@ class MemberNews:
             self._mention("back", member, f"is back, in round {vitals.rounds}", now)
         if before is None:
             if now - self.began_at > starting_s and vitals.phase not in OVER:
-                self._mention("joined", member, f"is heard of for the first time, in round {vitals.rounds}", now)
+                self._mention("joined", member, f"is seen for the first time, in round {vitals.rounds}", now)
         elif before.vitals.life != vitals.life:
             self._mention("new-life", member, "has started over, without what it had learned", now)
         if vitals.phase in OVER and (before is None or before.vitals.phase != vitals.phase) and now > self.began_at:

@@ -243,7 +243,10 @@ class ExchangeInitiator(Exchange):
             return []
         self.busy = True
         self.service.asked_at = now
-        weight, staleness = self._offer(), self.weighing.of(record.known, fell_to_zero=record.last_factor_zero)
+        weight, staleness = (
+            self._offer(),
+            self.weighing.staleness_weight(record.known, fell_to_zero=record.last_factor_zero),
+        )
         self.offered_factor = weight * staleness
         audit = self.audit_next or (record.seq + 1) % self.settings.audit_every == 0
         self.audit_next = False
@@ -448,7 +451,7 @@ class ExchangeResponder(Exchange):
         progress.note_version(request.version, now)
         if request.version:
             progress.level = NEVER
-        own_staleness = self.weighing.of(request.echo, fell_to_zero=self.record.last_factor_zero)
+        own_staleness = self.weighing.staleness_weight(request.echo, fell_to_zero=self.record.last_factor_zero)
         staleness = min(request.staleness, own_staleness)
         # Multiply from left to right: the initiator bounds the result by the same products, with its own figures in
         # place of the minima.

@@ -28,16 +28,16 @@ class Hearsay:
     facts: Facts
     settings: Settings
 
-    def welcome(self, line: EdgeLine, life: Life, known: Life | None, news: LifeNews, now: float) -> list[Effect]:
+    def welcome(self, line: EdgeLine, life: Life, earlier: Life | None, news: LifeNews, now: float) -> list[Effect]:
         """Tell a neighbor that has just greeted which lives this node knows.
 
-        `known` is the life in which this node believed the neighbor to be.
+        `earlier` is the life in which this node believed the neighbor to be.
         """
         if not self.settings.profile.keeps_flows:
             return []
         lives = self.lives.lives_to_send()
-        if known is not None and known.name != life.name and known.generation >= life.generation:
-            lives.append((line.peer, known))  # from it a node without memory learns its own generation
+        if earlier is not None and earlier.name != life.name and earlier.generation >= life.generation:
+            lives.append((line.peer, earlier))  # from it a node without memory learns its own generation
         # When a federation begins, every member is new to every other: that is no news.
         is_under_way = self.facts.rounds > 0 or self.lives.own.generation > 0
         if news is not LifeNews.KNOWN and (life.generation or is_under_way):

@@ -45,11 +45,11 @@ class Turns:
         place = bisect_right(self.phases, phase)
         return place > 0 and self.phases[place - 1] == phase
 
-    def turns_between(self, known: int, now: int) -> int:
-        """Return the number of turns after version `known`, up to version `now`. On a static graph: `now - known`."""
+    def turns_between(self, since: int, now: int) -> int:
+        """Return the number of turns after version `since`, up to version `now`. On a static graph: `now - known`."""
         if len(self.phases) == self.period:
-            return max(0, now - known)
-        return max(0, self._until(now) - self._until(known))
+            return max(0, now - since)
+        return max(0, self._until(now) - self._until(since))
 
     def _until(self, version: int) -> int:
         whole, phase = divmod(version, self.period)
@@ -159,14 +159,14 @@ class Weighing:
     staleness_sum: int = 0
     staleness_max: int = 0
 
-    def of(self, known: int | None, *, fell_to_zero: bool) -> float:
+    def staleness_weight(self, echoed: int | None, *, fell_to_zero: bool) -> float:
         """Return s(tau); tau is the number of turns since the version that the peer's replica held when it last sent.
 
         On a static graph that is the number of rounds. In a schedule an edge that rests for P rounds is not late.
         """
-        if known is None or self.facts.joining:
+        if echoed is None or self.facts.joining:
             return 0.0
-        self.staleness = self.turns.turns_between(known, self.facts.version)
+        self.staleness = self.turns.turns_between(echoed, self.facts.version)
         self.weighed += 1
         self.staleness_sum += self.staleness
         self.staleness_max = max(self.staleness_max, self.staleness)

@@ -179,11 +179,11 @@ def round_change(  # noqa: PLR0917 - the state, the round's two models, then wha
     return New(change, kept), float(np.sqrt(square))
 
 
-def distance(one: Vector, other: Vector) -> float:
+def distance(vector: Vector, other: Vector) -> float:
     """Return the Euclidean distance of two vectors."""
-    tile, square = np.empty(min(TILE, one.size), one.dtype), 0.0
-    for part in _tiles(one.size):
-        square += _square(np.subtract(one[part], other[part], out=tile[: other[part].size]))
+    tile, square = np.empty(min(TILE, vector.size), vector.dtype), 0.0
+    for part in _tiles(vector.size):
+        square += _square(np.subtract(vector[part], other[part], out=tile[: other[part].size]))
     return float(np.sqrt(square))
 
 

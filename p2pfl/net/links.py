@@ -70,7 +70,7 @@ class Links:
 
     def __init__(
         self,
-        who: Membership,
+        membership: Membership,
         callbacks: Callbacks,
         watcher: Watcher | None = None,
         *,
@@ -81,7 +81,7 @@ class Links:
         transport: MakeTransport = WebSocketTransport,
     ) -> None:
         limits, watcher = limits or Limits(), watcher or Watcher()
-        self.counters = Counters.of(index for index in who.members.values() if index != who.own_index)
+        self.counters = Counters.of(index for index in membership.members.values() if index != membership.own_index)
         self.sides = Sides(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
         """The side channels; features add theirs before the socket is bound."""
         executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
@@ -97,16 +97,16 @@ class Links:
             sides=self.sides,
         )
         self._greeter = greeter = Greeter(
-            identity=who.identity,
-            own_index=who.own_index,
-            members=who.members,
-            neighbors=who.neighbors,
-            binding=who.binding,
+            identity=membership.identity,
+            own_index=membership.own_index,
+            members=membership.members,
+            neighbors=membership.neighbors,
+            binding=membership.binding,
             counters=self.counters,
         )
         self._table = SessionTable(
-            own=who.own_index,
-            neighbors=who.neighbors,
+            own=membership.own_index,
+            neighbors=membership.neighbors,
             boot=greeter.boot,
             callbacks=callbacks,
             shared=shared,
@@ -114,7 +114,7 @@ class Links:
         )
         self._refusals = refusals = Refusals(self.counters, watcher.log, watcher.on_alarm, watcher.name_of)
         self._transport = transport(limits, refusals, watcher.log)
-        self._transport.expect(len(who.neighbors))
+        self._transport.expect(len(membership.neighbors))
         self._listen = parse_address(listen, "listen")
         self._reception = Reception(
             greeter=greeter, table=self._table, refusals=refusals, shared=shared, spawn=self._visit
@@ -127,7 +127,7 @@ class Links:
             rng=rng,
             transport=self._transport,
         )
-        self._dialer.configure(self._parse_addresses(who.dial))
+        self._dialer.configure(self._parse_addresses(membership.dial))
         self._set_memory_budget()
         self._is_open = False
         self._closing = False

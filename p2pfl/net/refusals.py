@@ -104,27 +104,30 @@ class Refusals:
     name_of: Callable[[int], str] = "node {}".format
     _memories: dict[int | None, HourOfRefusals] = field(default_factory=dict)
 
-    def note(self, peer: int | None, who: str, fault: PeerFault) -> None:
+    def note(self, peer: int | None, name_or_address: str, fault: PeerFault) -> None:
         """Log a refusal, or count it.
 
-        `who` may be an address if no peer is known: then only the reason tells two refusals apart.
+        `name_or_address` may be an address if no peer is known: then only the reason tells two refusals apart.
         """
         traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
         traffic.refusals += 1
         reason, memory = clip(str(fault), REASON_BYTES), self._memory_of(peer)
         if isinstance(fault, LeftBehindFault):  # one alarm covers all peers that say so
             memory.counted += 1
-            self.mention(peer, "refused %s: %s", who, reason)
+            self.mention(peer, "refused %s: %s", name_or_address, reason)
             return
         differs = isinstance(fault, FederationMismatch)
         if not memory.note(reason, sealed=isinstance(fault, FederationMismatch | SealedFault)):
             memory.counted += 1
-            self.mention(peer, "refused %s again: %s", who, reason)
+            self.mention(peer, "refused %s again: %s", name_or_address, reason)
             return
         if peer is not None and differs:
             self.on_alarm(DIFFERS, peer, reason)
         level = INFO if differs else WARNING  # the alarm is a warning already
-        self._say(level, f"refused {clip(who, REASON_BYTES // 2)}: {reason}; logged once an hour, else only counted")
+        self._say(
+            level,
+            f"refused {clip(name_or_address, REASON_BYTES // 2)}: {reason}; logged once an hour, else only counted",
+        )
 
     def mention(self, peer: int | None, text: str, *values: object, level: int = DEBUG) -> None:
         """Log a lesser event that a stranger or a member has caused, within the allowance."""

@@ -43,7 +43,7 @@ def failure_named(feature: Feature, hook: str) -> Iterator[None]:
         raise UserError(text, allowed="a node without it, or its mistake mended") from error
 
 
-def recover(features: Iterable[Feature], found: FoundAtStart) -> dict[Feature, Recovered]:
+def recover(features: Iterable[Feature], at_start: FoundAtStart) -> dict[Feature, Recovered]:
     """Let each feature recover its own state.
 
     Raises UserError, as a feature's `recover` does or because it failed.
@@ -51,7 +51,7 @@ def recover(features: Iterable[Feature], found: FoundAtStart) -> dict[Feature, R
     kept = {}
     for feature in features:
         with failure_named(feature, "recover"):
-            one = feature.recover(found)
+            one = feature.recover(at_start)
         if one is not None:
             kept[feature] = one
     return kept
@@ -158,8 +158,8 @@ class Attachments:
         """Return the fields of `NodeStatus` that features set, and their other fields under `features`."""
         found: dict[str, Any] = {"features": {}}
 
-        def ask(feature: Feature, one: Attached) -> None:
-            for name, value in one.status().items():
+        def ask(feature: Feature, attached: Attached) -> None:
+            for name, value in attached.status().items():
                 place = found if name in FIELDS else found["features"].setdefault(feature.name, {})
                 place[name] = value
 

@@ -56,7 +56,7 @@ async def last_test(
         if await waiting.until(errand.done, limit_s=workshop.LAST_TEST_S if hasty else None):
             errand.result()
             return local[0]
-    if shop.figures.tested is None or not shop.figures.tested.of.final:
+    if shop.figures.tested is None or not shop.figures.tested.moment.final:
         log.warning("%s", workshop.why_untested(under_way, shop.figures.tested))
     return None
 

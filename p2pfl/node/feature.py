@@ -180,7 +180,7 @@ class Feature:
         """Return the parts of the data ("local", "test") of which no figure may be shown, not even to features."""
         return frozenset()
 
-    def recover(self, found: FoundAtStart) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
+    def recover(self, at_start: FoundAtStart) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
         """Check the state that was read from disk, and correct it. Raises UserError: it cannot be used."""
         return None
 

@@ -35,18 +35,18 @@ class Findings:
 
     part = ""
 
-    def of_files(self, found: Inspected) -> None:
+    def of_files(self, inspected: Inspected) -> None:
         """Inspect the files of the nodes whose folders are here; their learners are loaded next."""
 
-    def before_launch(self, found: Inspected) -> None:
+    def before_launch(self, inspected: Inspected) -> None:
         """Inspect what each node would find, or wait for in vain: all are here and start next. Imports no torch."""
 
-    def of_learners(self, found: Inspected) -> None:
+    def of_learners(self, inspected: Inspected) -> None:
         """Inspect the learners that could be loaded."""
 
     def told(self) -> Any:
         """Return its part of the report, for JSON; None: nothing."""
         return None
 
-    def show(self, told: Any) -> None:
+    def show(self, facts: Any) -> None:
         """Print that part for people."""

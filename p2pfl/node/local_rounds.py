@@ -142,11 +142,11 @@ class LocalRounds:
                 work(*arguments)
             self.under_way = ""
 
-    def _train(self, start: RoundStart, index: int, of: Moment, asked_at: float) -> None:
+    def _train(self, start: RoundStart, index: int, moment: Moment, asked_at: float) -> None:
         waited_s = time.monotonic() - asked_at if self._shares_compute else 0.0
         try:
             if self.workshop.is_due(index):
-                self._measure(start.model, of)
+                self._measure(start.model, moment)
             if self.closed:
                 return
             self.under_way = "round"
@@ -200,9 +200,9 @@ class LocalRounds:
         except BaseException as error:  # noqa: BLE001 - as above
             self._node.fail(error)
 
-    def _measure(self, model: Vector, of: Moment) -> None:
+    def _measure(self, model: Vector, moment: Moment) -> None:
         self.under_way = "test"
-        self.workshop.measure(model, of)
+        self.workshop.measure(model, moment)
         self.loop.call_soon_threadsafe(self.on_measure)
 
     def look_between_rounds(self, tick: int, closing_rounds: int) -> None:
@@ -234,10 +234,10 @@ class LocalRounds:
             )
         )
 
-    def _measure_next(self, model: Vector, of: Moment, begun: Callable[[], None]) -> None:
+    def _measure_next(self, model: Vector, moment: Moment, begun: Callable[[], None]) -> None:
         self.loop.call_soon_threadsafe(begun)
         try:
-            self._measure(model, of)
+            self._measure(model, moment)
         except BaseException as error:  # noqa: BLE001 - as above
             self._node.fail(error)
 

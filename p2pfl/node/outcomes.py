@@ -215,14 +215,14 @@ def _node_file(federation: FederationConfig, folder: Path, name: str | None) -> 
     return here if name is None or here.is_file() else node_file(federation, name)
 
 
-def _check(path: Path, key: str, found: Any, expected: str | None) -> None:
-    if expected is not None and found != expected:
-        raise _other(path, key, found, expected)
+def _check(path: Path, key: str, value: Any, expected: str | None) -> None:
+    if expected is not None and value != expected:
+        raise _other(path, key, value, expected)
 
 
-def _other(path: Path, key: str, found: Any, expected: str, what: str | None = None) -> UserError:
-    return UserError(f"this is the state of another {what or key}", file=path, key=key, value=found, allowed=expected)
+def _other(path: Path, key: str, value: Any, expected: str, name: str | None = None) -> UserError:
+    return UserError(f"this is the state of another {name or key}", file=path, key=key, value=value, allowed=expected)
 
 
-def _count(said: dict[str, str], key: str) -> int | None:
-    return int(said[key]) if said.get(key, "").isdecimal() else None
+def _count(metadata: dict[str, str], key: str) -> int | None:
+    return int(metadata[key]) if metadata.get(key, "").isdecimal() else None

@@ -55,22 +55,22 @@ def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
     return found
 
 
-def _make(one: PlugIn, federation: FederationConfig) -> Feature:
-    key, file = f"features.{one.name}", federation.path
+def _make(plug_in: PlugIn, federation: FederationConfig) -> Feature:
+    key, file = f"features.{plug_in.name}", federation.path
     try:
-        made = find_object(one.spec, file.parent, what="feature", key=key, allowed=ALLOWED)
+        made = find_object(plug_in.spec, file.parent, what="feature", key=key, allowed=ALLOWED)
         made = made() if isinstance(made, type) else made
     except UserError as error:
         error.file = error.file or str(file)
         raise
     except FAILURES as error:
         text = f"the feature could not be made: {describe_failure(error)}"
-        raise UserError(text, file=file, key=key, value=one.spec, allowed=ALLOWED) from error
+        raise UserError(text, file=file, key=key, value=plug_in.spec, allowed=ALLOWED) from error
     if not isinstance(made, Feature):
-        raise UserError("is not a feature", file=file, key=key, value=one.spec, allowed=ALLOWED)
-    if made.name != one.name:
+        raise UserError("is not a feature", file=file, key=key, value=plug_in.spec, allowed=ALLOWED)
+    if made.name != plug_in.name:
         text = f"the feature there calls itself {made.name!r}"
-        raise UserError(text, file=file, key=key, value=one.spec, allowed=f"{made.name} = {one.spec!r}")
+        raise UserError(text, file=file, key=key, value=plug_in.spec, allowed=f"{made.name} = {plug_in.spec!r}")
     return made
 
 

@@ -86,9 +86,9 @@ class ProgressLines:
         if time.monotonic() >= self.look_again_at:
             self.thread.jobs.put(Look(partial(self._see, self.status.heard_neighbors)))
 
-    def _see(self, heard: list[int], engine: Engine) -> None:
+    def _see(self, neighbors: list[int], engine: Engine) -> None:
         began = time.thread_time()
-        self.status.neighbor_distance = neighbor_distance(engine.state, heard)
+        self.status.neighbor_distance = neighbor_distance(engine.state, neighbors)
         self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
 
     def say_who_is_missing(self, start_wait_s: float) -> None:

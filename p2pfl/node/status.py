@@ -116,9 +116,9 @@ class Status:
             test_samples=None if tested is None else tested.score.samples,
             intervals={} if tested is None else rounded(tested.score.intervals),
             measures=self.workshop.measures,
-            tested_round=None if tested is None else tested.of.rounds,
-            tested_version=None if tested is None else tested.of.version,
-            test_is_stale=tested is not None and self._is_outdated(tested.of),
+            tested_round=None if tested is None else tested.moment.rounds,
+            tested_version=None if tested is None else tested.moment.version,
+            test_is_stale=tested is not None and self._is_outdated(tested.moment),
             loss=self.workshop.figures.loss,
             staleness=self.staleness(),
             bytes_sent=traffic.bytes_sent,
@@ -158,7 +158,7 @@ class Status:
             max=max((edge.exchange.weighing.staleness_max for edge in edges), default=0),
         )
 
-    def _neighbor(self, edge: Edge, held: View, kept: float | None, now: float) -> NeighborStatus:
+    def _neighbor(self, edge: Edge, standing: View, kept: float | None, now: float) -> NeighborStatus:
         traffic = self.counters.peers[edge.peer]
         return NeighborStatus(
             name=self.name_of(edge.peer),
@@ -176,12 +176,12 @@ class Status:
             waited_s=round(edge.service.patience.waited.total_s(now), 3),
             resyncs=edge.exchange.record.resyncs,
             kept=kept,
-            standing=held.score,
-            faults=held.faults,
-            latest_fault=held.latest or None,
-            quarantined_s=held.quarantined_s,
-            probation=held.probation,
-            quarantines=held.quarantines,
+            standing=standing.score,
+            faults=standing.faults,
+            latest_fault=standing.latest or None,
+            quarantined_s=standing.quarantined_s,
+            probation=standing.probation,
+            quarantines=standing.quarantines,
         )
 
 

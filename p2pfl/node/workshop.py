@@ -59,7 +59,7 @@ class Tested:
     """A score on the common test set, and the model to which it belongs."""
 
     score: Score
-    of: Moment
+    moment: Moment
 
 
 @dataclass(slots=True)
@@ -91,11 +91,11 @@ class TrainingFigures:
         self.losses.trained(local.loss)
         return local
 
-    def after_test(self, score: Score | None, of: Moment) -> None:
+    def after_test(self, score: Score | None, moment: Moment) -> None:
         if score is not None:
             self.losses.tested(score.loss)
         # replaced in one step, because other threads read it
-        self.tested = None if score is None else Tested(score, of)
+        self.tested = None if score is None else Tested(score, moment)
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Workshop:
         if self.gauge is not None:
             self.gauged = self.gauge.read(local.loss, score)
         if self.after_round is not None:
-            self.after_round(local, index + 1, score, None if tested is None else tested.of.rounds)
+            self.after_round(local, index + 1, score, None if tested is None else tested.moment.rounds)
         return replace(local, local=self.learner.local_state())
 
     def score(self, vector: Vector, part: str) -> Score | None:
@@ -156,11 +156,11 @@ class Workshop:
         """Return the sketch of `vector` (d,); empty where nobody needs it. Any thread may ask."""
         return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
 
-    def measure(self, vector: Vector, of: Moment) -> None:
+    def measure(self, vector: Vector, moment: Moment) -> None:
         """Score `vector` (d,) on the common test set. Raises LearningError: the task failed, and this is `strict`."""
         self.figures.sketched = self.sketch_of(vector)
-        if of.final and self.files is not None:
-            self.files.save(vector, of.rounds)
+        if moment.final and self.files is not None:
+            self.files.save(vector, moment.rounds)
         try:
             score = self.score(vector, "test")
         except LearningError as error:
@@ -168,7 +168,7 @@ class Workshop:
                 raise
             log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
         else:
-            self.figures.after_test(score, of)
+            self.figures.after_test(score, moment)
 
 
 class Waiting:
@@ -235,7 +235,7 @@ def why_untested(under_way: str, tested: Tested | None) -> str:
         what = "stopped in a long local round, whose work is discarded"
     else:
         what = "stopped in a long test; nothing that was learned is lost"
-    of = "is not known" if tested is None else f"is that after round {tested.of.rounds}"
+    of = "is not known" if tested is None else f"is that after round {tested.moment.rounds}"
     return f"{what}: the last model is not tested, its accuracy {of}"
 
 

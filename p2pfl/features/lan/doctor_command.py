@@ -112,7 +112,7 @@ def _interface_row(tally: Tally, patients: list[Patient]) -> dict[str, Any]:
     }
 
 
-def _member_row(found: Diagnosis, patient: Patient) -> dict[str, Any]:
+def _member_row(diagnosis: Diagnosis, patient: Patient) -> dict[str, Any]:
     place = patient.answering
     return {
         "member": patient.member.name,
@@ -133,7 +133,7 @@ def _member_row(found: Diagnosis, patient: Patient) -> dict[str, Any]:
         "clock_off_s": None if place is None else _round_offset(place.answer.clock_off_s),
         "software": None if patient.about is None else patient.about.version,
         "protocol": None if patient.about is None else patient.about.protocol,
-        "discovery": bool(patient.heard) if found.discovery else None,
+        "discovery": bool(patient.heard) if diagnosis.discovery else None,
     }
 
 
@@ -142,33 +142,33 @@ def _round_offset(seconds: float | None) -> float | None:
     return None if seconds is None else 0.0 if abs(seconds) < NOTICEABLE_S else round(seconds)
 
 
-def _as_object(found: Diagnosis) -> dict[str, Any]:
+def _as_object(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
-        "federation": found.federation.name,
-        "node": found.node,
-        "discovery": found.discovery,
-        "listened_s": found.listened_s if found.tallies else 0.0,
-        "interfaces": [_interface_row(tally, found.patients) for tally in found.tallies],
-        "skipped": [{"interface": one.name, "why": one.skipped} for one in found.skipped],
-        "members": [_member_row(found, patient) for patient in found.patients],
-        "problems": [{"text": problem.text, "remedy": problem.remedy} for problem in found.problems],
+        "federation": diagnosis.federation.name,
+        "node": diagnosis.node,
+        "discovery": diagnosis.discovery,
+        "listened_s": diagnosis.listened_s if diagnosis.tallies else 0.0,
+        "interfaces": [_interface_row(tally, diagnosis.patients) for tally in diagnosis.tallies],
+        "skipped": [{"interface": one.name, "why": one.skipped} for one in diagnosis.skipped],
+        "members": [_member_row(diagnosis, patient) for patient in diagnosis.patients],
+        "problems": [{"text": problem.text, "remedy": problem.remedy} for problem in diagnosis.problems],
     }
 
 
-def _print(found: Diagnosis) -> None:
-    if found.tallies:
-        rows = [_interface_row(tally, found.patients) for tally in found.tallies]
+def _print(diagnosis: Diagnosis) -> None:
+    if diagnosis.tallies:
+        rows = [_interface_row(tally, diagnosis.patients) for tally in diagnosis.tallies]
         write_rows(
             [row | {key: ", ".join(row[key]) or "-" for key in ("addresses", "members")} for row in rows], "table"
         )
-    if skipped := ", ".join(f"{one.name}: {one.skipped}" for one in found.skipped):
+    if skipped := ", ".join(f"{one.name}: {one.skipped}" for one in diagnosis.skipped):
         click.echo(f"not used: {skipped}")
     click.echo()
-    write_rows([_cells(_member_row(found, patient)) for patient in found.patients], "table")
+    write_rows([_cells(_member_row(diagnosis, patient)) for patient in diagnosis.patients], "table")
     click.echo()
-    if not found.problems:
+    if not diagnosis.problems:
         click.echo("all is well")
-    for problem in found.problems:
+    for problem in diagnosis.problems:
         click.echo(f"* {problem.text}")
         click.echo(f"  what to do: {problem.remedy}")
 

@@ -8,12 +8,12 @@ from p2pfl.node.findings import Findings, Inspected
 
 
 class LanFindings(Findings):
-    def of_files(self, found: Inspected) -> None:
-        for node in found.here.values():
+    def of_files(self, inspected: Inspected) -> None:
+        for node in inspected.here.values():
             if node.discovery:
                 try:
-                    require_zeroconf(node.path if node.path.exists() else found.federation.path)
+                    require_zeroconf(node.path if node.path.exists() else inspected.federation.path)
                 except UserError as error:
-                    found.mistakes.append(error)
+                    inspected.mistakes.append(error)
 
     before_launch = of_files

@@ -25,14 +25,14 @@ class PrivacyFeature(Feature):
     def withheld(self, setup: Setup) -> frozenset[str]:
         return budget.withheld(setup)
 
-    def recover(self, found: FoundAtStart) -> Opening | None:
+    def recover(self, at_start: FoundAtStart) -> Opening | None:
         """Open the budget at a start, even if nothing is promised any more: then the ledger beside the key must be
         voided.
         """
-        found.until_over.callback(budget.lock(found.setup).release)
-        if found.setup.passing:
-            budget.permit(found.setup)
-        return budget.opening(found.setup, found.state)
+        at_start.until_over.callback(budget.lock(at_start.setup).release)
+        if at_start.setup.passing:
+            budget.permit(at_start.setup)
+        return budget.opening(at_start.setup, at_start.state)
 
     def attach(self, node: NodeView) -> Attached | None:
         plan = plan_by(node.setup().learner)

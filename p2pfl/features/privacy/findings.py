@@ -66,27 +66,27 @@ class PrivacyFindings(Findings):
     def __init__(self) -> None:
         self.facts: dict[str, Any] | None = None
 
-    def before_launch(self, found: Inspected) -> None:
-        if found.federation.privacy is not None and not found.mistakes:  # it reads whole states
-            _require_budget(found)
+    def before_launch(self, inspected: Inspected) -> None:
+        if inspected.federation.privacy is not None and not inspected.mistakes:  # it reads whole states
+            _require_budget(inspected)
 
-    def of_learners(self, found: Inspected) -> None:
-        here = sorted(found.here.keys() & found.learners.keys())
-        trained = {getattr(one, "trained", one.size + one.personal) for one in found.learners.values()}
-        samples = {index: found.learners[index].samples for index in here}
-        promised = look_at_privacy(found.federation, samples, max(trained, default=None))
-        told = set(map(str, found.mistakes))  # those of a learner, which has a plan too
-        found.mistakes.extend(mistake for mistake in promised.mistakes if str(mistake) not in told)
-        found.warnings.extend(promised.warnings)
+    def of_learners(self, inspected: Inspected) -> None:
+        here = sorted(inspected.here.keys() & inspected.learners.keys())
+        trained = {getattr(one, "trained", one.size + one.personal) for one in inspected.learners.values()}
+        samples = {index: inspected.learners[index].samples for index in here}
+        promised = look_at_privacy(inspected.federation, samples, max(trained, default=None))
+        told = set(map(str, inspected.mistakes))  # those of a learner, which has a plan too
+        inspected.mistakes.extend(mistake for mistake in promised.mistakes if str(mistake) not in told)
+        inspected.warnings.extend(promised.warnings)
         self.facts = promised.facts
         if self.facts is not None:
-            _look_for_budgets(found)
+            _look_for_budgets(inspected)
 
     def told(self) -> dict[str, Any] | None:
         return self.facts
 
-    def show(self, told: Any) -> None:
-        print_privacy(told)
+    def show(self, facts: Any) -> None:
+        print_privacy(facts)
 
 
 def _require_budget(inspected: Inspected) -> None:

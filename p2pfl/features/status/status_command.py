@@ -90,10 +90,10 @@ def _answer(member: LocalMember) -> dict[str, Any] | str:
     return ask_status(member.place)
 
 
-def _refuse_other(folder: LocalFederation, name: str, said: dict[str, Any] | str) -> dict[str, Any] | str:
+def _refuse_other(folder: LocalFederation, name: str, answer: dict[str, Any] | str) -> dict[str, Any] | str:
     """Refuse the answer of another node: a port may go to another process once its node has gone."""
-    if isinstance(said, str) or (said.get("node"), said.get("federation")) == (name, folder.federation):
-        return said
+    if isinstance(answer, str) or (answer.get("node"), answer.get("federation")) == (name, folder.federation):
+        return answer
     return OTHER_NODE
 
 
@@ -117,16 +117,16 @@ def _latest_rows(folder: LocalFederation, own: list[dict[str, Any] | str]) -> di
     return latest
 
 
-def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, Any]:
+def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row from what the members send each other, which is less than a node's own status."""
     row = _row("", reason)
-    told = {key: heard.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "phase")}
-    scores = heard.get("scores") or {}
+    told = {key: report.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "phase")}
+    scores = report.get("scores") or {}
     main = next(iter(scores), None)
     told |= {"metric": main, "main": scores.get(main), "metrics": scores}
-    live = heard.get("live")
-    over = heard.get("phase") in ("finished", "stopped")
-    missed = not over and bool(heard.get("quiet") or heard.get("lost"))
+    live = report.get("live")
+    over = report.get("phase") in ("finished", "stopped")
+    missed = not over and bool(report.get("quiet") or report.get("lost"))
     if missed:
         told["phase"] = "not heard"
     if reason == DIED:
@@ -136,12 +136,12 @@ def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, 
         | told
         | {
             "node": name,
-            "round": heard.get("rounds"),
-            "of": heard.get("of"),
+            "round": report.get("rounds"),
+            "of": report.get("of"),
             "peers": len(live) if isinstance(live, list) else None,
-            "alarms": dict.fromkeys(heard.get("standing") or (), 1),
-            "privacy": None if heard.get("epsilon") is None else {"epsilon": heard["epsilon"]},
-            "second_hand": {"by": heard["by"], "age_s": round(heard["age_s"], 1), "instead_of": reason},
+            "alarms": dict.fromkeys(report.get("standing") or (), 1),
+            "privacy": None if report.get("epsilon") is None else {"epsilon": report["epsilon"]},
+            "second_hand": {"by": report["by"], "age_s": round(report["age_s"], 1), "instead_of": reason},
             "well": reason != DIED and not missed,
         }
     )
@@ -183,15 +183,15 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
     }
 
 
-def _main(said: Mapping[str, Any]) -> str | None:
+def _main(status: Mapping[str, Any]) -> str | None:
     """Return the name of the task's main measure, as far as the node says."""
-    measures = said.get("measures") or [{"name": "accuracy" if said.get("accuracy") is not None else None}]
+    measures = status.get("measures") or [{"name": "accuracy" if status.get("accuracy") is not None else None}]
     return measures[0].get("name") if isinstance(measures[0], dict) else None
 
 
-def _scores(said: Mapping[str, Any]) -> dict[str, Any]:
+def _scores(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the task's measures by name, on the common test set."""
-    known = {"accuracy": said.get("accuracy"), "loss": said.get("test_loss"), **(said.get("metrics") or {})}
+    known = {"accuracy": status.get("accuracy"), "loss": status.get("test_loss"), **(status.get("metrics") or {})}
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -282,8 +282,8 @@ def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield "withheld, as computed from the data without noise: losses, and scores on private data"
 
 
-def _faults_text(name: str, held: dict[str, Any]) -> str:
-    kinds = " ".join(f"{kind} {count}" for kind, count in held["faults"].items())
-    left_s = held["quarantined_s"]
+def _faults_text(name: str, standing: dict[str, Any]) -> str:
+    kinds = " ".join(f"{kind} {count}" for kind, count in standing["faults"].items())
+    left_s = standing["quarantined_s"]
     away = f", quarantined for {left_s:.0f} s" if isinstance(left_s, int | float) and left_s > 0 else ""
     return f"{name} ({kinds}{away})"

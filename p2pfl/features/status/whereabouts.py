@@ -56,9 +56,9 @@ def address_at(listen: str, port: int) -> str:
     return f"{LOCAL.get(host, host)}:{port}"
 
 
-def write(folder: Path, there: Whereabouts) -> None:
+def write(folder: Path, whereabouts: Whereabouts) -> None:
     """Write the file. Raises StorageError: the disk does not take it."""
-    replace_file(folder / FILE_NAME, [msgspec.json.encode(there)])
+    replace_file(folder / FILE_NAME, [msgspec.json.encode(whereabouts)])
 
 
 @contextmanager

@@ -33,30 +33,30 @@ class TableFindings(Findings):
     def __init__(self) -> None:
         self.tables: TablesFound | None = None
 
-    def of_files(self, found: Inspected) -> None:
-        self.tables = look_at_tables(found.federation, found.here)
+    def of_files(self, inspected: Inspected) -> None:
+        self.tables = look_at_tables(inspected.federation, inspected.here)
         if self.tables is not None:
-            found.mistakes.extend(self.tables.mistakes)
-            found.warnings.extend(self.tables.warnings)
-            found.unusable |= self.tables.wrong
-            found.has_model = self.tables.has_schema
+            inspected.mistakes.extend(self.tables.mistakes)
+            inspected.warnings.extend(self.tables.warnings)
+            inspected.unusable |= self.tables.wrong
+            inspected.has_model = self.tables.has_schema
             logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would say the same again
 
-    def before_launch(self, found: Inspected) -> None:
-        found.mistakes += table_mistakes(found.federation, found.here)
+    def before_launch(self, inspected: Inspected) -> None:
+        inspected.mistakes += table_mistakes(inspected.federation, inspected.here)
 
-    def of_learners(self, found: Inspected) -> None:
+    def of_learners(self, inspected: Inspected) -> None:
         if self.tables is not None:
-            names = {index: node.name for index, node in found.here.items()}
-            here = {names[index]: one for index, one in found.learners.items() if index in names}
-            found.warnings += warn_of_tests(self.tables, here)
-            found.warnings += warn_of_figures(self.tables, found.federation)
+            names = {index: node.name for index, node in inspected.here.items()}
+            here = {names[index]: one for index, one in inspected.learners.items() if index in names}
+            inspected.warnings += warn_of_tests(self.tables, here)
+            inspected.warnings += warn_of_figures(self.tables, inspected.federation)
 
     def told(self) -> list[dict[str, Any]] | None:
         return self.tables.rows if self.tables else None
 
-    def show(self, told: Any) -> None:
-        print_tables(told)
+    def show(self, rows: Any) -> None:
+        print_tables(rows)
 
 
 @dataclass(slots=True)
@@ -179,18 +179,18 @@ def _read(here: Iterable[NodeConfig], schema: Schema, layout_of: Callable[[Mappi
     return _Read(paths, tests, trained, tested)
 
 
-def _survey(here: Mapping[int, NodeConfig], given: TableTask) -> TablesFound:
+def _survey(here: Mapping[int, NodeConfig], task: TableTask) -> TablesFound:
     from p2pfl.learn.table.differences import survey  # noqa: PLC0415 - `--help` stays instant
 
-    found, read = TablesFound(), _read(here.values(), given.schema, given.layout)
+    found, read = TablesFound(), _read(here.values(), task.schema, task.layout)
     members = {node.name: index for index, node in here.items()}
     trained, tested = read.trained, read.tested
     found.mistakes = read.mistakes
     found.wrong = {members[name] for name in read.paths if name not in trained.tables}
     found.wrong |= {members[name] for name in read.tests if name not in tested.tables}
-    facts, odd = survey(trained.tables, given.schema)
+    facts, odd = survey(trained.tables, task.schema)
     found.warnings = [*trained.warnings, *odd]
-    found.rows, found.task = [_row(one) for one in facts], given
+    found.rows, found.task = [_row(one) for one in facts], task
     return found
 
 

@@ -65,7 +65,7 @@ def test_whatever_else_has_changed_is_named(federation, change, section):
 
 def test_who_was_removed_does_not_come_back_in_its_row(federation):
     gone = replace(with_members(federation, retired=True), edges=((0, 3), (2, 3)))
-    with pytest.raises(UserError, match="comes back"):
+    with pytest.raises(UserError, match="or a removed one"):
         check_amended(gone, federation)
 
 

@@ -23,9 +23,9 @@ WEAK = 10.0
 FREE, DEAF = 0.05, 0.3
 """The bounds of `Loudness.of_the_run`.
 
-Up to the first, noise cost next to nothing in the runs of docs/how-to/privacy.md and docs/how-to/simulate.md (.99 of
-the accuracy was left at .048, .95 at .06); above the second, most was lost (.67 left at .31, .26 at .44, nothing at 5).
-A rule of thumb: those nodes learned digits, on dense graphs.
+Up to the first, noise cost next to nothing in the runs of docs/appendix/privacy-study.md and docs/how-to/simulate.md
+(.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost (.67 left at .31, .26 at .44,
+nothing at 5). A rule of thumb: those nodes learned digits, on dense graphs.
 """
 
 

@@ -117,7 +117,7 @@ class Attacker(Application):
             for edge in driver.core.edges.values():
                 service = edge.service
                 exchanged, service.exchanged = service.exchanged, None
-                driver._run(edge.exchange.begin_if_wanted(driver.loop.time()))  # noqa: SLF001 - an attack from within
+                driver._run(edge.exchange.begin_if_due(driver.loop.time()))  # noqa: SLF001 - an attack from within
                 service.exchanged = exchanged
             await asyncio.sleep(0.001)
 

@@ -184,7 +184,7 @@ class Figures:
         """Closing rounds are few and show how fast the nodes come together."""
         host = self.stage.world.hosts[index]
         if host.core.rounds.phase is Phase.CLOSING:
-            tick = host.core.facts.closed
+            tick = host.core.facts.closing_rounds_done
             self.closing[index][tick] = host.counts.exchanges
             host.engine.sketch(tick)
 

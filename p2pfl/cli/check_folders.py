@@ -26,9 +26,9 @@ class FoldersFound:
 def findings_of(found: Inspected) -> list[Findings]:
     """Return the findings of all features. A mistake in the file's own features is added to `found`."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features import brought  # noqa: PLC0415 - as above
+    from p2pfl.features import import_declared  # noqa: PLC0415 - as above
 
-    said: list[Findings] = [kind() for kind in brought("FINDINGS")]
+    said: list[Findings] = [kind() for kind in import_declared("FINDINGS")]
     if found.federation.plug_ins:
         from p2pfl.features import FEATURES  # noqa: PLC0415 - what nodes need costs a launcher more than its own
         from p2pfl.node.plug_ins import all_features  # noqa: PLC0415 - as above

@@ -52,7 +52,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
     if finetune:
-        learned = learned.finetuned(finetune)
+        learned = learned.finetune(finetune)
     facts = _facts(learned)
     if getattr(learned.learner, "plan", None) is not None:
         text = "withheld, as computed from the data without noise: scores on the node's own data"
@@ -106,8 +106,8 @@ def export(
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
     if finetune:
-        learned = learned.finetuned(finetune)
-    content = _onnx(learned, software_version()) if form == "onnx" else learned.exported(software_version())
+        learned = learned.finetune(finetune)
+    content = _onnx(learned, software_version()) if form == "onnx" else learned.export(software_version())
     if beside is not None and learned.preprocessing:
         _check_free(beside, force=force)
         _write(beside, json.dumps(learned.preprocessing, indent=2, ensure_ascii=False).encode() + b"\n")

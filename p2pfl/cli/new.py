@@ -16,7 +16,7 @@ from p2pfl.config.tables import NAME
 from p2pfl.config.writing import TASK_TEXT, federation_text
 from p2pfl.console.founding import FoundingPlan
 from p2pfl.errors import UserError
-from p2pfl.features import brought
+from p2pfl.features import import_declared
 
 MOST_NODES = 1_000
 THREE = ("node0", "node1", "node2")
@@ -45,7 +45,7 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
 
 def with_brought(command: click.Command) -> click.Command:
     """Add the options that features bring."""
-    for one in brought("NEW"):
+    for one in import_declared("NEW"):
         place = [known.name for known in command.params].index(one.after) + 1
         command.params[place:place] = one.parameters
     return command
@@ -100,7 +100,7 @@ def new(
 
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
-    plan, parts = FoundingPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in brought("NEW")]
+    plan, parts = FoundingPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in import_declared("NEW")]
     for part in parts:
         part.plan(plan, said)
     nodes, topology = plan.nodes or THREE, plan.topology or "ring"

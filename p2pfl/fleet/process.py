@@ -7,7 +7,7 @@ from pathlib import Path
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.features import FEATURES, brought
+from p2pfl.features import FEATURES, import_declared
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
 from p2pfl.node.leash import on_a_leash
@@ -19,7 +19,7 @@ def arrived(federation: FederationConfig, name: str, config: Path | None = None)
     """Return the federation by which the node starts: features may know a newer one, or wait for it. Raises
     UserError: a file is wrong.
     """
-    for arrive in brought("ARRIVE"):
+    for arrive in import_declared("ARRIVE"):
         federation = arrive(federation, name, config)
     return federation
 
@@ -29,7 +29,7 @@ def prepared(federation: FederationConfig, node: NodeConfig, *, launched: bool) 
 
     Raises UserError: it cannot come to be.
     """
-    return all(prepare(federation, node, launched=launched) for prepare in brought("PREPARE"))
+    return all(prepare(federation, node, launched=launched) for prepare in import_declared("PREPARE"))
 
 
 async def run_node(

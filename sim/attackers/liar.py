@@ -167,5 +167,5 @@ class Flood:
         """As if the own version had never been exchanged."""
         service = edge.service
         exchanged, service.exchanged = service.exchanged, None
-        self.driver.carry_out(edge.exchange.begin_if_wanted(self.driver.loop.time()))
+        self.driver.carry_out(edge.exchange.begin_if_due(self.driver.loop.time()))
         service.exchanged = exchanged

@@ -120,7 +120,7 @@ def press(core: Core, now: float) -> list[Effect]:
             effects += edge.line.send(exchange.record.pending)
         else:
             edge.service.exchanged = None
-            effects += exchange.begin_if_wanted(now)
+            effects += exchange.begin_if_due(now)
         core.timers.note(edge)
     return effects
 

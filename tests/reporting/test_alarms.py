@@ -97,4 +97,4 @@ def test_every_event_that_is_no_alarm_has_a_meaning_too():
 
 
 def test_a_kind_of_another_version_has_a_description_too():
-    assert Feed(str).described("never-heard-of") is OTHER
+    assert Feed(str).text_of("never-heard-of") is OTHER

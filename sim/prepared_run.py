@@ -1,4 +1,4 @@
-"""Puts a run together: a federation, a settled world, its learners; engines and hosts over them."""
+"""Builds a run: a federation, a settled world, its learners; engines and hosts over them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ Rows2 = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The script of a run; `spec` is settled. `exact`: one operation at a time, by the shipped engine. Without
-    `batching` nothing is done for many nodes at once.
+    """The script of a run; `spec` is settled.
+
+    `exact`: one operation at a time, by the shipped engine. Without `batching` nothing is done for many nodes at once.
     """
 
     federation: FederationConfig
@@ -53,12 +54,12 @@ class Script:
 
     @property
     def edges(self) -> Edges:
-        """Those of any time."""
+        """The edges of all times."""
         return all_edges(self.steps)
 
     @property
     def ahead(self) -> bool:
-        """True if local rounds are batched though operations go one at a time: not where vectors are in float64."""
+        """True if local rounds are batched although operations go one at a time: not where vectors are in float64."""
         return self.exact and self.batching and not self.check and self.learners.trains_together
 
     @property
@@ -92,7 +93,7 @@ def script(
 
 
 class PreparedRun:
-    """One run, ready to go. `plane` is None where every operation is done at once; `oracle` only where asked for."""
+    """One run, ready to go. `plane` is None where every operation is done at once; `oracle` exists only on request."""
 
     def __init__(self, given: Script, on_commit: Callable[[int], None] | None = None) -> None:
         self.script = given
@@ -130,19 +131,21 @@ class PreparedRun:
     # -- vectors -----------------------------------------------------------------------------------------------------
 
     def models(self) -> Rows2:
-        """All models as they are now, (nodes, d)."""
+        """Return all models as they are now, (nodes, d)."""
         if self.plane is not None:
             return self.plane.models()
         return np.stack([host.engine.state.model for host in self.world.hosts])
 
     def watch(self, nodes: Sequence[int]) -> None:
-        """Choose the nodes whose `measured` can be asked for: call it before the run begins."""
+        """Choose the nodes for `measured`; call it before the run begins."""
         if self.plane is not None:
             self.plane.begun = Begun(nodes, self.plane.rows.models)
 
     def measured(self, nodes: Sequence[int]) -> Rows2:
-        """The models (len(nodes), d) that real nodes would have scored last: with which their latest local round began,
-        after the exchanges of the round before; as they are now, where a node does not train.
+        """Return the models (len(nodes), d) that real nodes would have scored last.
+
+        These are the models with which their latest local round began, after the exchanges of the round before; the
+        current ones where a node does not train.
         """
         hosts = [self.world.hosts[node] for node in nodes]
         if self.plane is None:
@@ -154,7 +157,7 @@ class PreparedRun:
         return rows
 
     def given(self) -> Rows2 | None:
-        """The vectors that the method gives to a round of each node (nodes, d); None: it gives none."""
+        """Return the vectors that the method gives to a round of each node (nodes, d); None if it gives none."""
         method = self.script.learners.method
         if not method.given:
             return None
@@ -167,13 +170,13 @@ class PreparedRun:
         return np.stack([np.concatenate([given[name] for name in method.given]) for given in each])
 
     def personal(self) -> list[NDArray[Any]]:
-        """The personal parts of each node, tensor by tensor; none if no part of the model is personal."""
+        """Return the personal parts of each node, tensor by tensor; none if no part of the model is personal."""
         if self.plane is not None or not self.script.learners.personal:
             return []
         return [array for host in self.world.hosts for _, array in sorted(host.engine.state.local.items())]
 
     def loss(self, node: int) -> float | None:
-        """The loss of the node's latest local round."""
+        """Return the loss of the node's latest local round."""
         if self.plane is None:
             loss: float | None = self.world.hosts[node].engine.loss
             return loss
@@ -181,7 +184,7 @@ class PreparedRun:
         return None if np.isnan(known) else known
 
     def sketch_of(self, node: int, tick: int) -> Any:
-        """A sketch of the node's model after that closing round."""
+        """Return a sketch of the node's model after that closing round."""
         if self.plane is not None:
             return self.plane.sketches[node][tick]
         return self.world.hosts[node].engine.sketches[tick]
@@ -214,7 +217,7 @@ class PreparedRun:
         ]
 
     def _make_lazy_engines(self) -> list[LazyEngine]:
-        """One for each node, over a data plane that they share, kept as `plane`."""
+        """Make an engine for each node, over a data plane that they share, kept as `plane`."""
         given, federation, training = self.script, self.script.federation, self.script.federation.training
         learners, method = given.learners, given.learners.method
         plane = self.plane = Plane(
@@ -264,7 +267,7 @@ class PreparedRun:
             )
 
     def _gammas(self) -> list[dict[int, float]]:
-        """The gammas as `gammas_of` gives them, without a look at every edge for each node."""
+        """Compute the gammas of `gammas_of` without a look at every edge for each node."""
         gamma, size = self.script.federation.gossip.gamma, self.script.learners.exchanged_size
         neighbors = all_neighbors(self.nodes, self.script.edges)
         return [
@@ -281,7 +284,7 @@ class PreparedRun:
         ]
 
     def _amend(self, federation: FederationConfig) -> None:
-        """All nodes hear of it at once. Who was removed ends, and is not waited for where it is down."""
+        """Tell all nodes of the change at once. A removed node ends, and is not waited for if it is down."""
         world = self.world
         neighbors, turns = all_neighbors(self.nodes, federation.edges), all_turns(self.nodes, federation.schedule)
         for index, settings in enumerate(self._settings(federation, self._gammas())):
@@ -327,7 +330,9 @@ class PreparedRun:
             world.kernel.at_ns(fault.time_ns, action)
 
     def _crash(self, fault: Crash) -> None:
-        """The oracle learns beforehand what the disk does not know, and afterwards what went with the disk."""
+        """Crash a node. The oracle learns beforehand what the disk does not know, and afterwards what went with the
+        disk.
+        """
         node, oracle = fault.node, self.oracle
         host = self.world.hosts[node]
         if not host.alive or node in host.plan.settings.retired:

@@ -1,6 +1,6 @@
-"""The attacks of liars: pure functions, for the simulator and for real liar processes alike; no node imports this.
+"""The attacks of liars: pure functions, for the simulator and for real liar processes alike; no node imports them.
 
-`parse_attack("alie:1.5")` gives an `Attack`; what a liar sees is a `Sight`; `ATTACKS` has every one with its source.
+`parse_attack("alie:1.5")` gives an `Attack`; a liar sees a `Sight`; `ATTACKS` lists every attack with its source.
 """
 
 from sim.attacks.attack import BOAST, Attack, Poison, boast, passable, press

@@ -1,4 +1,4 @@
-"""The text that names an attack, such as `alie:2` or `sleeper:sign-flip:3@5`; `ATTACKS` has all names."""
+"""The texts that name attacks, such as `alie:2` or `sleeper:sign-flip:3@5`; `ATTACKS` has all names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ALLOWED_ATTACKS = (
 
 
 def parse_attack(text: object) -> Attack:
-    """The attack that `text` names; one of the user's own is not imported yet.
+    """Parse the attack that `text` names; one of the user's own is not imported yet.
 
-    Raises ValueError: it names none; `ALLOWED_ATTACKS` says what would.
+    Raises ValueError: it names none; `ALLOWED_ATTACKS` says which are allowed.
     """
     if not isinstance(text, str):
         raise ValueError("an attack is named by text")  # noqa: TRY004 - a reader has one way to refuse
@@ -39,7 +39,9 @@ def parse_attack(text: object) -> Attack:
 
 
 def make_attack(text: object) -> Attack:
-    """As `parse_attack`, ready to lie. Raises ValueError: as there; UserError: the user's own cannot be imported."""
+    """Parse an attack and prepare it. Raises ValueError: as `parse_attack`; UserError: the user's own cannot be
+    imported.
+    """
     attack = parse_attack(text)
     if attack.own is not None:
         attack.own.load()
@@ -47,7 +49,7 @@ def make_attack(text: object) -> Attack:
 
 
 def _wrapped(entry: WrapEntry, told: str | None) -> Attack:
-    """One attack around another, no deeper."""
+    """Wrap one attack in another, at most once."""
     if told is None:
         return entry.wrap(None)
     lie, at, number = _lie_and_number(told)
@@ -61,7 +63,7 @@ def _wrapped(entry: WrapEntry, told: str | None) -> Attack:
 
 
 def _lie_and_number(told: str) -> tuple[str, str, str]:
-    """As `partition("@")` has it; the path of a file may have an @ too."""
+    """Split at "@" as `partition` does; the path of a file may contain an @ too."""
     if OBJECT.fullmatch(told):
         return told, "", ""
     lie, at, number = told.rpartition("@")

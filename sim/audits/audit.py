@@ -40,7 +40,7 @@ ATTACKS: Mapping[str, str] = {
 NOT_RUN = "no time"
 SIMULATOR = "simulator"
 LISTENED = 2
-"""Rounds in which it is heard what nodes tell."""
+"""Rounds in which the audit records what nodes send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,9 @@ LONG = ("membership",)
 
 
 class Auditor:
-    """`observe_real` runs real nodes, `live` kills them too; None: only the simulator is asked."""
+    """Runs the attacks. `observe_real` runs real nodes, `live` kills them too; where they are None, only the simulator
+    is used.
+    """
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class Auditor:
         return self.found
 
     def _try_claims(self) -> None:
-        """First of all, for an audit that has no time for this says least."""
+        """Check the claims first: an audit that has no time for this says least."""
         claims = AuditClaims(scene=self.scene, found=self.found, tries=self.effort.tries, on_progress=self.on_progress)
         for layer in self.layers:
             if layer.plan is None or layer.missing:
@@ -124,7 +126,7 @@ class Auditor:
     # -- what is rebuilt ----------------------------------------------------------------------------------------------
 
     def _rebuild(self) -> None:
-        """From a few rounds of one row each, in the simulator and by real nodes."""
+        """Rebuild rows from a few rounds of one row each, in the simulator and by real nodes."""
         rounds, places = self.effort.rounds, {SIMULATOR: self._simulated}
         if self.observe_real is not None:
             places[REAL] = self._real
@@ -161,7 +163,7 @@ class Auditor:
         return self.observe_real(federation, self.scene.victim)
 
     def _listen(self, observe_real: ObserveReal) -> None:
-        """Listen to real nodes in rounds as configured."""
+        """Listen to real nodes that train with the configured rounds."""
         told: dict[str, Value] = {}
         for layer in self.layers:
             if layer.missing or self.left_s <= 0:
@@ -172,7 +174,7 @@ class Auditor:
         self.found.add("figures told of private rows", REAL, "", told)
 
     def _private_figures(self, observed: Observation, layer: Layer) -> list[str]:
-        """The figures of private rows that a node tells; a mistake if the layer promises privacy."""
+        """List the figures of private rows that a node tells; note a mistake if the layer promises privacy."""
         privacy = layer.federation.privacy
         told = figures_told(observed.told, public_test=privacy is not None and privacy.test_set == PUBLIC)
         if told and privacy is not None:
@@ -180,7 +182,7 @@ class Auditor:
         return told
 
     def _add_rebuilt(self, attack: str, place: str, found: Mapping[str, Rebuilt]) -> None:
-        """The median of PSNR, and the share that can be recognized."""
+        """Add the median PSNR, and the share of rows that can be recognized."""
         if not found:
             return
         missing = {one.missing for one in found.values() if one.missing}
@@ -197,7 +199,7 @@ class Auditor:
     # -- what a whole run gives ---------------------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        """One run of each layer as configured: accuracy, and the inversion of its first round."""
+        """Run each layer once as configured: note the accuracy, and invert its first round."""
         mean, worst, rebuilt, promised = (dict[str, Value]() for _ in range(4))
         for layer in self.layers:
             if layer.plan is not None:

@@ -1,9 +1,9 @@
 """Membership inference by likelihood ratio: was this row among those that a node trained on?
 
 Carlini et al. 2022, "Membership inference attacks from first principles" (arXiv 2112.03570, algorithm 1 and sections
-V-VI): for each row the confidence of models with it and without it is fitted by two Gaussians. The attacker trains
-these shadow models itself, so it knows everything but which rows there are. Its success is told as they do: the true
-positives at few false ones, not only the area under the curve.
+V-VI): for each row, two Gaussians are fitted to the confidence of models with it and without it. The attacker trains
+these shadow models itself, so it knows everything but which rows there are. As in the paper, success is the rate of
+true positives at few false ones, not only the area under the curve.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FALSE_POSITIVES = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipFigures:
-    """`auc` is 0.5 for who guesses; `tpr` the share of members found where 1% of the others are taken for
-    members.
+    """The success. `auc` is 0.5 for guessing; `tpr` is the share of members recognized where 1% of non-members are
+    mistaken for members.
     """
 
     auc: float
@@ -56,7 +56,7 @@ def confidences(module: nn.Module, inputs: Tensor, targets: Tensor) -> Values:
 def mean_confidences(
     module: nn.Module, flat: FlatModule, models: Sequence[Vector], inputs: Tensor, targets: Tensor
 ) -> Values:
-    """Over several `models` (d,) that were shown: each is one more query. (n,)"""
+    """Average the confidence (n,) over several `models` (d,) that were shown: each is one more query."""
     total = np.zeros(len(targets))
     for model in models:
         flat.load(model)
@@ -65,10 +65,10 @@ def mean_confidences(
 
 
 def likelihood_ratios(told: Values, shadows: Values, members: Flags) -> Values:
-    """How much rather each row was trained on than not (q,), from what the target model has `told` of it (q,), and
-    what `shadows` (k, q) have, of which those that `members` (k, q) names were trained on the row.
+    """Compute for each row the log ratio (q,) of having been trained on to not.
 
-    A row that every shadow or none was trained on has no ratio: 0.
+    `told` (q,) are the target model's confidences and `shadows` (k, q) those of the shadow models, of which those that
+    `members` (k, q) flags were trained on the row. A row that every shadow or none was trained on has ratio 0.
     """
     with_it, without = _fitted(shadows, members), _fitted(shadows, ~members)
     if len(shadows) < FEW:
@@ -81,7 +81,7 @@ def likelihood_ratios(told: Values, shadows: Values, members: Flags) -> Values:
 
 
 def attack_each(told: Values, members: Flags) -> MembershipFigures:
-    """Each of k models (k, q) in turn is the target, and the others are its shadows."""
+    """Make each of k models (k, q) in turn the target, and the others its shadows."""
     ratios = np.empty(told.shape)
     for target in range(len(told)):
         others = np.arange(len(told)) != target
@@ -90,7 +90,9 @@ def attack_each(told: Values, members: Flags) -> MembershipFigures:
 
 
 def judged(scores: Values, members: Flags) -> MembershipFigures:
-    """The figures of `scores` (n,), which should be larger for `members` (n,). Raises ValueError: all are, or none."""
+    """Judge the `scores` (n,), which should be larger for `members` (n,). Raises ValueError: all rows are members, or
+    none.
+    """
     inside, outside = np.sort(scores[members]), np.sort(scores[~members])
     if not len(inside) or not len(outside):
         raise ValueError("members and others are needed")
@@ -102,7 +104,7 @@ def judged(scores: Values, members: Flags) -> MembershipFigures:
 
 
 def _fitted(shadows: Values, flags: Flags) -> tuple[Values, Values]:
-    """Mean and standard deviation (q,) of the rows that are flagged."""
+    """Fit mean and standard deviation (q,) over the flagged entries of each row."""
     counts = np.maximum(flags.sum(axis=0), 1)
     mean = np.where(flags, shadows, 0.0).sum(axis=0) / counts
     square = np.where(flags, (shadows - mean) ** 2, 0.0).sum(axis=0) / np.maximum(counts - 1, 1)
@@ -110,7 +112,7 @@ def _fitted(shadows: Values, flags: Flags) -> tuple[Values, Values]:
 
 
 def _pooled(shadows: Values, flags: Flags) -> float:
-    """One standard deviation for all rows."""
+    """Return one standard deviation for all rows."""
     counts = flags.sum(axis=0)
     mean = np.where(flags, shadows, 0.0).sum(axis=0) / np.maximum(counts, 1)
     square = float(np.where(flags, (shadows - mean) ** 2, 0.0).sum())

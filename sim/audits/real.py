@@ -27,7 +27,7 @@ from sim.audits.observation import Eye, Observation, is_lossless
 
 
 class Spied(Application):
-    """The shipped application; the spy only looks at what its engine has done and what it tells."""
+    """The shipped application, with a spy that only looks at what its engine has done and what it sends."""
 
     eye: Eye
     told: list[Vitals]
@@ -46,7 +46,7 @@ class Spied(Application):
         return engine
 
     async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
-        """A short run may be over before its rows have gone round, so the victim is asked for the one it would tell."""
+        """Ask the victim for its latest vitals: a short run may be over before any has reached a spy."""
         shown = self.attached.of(Shown)
         if self.setup.member.index == self.eye.victim and shown.display.tells:
             self.told.append(shown.display.own_row.vitals())

@@ -30,7 +30,7 @@ SHARE = "recognizable"
 
 @click.command("audit", epilog=EPILOG)
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
-@click.option("--attacks", metavar="NAMES", help="Only these, with commas between.  [default: all]")
+@click.option("--attacks", metavar="NAMES", help="Only these attacks, separated by commas.  [default: all]")
 @click.option("--node", metavar="NAME", help="The node to attack.  [default: the one with most neighbors]")
 @click.option("--quick", is_flag=True, help="One minute: fewer rounds and tries, no membership attack.")
 @click.option(
@@ -38,7 +38,7 @@ SHARE = "recognizable"
 )
 @click.option("--simulated", is_flag=True, help="Use the simulator alone, without real nodes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw what was rebuilt: .png, .svg or .pdf.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the rebuilt rows: .png, .svg or .pdf.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the attacked copy.  [default: the file's]")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json", "csv")
@@ -125,7 +125,7 @@ def _check_targets(report: Path | None, picture: Path | None, names: Sequence[st
 
 
 def _quiet_nodes() -> None:
-    """The nodes of the copy would fill the screen with their notices; and small products need one thread."""
+    """Keep the nodes of the copy from filling the screen with notices, and small products to one thread."""
     import logging  # noqa: PLC0415 - as above
 
     import torch  # noqa: PLC0415 - as above

@@ -39,7 +39,7 @@ DRAWN_WITH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of the command; None: not given."""
+    """Options of the command; None where an option was not given."""
 
     file: Path | None = None
     nodes: int | None = None
@@ -117,7 +117,7 @@ def _described(options: Options) -> FederationConfig:
 
 
 def _own_method(spec: str | None) -> str | None:
-    """Look for a file of the user's own from the working folder."""
+    """Make a path to the user's own method absolute, from the working folder."""
     try:
         return None if spec is None else from_here(spec)
     except ValueError as error:
@@ -126,7 +126,9 @@ def _own_method(spec: str | None) -> str | None:
 
 @contextmanager
 def without_file(options: Options) -> Iterator[None]:
-    """Name options in place of FEDERATION: all where there is none, else a compressor, which has to fit the model."""
+    """Name options in errors instead of FEDERATION: all where there is none, else a compressor, which has to fit the
+    model.
+    """
     try:
         yield
     except UserError as error:
@@ -168,7 +170,7 @@ def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarS
 
 
 def _own_attack(attack: str | None) -> str | None:
-    """Look for a file of the user's own from the working folder."""
+    """Make a path to the user's own attack absolute, from the working folder."""
     if attack is None:
         return None
     with _named("--attack"):

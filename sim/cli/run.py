@@ -22,7 +22,7 @@ STOPPED = 130
 
 
 class Switch(click.Option):
-    """An option with a `--no-` form, which its help shows as `--[no-]name`."""
+    """An option with a `--no-` form, which the help shows as `--[no-]name`."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)

@@ -1,7 +1,7 @@
 """The output of a command: on stderr the progress of a run or a sweep, on stdout the result of a run.
 
-Progress is a bar on a terminal, a line now and then elsewhere, nothing where quiet is wanted. The end of a run is its
-nodes, or the worst of many, and then what it says as a whole.
+Progress is a bar on a terminal, a line now and then elsewhere, nothing with --quiet. A run ends with a table of its
+nodes, or of the worst of many, and then its summary.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_NAMES = 8
 
 
 class ProgressView:
-    """The progress of anything: one line of words, and a bar where there is a terminal."""
+    """The progress of a command: one line of words, and a bar where there is a terminal."""
 
     bar_width: ClassVar[int] = 40
 
@@ -246,7 +246,7 @@ def _names(names: list[str]) -> str | None:
 
 
 def _apart(facts: dict[str, Any]) -> dict[str, Any]:
-    """Print with empty lines around."""
+    """Set the lines apart by empty lines before and after."""
     return {" ": ""} | facts | ({"    ": ""} if facts else {})
 
 

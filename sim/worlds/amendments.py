@@ -1,6 +1,6 @@
-"""A federation whose members and graph change while it runs, as its world says: what it is at each time.
+"""A federation whose members and graph change while it runs, as its world says: the federation at each time.
 
-A simulated federation has a row for everybody who is ever a member. Whoever is not one yet, or no more, is retired in
+A simulated federation has a row for everybody who is ever a member. A node that is not a member at a time is retired in
 the rows of that time: it has no edges, and nobody waits for it.
 """
 
@@ -18,16 +18,16 @@ from topologies.graph import components
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """From then on the federation is that one; all nodes hear of it at once."""
+    """The federation from a time on; all nodes hear of the change at once."""
 
     time_ns: int
     federation: FederationConfig
 
 
 def steps_of(federation: FederationConfig, world: WorldSpec) -> tuple[Step, ...]:
-    """The federation at the beginning, then with each change.
+    """Return the federation at the beginning, then after each change.
 
-    Raises UserError: there is no such graph of those who are members then, or it is not connected.
+    Raises UserError: the members at a time cannot form such a graph, or it is not connected.
     """
     if not world.amendments:
         return (Step(time_ns=0, federation=federation),)
@@ -46,7 +46,7 @@ def steps_of(federation: FederationConfig, world: WorldSpec) -> tuple[Step, ...]
 
 
 def all_edges(steps: tuple[Step, ...]) -> Edges:
-    """Those of any time."""
+    """Return the edges of all times."""
     if len(steps) == 1:
         return steps[0].federation.edges
     return tuple(sorted({edge for step in steps for edge in step.federation.edges}))
@@ -72,5 +72,5 @@ def _among(federation: FederationConfig, there: list[int], spec: str, world: Wor
 
 
 def _placed(edges: Edges, there: list[int]) -> Edges:
-    """Edges between places in the list as edges between members; `there` ascends, so their order stays."""
+    """Turn edges between places in the list into edges between members; `there` ascends, so their order stays."""
     return tuple((there[low], there[high]) for low, high in edges)

@@ -1,6 +1,6 @@
 """The contradictions in a world, whether it came from a file or was built in Python. Keys are those of the file.
 
-Chance is not asked here: what it chooses (`drawn`) it chooses such that nothing contradicts.
+Nothing random is checked here: `drawn` draws such that nothing contradicts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Complaint = tuple[str, str, object, str | None]
 
 
 def check_world(world: WorldSpec, nodes: int) -> list[UserError]:
-    """Every contradiction in a world of so many nodes; empty if it can be run."""
+    """Return every contradiction in a world of `nodes` nodes; empty if it can be run."""
     found = list(_values(world)) or list(_selector_errors(world, nodes)) or list(_sense(world, nodes))
     return [
         UserError(message, file=world.path, key=key, value=value, allowed=allowed)
@@ -32,7 +32,7 @@ def check_world(world: WorldSpec, nodes: int) -> list[UserError]:
 
 
 def who(world: WorldSpec) -> list[tuple[str, Any, Kinds]]:
-    """Every part of the world that names nodes or lets chance choose them, with its key and its kinds."""
+    """Return every part of the world that names nodes or lets chance choose them, with its key and its kinds."""
     many: list[tuple[str, Any, Kinds]] = [(f"slow[{i}].", part, model.SLOW) for i, part in enumerate(world.slow)]
     many += [(f"join[{i}].", part, model.JOIN) for i, part in enumerate(world.joins)]
     many += [(f"crash[{i}].", part, model.CRASH) for i, part in enumerate(world.crashes)]
@@ -71,7 +71,8 @@ def _readable(kind: Kind, value: object) -> bool:
     return True
 
 
-# -- who is meant -----------------------------------------------------------------------------------------------------
+# -- which nodes are meant
+# ------------------------------------------------------------------------------------------------
 
 
 def _selector_errors(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
@@ -98,7 +99,8 @@ def _brief(named: tuple[int, ...]) -> str:
     return f"{named[:8]}"[:100]
 
 
-# -- what is meant together -------------------------------------------------------------------------------------------
+# -- parts of the world against each other
+# -----------------------------------------------------------------------------------
 
 
 def _sense(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
@@ -138,7 +140,7 @@ def _partitions(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
 
 
 def _overlaps(partitions: tuple[PartitionSpec, ...]) -> Iterator[Complaint]:
-    """Two at a time could be read in several ways; one with more groups says which is meant."""
+    """Refuse two partitions at a time, which could be read in several ways; one with more groups is clear."""
     order = sorted(range(len(partitions)), key=lambda index: (partitions[index].at_s, index))
     for first, second in pairwise(order):
         if nanoseconds(partitions[second].at_s) < nanoseconds(partitions[first].until_s):
@@ -161,7 +163,7 @@ def _joins(world: WorldSpec) -> Iterator[Complaint]:
 
 
 def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
-    """Check that a node that joins was never there before, one that leaves is there, and somebody stays."""
+    """Check that a node that joins was never a member before, one that leaves is a member, and somebody stays."""
     late = {node for join in world.joins for node in join.nodes}
     joined = Counter(node for amendment in world.amendments for node in amendment.join)
     there = {node for node in range(nodes) if node not in joined}
@@ -215,7 +217,7 @@ def _happens(key: str, at_s: float, world: WorldSpec) -> Iterator[Complaint]:
 
 
 def _attack(world: WorldSpec) -> Iterator[Complaint]:
-    """One of the user's own has to be there before anything runs."""
+    """Check that an attack of the user's own exists before anything runs."""
     if world.liars is not None:
         try:
             make_attack(world.liars.attack)

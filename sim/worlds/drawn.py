@@ -1,5 +1,5 @@
-"""The random choices in a world: nodes, where the world says only how many (liars, slow ones, late ones, those that
-crash), and numbers, the same in every version of Python.
+"""The random choices in a world: nodes, where the world gives only their number (liars, slow ones, late ones, those
+that crash), and numbers, the same in every version of Python.
 
 Everything is computed from `random()` alone. Where the mathematics library of the machine takes part (log, exp), the
 result is rounded to nine digits: two machines whose libraries differ in the last bit agree on it.
@@ -22,12 +22,11 @@ T = TypeVar("T")
 
 
 def settle(world: WorldSpec, nodes: int, seed: int) -> WorldSpec:
-    """The same world with every choice made: afterwards `nodes` names all, and `count` is 0 (None in churn).
+    """Make every random choice in a world: afterwards `nodes` names all nodes, and `count` is 0 (None in churn).
 
     Liars, slow and late nodes are chosen among all nodes, and no node twice in one kind; those that crash or churn
-    among the honest ones that are up at that time. What the world names itself stays possible. Settling a second time
-    changes nothing.
-    Raises UserError: the world contradicts itself, or there are too few nodes to choose from.
+    among the honest ones that are up at that time. What the world itself names stays possible. Settling a second time
+    changes nothing. Raises UserError: the world contradicts itself, or there are too few nodes to choose from.
     """
     mistakes = check_world(world, nodes)
     if mistakes:
@@ -53,7 +52,7 @@ def require_settled(world: WorldSpec) -> None:
 
 
 def quantized(value: float) -> float:
-    """`value` to nine significant digits."""
+    """Round `value` to nine significant digits."""
     return float(f"{value:.8e}")
 
 
@@ -62,7 +61,7 @@ def uniform(rng: Random, low: float, high: float) -> float:
 
 
 def log_uniform(rng: Random, low: float, high: float) -> float:
-    """Between `low` and `high`, both above 0, each factor as likely as any other."""
+    """Draw between `low` and `high`, both above 0, each factor as likely as any other."""
     share = rng.random()
     return min(high, max(low, quantized(low * math.exp(share * math.log(high / low)))))
 
@@ -72,7 +71,7 @@ def exponential(rng: Random, mean: float) -> float:
 
 
 def below(rng: Random, bound: int) -> int:
-    """A whole number from 0 to `bound` - 1; the bias is under `bound` / 2^53."""
+    """Draw a whole number from 0 to `bound` - 1; the bias is under `bound` / 2^53."""
     return int(rng.random() * bound)
 
 
@@ -81,7 +80,7 @@ def choice(rng: Random, items: Sequence[T]) -> T:
 
 
 def shuffle(rng: Random, items: MutableSequence[T]) -> None:
-    """Fisher and Yates, in place."""
+    """Shuffle in place, by Fisher and Yates."""
     for last in range(len(items) - 1, 0, -1):
         other = below(rng, last + 1)
         items[last], items[other] = items[other], items[last]
@@ -94,12 +93,12 @@ def permutation(rng: Random, count: int) -> list[int]:
 
 
 def some(rng: Random, items: Sequence[T], count: int) -> list[T]:
-    """`count` different ones, in the order in which they stand in `items`."""
+    """Choose `count` different items, in their order in `items`."""
     return [items[place] for place in sorted(permutation(rng, len(items))[:count])]
 
 
 def draw(rng: Random, spread: Spread) -> float:
-    """One value; a constant draws nothing from `rng`."""
+    """Draw one value; a constant draws nothing from `rng`."""
     match spread.kind:
         case "constant":
             return spread.low
@@ -122,7 +121,7 @@ def _apart(world: WorldSpec, section: str, parts: tuple[Any, ...], nodes: int, s
 
 
 def _crashed_by(world: WorldSpec, at_s: float) -> set[int]:
-    """Nodes that the world says crash no later than that: they cannot start only then."""
+    """Return the nodes that the world names to crash no later than that: they cannot start only then."""
     return {node for crash in world.crashes if ends(crash)[0] <= nanoseconds(at_s) for node in crash.nodes}
 
 

@@ -1,6 +1,6 @@
-"""A model's tensors as a file: plain safetensors, what torch's `state_dict` holds, under its names and in its dtypes.
+"""A model's tensors as a file: plain safetensors, with the names and dtypes of torch's `state_dict`.
 
-No torch for a learner that does without it.
+A learner without torch is written without torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]
 
 
 def from_safetensors(learner: Learner, content: bytes) -> Vector:
-    """The vector (d,) of a file that `to_safetensors` wrote; the learner takes what is not shared.
+    """Read the vector (d,) of a file that `to_safetensors` wrote; the learner takes the tensors that are not shared.
 
     Raises UserError: it is no such file, or of another model.
     """
@@ -85,7 +85,7 @@ def _through(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
 
 
 def _concatenated(learner: Learner, state: Mapping[str, NDArray[np.generic]]) -> Vector:
-    """Only if that gives the same tensors back: a learner may arrange them otherwise."""
+    """Join the tensors, if that gives the same tensors back: a learner may arrange them otherwise."""
     names = [name for name in learner.state_dict(learner.initial()) if name in state]
     parts = [np.asarray(state[name], dtype=np.float32).reshape(-1) for name in names]
     vector = np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)

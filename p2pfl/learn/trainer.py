@@ -40,8 +40,8 @@ from p2pfl.plugins import FAILURES, describe_failure
 class TorchLearner:
     """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples.
 
-    `share` are the patterns of what is shared, `compute` says on which device. With a `protection` its rounds are
-    `private`: it has a `plan`, and tells no figure of what it protects.
+    `share` are the patterns of what is shared, `compute` selects the device. With a `protection` its rounds are
+    `private`: it has a `plan`, and reports no figure of what it protects.
     """
 
     def __init__(
@@ -78,14 +78,15 @@ class TorchLearner:
         return None if self.private is None else self.private.plan
 
     def steps_with(self, samples: int) -> int:
-        """The number of steps of a local round on so many samples."""
+        """The number of steps of a local round on `samples` rows."""
         private = None if self.private is None else self.private.steps_with(samples)
         return len(batch_sizes(self.training, samples)) if private is None else private
 
     def at_node(self, context: NodeContext, train_set: Samples, test_set: Samples | None) -> TorchLearner:
         """The same task at another node, with data already read: as one made anew.
 
-        Where the model keeps nothing from one round to the next, both share it, and the new one weighs next to nothing.
+        Where the model keeps nothing from one round to the next, both share it, and the new learner takes almost no
+        memory.
         """
         other = copy(self)
         other.context, other.train_set, other.test_set = context, train_set, test_set
@@ -230,7 +231,7 @@ class TorchLearner:
 def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> bool:
     """Refuse at the start what would fail in the first round: outputs, targets and loss that do not match.
 
-    Returns whether targets are class labels, so that there is an accuracy.
+    Returns True if targets are class labels, so that there is an accuracy.
     """
     device = device or Device()
     module.eval()
@@ -255,7 +256,7 @@ def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | No
 
 
 def _measures(task: Task, *, labels: bool) -> tuple[Measure, ...]:
-    """Raises UserError: accuracy is to be the main one, and there is none."""
+    """The measures of the task. Raises UserError: accuracy should be the main one, and there is none."""
     if task.metric == ACCURACY.name and not labels and task.metric not in task.metrics:
         text, others = "targets are not class labels, so there is no accuracy", (*task.metrics, LOSS.name)
         raise UserError(text, file=task.name, key="metric", value=task.metric, allowed=", ".join(others))

@@ -153,7 +153,7 @@ def _read_axis(name: str, values: Any, mistakes: Mistakes) -> tuple[Any, ...]:
             mistakes.add(str(reason) or "impossible value", f"{key}[{index}]", value, OPTIONS[name].allowed)
     repeated = next((value for index, value in enumerate(read) if value in read[:index]), None)
     if repeated is not None:
-        mistakes.add("stands there twice", key, repeated, "different values")
+        mistakes.add("has a value twice", key, repeated, "different values")
     return tuple(read)
 
 

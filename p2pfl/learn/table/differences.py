@@ -1,7 +1,7 @@
 """Compare the tables of several nodes, where one machine has them all: classes, columns, and oddities.
 
-The Wasserstein-1 distance of a column, between one node and all others, is in standard deviations of the schema. How
-far the targets are apart says `p2pfl.learn.shift`, of any task.
+The Wasserstein-1 distance of a column, between one node and all others, is in standard deviations of the schema.
+`p2pfl.learn.shift` measures the distance of targets, for any task.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from p2pfl.learn.table.reading import Table
 from p2pfl.learn.table.schema import Schema
 
 OTHER_UNIT = 5.0
-"""A column that is further from the others than so many of the smaller of both standard deviations."""
+"""A column further from the others than this many times the smaller of both standard deviations may be in
+another unit.
+"""
 UNSCALED = 100.0
-"""The ratio of two inputs' spreads that is too large."""
+"""The ratio of two inputs' spreads that draws a warning."""
 NEARLY_EMPTY = 0.9
 LEAST_CELLS = 10
-"""The fewest cells about which something is said."""
+"""The fewest cells that are compared."""
 
 Floats = NDArray[np.float64]
 
@@ -118,7 +120,7 @@ def _odd_here(node: str, table: Table, schema: Schema) -> list[str]:
 
 
 def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -> list[str]:
-    """Columns that are so far from the others' that they may be in another unit."""
+    """Find columns that are so far from the others' that they may be in another unit."""
     said = []
     numeric = (*schema.numeric, *(() if schema.classes is not None else (schema.target,)))
     for column in numeric:
@@ -133,7 +135,7 @@ def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -
 
 
 def _unscaled(tables: Mapping[str, Table], schema: Schema) -> list[str]:
-    """Inputs of which one has a hundred times the spread of another: then only that one is learned from."""
+    """Find inputs of which one has a hundred times the spread of another: then only that one is learned from."""
     spreads = {}
     for column in schema.numeric:
         values = _rest(list(tables.values()), column)

@@ -18,19 +18,21 @@ from p2pfl.learn.table.column import Column, Kind
 from p2pfl.learn.table.profile import TableProfile
 
 LEAST_COUNT = 5
-"""Statistics of fewer rows stay at home."""
+"""The fewest rows of a statistic that leaves the node."""
 MOST_COLUMNS = 500
 MOST_VALUE_CHARACTERS = 64
 MOST_BYTES = 1 << 18
 MOST_FILE_BYTES = 4 * MOST_BYTES
-"""With the spaces that make it readable."""
+"""The size with the spaces that make it readable."""
 FORMAT = 1
 DIGITS = 12
 """Significant digits of sums."""
 
 
 class ColumnTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One column. `values` has those of at least the least count of rows, `rare` is how many cells have others."""
+    """One column of a proposal. `values` has those with at least the least count of rows; `rare` counts the cells of
+    the others.
+    """
 
     kind: Kind
     count: int
@@ -38,7 +40,7 @@ class ColumnTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     missing: int = 0
     total: float | None = None
     squares: float | None = None
-    """The sum of the numbers, and of their squares."""
+    """The sum of the squares of the numbers; `total` is their sum."""
     values: dict[str, int] = {}
     rare: int = 0
     codes: tuple[str, ...] = ()
@@ -46,7 +48,7 @@ class ColumnTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`columns` are by their names in the schema; the target is one of them."""
+    """The statistics of one node. `columns` are by their names in the schema; the target is one of them."""
 
     node: str
     federation: str
@@ -117,7 +119,7 @@ def text_of(proposal: Proposal) -> str:
 
 
 def unpack(raw: bytes, most_bytes: int = MOST_BYTES) -> Proposal:
-    """Raises ValueError: it is no proposal, or one that no honest node makes."""
+    """Decode a proposal. Raises ValueError: it is no proposal, or one that no honest node makes."""
     if len(raw) > most_bytes:
         raise ValueError(f"{len(raw):,} bytes; at most {most_bytes:,}")
     try:
@@ -144,7 +146,7 @@ def _check(name: str, column: ColumnTold, rows: int) -> None:
 
 
 def read_proposal(path: Path) -> Proposal:
-    """Raises UserError: the file cannot be read, or is no proposal."""
+    """Read a proposal. Raises UserError: the file cannot be read, or is no proposal."""
     refuse_special(path)
     try:
         with path.open("rb") as file:
@@ -157,7 +159,7 @@ def read_proposal(path: Path) -> Proposal:
 
 
 def rows_of(proposal: Proposal) -> list[Mapping[str, Any]]:
-    """All that is told, a row for each column of the table."""
+    """List the content of a proposal, a row for each column of the table."""
     return [
         {
             "column": name,

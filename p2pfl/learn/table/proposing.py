@@ -1,4 +1,4 @@
-"""A node's own proposal: from its table, or from a file beside its node file that a person has looked through."""
+"""A node's own proposal: from its table, or from a file beside its node file that a person has reviewed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_NAME = "proposal.json"
 
 
 def own_proposal(federation: FederationConfig, node: NodeConfig) -> tuple[Proposal, bytes]:
-    """The proposal and its bytes. A `proposal.json` beside the node file stands for what the table would say.
+    """The proposal and its bytes. A `proposal.json` beside the node file replaces that of the table.
 
     Raises UserError: the table, its layout or that file is wrong.
     """

@@ -68,7 +68,7 @@ MEANS: Mapping[str, str] = {
     "test_path": "rows to test on, found as path is",
     "partition": 'how a common table is divided among nodes, such as "dirichlet:0.5", for demos',
 }
-"""What these keys are for."""
+"""Descriptions of these keys."""
 KEYS = (*schema.KEYS, *TYPES, *layout.KEYS)
 LOCAL_KEYS = ("path", "test_path", *layout.KEYS)
 
@@ -79,7 +79,7 @@ class TableTask:
 
     schema: Schema
     hidden: tuple[int, ...]
-    """The widths of the layers between; none for a linear model."""
+    """The widths of the hidden layers; none for a linear model."""
     options: Mapping[str, Any]
     codes: Mapping[str, Any]
     """The missing codes of a schema file."""
@@ -128,7 +128,7 @@ def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
 
 
 def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task:
-    """The task; `options` are the keys of `[task]`, whose files are relative to `base_dir`."""
+    """Build the task; `options` are the keys of `[task]`, whose files are relative to `base_dir`."""
     given = table_task(options, base_dir)
     return Task(
         name="csv",
@@ -175,7 +175,7 @@ def _metrics(schema: Schema, own: Mapping[str, Any]) -> tuple[dict[str, Metric],
 
 
 def _in_unit(metric: Metric, mean: float, std: float) -> Metric:
-    """The metric of outputs and targets that were standardized, as if they were not."""
+    """Wrap a metric so that standardized outputs and targets count in their own unit."""
 
     def compute(outputs: Any, targets: Any) -> float:
         return metric.compute(outputs * std + mean, targets * std + mean)
@@ -220,7 +220,7 @@ def _files(partition: str | None) -> Callable[[NodeContext], list[Path]]:
 
 
 def read_own(given: TableTask, path: Path, local: Mapping[str, Any]) -> Table:
-    """One file of a node with this `[data]`. Raises UserError: something in it is wrong."""
+    """Read one file of a node with this `[data]`. Raises UserError: something in it is wrong."""
     return read_table(path, given.schema, given.layout(local))
 
 
@@ -237,7 +237,7 @@ def _rows(pair: Pair, rows: NDArray[np.int64]) -> Pair:
 
 
 def untested(given: TableTask, trained: Any, tested: Any) -> list[str]:
-    """A sentence about each class of the targets (n,) that a node trains on, of which it keeps no row for its test."""
+    """Write a sentence about each class of the targets (n,) that a node trains on, but keeps no test row of."""
     if given.schema.classes is None or not given.holdout:
         return []
     have, kept = (np.bincount(np.asarray(some, np.int64), minlength=given.schema.outputs) for some in (trained, tested))

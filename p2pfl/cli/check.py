@@ -127,7 +127,9 @@ def _look_at_method(federation: FederationConfig, found: Inspected) -> None:
 
 
 def _load_learners(federation: FederationConfig, found: Inspected) -> None:
-    """If no node's folder is here, the first node's learner, without its data, gives the model's size."""
+    """Load the learners. If no node's folder is here, the first node's learner, without its data, gives the model's
+    size.
+    """
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.mistakes import mistakes_of  # noqa: PLC0415 - as above
 
@@ -141,7 +143,7 @@ def _load_learners(federation: FederationConfig, found: Inspected) -> None:
             if found.here or not about_data:
                 found.mistakes.extend(mistakes_of(error))
             if not about_data:
-                return  # the same for every node
+                return  # the mistake is the same for every node
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -193,7 +195,7 @@ def _warn_of_data(federation: FederationConfig, found: Inspected) -> None:
         if text := unscaled(learner):
             found.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
     if federation.privacy is not None:
-        return  # what each of them holds is nothing for the others
+        return  # the data of some nodes do not show whether others have such classes
     told = {name: own_classes(learner) for name, learner in here.items()}
     classes = {name: one for name, one in told.items() if one is not None}
     text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
@@ -218,7 +220,7 @@ def _look_for_room(federation: FederationConfig, found: Inspected) -> None:
             needs = needs_of(state, durability_of(node, learner, private=private), codecs_of(federation, index), method)
             shortage = needs.shortage(node)
         except UserError as error:
-            if error.key in ("node.state_dir", "node.durability"):  # others are found elsewhere
+            if error.key in ("node.state_dir", "node.durability"):  # other mistakes are reported elsewhere
                 found.mistakes.append(error)
         else:
             found.warnings += [shortage] if shortage else []
@@ -292,7 +294,7 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], inspected: Inspected | None, said: Sequence[Findings] | None) -> None:
-    """Print what a person must know; with the findings that were `said` of it, the rest too."""
+    """Print what a person must know; with the findings in `said`, the rest too."""
     click.echo(verdict(report["mistakes_in_all"], len(report["warnings"])))
     if inspected is None:
         return
@@ -362,7 +364,7 @@ def graph_facts(
     equally many; with the model's `size` where it is known, for the steps that compressors allow. For a schedule it is
     that of one round, on average over a period, and the exchanges to consensus are those of whole periods; the other
     figures are those of the union of all rounds. Under a robust rule mixing is no Laplacian step, and no such figure
-    holds: None. The graph is warned of for so many `liars`, or those of the rule.
+    holds: None. Warnings assume that many `liars`, or those of the rule.
     """
     from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.figures import predicted  # noqa: PLC0415 - as above
@@ -404,7 +406,7 @@ def liars_at_most(federation: FederationConfig) -> list[int]:
 
 
 def readable(graph: dict[str, Any]) -> dict[str, Any]:
-    """Format for people: ranges in words, without what follows from the rest."""
+    """Format for people: ranges in words, without figures that follow from others."""
     facts = {key: _said(value) for key, value in graph.items()}
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")

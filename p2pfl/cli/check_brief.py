@@ -1,4 +1,6 @@
-"""The first lines of `p2pfl check`: what a person must know before a run, and a word on each term of the rest."""
+"""The first lines of `p2pfl check`: what a person must know before a run, and an explanation of each term
+in the rest.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from p2pfl.node.findings import Inspected
 
 NAMED = 3
-"""Nodes that a warning names at most."""
+"""The most nodes that a warning names."""
 
 WORDS: Mapping[str, str] = {
     "liars_borne": "malicious neighbors that the node tolerates with this rule",
@@ -53,7 +55,7 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, found: 
 
 
 def print_words(shown: set[str]) -> None:
-    """Explain those terms that were shown."""
+    """Explain the terms that were shown."""
     click.echo()
     write_facts({word: meaning for word, meaning in WORDS.items() if word in shown}, "What the words mean")
 
@@ -98,7 +100,7 @@ def duration(federation: FederationConfig, found: Inspected) -> str:
 
 
 def _round_s(federation: FederationConfig, found: Inspected) -> float | None:
-    """Time a training step of the first node that is here, on a learner of its own; None: there is none that can."""
+    """Time a training step of the first node that is here, on a separate learner; None: no node here can train."""
     from p2pfl.errors import P2PFLError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.interface import RoundStart  # noqa: PLC0415 - as above
     from p2pfl.node.assembly import load_learner  # noqa: PLC0415 - as above
@@ -111,7 +113,7 @@ def _round_s(federation: FederationConfig, found: Inspected) -> float | None:
     try:
         learner = load_learner(one_step, found.here[index])
         start = RoundStart(learner.initial())
-        learner.train(start, 0)  # the first step prepares what later ones find
+        learner.train(start, 0)  # the first step also warms up what later ones use
         began = perf_counter()
         learner.train(start, 1)
     except P2PFLError:

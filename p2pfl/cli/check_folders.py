@@ -1,5 +1,6 @@
-"""Mistakes in the folders of the nodes that are here: settings, keys and ports, and what features find there. For
-`p2pfl check`, and for `launch` before it starts anybody: nothing here imports torch.
+"""Mistakes in the folders of the nodes that are here: settings, keys and ports, and the findings of features.
+
+`p2pfl check` uses it, and `launch` before it starts a node: nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class FoldersFound:
-    """`here` are the settings of those whose folder is here and whose file is valid, by member index."""
+    """The findings. `here` has the settings of the nodes whose folder is here and whose file is valid, by
+    member index.
+    """
 
     mistakes: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -96,7 +99,7 @@ def _look_at_key(federation: FederationConfig, member: Member, node: NodeConfig,
     from p2pfl.storage.disk import refuse_shared  # noqa: PLC0415 - as above
 
     try:
-        with suppress(OSError):  # there is none yet; and whoever checks need not be the user who runs the node
+        with suppress(OSError):  # there is none yet; or only the user who runs the node may read it
             refuse_shared(node.state_dir, user=node.state_dir.stat().st_uid)
         public = Identity.load(node.key_file).public
     except UserError as error:

@@ -1,4 +1,4 @@
-"""`p2pfl compressors`, which lists compressors and what they cost, and that part of `p2pfl check`."""
+"""`p2pfl compressors`, which lists compressors and their costs, and that part of `p2pfl check`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def traffic_facts(
     }
     try:
         channels = len(method_of(federation).channels)
-    except UserError:  # told by who looks at the method
+    except UserError:  # the check of the method reports it
         channels = 1
     return facts | traffic(federation, shared * channels) | {"parameters": shared}, []
 

@@ -1,4 +1,4 @@
-"""The live view of a launched federation: one line a node on a terminal, now and then one line of all elsewhere."""
+"""The live view of a launched federation: one line a node on a terminal, now and then one line for all elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from p2pfl.reporting.status import NodeLine
 
 LINE_EVERY_S = 2.0
 BEFORE, AFTER = ("node", "state", "round"), ("staleness", "sent", "peers", "distance")
-"""The columns on both sides of those of the task's measures."""
+"""The columns before and after those of the task's measures."""
 
 
 class LiveView:
@@ -75,7 +75,7 @@ class LiveView:
             click.echo(_in_words(point, self._measures()), err=True)
 
     def _compare(self, line: NodeLine) -> None:
-        """Warn of lone classes, once all nodes have reported theirs."""
+        """Warn of classes that one node alone has, once all nodes have reported theirs."""
         if line.classes is not None:
             self.classes[line.node] = line.classes
             text = about_lone_classes(self.fleet.federation.gossip.rule, self.classes)
@@ -110,7 +110,7 @@ class LiveView:
         return table
 
     def _told(self, measures: Sequence[Measure]) -> tuple[Measure, ...]:
-        """The measures that have a column; in a private run all that any node reports."""
+        """Return the measures that have a column; in a private run those that any node reports."""
         lines = [child.last for child in self.fleet.children if child.last is not None]
         if self.fleet.federation.privacy is None:
             return shown(measures)
@@ -150,14 +150,16 @@ class LiveView:
 
 
 def _rounds(done: int, of: int | None) -> str:
-    """Rounds done, with those beyond the requested ones, which are trained with nodes that are not done yet."""
+    """Write the rounds done, with those beyond the requested ones, which are trained with nodes that are
+    not done yet.
+    """
     if of is None:
         return str(done)
     return f"{done}/{of}" if done <= of else f"{of}/{of} +{done - of}"
 
 
 def _form(measure: Measure) -> str:
-    """Return the number format: what is better lower may have any size."""
+    """Return the number format: a figure for which lower is better may have any size."""
     return ".3f" if measure.higher_is_better or measure.name == LOSS.name else ".4g"
 
 

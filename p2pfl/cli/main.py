@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        # the reader of our output has stopped reading
+        # the reader of our output has gone
         _close_output()
         sys.exit(1)
 
@@ -192,7 +192,7 @@ def _close_output() -> None:
 
 
 def exit_code(error: Exception) -> int:
-    """The exit code of an error, which some carry as an attribute."""
+    """Return the exit code of an error, which some errors carry as an attribute."""
     usual = 2 if isinstance(error, UserError | TopologyError) else 1
     return int(getattr(error, "exit_code", usual))
 

@@ -1,9 +1,9 @@
-"""The words of `training.stop`: what may end a node's training before its rounds are done.
+"""The values of `training.stop`: conditions that end a node's training before its rounds are done.
 
     no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d     one, or both with " or " between them
 
-FIGURE is `loss`, that of the node's own local rounds, unless it says `test_loss`, `accuracy` or another metric of the
-task on the common test set. What follows from that is for `core.early_stopping`.
+FIGURE is by default `loss`, that of the node's own local rounds; or `test_loss`, `accuracy` or another metric of the
+task on the common test set. `core.early_stopping` applies the condition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def stop() -> Kind:
 
 
 def parse_stop(text: str) -> Stop:
-    """Raises ValueError: with the part that is not understood."""
+    """Read the conditions. Raises ValueError: names the part that is not understood."""
     found = Stop()
     for part in " ".join(text.split()).split(" or "):
         found = _with_clause(found, part)

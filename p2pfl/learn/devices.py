@@ -147,7 +147,7 @@ def there() -> list[torch.device]:
     """All devices of this machine, the fastest kind first, the host last."""
     found: list[torch.device] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of drivers that are too old: then there is none
+        warnings.simplefilter("ignore")  # drivers may be too old: then there is no device
         if torch.cuda.is_available():
             found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
         if torch.backends.mps.is_available():

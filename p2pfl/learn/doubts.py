@@ -53,7 +53,9 @@ def _spreads(inputs: Tensor) -> Tensor:
 
 
 def own_classes(learner: Learner) -> list[int] | None:
-    """Return the classes in the node's own data, ascending; None where there are none, or they are not in memory."""
+    """Return the classes in the node's own data, ascending; None where there are none, there are too many, or they are
+    not in memory.
+    """
     targets: Any = getattr(getattr(learner, "train_set", None), "targets", None)
     if targets is None or targets.ndim != 1 or targets.is_floating_point():
         return None

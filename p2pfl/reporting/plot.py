@@ -28,7 +28,7 @@ X = Literal["time", "rounds", "bytes"]
 FORMATS = (".png", ".svg", ".pdf")
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
-"""Okabe and Ito's, told apart by everybody."""
+"""The colors of Okabe and Ito, which everybody can tell apart."""
 STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
 GRAY = "#555555"
 DOTS: Any = "dotted"
@@ -62,7 +62,7 @@ class Drawable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A report as it is drawn. `label` tells it from the others in the picture."""
+    """A report as it is drawn. `label` distinguishes it from the others in the picture."""
 
     report: Drawable
     history: list[Point]
@@ -70,7 +70,7 @@ class Run:
 
 
 def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None) -> None:
-    """Before a run, so that a mistake does not show after it. `coming`: a folder that the run makes; `key`: the option.
+    """Check before a run that its picture can be drawn. `coming`: a folder that the run makes; `key`: the option.
 
     Raises UserError: no such folder, or a format that cannot be drawn.
     """
@@ -99,10 +99,10 @@ def _held(report: Drawable) -> list[Point]:
 
 
 def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", labels: Sequence[str] = ()) -> Figure:
-    """The picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file.
+    """Draw the picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file.
 
-    Raises UserError: there are too many, one has no history, or `path` is no file that can be drawn; TopologyError: the
-    file cannot be written.
+    Raises UserError: there are too many runs, one has no history, or `path` is no file that can be drawn;
+    TopologyError: the file cannot be written.
     """
     if len(reports) > MOST_RUNS:
         raise UserError("too many runs for one picture", key="REPORT", value=len(reports), allowed=f"up to {MOST_RUNS}")
@@ -135,7 +135,7 @@ def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", lab
 
 
 def _learned(runs: Sequence[Run]) -> list[Measure]:
-    """The main measure of the first run that has a value of its own, and the metrics that the task adds."""
+    """Return the main measure of the first run that has a value of its own, and the metrics that the task adds."""
     for run in runs:
         main, *others = measures_of([run.report, *run.report.nodes, *run.history])
         found = [one for one in (main, *others) if any(_known(value_of(point, one)) for point in run.history)]
@@ -150,7 +150,7 @@ def _have(runs: Sequence[Run], name: str) -> bool:
 
 
 def _known(value: Statistic | float | None) -> Any:
-    """A statistic of a run in which somebody's model diverged is not drawn."""
+    """Return a statistic to draw; None for a run in which a node's model diverged."""
     return None if isinstance(value, Statistic) and not value.is_finite else value
 
 
@@ -185,7 +185,8 @@ def _of_point(point: Point, measure: Measure) -> Statistic | None:
 
 
 def _draw_references(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> None:
-    """Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run: all data at once.
+    """Draw the references. Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run:
+    all data at once.
 
     Dashed and dotted, of a single run: the mean of the nodes, had each been alone. In gray where it is the same for all
     runs, else in the run's own color.
@@ -209,7 +210,7 @@ def _draw_references(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> 
 
 
 def _fedavg(run: Run, measure: Measure, x: X) -> list[tuple[float, float]]:
-    """Points of its curve; over time, which a server does not have, the end alone."""
+    """Return the points of its curve; over time, which a server does not have, the end alone."""
     fedavg = run.report.reference.fedavg if run.report.reference else None
     if fedavg is None:
         return []
@@ -236,7 +237,7 @@ def _draw_bytes(axes: Any, runs: Sequence[Run], x: X) -> None:
 
 
 def _line(axes: Any, points: Sequence[tuple[float | None, float | None]], place: int) -> None:
-    """Through the points that are known. A single one is no line: it shows as a dot."""
+    """Draw a line through the known points. A single one shows as a dot."""
     known = [(at, value) for at, value in points if at is not None and value is not None]
     style = STYLES[place // len(COLORS)]
     marker = "o" if len(known) == 1 else None
@@ -259,8 +260,8 @@ def _color(place: int) -> str:
 
 
 def _place(run: Run, point: Point, x: X) -> float | None:
-    """The position on the horizontal axis. Real processes take a while to start: their time begins with the first
-    point.
+    """Return the position on the horizontal axis. Real processes take a while to start: their time begins with the
+    first point.
     """
     match x:
         case "time":
@@ -319,7 +320,7 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
 
 
 def _band(runs: Sequence[Run]) -> str:
-    """A run of very many nodes looks at some of them on its way."""
+    """Describe the band; a run of very many nodes evaluates only some of them on its way."""
     run = runs[0]
     some, honest = run.history[-1].evaluated, len(run.report.nodes) - len(run.report.byzantine)
     return f"worst to best of {some} nodes" if len(runs) == 1 and some and some < honest else "worst to best node"

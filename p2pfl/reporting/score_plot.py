@@ -1,5 +1,5 @@
-"""The picture of `p2pfl score`: of classes the ROC curve and, of two, how often what was said came true; of a number
-what was said beside what was.
+"""The picture of `p2pfl score`: for classes the ROC curve and, for two classes, the calibration; for a number the
+predicted against the true values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 GRAY = "#999999"
 BINS = 10
 MOST_CURVES = 7
-"""The most classes whose curves can be told apart."""
+"""The most classes whose curves people can tell apart."""
 
 
 def draw_scores(tested: TableOutputs, path: Path | None = None) -> Figure:
-    """Draw what was tested; with a `path` also into a .png, .svg or .pdf file.
+    """Draw the test; with a `path` also into a .png, .svg or .pdf file.
 
     Raises TopologyError: the file cannot be written.
     """
@@ -63,8 +63,8 @@ def _draw_roc(axes: Any, tested: TableOutputs) -> None:
     if not found.is_binary and axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
-    axes.set_xlabel("others mistaken for it", fontsize=9)
-    axes.set_ylabel(f"{shown(names[1])} found" if found.is_binary else "found of the class", fontsize=9)
+    axes.set_xlabel("share of others mistaken for it", fontsize=9)
+    axes.set_ylabel(f"{shown(names[1])} recognized" if found.is_binary else "share of the class recognized", fontsize=9)
 
 
 def _draw_calibration(axes: Any, tested: TableOutputs) -> None:
@@ -82,7 +82,7 @@ def _draw_calibration(axes: Any, tested: TableOutputs) -> None:
     axes.plot([0, 1], [0, 1], color=GRAY, linewidth=1, linestyle="dashed")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
     axes.set_xlabel("predicted probability", fontsize=9)
-    axes.set_ylabel("share that is true", fontsize=9)
+    axes.set_ylabel("observed share", fontsize=9)
 
 
 def _draw_numbers(axes: Any, tested: TableOutputs) -> None:
@@ -99,4 +99,4 @@ def _draw_errors(axes: Any, tested: TableOutputs) -> None:
     axes.plot(said, said - tested.targets[:, 0], "o", color=BLUE, markersize=3, alpha=0.6, markeredgewidth=0)
     axes.axhline(0, color=GRAY, linewidth=1, linestyle="dashed")
     axes.set_xlabel("predicted", fontsize=9)
-    axes.set_ylabel("predicted less true", fontsize=9)
+    axes.set_ylabel("predicted minus true", fontsize=9)

@@ -61,5 +61,7 @@ def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping
     for key in KEYS:
         if options.get(key) is not None and make_schema({**document, key: options[key]}) != found:
             text = f"{path.name} has another value"
-            raise UserError(text, key=f"task.{key}", value=options[key], allowed=f"what stands there, or no {key} here")
+            raise UserError(
+                text, key=f"task.{key}", value=options[key], allowed=f"the value in that file, or no {key} here"
+            )
     return found, {key: document[key] for key in ("missing",) if key in document}

@@ -1,8 +1,7 @@
 """From a spec like `nnm+trimmed-mean:b=1` to the rule as a node uses it: ours, or any callable in byzfl's convention.
 
-The grammar is in `spelling`. Rules of many vectors take the own model as one of n = m + 1, of which b may
-lie, and ask for no weights: b counts vectors, and a weight that a neighbor can raise by its own account would count for
-more than one.
+The grammar is in `spelling`. Rules of many vectors take the own model as one of n = m + 1, of which b may lie, and use
+no weights: b counts vectors, and a weight that a neighbor can raise by its own report would count for more than one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ NAMED: Mapping[str, Any] = {
 
 
 def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
-    """The rule of a spec; None for the mean. A rule from a `file.py` is looked up from `folder`.
+    """Make the rule of a spec; None for the mean. A rule from a `file.py` is looked up from `folder`.
 
     Raises UserError: the spec is wrong.
     """
@@ -54,11 +53,11 @@ def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
 
 
 def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ()) -> rules.Aggregator:
-    """The pure function of a dict spec in byzfl's form: `{"name": "TrMean", "parameters": {"f": 1}}`.
+    """Make the pure function of a dict spec in byzfl's form: `{"name": "TrMean", "parameters": {"f": 1}}`.
 
     `before` are the specs of pre-aggregations: NNM, or none.
 
-    Raises ValueError: there is no such rule, or it takes no such parameters.
+    Raises ValueError: there is no such rule, or it does not have these parameters.
     """
     made = _named(spec)
     for first in reversed(before):
@@ -131,7 +130,7 @@ class Among(_Bearing):
 class Adapted(Aggregator):
     """Call `rule` with a copy (n, d) of the models; only a finite result of shape (d,) is accepted.
 
-    Raises UserError: when called, that the rule failed, or gave something else.
+    Raises UserError: when called, if the rule fails, or returns something else.
     """
 
     def __init__(self, rule: Callable[[Any], Any], f: int = 0, name: str = "") -> None:
@@ -156,7 +155,7 @@ class Adapted(Aggregator):
 
 
 def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
-    """The rule `module:object` or `file.py:object`, the file looked up from `folder`; a class is made with f=liars.
+    """Import the rule `module:object` or `file.py:object`, the file relative to `folder`; a class is made with f=liars.
 
     Raises UserError: it cannot be imported, or cannot be called.
     """
@@ -187,7 +186,7 @@ def _named(spec: Mapping[str, Any]) -> Any:
 
 
 def _unmoved(around: Neighborhood) -> Mixture:
-    """Too few neighbors for the rule: the node mixes as if none were present."""
+    """Leave the model as it is: with too few neighbors for the rule, the node mixes as if none were present."""
     return Mixture(model=around.own.copy(), kept=np.zeros(len(around.others)))
 
 
@@ -197,7 +196,7 @@ def _shared(rows: Rows, shares: Floats) -> Mixture:
 
 
 def _let_through(source: Source, rule: Columnwise) -> Floats:
-    """(n,) the share of each vector's values that was kept, estimated on evenly spaced columns."""
+    """The share of each vector's values that was kept, (n,), estimated on evenly spaced columns."""
     step = max(1, source.size // SAMPLED)
     values = np.stack(source.read(slice(0, source.size, step)))
     if not values.size:

@@ -26,10 +26,10 @@ _UNFIT = {
 def make_method(
     spec: str, training: TrainingKeys, *, profile: str | None = CONSERVATIVE, folder: Path | None = None
 ) -> Method:
-    """The method of a spec, ready to use. One from a `file.py` is looked up from `folder`; with no `profile` it is not
-    asked where the method is right.
+    """Make the method of a spec, ready to use. A path to a `file.py` is relative to `folder`; without a `profile` the
+    check for the profile is left out.
 
-    Raises UserError: the spec is wrong, or the method is not right in this profile, or with this training.
+    Raises UserError: the spec is wrong, or the method is not valid in this profile, or with this training.
     """
     try:
         parsed = parse_method(spec)
@@ -96,7 +96,7 @@ def _check(method: Method, spec: str) -> None:
 
 
 def _digest(method: Method) -> str:
-    """A hash of the file that defines the method's class, and of what the method keeps and exchanges."""
+    """Hash the file that defines the method's class, and the names that the method keeps and exchanges."""
     try:
         text = Path(inspect.getfile(type(method))).read_bytes()
     except (OSError, TypeError):

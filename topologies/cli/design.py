@@ -79,7 +79,7 @@ Examples:
 def design_command(
     *, evaluations: int | None, schedules: bool, top: int, output: Path | None, form: str, **requirements: Any
 ) -> None:
-    # many small matrices: numpy's threads would wait for each other, eightfold where the processor is shared
+    # many small matrices: numpy's threads would wait for each other, eight times as long where the processor is shared
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from topologies.design.designing import design  # noqa: PLC0415 - `--help` stays instant
     from topologies.design.goal import Goal  # noqa: PLC0415 - as above
@@ -96,7 +96,7 @@ def design_command(
 
 
 def _held(topology: Topology) -> Topology:
-    """The graph with its edges, where the search had formulas only."""
+    """Return the graph with its edges, where the search had formulas only."""
     from topologies.building import build  # noqa: PLC0415 - `--help` stays instant
 
     return build(topology.spec, topology.nodes, topology.seed) if topology.implicit else topology
@@ -118,7 +118,7 @@ def _write(found: Design, top: int, output: Path | None, form: str) -> None:
 
 
 def _write_table(listed: list[dict[str, Any]]) -> None:
-    """The figures as a table, and below it the reasons, which are too long for one."""
+    """Print the figures as a table, and below it the reasons, which are too long for one."""
     figures = [{key: value for key, value in row.items() if key != "why"} for row in listed]
     for row in figures:
         row["bytes"] = terminal.readable_bytes(row["bytes"])
@@ -132,7 +132,7 @@ def _write_table(listed: list[dict[str, Any]]) -> None:
 
 
 def _advise(found: Design, use: str | None, output: Path | None) -> None:
-    """On stderr: what to put into the federation file."""
+    """Print on stderr what to write into the federation file."""
     best = found.winner
     click.echo(f"\nOne model is taken as {terminal.readable_bytes(found.goal.model_bytes)}.", err=True)
     if best.schedule and output is not None:
@@ -229,6 +229,6 @@ def augment_command(
 
 
 def _told(edge: Edge, names: Sequence[str]) -> str:
-    """The edge by the names of a file's nodes, which may contain a hyphen."""
+    """Write the edge by the names of a file's nodes, which may contain a hyphen."""
     i, j = edge
     return f"{names[i]} - {names[j]}" if names else f"{i}-{j}"

@@ -1,4 +1,4 @@
-"""`p2pfl topology list`, `info`, `compare`: which families there are, and the figures of one graph, or of several."""
+"""`p2pfl topology list`, `info`, `compare`: the families of graphs, and the figures of one graph, or of several."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ Examples:
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """Whole numbers joined by commas."""
+    """An option of whole numbers joined by commas."""
 
     name = "n,n,..."
 
@@ -194,7 +194,7 @@ def _row(name: str, family: Family) -> dict[str, Any]:
 
 
 def _spec(name: str, parameters: Mapping[str, FamilyParameter]) -> str:
-    """The family with its defaults, as it can be typed."""
+    """Write the family with its defaults, as a person would type it."""
     settings = [f"{key}={_shown(known.default)}" for key, known in parameters.items() if known.default is not None]
     return f"{name}:{','.join(settings)}" if settings else name
 
@@ -204,7 +204,7 @@ def _shown(default: Any) -> Any:
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One line for each parameter instead of three dictionaries."""
+    """Return one line for each parameter instead of three dictionaries."""
     facts = {key: value or None for key, value in row.items() if key not in {"parameters", "allowed", "meaning"}}
     for key, default in row["parameters"].items():
         said = [row["meaning"].get(key), row["allowed"][key], None if default is None else f"default {default}"]
@@ -213,7 +213,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
-    """Cells for CSV: a dictionary becomes `key=value; key=value`."""
+    """Return cells for CSV: a dictionary becomes `key=value; key=value`."""
     joined = {
         key: "; ".join(f"{name}={cell(part, '')}" for name, part in value.items())
         for key, value in row.items()
@@ -243,7 +243,7 @@ def _page(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _entry(row: Mapping[str, Any], sources: list[str]) -> Iterator[str]:
-    """Wrapped in its columns; a spec too long for its own stands in a line above."""
+    """Wrap an entry in its columns; a spec too long for its own stands in a line above."""
     free = [key for key, default in row["parameters"].items() if default is None]
     spec = [row["spec"], *_wrapped(f"({', '.join(free)})" if free else "", "topology")]
     if len(row["spec"]) > WIDTHS["topology"]:
@@ -282,14 +282,14 @@ def _described(
 
 
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
-    """The facts for people: ranges in words, sizes with units, and nothing twice."""
+    """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
     facts: dict[str, Any] = {key: _readable(value) for key, value in described.items()}
     facts["diameter"] = facts.pop("diameter_bounds", facts["diameter"])
     for key in ("probable_lower_bound", "lower_bound"):
         if facts["certified"] or facts.get(key) is None:
             facts.pop(key, None)
     for key in ("converged", "mixing_converged"):
-        facts.pop(key, None)  # what did not converge is an error of its own
+        facts.pop(key, None)  # a figure that did not converge is an error of its own
     for key in ("bytes_to_consensus", "bytes_per_round_busiest_node"):
         if facts.get(key) is not None:
             facts[key] = terminal.readable_bytes(facts[key])
@@ -299,7 +299,7 @@ def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readable(value: Any) -> Any:
-    """Two numbers in a list are a range."""
+    """Write a value; two numbers in a list are a range."""
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(end, int | float) for end in value):
         return value
     low, high = (cell(end) for end in value)
@@ -307,7 +307,7 @@ def _readable(value: Any) -> Any:
 
 
 def _verdict(described: dict[str, Any], *, certify: bool) -> int:
-    """4 where lambda_2 is not known, or not proven though that was asked for."""
+    """Return the exit code: 4 where lambda_2 is not known, or not proven although required."""
     if not described.get("converged", True):
         text = "no eigenvalue converged: the algebraic connectivity is at most what is printed"
     elif not described.get("mixing_converged", True):
@@ -321,6 +321,6 @@ def _verdict(described: dict[str, Any], *, certify: bool) -> int:
 
 
 def _readable_row(row: dict[str, Any], *, sized: bool) -> dict[str, Any]:
-    """Sizes in words; no columns of dashes where no model has a size."""
+    """Write sizes in words; without a model's size leave out the columns that need it."""
     sizes = {key: terminal.readable_bytes(row[key]) for key in IN_BYTES}
     return {key: sizes.get(key, value) for key, value in row.items() if sized or key not in IN_BYTES}

@@ -1,4 +1,4 @@
-"""The best graph for a purpose: known families, then a search of our own, ranked and judged; in rows and in words."""
+"""The best graph for a purpose: known families, then our own search, ranked and judged; in rows and in words."""
 
 from __future__ import annotations
 
@@ -25,21 +25,25 @@ ATLAS_NODES = 7
 """Up to this many nodes every connected graph is tried (Read and Wilson, An Atlas of Graphs, 1998)."""
 STARTS = 4
 FOUND = 12
-"""Graphs of the search that are judged: the best, each with another number of edges."""
+"""The number of graphs of the search that are judged: the best, each with another number of edges."""
 JUDGED = 30
-"""Graphs judged closely, the best first: a third of a second each; above `SMALL` nodes `JUDGED_LARGE`, seconds each."""
+"""The number of graphs judged in detail, the best first: a third of a second each; above `SMALL` nodes `JUDGED_LARGE`,
+seconds each.
+"""
 JUDGED_LARGE = 10
 DRAWS = 400
-"""Random graphs drawn where nothing else is robust enough, until `ENOUGH` of them are."""
+"""The number of random graphs drawn where nothing else is robust enough, until `ENOUGH` of them are."""
 ENOUGH = 3
 ADVISED = 40
-"""Up to this many nodes an error names a degree that would do."""
+"""Up to this many nodes an error names a degree that would suffice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """`qualified`: what meets all requirements, the best first; what may meet them, its robustness being unknown, comes
-    after what is known to. `failed`: the others, by the criterion. `proven`: no graph at all is better than the winner.
+    """The ranking. `qualified` meet all requirements, the best first; graphs of unknown robustness, which may meet
+    them, come last.
+
+    `failed`: the others, by the criterion. `proven`: no graph at all is better than the winner.
     """
 
     goal: Goal
@@ -56,9 +60,11 @@ class Design:
 def design(
     goal: Goal, *, evaluations: int | None = None, schedules: bool = False, top: int = 10, tell: Tell = silent
 ) -> Design:
-    """Up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations` graphs; above, families
-    alone, up to `goal.DESIGN_LIMIT` nodes. The same arguments give the same result. `tell` hears how far it is.
-    Raises TopologyError: nothing can meet the requirements, or nothing that was found does.
+    """Find the best graph: up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations`
+    graphs; above, families alone, up to `goal.DESIGN_LIMIT` nodes.
+
+    The same arguments give the same result. `tell` gets progress messages. Raises TopologyError: nothing can meet the
+    requirements, or no graph that was tried does.
     """
     checked(goal)
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
@@ -83,7 +89,7 @@ def design(
 
 
 def _atlas(goal: Goal) -> Iterator[GraphCandidate]:
-    """The best connected graphs within the bounds on degrees."""
+    """Yield the best connected graphs within the bounds on degrees."""
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     for graph in nx.graph_atlas_g():
@@ -107,7 +113,7 @@ def _searched(goal: Goal, known: Sequence[GraphCandidate], evaluations: int, tel
 
 
 def _filled(goal: Goal, ends: Ends) -> Ends:
-    """Random edges more while two nodes have room: where no regular graph is possible, or a sparse one was the best."""
+    """Add random edges while two nodes have room: where no regular graph is possible, or a sparse one was the best."""
     adjacency = adjacency_of(goal.nodes, ends)
     pairs = np.argwhere(np.triu(adjacency == 0.0, 1))
     degrees = adjacency.sum(axis=0)
@@ -119,7 +125,7 @@ def _filled(goal: Goal, ends: Ends) -> Ends:
 
 
 def _drawn(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
-    """Random graphs of the largest degree that turn out robust enough: on few nodes one in a hundred may be."""
+    """Yield random graphs of the largest degree that are robust enough: on few nodes one in a hundred may be."""
     if goal.nodes > ADVISED:
         return
     degree = goal.highest - goal.highest * goal.nodes % 2
@@ -142,9 +148,9 @@ def _own(goal: Goal, ends: Ends) -> GraphCandidate:
 def _judged(
     entries: Sequence[GraphCandidate], top: int, tell: Tell
 ) -> tuple[tuple[GraphCandidate, ...], tuple[GraphCandidate, ...]]:
-    """Qualified and failed; what was not looked at, because enough was found, is left out.
+    """Split entries into qualified and failed; those left unjudged, because enough were found, are left out.
 
-    Of those with the same figures the first is kept: the one that has a name.
+    Among graphs with the same figures the first is kept: the one that has a name.
     """
     proven: list[GraphCandidate] = []
     unknown: list[GraphCandidate] = []
@@ -167,7 +173,7 @@ def _judged(
 
 
 def _looks(entries: Sequence[GraphCandidate]) -> int:
-    """The number of graphs that are judged closely."""
+    """Return the number of graphs that are judged in detail."""
     nodes = entries[0].topology.nodes if entries else 0
     if nodes <= ATLAS_NODES:
         return len(entries)
@@ -175,7 +181,7 @@ def _looks(entries: Sequence[GraphCandidate]) -> int:
 
 
 def _nothing(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
-    """Says how near the nearest came."""
+    """Make the error, which says how near the nearest graph came."""
     right = [found for found in failed if not _but_for(found, "budget-bytes")]
     if goal.budget_bytes is not None and right:
         nearest = min(right, key=lambda found: found.sent or 0)
@@ -196,7 +202,7 @@ def _but_for(found: GraphCandidate, key: str) -> bool:
 
 
 def _enough(goal: Goal, most: int) -> str:
-    """A change that would do: a larger degree, or fewer liars."""
+    """Suggest a change that would suffice: a larger degree, or fewer liars."""
     fewer = f"byzantine = {max(0, (most - 1) // 2)}"
     highest = goal.highest + 8 if goal.nodes <= ADVISED else goal.highest
     for degree in range(goal.highest + 1, min(goal.nodes, highest + 1)):
@@ -208,7 +214,7 @@ def _enough(goal: Goal, most: int) -> str:
 
 
 FAILED = 5
-"""Better graphs that do not qualify: at most this many are shown."""
+"""The most better graphs without qualification that are shown."""
 
 PHRASES = {
     "rounds": "needs the fewest rounds",
@@ -218,7 +224,9 @@ PHRASES = {
 
 
 def rows(design: Design, top: int) -> list[dict[str, Any]]:
-    """The best `top` that qualify, then some that do not though they would be better. Each with the reason why."""
+    """Return rows of the best `top` that qualify, then of some that do not though they would be better, each with the
+    reason.
+    """
     best = design.qualified[:top]
     better = [entry for entry in design.failed if entry.key < design.winner.key][:FAILED]
     listed = [_row(design, rank, entry) for rank, entry in enumerate(best, start=1)]
@@ -244,7 +252,7 @@ def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, A
 
 
 def _robust(entry: GraphCandidate) -> str | None:
-    """Only where liars were asked about: finding it takes time."""
+    """Write the robustness, only where the goal has liars: computing it takes time."""
     if not entry.goal.byzantine or entry.robust is None or entry.failures:
         return None
     found = entry.robust
@@ -256,7 +264,7 @@ def _failure(entry: GraphCandidate) -> str:
 
 
 def reason(design: Design, entry: GraphCandidate) -> str:
-    """Why a graph that qualifies stands where it stands."""
+    """Say why a graph that qualifies has its rank."""
     best = design.winner
     said = _praise(design) if entry is best else "; ".join(_differences(entry, best))
     if not entry.proven:
@@ -276,7 +284,7 @@ def _praise(design: Design) -> str:
 
 
 def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
-    """The differences in cost of `entry` and `best`, in the order in which an engineer asks."""
+    """Describe the differences in cost of `entry` and `best`, in the order in which an engineer asks."""
     found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
         found.append(_share(entry.sent / best.sent))
@@ -305,7 +313,7 @@ def _more(mine: int, other: int, word: str) -> str:
 
 
 def line(entry: GraphCandidate, file: Path | None) -> str | None:
-    """The line of a federation file for this graph; None if only a file can hold it, and there is none."""
+    """Write the line of a federation file for this graph; None if only a file can hold it, and there is none."""
     if file is not None and not entry.schedule:
         return f'topology = "{file.as_posix()}"'
     if not entry.named:

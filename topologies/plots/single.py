@@ -1,7 +1,7 @@
 """One graph in one picture: the graph and its thinnest cut, its spectrum, and how fast it agrees.
 
 The panel that shows the graph itself has nodes colored by the Fiedler vector, and the edges of the thinnest cut. Nodes
-stand where the family has them, else around a circle, else as springs between them settle.
+are placed as the family places them, else around a circle, else by springs between them.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from topologies.spectral import EPSILON, check_weights, mixing_matrix, rate_text
 NODES_LIMIT = 2_000
 EDGES_LIMIT = 200_000
 POINTS = 120
-"""Rounds that are looked at; between them the matrix is raised to a power."""
+"""The number of rounds in the curve; between them the matrix is raised to a power."""
 FLOOR = 1e-15
-"""Below this of the first distance there is only rounding."""
+"""Below this share of the first distance there is only rounding."""
 
 Points = NDArray[np.float64]
 
 STRESS_LIMIT = 120
-"""Nodes up to which distances are fitted (Kamada and Kawai, 1989): fair to long thin graphs, but slow."""
+"""The most nodes whose distances are fitted (Kamada and Kawai, 1989): good for long thin graphs, but slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """`values`: the Laplacian's, ascending. `side`: one side of the thinnest cut that was found, or of a graph in parts
-    all but the largest part. `rate`: the second largest modulus of the mixing `matrix`.
+    """The figures of a picture. `values`: the Laplacian's, ascending.
+
+    `side`: one side of the thinnest known cut, or for a disconnected graph all but the largest part. `rate`: the second
+    largest modulus of the mixing `matrix`.
     """
 
     topology: Topology
@@ -81,9 +83,10 @@ def draw_single(topology: Topology, path: Path, weights: str = "metropolis", eps
 
 
 def decay(matrix: Array, last: int) -> tuple[Array, Array]:
-    """Rounds from 0 to `last`, and the distance to consensus after each over that at the start, when all mix at once.
+    """Return rounds from 0 to `last`, and the distance to consensus after each divided by that at the start, when all
+    mix at once.
 
-    The matrix is applied as it is, or its powers where there are many rounds; nothing is taken from its eigenvalues.
+    The matrix is applied as it is, or its powers where there are many rounds; its eigenvalues are not used.
     """
     step = max(1, math.ceil(last / POINTS))
     stride = np.linalg.matrix_power(matrix, step)
@@ -101,7 +104,9 @@ def decay(matrix: Array, last: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class PointLayout:
-    """`points`: shape (nodes, 2). `period`: width and height after which the picture repeats, where it wraps around."""
+    """Positions of nodes. `points`: shape (nodes, 2). `period`: width and height after which the picture repeats, where
+    it wraps around.
+    """
 
     points: Points
     period: tuple[float, float] | None = None
@@ -127,17 +132,19 @@ def looks_the_same_all_around(topology: Topology) -> bool:
 
 
 COLORS = "PRGn"
-"""Purple to green, which nobody confuses, and neither with the color of the cut."""
+"""Purple to green, which nobody confuses, with each other or with the color of the cut."""
 WIDTH_POINTS = 350.0
 NUMBER_POINTS = 14.0
-"""A node at least so wide has room for its number."""
+"""The least width of a node that has room for its number."""
 NAMED_LIMIT = 24
 RASTER_EDGES = 5_000
-"""More edges are pixels in a vector picture too, or no program could open it."""
+"""More edges are drawn as pixels in a vector picture too, or no program could open it."""
 
 
 def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.bool_]) -> None:
-    """`vector`: Fiedler's, by which nodes are colored; `side`: the nodes on one side of the cut. Shapes (nodes,)."""
+    """Draw the graph. `vector`: Fiedler's, by which nodes are colored; `side`: the nodes on one side of the cut. Shapes
+    (nodes,).
+    """
     found = layout(topology)
     crossing = side[topology.ends[:, 0]] != side[topology.ends[:, 1]]
     faint = float(np.clip(60 / np.sqrt(topology.edge_count + 1), 0.12, 0.9))
@@ -171,7 +178,7 @@ def _analyzed(topology: Topology, weights: str, epsilon: float) -> Drawn:
 
 
 def _side(topology: Topology, parts: list[list[int]]) -> NDArray[np.bool_]:
-    """Shape (nodes,)."""
+    """Return the side of the cut. Shape (nodes,)."""
     cut = sweep_cut(topology) if len(parts) == 1 else None
     side = np.full(topology.nodes, cut is None)
     side[max(parts, key=len) if cut is None else list(cut.side)] = cut is not None
@@ -241,7 +248,9 @@ def _draw_decay(axes: Any, drawn: Drawn, weights: str, epsilon: float) -> None:
 
 
 def _of_family(topology: Topology) -> PointLayout | None:
-    """Only of a graph that is the one of its spec, which a file may merely claim."""
+    """Return the family's layout, only for a graph that certainly is the one of its spec, which a file may merely
+    claim.
+    """
     request = _request(topology)
     if request is None:
         return None
@@ -277,13 +286,13 @@ def _circle(nodes: int) -> Points:
 
 
 def _open_circle(topology: Topology) -> Points:
-    """A path, which has no room for its nodes on a line."""
+    """Place a path, which has no room for its nodes on a line."""
     along = hops(topology, int(np.argmin(topology.degrees)))
     return _circle(topology.nodes + 1)[along]
 
 
 def _settled(topology: Topology, part: list[int]) -> Points:
-    """One component, its longer side across. Shape (len(part), 2)."""
+    """Place one component, its longer side across. Shape (len(part), 2)."""
     if len(part) == 1:
         return np.zeros((1, 2))
     place = {node: number for number, node in enumerate(part)}
@@ -296,10 +305,10 @@ def _settled(topology: Topology, part: list[int]) -> Points:
 
 
 def _by_eigenvectors(topology: Topology) -> Points:
-    """A start in which nothing is folded: the vectors of the two smallest positive eigenvalues (Hall, 1970)."""
+    """Place nodes at a start without folds: by the vectors of the two smallest positive eigenvalues (Hall, 1970)."""
     vectors = np.linalg.eigh(Laplacian.plain(topology).dense())[1]
     start = np.stack([vectors[:, 1], vectors[:, min(2, topology.nodes - 1)]], axis=1)
-    # nodes that look alike would lie on one spot and never be driven apart
+    # nodes that look alike would share one spot and never separate
     return start + np.random.default_rng(0).normal(scale=0.02 / np.sqrt(topology.nodes), size=start.shape)
 
 
@@ -312,14 +321,14 @@ def _by_springs(graph: Any, start: Points) -> Points:
             found = nx.kamada_kawai_layout(graph, pos=places)
             return np.array([found[node] for node in range(len(start))])
     except ModuleNotFoundError:
-        pass  # scipy is another extra than matplotlib
-    turns = int(np.clip(20_000 // len(start), 10, 100))  # each takes as long as the square of the nodes
+        pass  # scipy is in another extra than matplotlib
+    turns = int(np.clip(20_000 // len(start), 10, 100))  # each step takes as long as the square of the nodes
     found = nx.spring_layout(graph, pos=places, iterations=turns, seed=0, method="force")
     return np.array([found[node] for node in range(len(start))])
 
 
 def _packed(parts: list[list[int]], drawn: list[Points]) -> Points:
-    """Components side by side on shelves, the largest first, each with room for its nodes. Shape (nodes, 2)."""
+    """Place components side by side on shelves, the largest first, each with room for its nodes. Shape (nodes, 2)."""
     nodes = sum(map(len, parts))
     points = np.zeros((nodes, 2))
     shelf = 1.2 * np.sqrt(4 * nodes)
@@ -343,7 +352,9 @@ def _lines(axes: Any, found: PointLayout, ends: Ends, **style: Any) -> None:
 
 
 def _segments(found: PointLayout, ends: Ends) -> NDArray[np.float64]:
-    """Shape (segments, 2, 2). An edge that wraps around becomes two stubs that leave the picture on opposite sides."""
+    """Return segments of shape (segments, 2, 2). An edge that wraps around becomes two stubs that leave the picture on
+    opposite sides.
+    """
     a, b = found.points[ends[:, 0]], found.points[ends[:, 1]]
     if found.period is None:
         return np.stack([a, b], axis=1)
@@ -359,7 +370,7 @@ def _segments(found: PointLayout, ends: Ends) -> NDArray[np.float64]:
 
 
 def _nodes(axes: Any, topology: Topology, points: NDArray[np.float64], vector: Array, side: NDArray[np.bool_]) -> None:
-    """The two sides of the cut differ by shape too, not by color alone."""
+    """Draw nodes; the two sides of the cut differ by shape too, not by color alone."""
     width = _marker_width(points)
     most = float(np.abs(vector).max()) or 1.0
     for marker, chosen, scale in (("o", ~side, 1.0), ("s", side, 0.9)):
@@ -387,7 +398,7 @@ def _nodes(axes: Any, topology: Topology, points: NDArray[np.float64], vector: A
 
 
 def _marker_width(points: NDArray[np.float64]) -> float:
-    """Marker width in points of 1/72 inch, at which most nodes do not touch."""
+    """Return the marker width in points of 1/72 inch, at which most nodes do not touch."""
     steps = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(steps, np.inf)
     near = float(np.quantile(steps.min(axis=1), 0.2))

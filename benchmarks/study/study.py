@@ -1,4 +1,4 @@
-"""The study: what giving up the center costs. Runs what is missing, then makes every figure and table of
+"""The study: the price of giving up the center. Runs what is missing, then makes every figure and table of
 docs/explanation/study.md.
 
     python benchmarks/study/study.py --out bench-out/study                    all of it: hours
@@ -6,9 +6,9 @@ docs/explanation/study.md.
     python benchmarks/study/study.py --only graphs slow --out FOLDER          some parts
     python benchmarks/study/study.py --only --out FOLDER --page docs/explanation/study.md   no runs: pictures and tables
 
-Each part is a sweep, in a file beside this one and a folder of its own below FOLDER/SIZE; stopped in whatever way and
-started again, it goes on where it was. MNIST is the folder `mnist` in the one that P2PFL_DATA names; without it, the
-parts that need it are left out.
+Each part is a sweep, in a file beside this one and a folder of its own below FOLDER/SIZE; however it was stopped, it
+goes on where it was when it is started again. MNIST is the folder `mnist` in the one that P2PFL_DATA names; without it,
+the parts that need it are left out.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run_all(given: argparse.Namespace, folder: Path, budget: Budget) -> int:
-    """0; 1 where a run failed or the budget ended it; 130 where somebody did."""
+    """Run all parts. Returns 0; 1 where a run failed or the budget ended it; 130 where a person did."""
     worst = 0
     for part in PARTS:
         if part.name in given.only:
@@ -122,7 +122,7 @@ def _run(part: Part, given: argparse.Namespace, folder: Path, budget: Budget) ->
 
 
 def _serve_all(size: str, folder: Path, budget: Budget) -> int:
-    """Beside all references that were run; 1 where the budget left any out."""
+    """Run the servers beside all references that were run; return 1 where the budget left any out."""
     left_out = 0
     for part in PARTS:
         file = part.sweep(size)

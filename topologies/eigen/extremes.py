@@ -1,9 +1,10 @@
 """The two ends of a Laplacian's spectrum, their accuracy, and the ladder of methods that computes them.
 
-1. All eigenvalues of the dense matrix, up to `DENSE_LIMIT` nodes. 2. Lanczos' method: enough for whatever mixes fast.
-3. Lanczos' method on the inverse, by elimination: small gap and small separators. 4. LOBPCG with multigrid, or with the
-diagonal where there are hubs: small gap, too large to factor. 5. Lanczos' method at length; if that does not converge
-either, the result says so.
+1. All eigenvalues of the dense matrix, up to `DENSE_LIMIT` nodes.
+2. Lanczos' method: enough for whatever mixes fast.
+3. Lanczos' method on the inverse, by elimination: small gap and small separators.
+4. LOBPCG with multigrid, or with the diagonal where there are hubs: small gap, too large to factor.
+5. Lanczos' method at length; if that does not converge either, the result says so.
 
 After each step a proof shows that the result is the second eigenvalue where that is cheap (`certificate`), or, on
 demand, where it is possible at all. A proof that fails sends the search to the next step. `effort` estimates how long

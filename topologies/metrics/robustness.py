@@ -222,11 +222,13 @@ def robustness(
 def _formulas(topology: Topology, found: Extremes | None, most: int | None) -> Robustness:
     """Bound a connected graph that is not complete.
 
-    Above: ceil(n/2), and the least degree d, for the other nodes have at most one neighbor outside their set: the one
-    of degree d. Below: of two disjoint sets the smaller, S, has at most n/2 nodes. 1. Each has at most |S| - 1
-    neighbors inside, so d - floor(n/2) + 1 outside. 2. If i(G) > r - 1, more than (r - 1) |S| edges leave S, so one of
-    its nodes has r outside: r = ceil(i(G)) is reached (Shahrivar, Pirani and Sundaram, arXiv:1508.03650), and i(G) >=
-    lambda_2 ceil(n/2) / n.
+    Above: ceil(n/2), and the least degree d, for the other nodes have at most one neighbor outside their set: the
+    one of degree d.
+    Below: of two disjoint sets the smaller, S, has at most n/2 nodes.
+
+    1. Each has at most |S| - 1 neighbors inside, so d - floor(n/2) + 1 outside.
+    2. If i(G) > r - 1, more than (r - 1) |S| edges leave S, so one of its nodes has r outside: r = ceil(i(G)) is
+       reached (Shahrivar, Pirani and Sundaram, arXiv:1508.03650), and i(G) >= lambda_2 ceil(n/2) / n.
     """
     n, (least, _) = topology.nodes, degree_range(topology)
     isoperimetric = proven_connectivity(spectrum_if_cheap(topology, found)) * ((n + 1) // 2) / n

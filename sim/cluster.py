@@ -72,7 +72,7 @@ class Cluster(Generic[E]):
         on_commit: Callable[[int], None] | None = None,
     ) -> None:
         self.around = around
-        self._left = dict.fromkeys(range(len(engines)))
+        self._unfinished = dict.fromkeys(range(len(engines)))
         """Nodes that have neither finished nor gone; a dict, so that the first is found at once."""
         self._halts = True
         self.gone: set[int] = set()
@@ -130,7 +130,7 @@ class Cluster(Generic[E]):
         host = self.hosts[index]
         if not host.alive:
             return
-        self._left[index] = None
+        self._unfinished[index] = None
         host.crash(kept)
         for edge in self.network.links_of(index):
             self.network.cut(edge, redial=False)
@@ -158,7 +158,7 @@ class Cluster(Generic[E]):
     def lose(self, index: int) -> None:
         """Note that this node, which is down, never comes back."""
         self.gone.add(index)
-        self._left.pop(index, None)
+        self._unfinished.pop(index, None)
         self._halt_if_over()
 
     def deliver(self, index: int, event: Event) -> None:
@@ -178,7 +178,7 @@ class Cluster(Generic[E]):
     @property
     def over(self) -> bool:
         """True if every node has finished, is gone, or waits for neighbors of whom none can come or be believed."""
-        return all(self._is_stranded(index) for index in self._left)
+        return all(self._is_stranded(index) for index in self._unfinished)
 
     def _is_stranded(self, index: int) -> bool:
         """Return True if `p2pfl launch` would end the node because it would wait alone for ever.
@@ -191,10 +191,10 @@ class Cluster(Generic[E]):
         if not (host.alive and host.core.rounds.phase is Phase.WAITING):
             return False
         liars = self.around.liars
-        return all(index in liars or peer in liars for peer in host.plan.neighbors if peer in self._left)
+        return all(index in liars or peer in liars for peer in host.plan.neighbors if peer in self._unfinished)
 
     def _one_has_finished(self, index: int) -> None:
-        self._left.pop(index, None)
+        self._unfinished.pop(index, None)
         self._halt_if_over()
 
     def _halt_if_over(self) -> None:

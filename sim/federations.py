@@ -127,9 +127,9 @@ def _with_graph(federation: FederationConfig, file: Path | None) -> FederationCo
     return replace(federation, edges=edges, schedule=schedule, edge_compressors=kept)
 
 
-def _gossip(gossip: GossipConfig, wanted: Mapping[str, Any]) -> GossipConfig:
+def _gossip(gossip: GossipConfig, settings: Mapping[str, Any]) -> GossipConfig:
     mistakes = Mistakes(Path("sim run"))
-    values = read_table(dict(wanted), "", GOSSIP, mistakes)
+    values = read_table(dict(settings), "", GOSSIP, mistakes)
     for mistake in mistakes.found:
         mistake.file, mistake.key = None, f"--{mistake.key}"
         raise mistake

@@ -150,13 +150,13 @@ class HostProcess:
                 self.on_commit(self.machine.index)
 
     def _train(self, effect: StartRound) -> None:
-        refused = self.machine.begin_round(effect, self._trained)
+        refused = self.machine.begin_round(effect, self._end_training)
         if refused is None:
             self.has_begun = True
         else:
             self.machine.answer_later(refused, self._answer)
 
-    def _trained(self) -> None:
+    def _end_training(self) -> None:
         if self.alive:
             self.take(self.machine.end_round())
 

@@ -167,9 +167,9 @@ class Oracle:
             return None
         return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
 
-    def _ends(self, one: int, other: int) -> tuple[EdgeState, EdgeState] | None:
+    def _ends(self, low: int, high: int) -> tuple[EdgeState, EdgeState] | None:
         """Return both ends of an edge; None while one of them does not have it, or no longer."""
-        first, second = self.engines[one].state.edges.get(other), self.engines[other].state.edges.get(one)
+        first, second = self.engines[low].state.edges.get(high), self.engines[high].state.edges.get(low)
         return None if first is None or second is None else (first, second)
 
     def replicas_agree(self, *, amnesia: bool = False) -> bool:
@@ -203,8 +203,8 @@ class Oracle:
         return np.average([state.model.astype(np.float64) for state in states], axis=0, weights=weights)
 
 
-def are_opposite(one: Vector | None, other: Vector | None) -> bool:
+def are_opposite(first: Vector | None, other: Vector | None) -> bool:
     """Return True if the vectors of the two ends are each other's negative, bit for bit; None is zero."""
-    if one is None or other is None:
-        return all(kept is None or not kept.any() for kept in (one, other))
-    return np.array_equal(one, -other)
+    if first is None or other is None:
+        return all(kept is None or not kept.any() for kept in (first, other))
+    return np.array_equal(first, -other)

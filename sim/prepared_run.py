@@ -95,27 +95,27 @@ def script(
 class PreparedRun:
     """One run, ready to go. `plane` is None where every operation is done at once; `oracle` exists only on request."""
 
-    def __init__(self, given: Script, on_commit: Callable[[int], None] | None = None) -> None:
-        self.script = given
-        federation, spec = given.federation, given.spec
+    def __init__(self, script: Script, on_commit: Callable[[int], None] | None = None) -> None:
+        self.script = script
+        federation, spec = script.federation, script.spec
         self.nodes = len(federation.members)
         self.codecs = [codecs_of(federation, index) for index in range(self.nodes)]
-        self.sketch = Sketch(given.learners.size, federation.seed)
+        self.sketch = Sketch(script.learners.size, federation.seed)
         self.liars: Liars | None = None
-        if given.attack is not None:
-            self.liars = Liars(given.attack, federation, given.liars, learners=given.learners)
+        if script.attack is not None:
+            self.liars = Liars(script.attack, federation, script.liars, learners=script.learners)
         self.plane: Plane | None = None
         self.oracle: Oracle | None = None
-        engines: Sequence[Any] = self._exact() if given.exact else self._make_lazy_engines()
+        engines: Sequence[Any] = self._exact() if script.exact else self._make_lazy_engines()
         gammas = self._gammas()
-        if given.check:
-            self.oracle = Oracle(engines, given.edges, gammas)
+        if script.check:
+            self.oracle = Oracle(engines, script.edges, gammas)
         self.world: Cluster[Any] = Cluster(
             self._surroundings(),
             engines,
             settings=self._settings(federation, gammas),
             paces=node_speeds(spec, federation),
-            steps=[given.learners.steps(node) for node in range(self.nodes)],
+            steps=[script.learners.steps(node) for node in range(self.nodes)],
             purses=None
             if federation.privacy is None
             else [Purse(planned_rounds(federation)) for _ in range(self.nodes)],
@@ -123,9 +123,9 @@ class PreparedRun:
             on_commit=on_commit,
         )
         self._plan_faults()
-        for step in given.steps[1:]:
+        for step in script.steps[1:]:
             self.world.kernel.at_ns(step.time_ns, partial(self._amend, step.federation))
-        if self.liars is not None and given.exact:
+        if self.liars is not None and script.exact:
             self.liars.meet(self.world)
 
     # -- vectors -----------------------------------------------------------------------------------------------------
@@ -137,11 +137,11 @@ class PreparedRun:
         return np.stack([host.engine.state.model for host in self.world.hosts])
 
     def watch(self, nodes: Sequence[int]) -> None:
-        """Choose the nodes for `measured`; call it before the run begins."""
+        """Choose the nodes for `scored_models`; call it before the run begins."""
         if self.plane is not None:
             self.plane.begun = Begun(nodes, self.plane.rows.models)
 
-    def measured(self, nodes: Sequence[int]) -> Rows2:
+    def scored_models(self, nodes: Sequence[int]) -> Rows2:
         """Return the models (len(nodes), d) that real nodes would have scored last.
 
         These are the models with which their latest local round began, after the exchanges of the round before; the
@@ -156,7 +156,7 @@ class PreparedRun:
             rows[training] = self.plane.begun_models([nodes[place] for place in training])
         return rows
 
-    def given(self) -> Rows2 | None:
+    def method_vectors(self) -> Rows2 | None:
         """Return the vectors that the method gives to a round of each node (nodes, d); None if it gives none."""
         method = self.script.learners.method
         if not method.given:
@@ -192,24 +192,24 @@ class PreparedRun:
     # -- engines -----------------------------------------------------------------------------------------------------
 
     def _exact(self) -> list[ExactEngine]:
-        given, federation, liars = self.script, self.script.federation, self.liars
+        script, federation, liars = self.script, self.script.federation, self.liars
         neighbors = all_neighbors(self.nodes, federation.edges)
-        ahead = Ahead(given.learners) if given.ahead else None
+        ahead = Ahead(script.learners) if script.ahead else None
         return [
             ExactEngine(
                 ExactPlan(
                     index=index,
                     neighbors=neighbors[index],
-                    learner=given.learners.learners[index],
+                    learner=script.learners.learners[index],
                     codecs=self.codecs[index],
-                    method=given.learners.method,
+                    method=script.learners.method,
                     rule=rule_of(federation),
-                    dtype=np.float64 if given.check else np.float32,
-                    durable=index in given.faults.crashing or given.check,
-                    show=liars.show(index) if liars and index in given.liars else None,
+                    dtype=np.float64 if script.check else np.float32,
+                    durable=index in script.faults.crashing or script.check,
+                    show=liars.show(index) if liars and index in script.liars else None,
                     ahead=ahead,
                     sketch=self.sketch.of,
-                    gauge=gauge_of(federation.training, given.learners.learners[index]),
+                    gauge=gauge_of(federation.training, script.learners.learners[index]),
                     evaluate_every=federation.training.evaluate_every or 1,
                 )
             )
@@ -218,8 +218,8 @@ class PreparedRun:
 
     def _make_lazy_engines(self) -> list[LazyEngine]:
         """Make an engine for each node, over a data plane that they share, kept as `plane`."""
-        given, federation, training = self.script, self.script.federation, self.script.federation.training
-        learners, method = given.learners, given.learners.method
+        script, federation, training = self.script, self.script.federation, self.script.federation.training
+        learners, method = script.learners, script.learners.method
         plane = self.plane = Plane(
             nodes=self.nodes,
             edges=federation.edges,
@@ -227,8 +227,8 @@ class PreparedRun:
             learners=learners,
             codecs=EdgeCodecs.of(federation),
             method=method,
-            crashing=given.faults.crashing,
-            lies=self._lies if given.attack and given.attack.blind else None,
+            crashing=script.faults.crashing,
+            lies=self._lies if script.attack and script.attack.blind else None,
             sketch=self.sketch,
         )
         pairs = Pairs(federation.edges, plane)
@@ -246,7 +246,7 @@ class PreparedRun:
                 steps=learners.steps(index),
                 rate=training.rate,
                 method=method,
-                liar=plane.rows.lies is not None and index in given.liars,
+                liar=plane.rows.lies is not None and index in script.liars,
             )
             for index in range(self.nodes)
         ]

@@ -37,7 +37,7 @@ from p2pfl.reporting.status import ClosedRound, NeighborStatus
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.learning.nodes import success
 from sim.prepared_run import PreparedRun, Script
-from sim.worlds.drawn import some
+from sim.worlds.drawn import sample
 from topologies import Topology, spectrum
 
 KIBI = 1024
@@ -103,7 +103,7 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         seed=federation.seed,
         simulated=True,
         digest=world.trace.digest,
-        value_digest=value_digest(models, stage.given(), stage.personal()),
+        value_digest=value_digest(models, stage.method_vectors(), stage.personal()),
         reference=_references(stage, nodes, figures.history, alone=alone) if references or alone else None,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )
@@ -125,10 +125,12 @@ def _warnings(stage: PreparedRun, honest: list[int]) -> list[str]:
     return [] if text is None else [text]
 
 
-def value_digest(models: NDArray[Any], given: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()) -> str:
+def value_digest(
+    models: NDArray[Any], method_vectors: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()
+) -> str:
     """Hash every bit that all nodes have at the end."""
     values = hashlib.blake2b(digest_size=32, person=b"p2pfl-values")
-    for rows in (models, given, *personal):
+    for rows in (models, method_vectors, *personal):
         if rows is not None:
             values.update(np.ascontiguousarray(rows).data)
     return values.hexdigest()
@@ -136,7 +138,7 @@ def value_digest(models: NDArray[Any], given: NDArray[Any] | None, personal: Ite
 
 def mean_of(models: NDArray[Any], nodes: list[int]) -> NDArray[np.float64]:
     """Compute the plain mean (d,) of the models (rows) of `nodes`, at least one; all count alike."""
-    total: NDArray[np.float64] = sum(models[part].sum(axis=0, dtype=np.float64) for part in _parts(nodes))
+    total: NDArray[np.float64] = sum(models[part].sum(axis=0, dtype=np.float64) for part in _blocks(nodes))
     return total / len(nodes)
 
 
@@ -145,7 +147,7 @@ def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
     if not nodes:
         return None
     mean = mean_of(models, nodes)
-    square = sum(float(np.sum((models[part] - mean) ** 2)) for part in _parts(nodes)) / len(nodes)
+    square = sum(float(np.sum((models[part] - mean) ** 2)) for part in _blocks(nodes)) / len(nodes)
     norm = float(np.linalg.norm(mean))
     return float(np.sqrt(square)) / norm if norm > 0 else 0.0
 
@@ -166,18 +168,18 @@ def score_of_mean(models: NDArray[Any], nodes: list[int], learners: BatchedLearn
 class Figures:
     """Measures a run. `stage` is set once it exists."""
 
-    def __init__(self, given: Script) -> None:
-        self.given = given
+    def __init__(self, script: Script) -> None:
+        self.script = script
         self.stage: PreparedRun
-        nodes = range(len(given.federation.members))
-        honest = [node for node in nodes if node not in given.liars]
-        chosen = stream(given.federation.seed, "evaluated")
+        nodes = range(len(script.federation.members))
+        honest = [node for node in nodes if node not in script.liars]
+        chosen = stream(script.federation.seed, "evaluated")
         self.honest = honest
-        self.sample = sorted(some(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
+        self.sample = sorted(sample(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
         self.history: list[Point] = []
         self.closing: list[dict[int, int]] = [{} for _ in nodes]
         """By closing round, the number of exchanges that each node had completed after it."""
-        self.measures: list[Measure] = measures_in(given.learners.learners[0], None)
+        self.measures: list[Measure] = measures_in(script.learners.learners[0], None)
         """The measures of the task, the main one first; a learner of the user's own shows them with its first score."""
         self.evaluation_cpu_s = 0.0
         self._moved = -1
@@ -200,7 +202,7 @@ class Figures:
             return
         self._moved = moved
         there = [node for node in self.sample if world.hosts[node].alive]
-        rows = self.stage.measured(there) if there else None
+        rows = self.stage.scored_models(there) if there else None
         began = time.process_time()
         if rows is not None:
             self.history.append(self._point(there, rows))
@@ -227,8 +229,8 @@ class Figures:
         )
 
     def scores(self, rows: NDArray[Any], part: str, nodes: list[int]) -> list[Score | None]:
-        found = self.given.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
-        self.measures = self.measures or measures_in(self.given.learners.learners[0], found[0] if found else None)
+        found = self.script.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
+        self.measures = self.measures or measures_in(self.script.learners.learners[0], found[0] if found else None)
         return found
 
     def closing_rounds(self) -> list[dict[int, ClosedRound]]:
@@ -243,7 +245,7 @@ class Figures:
         """Return the mean number of edge ends that those nodes have in one round, without edges to nodes
         that are down.
         """
-        federation, hosts = self.given.federation, self.stage.world.hosts
+        federation, hosts = self.script.federation, self.stage.world.hosts
         counted = set(self._honest_and_up())
         schedule = federation.schedule or (federation.edges,)
         live = (edge for edges in schedule for edge in edges if all(hosts[end].alive for end in edge))
@@ -380,5 +382,5 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
-def _parts(nodes: list[int]) -> list[list[int]]:
+def _blocks(nodes: list[int]) -> list[list[int]]:
     return [nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS)]

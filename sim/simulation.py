@@ -86,7 +86,7 @@ class Described(Protocol):
     def in_keywords(self, mistake: UserError, /) -> UserError: ...
 
 
-def _no(key: str, value: object, allowed: str) -> UserError:
+def _refusal(key: str, value: object, allowed: str) -> UserError:
     return UserError(f"this is no {key}", file="simulate", key=key, value=value, allowed=allowed)
 
 
@@ -129,9 +129,9 @@ def simulate(
         except AttributeError:
             if hasattr(federation, "config"):
                 raise
-            raise _no("federation", federation, "a p2pfl.Federation") from None
+            raise _refusal("federation", federation, "a p2pfl.Federation") from None
     if not isinstance(world, World | WorldSpec | None):
-        raise _no("world", world, "a sim.World")
+        raise _refusal("world", world, "a sim.World")
     if isinstance(world, World):
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
@@ -206,7 +206,7 @@ def _patience(federation: FederationConfig) -> int | None:
 
 
 def _simulate_once(
-    given: Script,
+    script: Script,
     *,
     references: bool,
     alone: bool,
@@ -215,13 +215,13 @@ def _simulate_once(
     reason: str | None,
 ) -> Report:
     wall = time.monotonic()
-    figures = Figures(given)
-    stage = PreparedRun(given, figures.committed)
+    figures = Figures(script)
+    stage = PreparedRun(script, figures.committed)
     figures.stage = stage
     stage.watch(figures.sample)
     set_up = time.process_time()
-    with _no_collections(), _told(stage):
-        _run(given, stage, figures, on_progress)
+    with _no_collections(), _with_latest_events(stage):
+        _run(script, stage, figures, on_progress)
         stage.models()
         stage.world.network.count_goodbyes()
     ran = time.process_time()
@@ -241,23 +241,23 @@ def _simulate_once(
     )
     report.wall_time_s = round(time.monotonic() - wall, 3)
     report.batching = Batching(
-        operations="one at a time" if given.exact else "batched",
+        operations="one at a time" if script.exact else "batched",
         why=reason,
-        training=given.learners.how if given.ahead or not given.exact else "one at a time",
-        batch_stable=given.learners.batch_stable,
+        training=script.learners.how if script.ahead or not script.exact else "one at a time",
+        batch_stable=script.learners.batch_stable,
     )
     return report
 
 
 def _run(
-    given: Script, stage: PreparedRun, figures: Figures, on_progress: Callable[[RunProgress], None] | None
+    script: Script, stage: PreparedRun, figures: Figures, on_progress: Callable[[RunProgress], None] | None
 ) -> None:
     """Run until all nodes have finished, or the time limit of the world."""
-    world, limit_ns = stage.world, round(given.spec.limit_s * NS)
-    every_ns = evaluation_interval_ns(given, stage)
-    rounds = given.federation.training.rounds
+    world, limit_ns = stage.world, round(script.spec.limit_s * NS)
+    every_ns = evaluation_interval_ns(script, stage)
+    rounds = script.federation.training.rounds
     to_do = None if rounds is None else rounds * stage.nodes
-    watch = _checked(stage) if given.check else None
+    watch = _checked(stage) if script.check else None
     next_ns, most_points = 0, 2 * POINTS
     figures.evaluate()
     while not world.over and world.kernel.pending and world.kernel.now_ns < limit_ns:
@@ -278,20 +278,20 @@ def _run(
                 )
         next_ns += every_ns
         figures.evaluate()
-        if len(figures.history) >= most_points and given.spec.evaluate_every_s is None:
+        if len(figures.history) >= most_points and script.spec.evaluate_every_s is None:
             # Longer than expected: a node waits, or lingers.
             every_ns, most_points = 2 * every_ns, most_points + POINTS
 
 
-def evaluation_interval_ns(given: Script, stage: PreparedRun) -> int:
+def evaluation_interval_ns(script: Script, stage: PreparedRun) -> int:
     """Return the time between evaluations: as the world says, else so that a run has about POINTS of them."""
-    if given.spec.evaluate_every_s is not None:
-        return max(1, round(given.spec.evaluate_every_s * NS))
-    training = given.federation.training
+    if script.spec.evaluate_every_s is not None:
+        return max(1, round(script.spec.evaluate_every_s * NS))
+    training = script.federation.training
     if training.rounds is None:
         return max(1, round((training.time_s or 1.0) * NS) // POINTS)
     lasts = fmean(host.plan.pace.estimate_ns(host.plan.steps) for host in stage.world.hosts)
-    patience = _patience(given.federation)
+    patience = _patience(script.federation)
     rounds = training.rounds if patience is None else min(training.rounds, 2 * patience)
     return max(1, int(lasts * rounds) // POINTS)
 
@@ -324,7 +324,7 @@ def _checked(stage: PreparedRun) -> Callable[[], bool]:
 
 
 @contextmanager
-def _told(stage: PreparedRun) -> Iterator[None]:
+def _with_latest_events(stage: PreparedRun) -> Iterator[None]:
     """Add the latest events to the error of a broken invariant, if invariants are checked."""
     try:
         yield

@@ -13,7 +13,7 @@ from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
-from sim.attacks import ALLOWED_ATTACKS, Attack, make_attack, placed
+from sim.attacks import ALLOWED_ATTACKS, Attack, make_attack, with_absolute_path
 
 TRIES = 32
 Cost = tuple[int, bool, int]
@@ -43,7 +43,16 @@ class LyingNodes:
 
     def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
         others = [word for other in liars if other != name for word in ("--with", other)]
-        return ["-m", "sim.attackers", str(federation.path), "--node", name, "--attack", placed(spec, Path()), *others]
+        return [
+            "-m",
+            "sim.attackers",
+            str(federation.path),
+            "--node",
+            name,
+            "--attack",
+            with_absolute_path(spec, Path()),
+            *others,
+        ]
 
     def success(
         self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]

@@ -5,7 +5,7 @@
 
 from sim.attacks.attack import BOAST, Attack, Poison, boast, passable, press
 from sim.attacks.entry import ATTACKS
-from sim.attacks.own import file_of, placed
+from sim.attacks.own import file_of, with_absolute_path
 from sim.attacks.registry import ALLOWED_ATTACKS, make_attack, parse_attack
 from sim.attacks.sight import Sight
 
@@ -21,6 +21,6 @@ __all__ = [
     "make_attack",
     "parse_attack",
     "passable",
-    "placed",
     "press",
+    "with_absolute_path",
 ]

@@ -63,7 +63,7 @@ class OwnLie:
         return UserError(text, key=KEY, value=self.name, allowed=ALLOWED_OBJECT)
 
 
-def placed(spec: str, folder: Path) -> str:
+def with_absolute_path(spec: str, folder: Path) -> str:
     """Make the path in an attack's spec absolute, if it has one: a relative one begins at `folder`."""
     found = _FILE.fullmatch(spec)
     return f"{found[1]}{(folder / found[2]).absolute()}{found[3]}" if found else spec

@@ -32,7 +32,7 @@ def parse_attack(text: object) -> Attack:
         raise ValueError("no such attack" + (f"; did you mean {near[0]}?" if near else ""))
     entry = ATTACKS[name]
     if isinstance(entry, WrapEntry):
-        return _wrapped(entry, told if colon else None)
+        return _wrap(entry, told if colon else None)
     if colon and not entry.parameters:
         raise ValueError(f"{name} takes no parameter")
     return entry.attack(text, ATTACKS.read_by_place(text)[1])
@@ -48,11 +48,11 @@ def make_attack(text: object) -> Attack:
     return attack
 
 
-def _wrapped(entry: WrapEntry, told: str | None) -> Attack:
+def _wrap(entry: WrapEntry, spec: str | None) -> Attack:
     """Wrap one attack in another, at most once."""
-    if told is None:
+    if spec is None:
         return entry.wrap(None)
-    lie, at, number = _lie_and_number(told)
+    lie, at, number = _lie_and_number(spec)
     inner = parse_attack(lie)
     if inner.own is None and isinstance(ATTACKS[inner.spec.partition(":")[0]], WrapEntry):
         raise ValueError(f"{entry.name} cannot be made of {lie}")
@@ -62,9 +62,9 @@ def _wrapped(entry: WrapEntry, told: str | None) -> Attack:
     return entry.wrap(inner, *values)
 
 
-def _lie_and_number(told: str) -> tuple[str, str, str]:
+def _lie_and_number(text: str) -> tuple[str, str, str]:
     """Split at "@" as `partition` does; the path of a file may contain an @ too."""
-    if OBJECT.fullmatch(told):
-        return told, "", ""
-    lie, at, number = told.rpartition("@")
-    return (lie, at, number) if OBJECT.fullmatch(lie) else told.partition("@")
+    if OBJECT.fullmatch(text):
+        return text, "", ""
+    lie, at, number = text.rpartition("@")
+    return (lie, at, number) if OBJECT.fullmatch(lie) else text.partition("@")

@@ -32,11 +32,11 @@ def sleeper(lie: Attack | None, rounds: int = PERIOD) -> Attack:
         raise ValueError(f"sleeper cannot be made of {lie.spec}")
     awake = lie
 
-    def told(sight: Sight) -> Vector:
+    def lie_sometimes(sight: Sight) -> Vector:
         return awake.tell(sight) if sight.rounds // rounds % 2 else sight.own
 
     spec = f"sleeper:{lie.spec}@{rounds}"
-    return Attack(spec=spec, lie=told, refused=lie.refused, climbs=lie.climbs, own=lie.own)
+    return Attack(spec=spec, lie=lie_sometimes, refused=lie.refused, climbs=lie.climbs, own=lie.own)
 
 
 @ATTACKS.add(

@@ -181,17 +181,17 @@ class Auditor:
             self.found.mistakes.append(f"{layer.name}: a node tells its neighbors {', '.join(told)} of private rows")
         return told
 
-    def _add_rebuilt(self, attack: str, place: str, found: Mapping[str, Rebuilt]) -> None:
+    def _add_rebuilt(self, attack: str, place: str, rebuilt: Mapping[str, Rebuilt]) -> None:
         """Add the median PSNR, and the share of rows that can be recognized."""
-        if not found:
+        if not rebuilt:
             return
-        missing = {one.missing for one in found.values() if one.missing}
-        if len(missing) == 1 and all(one.missing for one in found.values()):
+        missing = {one.missing for one in rebuilt.values() if one.missing}
+        if len(missing) == 1 and all(one.missing for one in rebuilt.values()):
             self.found.note(f"{attack}: left out, {missing.pop()}")
             return
         least = self._recognizable_db
-        self.found.add(attack, place, "dB", {name: one.psnr_db for name, one in found.items()})
-        self.found.add(attack, place, "recognizable", {name: one.share(least) for name, one in found.items()})
+        self.found.add(attack, place, "dB", {name: one.psnr_db for name, one in rebuilt.items()})
+        self.found.add(attack, place, "recognizable", {name: one.share(least) for name, one in rebuilt.items()})
         self.found.note(
             f"in brackets: how many were recognizable, {least:.1f} dB or more: 19 of 20 rows of others are farther"
         )

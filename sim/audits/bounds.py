@@ -44,16 +44,16 @@ def clopper_pearson(hits: int, tries: int, confidence: float = CONFIDENCE) -> tu
     return low, high
 
 
-def proof(with_it: Values, without: Values, delta: float) -> Proof:
+def proof(with_row: Values, without: Values, delta: float) -> Proof:
     """Prove bounds from the scores (n,) of runs with a row, which should be larger, and of runs without it (n,).
 
     The threshold is chosen on the first quarter of each and tested on the rest.
     """
-    first = min(len(with_it), len(without)) // 4
-    tries = min(len(with_it), len(without)) - first
-    threshold = _threshold(with_it[:first], without[:first])
+    first = min(len(with_row), len(without)) // 4
+    tries = min(len(with_row), len(without)) - first
+    threshold = _threshold(with_row[:first], without[:first])
     positives = int((without[first : first + tries] > threshold).sum())
-    negatives = int((with_it[first : first + tries] <= threshold).sum())
+    negatives = int((with_row[first : first + tries] <= threshold).sum())
     fpr, fnr = (clopper_pearson(errors, tries)[1] for errors in (positives, negatives))
     mu = max(0.0, NORMAL.inv_cdf(1 - fpr) - NORMAL.inv_cdf(fnr)) if max(fpr, fnr) < 1 else 0.0
     return Proof(
@@ -66,22 +66,22 @@ def proof(with_it: Values, without: Values, delta: float) -> Proof:
 def epsilon_of_gaussians(mu: float, delta: float) -> float:
     """Return the epsilon of two unit Gaussians at a distance mu: corollary 2.13 of Dong, Roth and Su."""
 
-    def told(epsilon: float) -> float:
+    def delta_at(epsilon: float) -> float:
         at = -epsilon / mu + mu / 2
         beyond = NORMAL.cdf(at - mu)
         return NORMAL.cdf(at) - (math.exp(epsilon + math.log(beyond)) if beyond > 0 else 0.0)
 
-    if mu <= 0 or told(0.0) <= delta:
+    if mu <= 0 or delta_at(0.0) <= delta:
         return 0.0
     high = 1.0
-    while told(high) > delta:
+    while delta_at(high) > delta:
         high *= 2
-    return high * _root(lambda part: delta - told(part * high))
+    return high * _root(lambda part: delta - delta_at(part * high))
 
 
-def _threshold(with_it: Values, without: Values) -> float:
+def _threshold(with_row: Values, without: Values) -> float:
     """Return the threshold with the fewest errors of both kinds for Gaussians of these means: half way between them."""
-    return float(with_it.mean() + without.mean()) / 2 if len(with_it) and len(without) else 0.0
+    return float(with_row.mean() + without.mean()) / 2 if len(with_row) and len(without) else 0.0
 
 
 def _log_ratio(above: float, below: float) -> float:

@@ -46,13 +46,13 @@ class AuditClaims:
         self.on_progress(f"canary: {layer.name}")
         how: dict[str, Any] = {"unit": plan.unit, "clip": plan.clip}
         tried: dict[str, Any] = how | {"delta": plan.delta, "chain": self._is_chain(layer)}
-        noise = self._twice(layer, lambda more: canary(**tried, tries=more * self.tries), "the canary proves")
-        self._twice(layer, lambda more: low_bits(**tried, tries=more * self.tries // 6), "its last bits prove")
+        noise = self._check_twice(layer, lambda more: canary(**tried, tries=more * self.tries), "the canary proves")
+        self._check_twice(layer, lambda more: low_bits(**tried, tries=more * self.tries // 6), "its last bits prove")
         proven = {layer.name: self._of_the_run(plan, noise)}
         self.found.add("epsilon proven by the canary, at least", LEARNER, "", proven)
         self._refuse_reuse(layer, reuse(**how))
 
-    def _twice(self, layer: Layer, attempt: Callable[[int], Canary], what: str) -> Canary:
+    def _check_twice(self, layer: Layer, attempt: Callable[[int], Canary], what: str) -> Canary:
         """Run a failed check once more, whose result counts: one failure in twenty may be bad luck."""
         found = attempt(1)
         if not found.holds:
@@ -92,9 +92,9 @@ class AuditClaims:
         alike = {layer.name: found.reuse.correlation}
         self.found.add("chance after a restart, correlation with that before", REAL, "", alike)
 
-    def _refuse_reuse(self, layer: Layer, found: Reuse) -> None:
-        if found.is_reused:
-            text = f"{' and '.join(found.pair)} have the same chance (correlation {found.correlation:.2f})"
+    def _refuse_reuse(self, layer: Layer, reuse: Reuse) -> None:
+        if reuse.is_reused:
+            text = f"{' and '.join(reuse.pair)} have the same chance (correlation {reuse.correlation:.2f})"
             self.found.mistakes.append(f"{layer.name}: {text}")
 
     def _is_chain(self, layer: Layer) -> bool:
@@ -103,10 +103,10 @@ class AuditClaims:
         ways = None if private is None else private.row_gradients
         return ways is None or ways.how == "layer by layer"
 
-    def _of_the_run(self, plan: Plan, found: Canary) -> float:
+    def _of_the_run(self, plan: Plan, canary: Canary) -> float:
         """Return the epsilon of the whole run if its noise were no more than the canary allows."""
-        if not np.isfinite(found.noise_at_most):
+        if not np.isfinite(canary.noise_at_most):
             return 0.0
         spend = plan.spend(len(self.scene.data[self.scene.victim].train))
         steps = plan.rounds * (spend.steps if plan.unit == RECORD else 1)
-        return epsilon_of((Spend(plan.noise * found.noise_at_most, spend.rate, steps),), plan.delta, plan.accountant)
+        return epsilon_of((Spend(plan.noise * canary.noise_at_most, spend.rate, steps),), plan.delta, plan.accountant)

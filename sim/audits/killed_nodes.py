@@ -77,7 +77,7 @@ def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | No
         for life in ("first life", "killed and started again", "wiped and started again"):
             if life.startswith("wiped"):
                 trained = sum(name.startswith(NODES[0]) for name in noises) * (STEPS if unit == RECORD else 1)
-                paid = _paid(folder)
+                paid = _steps_paid(folder)
                 _wipe(folder)
             noises |= _run_then_kill(folder, life, environment or {})
         return KilledLives(reuse=most_alike(list(noises), list(noises.values())), trained=trained, paid=paid)
@@ -152,7 +152,7 @@ def _read(file: Path) -> Sequence[Values]:
     return list(found[:whole].view(np.float64).reshape(-1, SIZE))
 
 
-def _paid(folder: Path) -> int:
+def _steps_paid(folder: Path) -> int:
     """Count the steps in the ledger of the first node."""
     federation = load_config(folder)
     node = load_node(node_file(federation, NODES[0]), federation, NODES[0])

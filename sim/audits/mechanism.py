@@ -107,8 +107,8 @@ def checks(subject: Subject, rounds: int = 150) -> Iterator[Check]:
     yield coarse(subject)
     yield failing(subject)
     yield longest(subject)
-    yield paid(subject)
-    yield kept_apart(subject)
+    yield payment(subject)
+    yield price_kept(subject)
 
 
 # -- which rows a step takes ------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def _counts(subject: Subject, training: TrainingConfig, samples: int, rounds: in
         loss=lambda outputs, _: outputs.mean(),
     )
     learner = subject.learner(task, training, noise=QUIET)
-    found = _moved(learner, rounds) * -(training.batch_size / subject.plan.clip)
+    found = _changes(learner, rounds) * -(training.batch_size / subject.plan.clip)
     counts: Values = np.rint(found)
     return counts, float((np.abs(found - counts) / np.maximum(1.0, counts)).max())
 
@@ -185,7 +185,7 @@ def noise(subject: Subject) -> Iterator[Check]:
     text = f"the noise is no Gaussian: its kurtosis is {tails:.3g}"
     far = abs(tails - 3.0) > SURE * math.sqrt(24 / found.size) + 1000 / found.size
     yield Check(name="kurtosis of the noise, 3 of a Gaussian", value=tails, mistake=text if far else "")
-    yield _alone(found)
+    yield _independence(found)
 
 
 def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
@@ -199,13 +199,13 @@ def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
         size = math.prod(place.shape)
         parts[place.name], first = slice(first, first + size), first + size
     chosen = np.concatenate([np.arange(learner.size)[place.part] for place in places])
-    found = _moved(learner, min(400, max(6, math.ceil(NUMBERS / first))))[:, chosen] / (plan.noise * plan.clip)
+    found = _changes(learner, min(400, max(6, math.ceil(NUMBERS / first))))[:, chosen] / (plan.noise * plan.clip)
     if plan.unit == RECORD:
         found *= min(training.batch_size, subject.samples) / math.sqrt(training.local_steps or 1)
     return found, parts
 
 
-def _alone(found: Values) -> Check:
+def _independence(found: Values) -> Check:
     """Check that no number of the noise (rounds, d) predicts another, by all correlations at a distance."""
     flat = found.ravel()[: 1 << 20]
     power = np.abs(np.fft.rfft(flat - flat.mean(), 2 * len(flat))) ** 2
@@ -231,7 +231,7 @@ def coarse(subject: Subject) -> Check:
         loss=lambda outputs, _: outputs.mean() * 0.0,
     )
     training = replace(subject.training, local_steps=1, batch_size=1)
-    drawn = np.abs(_moved(subject.learner(task, training), 2))
+    drawn = np.abs(_changes(subject.learner(task, training), 2))
     value = len(np.unique(drawn)) / drawn.size
     text = f"the noise takes few values: of {drawn.size:,} numbers {value:.3g} are different ones"
     return Check(name="share of the noise's numbers that differ", value=value, mistake=text if value < FINE else "")
@@ -242,7 +242,7 @@ def failing(subject: Subject) -> Check:
     loss, plan = loss_of(subject.task), subject.plan
     training = replace(subject.training, local_steps=1)
     learner = subject.learner(subject.with_loss(lambda *pair: loss(*pair) * math.nan), training)
-    found = np.nan_to_num(_moved(learner, 3), nan=0.0) / (plan.noise * plan.clip)
+    found = np.nan_to_num(_changes(learner, 3), nan=0.0) / (plan.noise * plan.clip)
     if plan.unit == RECORD:
         found *= min(training.batch_size, subject.samples)
     trained = np.concatenate([found[:, place.part].ravel() for place in learner.model.flat.places if place.trained])
@@ -257,13 +257,13 @@ def longest(subject: Subject) -> Check:
     """Measure the most by which one row moves a step of the node's own model, or all rows a round: in clips, without
     noise.
     """
-    value = max(_moved_by(subject, loudness) for loudness in LOUDNESSES)
+    value = max(_largest_move(subject, loudness) for loudness in LOUDNESSES)
     what = "a row moves a step" if subject.plan.unit == RECORD else "a round is moved"
     text = f"{what} by {value:.3g} clips"
     return Check(name="what one adds at most, in clips", value=value, mistake=text if value > 1 + CLOSE else "")
 
 
-def _moved_by(subject: Subject, loudness: float) -> float:
+def _largest_move(subject: Subject, loudness: float) -> float:
     """Measure it with losses multiplied by `loudness`."""
     loss, clip = loss_of(subject.task), subject.plan.clip
 
@@ -271,12 +271,12 @@ def _moved_by(subject: Subject, loudness: float) -> float:
         return loss(*pair) * (loudness * clip)
 
     if subject.plan.unit == RECORD:
-        return max(_apart(subject, loud, row) for row in range(4)) / clip
-    found = _moved(subject.learner(subject.with_loss(loud), subject.training, noise=QUIET), 2)
+        return max(_effect_of_row(subject, loud, row) for row in range(4)) / clip
+    found = _changes(subject.learner(subject.with_loss(loud), subject.training, noise=QUIET), 2)
     return float(np.linalg.norm(found, axis=1).max()) / clip
 
 
-def _apart(subject: Subject, loss: Loss, row: int) -> float:
+def _effect_of_row(subject: Subject, loss: Loss, row: int) -> float:
     """Measure how much one row changes the sums of a step over a few rows."""
     few = list(range(min(FEW_ROWS, subject.samples)))
     sums = []
@@ -285,11 +285,11 @@ def _apart(subject: Subject, loss: Loss, row: int) -> float:
         fewer = replace(subject, rows=(inputs[torch.tensor(left)], targets[torch.tensor(left)]))
         training = replace(subject.training, local_steps=1, batch_size=len(left))
         learner = fewer.learner(fewer.with_loss(loss), training, noise=QUIET)
-        sums.append(_moved(learner, 1)[0] * len(left))
+        sums.append(_changes(learner, 1)[0] * len(left))
     return float(np.linalg.norm(sums[0] - sums[1]))
 
 
-def _moved(learner: TorchLearner, rounds: int) -> Values:
+def _changes(learner: TorchLearner, rounds: int) -> Values:
     """Return the change of the initial model by each of the rounds (rounds, d)."""
     start = RoundStart(learner.initial())
     ended = [learner.train(start, number).vector for number in range(rounds)]
@@ -299,7 +299,7 @@ def _moved(learner: TorchLearner, rounds: int) -> Values:
 # -- what is paid -----------------------------------------------------------------------------------------------------
 
 
-def paid(subject: Subject) -> Check:
+def payment(subject: Subject) -> Check:
     """Pay for rounds until the plan allows no more, and let a second accountant say what all of them reveal."""
     plan, ledger, rounds = subject.plan, Ledger(unit=subject.plan.unit, word=""), 0
     while plan.allows(ledger.spent, plan.spend(subject.samples)) and rounds < MOST_TIMES * plan.rounds:
@@ -313,7 +313,7 @@ def paid(subject: Subject) -> Check:
     return Check(name=name, value=value, mistake=text if value > plan.epsilon * 1.001 else "")
 
 
-def kept_apart(subject: Subject) -> Check:
+def price_kept(subject: Subject) -> Check:
     """Check that rounds that cost more keep their price when cheaper ones follow, as where rows are added."""
     plan, ledger = subject.plan, Ledger(unit=subject.plan.unit, word="")
     costs = [plan.spend(samples) for samples in (subject.samples, 4 * subject.samples)]

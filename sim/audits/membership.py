@@ -64,32 +64,33 @@ def mean_confidences(
     return total / max(1, len(models))
 
 
-def likelihood_ratios(told: Values, shadows: Values, members: Flags) -> Values:
+def likelihood_ratios(confidence: Values, shadows: Values, members: Flags) -> Values:
     """Compute for each row the log ratio (q,) of having been trained on to not.
 
-    `told` (q,) are the target model's confidences and `shadows` (k, q) those of the shadow models, of which those that
-    `members` (k, q) flags were trained on the row. A row that every shadow or none was trained on has ratio 0.
+    `confidence` (q,) is that of the target model and `shadows` (k, q) that of the shadow models, of which those that
+    `members`
+    (k, q) flags were trained on the row. A row that every shadow or none was trained on has ratio 0.
     """
-    with_it, without = _fitted(shadows, members), _fitted(shadows, ~members)
+    with_it, without = _fit(shadows, members), _fit(shadows, ~members)
     if len(shadows) < FEW:
         with_it, without = (
             (mean, np.full_like(spread, _pooled(shadows, flags)))
             for (mean, spread), flags in ((with_it, members), (without, ~members))
         )
-    ratios: Values = _log_density(told, *with_it) - _log_density(told, *without)
+    ratios: Values = _log_density(confidence, *with_it) - _log_density(confidence, *without)
     return np.where(members.any(axis=0) & (~members).any(axis=0), ratios, 0.0)
 
 
-def attack_each(told: Values, members: Flags) -> MembershipFigures:
+def attack_each(confidence: Values, members: Flags) -> MembershipFigures:
     """Make each of k models (k, q) in turn the target, and the others its shadows."""
-    ratios = np.empty(told.shape)
-    for target in range(len(told)):
-        others = np.arange(len(told)) != target
-        ratios[target] = likelihood_ratios(told[target], told[others], members[others])
-    return judged(ratios.ravel(), members.ravel())
+    ratios = np.empty(confidence.shape)
+    for target in range(len(confidence)):
+        others = np.arange(len(confidence)) != target
+        ratios[target] = likelihood_ratios(confidence[target], confidence[others], members[others])
+    return judge(ratios.ravel(), members.ravel())
 
 
-def judged(scores: Values, members: Flags) -> MembershipFigures:
+def judge(scores: Values, members: Flags) -> MembershipFigures:
     """Judge the `scores` (n,), which should be larger for `members` (n,). Raises ValueError: all rows are members, or
     none.
     """
@@ -103,7 +104,7 @@ def judged(scores: Values, members: Flags) -> MembershipFigures:
     return MembershipFigures(auc=auc, tpr=hits / len(inside))
 
 
-def _fitted(shadows: Values, flags: Flags) -> tuple[Values, Values]:
+def _fit(shadows: Values, flags: Flags) -> tuple[Values, Values]:
     """Fit mean and standard deviation (q,) over the flagged entries of each row."""
     counts = np.maximum(flags.sum(axis=0), 1)
     mean = np.where(flags, shadows, 0.0).sum(axis=0) / counts

@@ -106,7 +106,7 @@ def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) ->
         allowed = "on a machine with a node's folder and its data, beside the federation file"
         raise UserError(text, file=federation.path, key="data", allowed=allowed)
     victim = names.index(node) if node is not None else _first(federation, found)
-    return _around(federation, task, found, victim)
+    return _scene_around(federation, task, found, victim)
 
 
 def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], dict[str, UserError]]:
@@ -146,7 +146,7 @@ def _first(federation: FederationConfig, found: dict[int, DataSets]) -> int:
     return max(sorted(found), key=lambda index: sum(peer in found for peer in federation.neighbors(index)))
 
 
-def _around(federation: FederationConfig, task: Task, found: dict[int, DataSets], victim: int) -> Scene:
+def _scene_around(federation: FederationConfig, task: Task, found: dict[int, DataSets], victim: int) -> Scene:
     notes = []
     near = [peer for peer in federation.neighbors(victim) if peer in found]
     far = [index for index in sorted(found) if index not in (victim, *near)]

@@ -66,7 +66,7 @@ def audit(
     from sim.audits.scene import scene_of  # noqa: PLC0415 - as above
 
     report, form = where(report, form)
-    names, effort = _chosen(attacks, quick=quick), _effort(quick=quick, budget_s=budget_s)
+    names, effort = _attack_names(attacks, quick=quick), _effort(quick=quick, budget_s=budget_s)
     _check_targets(report, picture, names)
     _quiet_nodes()
     scene = scene_of(federation, node=node, seed=seed)
@@ -89,7 +89,7 @@ def audit(
     return 1 if found.mistakes else 0
 
 
-def _chosen(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
+def _attack_names(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from sim.audits.audit import ATTACKS, LONG  # noqa: PLC0415 - as above
 
@@ -146,26 +146,26 @@ def _live() -> Any:
     return live
 
 
-def _deliver(found: AuditFound, report: Path | None, form: Form) -> None:
+def _deliver(findings: AuditFound, report: Path | None, form: Form) -> None:
     if form == "json":
-        write_json(found.as_json())
+        write_json(findings.as_json())
     else:
-        title = f"what neighbors learn of the {found.samples} rows of {found.node}"
-        write_rows(_rows(found), form, title=title)
+        title = f"what neighbors learn of the {findings.samples} rows of {findings.node}"
+        write_rows(_rows(findings), form, title=title)
     if form == "table":
-        for note in found.notes:
+        for note in findings.notes:
             click.echo(f"note: {note}", err=True)
-    for mistake in found.mistakes:
+    for mistake in findings.mistakes:
         click.echo(f"error: {mistake}", err=True)
     if report is not None:
-        _write(found, report)
+        _write(findings, report)
         click.echo(f"report: {report}", err=True)
 
 
-def _rows(found: AuditFound) -> list[dict[str, Any]]:
+def _rows(findings: AuditFound) -> list[dict[str, Any]]:
     rows: list[dict[str, str | None]] = []
-    for row in found.rows:
-        said: dict[str, str | None] = {name: _said(value, row.unit) for name, value in row.values.items()}
+    for row in findings.rows:
+        said: dict[str, str | None] = {name: _cell_text(value, row.unit) for name, value in row.values.items()}
         if row.unit == SHARE:  # beside the figure that it belongs to
             rows[-1] |= {name: f"{rows[-1][name]} ({value})" for name, value in said.items() if value is not None}
         else:
@@ -173,7 +173,7 @@ def _rows(found: AuditFound) -> list[dict[str, Any]]:
     return rows
 
 
-def _said(value: Any, unit: str) -> str | None:
+def _cell_text(value: Any, unit: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, float):
@@ -187,12 +187,12 @@ def _said(value: Any, unit: str) -> str | None:
             return cell(float(f"{value:.3g}"))
 
 
-def _write(found: AuditFound, path: Path) -> None:
+def _write(findings: AuditFound, path: Path) -> None:
     """Write the whole file or nothing. Raises StorageError: it cannot be written."""
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
     from topologies.files import replace  # noqa: PLC0415 - as above
 
-    content = json.dumps(found.as_json(), indent=2).encode()
+    content = json.dumps(findings.as_json(), indent=2).encode()
 
     def write(file: BinaryIO) -> None:
         file.write(content)

@@ -87,7 +87,7 @@ class BatchedLearners:
         self.verdicts: dict[int, SelfTest] = {}
         self.batch_stable = True
         self._probed: dict[int, LocalRound] = {}
-        found = self._try(nodes) if batching else "batching is off"
+        found = self._test_batching(nodes) if batching else "batching is off"
         self._grouped = None if isinstance(found, str) else found
         self._together, self.how = self._decide(found, approximate=approximate)
 
@@ -160,7 +160,7 @@ class BatchedLearners:
             self._probed[node] = self.learners[node].train(RoundStart(self.initial()), 0)
         return self._probed[node]
 
-    def _try(self, nodes: TorchNodes | str) -> Grouped | str:
+    def _test_batching(self, nodes: TorchNodes | str) -> Grouped | str:
         """Test the batched data plane and note its verdicts; or say why there is none."""
         if isinstance(nodes, str):
             return nodes
@@ -181,10 +181,10 @@ class BatchedLearners:
             return describe(error)
         return grouped
 
-    def _decide(self, found: Grouped | str, *, approximate: bool) -> tuple[Flags, str]:
+    def _decide(self, grouped: Grouped | str, *, approximate: bool) -> tuple[Flags, str]:
         """Decide which nodes train together (nodes,), and say so in words."""
-        if isinstance(found, str):
-            return np.zeros(len(self.learners), dtype=np.bool_), f"one at a time: {found}"
+        if isinstance(grouped, str):
+            return np.zeros(len(self.learners), dtype=np.bool_), f"one at a time: {grouped}"
         exact = {
             kind
             for kind, verdict in self.verdicts.items()
@@ -193,7 +193,7 @@ class BatchedLearners:
         near = {kind for kind, verdict in self.verdicts.items() if verdict.apart <= TOLERANCE} - exact
         batched = exact | near if approximate else exact
         self.batch_stable = batched == exact
-        together = np.isin(found.kinds, sorted(batched))
+        together = np.isin(grouped.kinds, sorted(batched))
         alone = int(np.count_nonzero(~together))
         word = "batched" if self.batch_stable else f"batched to {TOLERANCE:g}"
         if alone == 0:

@@ -162,10 +162,10 @@ class Grouped:
             for group in _chunks(rows, self.group[kind // 2]):
                 index = np.array(list(islice(drawn, len(group)))) + self.pool.first[nodes[group], None]
                 batches = self._batches(torch.from_numpy(index), self.sizes[kind // 2])
-                given = {name: _taken(one, group) for name, one in starts.given.items()} if by_method else None
+                given = {name: _select(one, group) for name, one in starts.given.items()} if by_method else None
                 result = torch.empty(len(group), starts.models.shape[1])
                 learned = self.stack.train(
-                    _taken(starts.models, group), batches, given, result, careful=careful, rate=rate
+                    _select(starts.models, group), batches, given, result, careful=careful, rate=rate
                 )
                 losses[group] = learned.numpy()
                 out[group] = result.numpy()
@@ -179,7 +179,7 @@ class Grouped:
             rows = np.flatnonzero(sets == number)
             count = len(self.nodes.tests[number]) if part == "test" else number
             for group in _chunks(rows, self._scored_at_once(count)):
-                some = self._score_group(_taken(models, group), nodes[group], number, common=part == "test")
+                some = self._score_group(_select(models, group), nodes[group], number, common=part == "test")
                 for row, score in zip(group.tolist(), some, strict=True):
                     found[row] = score
         return found
@@ -287,7 +287,7 @@ def _chunks(rows: Integers, size: int) -> Iterable[Integers]:
     return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
-def _taken(array: Rows, rows: Integers) -> Tensor:
+def _select(array: Rows, rows: Integers) -> Tensor:
     return torch.from_numpy(array[rows].astype(np.float32, copy=False))
 
 
@@ -297,7 +297,7 @@ def _states(seed: int, purpose: str, paths: tuple[Integers, ...]) -> NDArray[np.
     count = len(paths[0])
     entropy = [np.full(count, word, dtype=np.uint32) for word in fixed]
     entropy += [column.astype(np.uint32) for column in paths]
-    pool = _mixed(entropy, count)
+    pool = _mixed_pool(entropy, count)
     factor = _INIT_B
     state = np.empty((count, 2 * _POOL), dtype=np.uint32)
     for place in range(2 * _POOL):
@@ -309,7 +309,7 @@ def _states(seed: int, purpose: str, paths: tuple[Integers, ...]) -> NDArray[np.
     return np.ascontiguousarray(halves[:, 0::2] | (halves[:, 1::2] << np.uint64(32)))
 
 
-def _mixed(entropy: list[Words], count: int) -> list[Words]:
+def _mixed_pool(entropy: list[Words], count: int) -> list[Words]:
     hashed = _Hash()
     pad = [np.zeros(count, dtype=np.uint32)] * (_POOL - len(entropy))
     pool = [hashed(words) for words in (entropy + pad)[:_POOL]]

@@ -146,12 +146,12 @@ def _same_rate(grouped: Grouped) -> bool:
 def _compare(grouped: Grouped, learners: Sequence[Learner], trial: _Trial, verdict: SelfTest) -> NDArray[np.float32]:
     out = np.empty_like(trial.starts.models)
     losses = grouped.train(trial.nodes, trial.rounds, trial.starts, out)
-    for row in _tried(len(out)):
+    for row in _rows_to_check(len(out)):
         start = trial.starts.alone(row, grouped.stack.method)
         alone = learners[int(trial.nodes[row])].train(start, int(trial.rounds[row]))
         verdict.training &= _equal(alone.vector, out[row])
         verdict.losses &= _equal(np.float32(alone.loss), losses[row])
-        verdict.apart = max(verdict.apart, _apart(np.asarray(alone.vector), out[row]))
+        verdict.apart = max(verdict.apart, _relative_difference(np.asarray(alone.vector), out[row]))
     return out
 
 
@@ -161,23 +161,25 @@ def _same_scores(
     if not grouped.can_score(part):
         return False
     found = grouped.evaluate(models, part, nodes)
-    return all(_alike(learners[int(nodes[row])].evaluate(models[row], part), found[row]) for row in _tried(len(nodes)))
+    return all(
+        _alike(learners[int(nodes[row])].evaluate(models[row], part), found[row]) for row in _rows_to_check(len(nodes))
+    )
 
 
-def _tried(size: int) -> list[int]:
+def _rows_to_check(size: int) -> list[int]:
     """Choose the rows of a group that the shipped learner computes too."""
     return sorted({0, size // 2, size - 1})
 
 
-def _alike(one: Score | None, other: Score | None) -> bool:
-    return repr(one) == repr(other)
+def _alike(first: Score | None, other: Score | None) -> bool:
+    return repr(first) == repr(other)
 
 
-def _equal(one: object, other: object) -> bool:
+def _equal(first: object, other: object) -> bool:
     """Return True for the same bits, also where they are NaN."""
-    return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    return np.asarray(first).tobytes() == np.asarray(other).tobytes()
 
 
-def _apart(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
-    distance = float(np.linalg.norm(one.astype(np.float64) - other))
+def _relative_difference(first: NDArray[np.floating], other: NDArray[np.floating]) -> float:
+    distance = float(np.linalg.norm(first.astype(np.float64) - other))
     return distance / max(float(np.linalg.norm(other)), 1e-30)

@@ -52,7 +52,7 @@ def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) ->
     `mean`: of accuracy the nodes' mean goes up, not that of the worst node.
     Raises UserError: there is nothing to draw.
     """
-    heights = (*_own(results, "_mean" if mean else "_worst"), *((MEAN,) if mean else ()), *HEIGHTS)
+    heights = (*_task_measures(results, "_mean" if mean else "_worst"), *((MEAN,) if mean else ()), *HEIGHTS)
     height = next((name for name in heights if any(row["metrics"].get(name) for row in results["rows"])), None)
     if height is None:
         raise UserError("no run of this sweep is done: nothing to draw", key="--plot", value=str(path))
@@ -60,7 +60,7 @@ def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) ->
     save(_figure(results, rows, height), path)
 
 
-def _own(results: Mapping[str, Any], end: str) -> list[str]:
+def _task_measures(results: Mapping[str, Any], end: str) -> list[str]:
     """Return the task's own main measure, if it has one: the one that also has a worst node."""
     known = {name for row in results["rows"] for name, found in row["metrics"].items() if found}
     main = [name.removesuffix("_worst") for name in known if name.endswith("_worst") and name not in HEIGHTS]
@@ -154,8 +154,8 @@ def _figure(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], heigh
     return figure
 
 
-def _within(rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [row for row in rows if all(row["values"][name] == value for name, value in wanted.items())]
+def _within(rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if all(row["values"][name] == value for name, value in values.items())]
 
 
 def _panel_width(roles: Roles) -> float:
@@ -182,11 +182,11 @@ def _grid(roles: Roles) -> tuple[list[dict[str, Any]], int]:
     return cells, min(columns, len(cells))
 
 
-def _panel(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str, wanted: Mapping[str, Any]) -> None:
+def _panel(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str, values: Mapping[str, Any]) -> None:
     plain(axes)
     axes.tick_params(labelsize=8)
-    if wanted:
-        names = [shown(f"{name} = {value}", 40) for name, value in wanted.items()]
+    if values:
+        names = [shown(f"{name} = {value}", 40) for name, value in values.items()]
         lines = [", ".join(names[start : start + 2]) for start in range(0, len(names), 2)]
         axes.set_title("\n".join(lines), fontsize=8.5, color=DARK)
     draw_rows(axes, rows, roles, height)
@@ -258,12 +258,12 @@ def _interval(place: tuple[float, ...], metric: Mapping[str, Any], axes: Any) ->
     return Box(place[0] - 1, low * to_points, place[0] + 1, high * to_points)
 
 
-def _free_place(place: tuple[float, ...], text: str, taken: Sequence[Box], lines: Sequence[Box], frame: Box) -> Spot:
+def _free_place(place: tuple[float, ...], text: str, boxes: Sequence[Box], lines: Sequence[Box], frame: Box) -> Spot:
     """Return the nearest place that is free, also of `lines` where that is not much farther; the first place where all
     are taken.
     """
     found = list(_places(place, text))
-    free = [one for one in found if one.box.inside(frame) and not any(one.box.meets(other) for other in taken)]
+    free = [one for one in found if one.box.inside(frame) and not any(one.box.meets(other) for other in boxes)]
     clear = next((one for one in free if not any(one.box.meets(line) for line in lines)), None)
     nearest = free[0] if free else found[0]
     if clear is None or found.index(clear) > found.index(nearest) + DETOUR:

@@ -103,11 +103,11 @@ def _document(path: Path) -> dict[str, str]:
     except UserError:
         return found  # building the run reports what is wrong with it
     for key, text in _texts(document):
-        found |= {f": {text}{part}": digest for part, digest in _named(key, text, path.parent).items()}
+        found |= {f": {text}{part}": digest for part, digest in _files_of_value(key, text, path.parent).items()}
     return found
 
 
-def _named(key: str, text: str, folder: Path) -> dict[str, str]:
+def _files_of_value(key: str, text: str, folder: Path) -> dict[str, str]:
     """Digest the files that a value names: a graph, a task's file (`task.py:object`), a table of speeds, a
     task's data.
     """

@@ -118,9 +118,9 @@ def legend(figure: Any, roles: Roles) -> None:
         figure.legend(handles=entries, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.6)
 
 
-def _present(name: str, given: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _present(name: str, values: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     found = {row["values"][name] for row in rows}
-    return [value for value in given if value in found]
+    return [value for value in values if value in found]
 
 
 def _horizontal_axis(values: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -143,7 +143,7 @@ def _series(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
     places = [_across(row, roles) for row in rows]
     found = [row["metrics"][height] for row in rows]
     means = [metric["mean"] for metric in found]
-    look: dict[str, Any] = {"color": COLORS[color], "transform": _aside(axes, roles, color, marker)}
+    look: dict[str, Any] = {"color": COLORS[color], "transform": _shift_sideways(axes, roles, color, marker)}
     for place, metric in zip(places, found, strict=True):
         if metric["count"] > 1:
             axes.plot([place] * metric["count"], metric["values"], ".", alpha=0.3, markersize=4, **look)
@@ -171,7 +171,7 @@ def _series(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
     )
 
 
-def _aside(axes: Any, roles: Roles, color: int, marker: int) -> Any:
+def _shift_sideways(axes: Any, roles: Roles, color: int, marker: int) -> Any:
     """Shift points sideways whose intervals at the same number would hide each other."""
     from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415 - slow, and an extra
 

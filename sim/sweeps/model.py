@@ -101,12 +101,12 @@ class SweepPlan:
         return {job.key: job for combination in self.combinations for job in combination.possible}
 
 
-def named(values: Mapping[str, Any]) -> str:
+def name_of(values: Mapping[str, Any]) -> str:
     """Name a combination for people: `topology=ring, nodes=10`."""
     return ", ".join(f"{name}={value}" for name, value in values.items()) or "the only combination"
 
 
-def told_once(reason: str, names: Sequence[str]) -> str:
+def report_once(reason: str, names: Sequence[str]) -> str:
     """Report one complaint of many combinations: the first names, and how many more there are."""
     others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return f"{names[0]}{others}: {reason}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_keys
 from p2pfl.errors import P2PFLError, UserError
-from sim.attacks import placed
+from sim.attacks import with_absolute_path
 from sim.sweeps.fingerprint import make_job
 from sim.sweeps.model import (
     EXCLUSIVE,
@@ -26,8 +26,8 @@ from sim.sweeps.model import (
     Job,
     SweepFile,
     SweepPlan,
-    named,
-    told_once,
+    name_of,
+    report_once,
 )
 from topologies.building import parse
 from topologies.errors import TopologyError
@@ -82,7 +82,7 @@ def located(name: str, value: Any, folder: Path) -> Any:
     if name in FILES:
         return value if value == NONE else str((folder / value).absolute())
     if name == "attack":
-        return placed(value, folder)
+        return with_absolute_path(value, folder)
     return _located_spec(value, folder) if name == "topology" else value
 
 
@@ -172,8 +172,8 @@ def _refusal(plan: SweepPlan) -> UserError:
     by_reason: dict[str, list[str]] = {}
     for combination in plan.combinations:
         for reason in dict.fromkeys(combination.impossible.values()):
-            by_reason.setdefault(reason, []).append(_told(combination, reason))
-    lines = [told_once(reason, who) for reason, who in list(by_reason.items())[:SHOWN]]
+            by_reason.setdefault(reason, []).append(_complaint_of(combination, reason))
+    lines = [report_once(reason, who) for reason, who in list(by_reason.items())[:SHOWN]]
     if len(by_reason) > SHOWN:
         lines.append(f"and {len(by_reason) - SHOWN} more")
     count = sum(bool(combination.impossible) for combination in plan.combinations)
@@ -184,7 +184,7 @@ def _refusal(plan: SweepPlan) -> UserError:
     return UserError(text, file=plan.file.path, key="axes", allowed=hint)
 
 
-def _told(combination: Combination, reason: str) -> str:
+def _complaint_of(combination: Combination, reason: str) -> str:
     seeds = [job.seed for job in combination.jobs if combination.impossible.get(job.key) == reason]
-    name = named(combination.values)
+    name = name_of(combination.values)
     return name if len(seeds) == len(combination.jobs) else f"{name}, seed={seeds[0]}"

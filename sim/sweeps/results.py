@@ -20,7 +20,7 @@ import msgspec
 
 from p2pfl.reporting.measures import worst
 from p2pfl.reporting.report import Report
-from sim.sweeps.model import Combination, SweepPlan, named, told_once
+from sim.sweeps.model import Combination, SweepPlan, name_of, report_once
 from topologies.cli.terminal import readable_bytes
 
 LEVEL = 0.95
@@ -122,7 +122,7 @@ def figures(report: bytes) -> dict[str, float]:
     accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
     sent = found.bytes_sent
     values = {
-        **_own(found),
+        **_task_figures(found),
         "accuracy_worst": None if accuracy is None else accuracy.min,
         "accuracy_mean": None if accuracy is None else accuracy.mean,
         "accuracy_mean_model": None if mean_model is None else mean_model.accuracy,
@@ -138,7 +138,7 @@ def figures(report: bytes) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
-def _own(report: Report) -> dict[str, float | None]:
+def _task_figures(report: Report) -> dict[str, float | None]:
     """Return the figures that the task itself adds, for the main measure also the worst node's."""
     values: dict[str, float | None] = {f"{name}_mean": spread.mean for name, spread in report.metrics.items()}
     main = report.main_measure
@@ -165,25 +165,25 @@ def results(plan: SweepPlan, tally: SweepTally) -> dict[str, Any]:
     """
     return {
         "sweep": plan.file.path.name,
-        "axes": {name: [_told(value) for value in values] for name, values in plan.file.axes.items()},
-        "fixed": {name: _told(value) for name, value in plan.file.fixed.items() if name not in plan.file.axes},
+        "axes": {name: [_as_text(value) for value in values] for name, values in plan.file.axes.items()},
+        "fixed": {name: _as_text(value) for name, value in plan.file.fixed.items() if name not in plan.file.axes},
         "seeds": list(plan.file.seeds),
         "level": LEVEL,
         "rows": [_row(combination, tally, _names(tally)) for combination in plan.combinations],
     }
 
 
-def as_json(found: Mapping[str, Any]) -> str:
-    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+def as_json(contents: Mapping[str, Any]) -> str:
+    return json.dumps(contents, indent=1, allow_nan=False) + "\n"
 
 
-def flat_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def flat_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one flat row for each combination, with the same keys in all, for a spreadsheet."""
-    return [_flat(row) for row in found["rows"]]
+    return [_flat(row) for row in contents["rows"]]
 
 
-def as_csv(found: Mapping[str, Any]) -> str:
-    rows = flat_rows(found)
+def as_csv(contents: Mapping[str, Any]) -> str:
+    rows = flat_rows(contents)
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -191,31 +191,31 @@ def as_csv(found: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def readable_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def readable_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows for people; a metric that no run has gets no column."""
-    names = found["rows"][0]["metrics"] if found["rows"] else ()
+    names = contents["rows"][0]["metrics"] if contents["rows"] else ()
     columns = [
-        name for name in names if name not in ONLY_IN_FILES and any(row["metrics"][name] for row in found["rows"])
+        name for name in names if name not in ONLY_IN_FILES and any(row["metrics"][name] for row in contents["rows"])
     ]
     return [
         {
             **{name: str(value) for name, value in row["values"].items()},
             "runs": _counts(row),
-            **{column_heading(name): _shown(name, row["metrics"][name], row["done"]) for name in columns},
+            **{column_heading(name): _cell(name, row["metrics"][name], row["done"]) for name in columns},
         }
-        for row in found["rows"]
+        for row in contents["rows"]
     ]
 
 
-def complaints(found: Mapping[str, Any]) -> list[str]:
+def complaints(contents: Mapping[str, Any]) -> list[str]:
     """Return a line for each run that failed or is impossible; the same complaint of many is reported once."""
     where: dict[str, list[str]] = {}
-    for row in found["rows"]:
+    for row in contents["rows"]:
         for kind in ("failed", "impossible"):
             for one in row[kind]:
-                name = f"{named(row['values'])}, seed={one['seed']}"
+                name = f"{name_of(row['values'])}, seed={one['seed']}"
                 where.setdefault(f"{kind}: {one['reason']}", []).append(name)
-    lines = [told_once(reason, names) for reason, names in where.items()]
+    lines = [report_once(reason, names) for reason, names in where.items()]
     more = len(lines) - SHOWN_REASONS
     return lines if more <= 0 else [*lines[:SHOWN_REASONS], f"and {more} more; results.json has them all"]
 
@@ -256,7 +256,7 @@ def _row(combination: Combination, tally: SweepTally, names: Sequence[str]) -> d
     failed = [{"seed": keys[key], "reason": tally.failures[key]} for key in keys if key in tally.failures]
     impossible = [{"seed": keys[key], "reason": reason} for key, reason in combination.impossible.items()]
     return {
-        "values": {name: _told(value) for name, value in combination.values.items()},
+        "values": {name: _as_text(value) for name, value in combination.values.items()},
         "runs": len(keys),
         "done": len(done),
         "failed": failed,
@@ -266,7 +266,7 @@ def _row(combination: Combination, tally: SweepTally, names: Sequence[str]) -> d
     }
 
 
-def _told(value: Any) -> Any:
+def _as_text(value: Any) -> Any:
     """Write patterns of names as one text."""
     return ", ".join(value) if isinstance(value, tuple) else value
 
@@ -296,7 +296,7 @@ def _counts(row: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _shown(name: str, metric: Mapping[str, Any] | None, done: int) -> str:
+def _cell(name: str, metric: Mapping[str, Any] | None, done: int) -> str:
     if metric is None:
         return "-"
     mean, high = metric["mean"], metric["high"]

@@ -110,8 +110,8 @@ def run_sweep(
     """
     plan = make_plan(file)
     folder = Folder(out)
-    with folder.held():
-        tally = _stand(plan, folder, retry=retry)
+    with folder.lock():
+        tally = _earlier_tally(plan, folder, retry=retry)
         plan = check_plan(plan, check, known={*tally.figures, *tally.failures})
         return _Run(plan, folder, tally, on_change).finish(runner, run_job)
 
@@ -140,7 +140,7 @@ class _Run:
         self.write()
         self.on_change(self.standing())
         try:
-            with _ended_by_signals(), closing(_ended(runner, missing, run_job)) as ended:
+            with _ended_by_signals(), closing(_outcomes(runner, missing, run_job)) as ended:
                 for job, outcome in ended:
                     self.take(job, outcome)
         except KeyboardInterrupt:
@@ -206,7 +206,7 @@ class Folder:
         self.path = path
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Make the folder where it is missing, and keep other sweeps out of it; a dead sweep holds nothing.
 
         Raises UserError: another sweep runs in it, it belongs to something else, or it cannot be made.
@@ -273,7 +273,7 @@ def replace(path: Path, content: bytes) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _stand(plan: SweepPlan, folder: Folder, *, retry: bool) -> SweepTally:
+def _earlier_tally(plan: SweepPlan, folder: Folder, *, retry: bool) -> SweepTally:
     """Read the results that earlier starts left in the folder."""
     tally = SweepTally(figures={}, failures={})
     for key in plan.jobs:
@@ -295,7 +295,7 @@ def _figures(report: bytes) -> dict[str, float] | None:
         return None
 
 
-def _ended(runner: Runner, missing: list[Job], run_job: RunJob) -> Endings:
+def _outcomes(runner: Runner, missing: list[Job], run_job: RunJob) -> Endings:
     """Start processes only where there is something to run."""
     if missing:
         yield from runner(missing, run_job)

@@ -24,14 +24,14 @@ Complaint = tuple[str, str, object, str | None]
 
 def check_world(world: WorldSpec, nodes: int) -> list[UserError]:
     """Return every contradiction in a world of `nodes` nodes; empty if it can be run."""
-    found = list(_values(world)) or list(_selector_errors(world, nodes)) or list(_sense(world, nodes))
+    found = list(_values(world)) or list(_selector_errors(world, nodes)) or list(_contradictions(world, nodes))
     return [
         UserError(message, file=world.path, key=key, value=value, allowed=allowed)
         for key, message, value, allowed in found
     ]
 
 
-def who(world: WorldSpec) -> list[tuple[str, Any, Kinds]]:
+def selectors(world: WorldSpec) -> list[tuple[str, Any, Kinds]]:
     """Return every part of the world that names nodes or lets chance choose them, with its key and its kinds."""
     many: list[tuple[str, Any, Kinds]] = [(f"slow[{i}].", part, model.SLOW) for i, part in enumerate(world.slow)]
     many += [(f"join[{i}].", part, model.JOIN) for i, part in enumerate(world.joins)]
@@ -50,7 +50,7 @@ def _values(world: WorldSpec) -> Iterator[Complaint]:
         ("run.", world, model.RUN),
         *((f"partition[{i}].", part, model.PARTITION) for i, part in enumerate(world.partitions)),
         *((f"amend[{i}].", part, model.AMEND) for i, part in enumerate(world.amendments)),
-        *who(world),
+        *selectors(world),
     ]
     for prefix, part, known in tables:
         for field in fields(part):
@@ -77,7 +77,7 @@ def _readable(kind: Kind, value: object) -> bool:
 
 def _selector_errors(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
     within = f"indices from 0 to {nodes - 1}, each once"
-    for prefix, part, _ in who(world):
+    for prefix, part, _ in selectors(world):
         named = part.nodes or ()
         if not _are_nodes(named, nodes):
             yield prefix + "nodes", "no such nodes", _brief(named), within
@@ -103,7 +103,7 @@ def _brief(named: tuple[int, ...]) -> str:
 # -----------------------------------------------------------------------------------
 
 
-def _sense(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
+def _contradictions(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
     yield from _compute(world)
     yield from _partitions(world, nodes)
     yield from _slow(world)
@@ -153,13 +153,13 @@ def _slow(world: WorldSpec) -> Iterator[Complaint]:
     for index, slow in enumerate(world.slow):
         if slow.far_s == 0 and slow.bandwidth is None and slow.speed == 1:
             yield f"slow[{index}]", "changes nothing", None, "far_s, bandwidth or speed"
-    yield from _twice("slow", [slow.nodes for slow in world.slow])
+    yield from _repetitions("slow", [slow.nodes for slow in world.slow])
 
 
 def _joins(world: WorldSpec) -> Iterator[Complaint]:
     for index, join in enumerate(world.joins):
         yield from _happens(f"join[{index}].", join.at_s, world)
-    yield from _twice("join", [join.nodes for join in world.joins])
+    yield from _repetitions("join", [join.nodes for join in world.joins])
 
 
 def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
@@ -183,7 +183,7 @@ def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
             yield key + "leave", "leaves fewer than two members", None, "two or more who stay"
 
 
-def _twice(section: str, groups: list[tuple[int, ...]]) -> Iterator[Complaint]:
+def _repetitions(section: str, groups: list[tuple[int, ...]]) -> Iterator[Complaint]:
     first: dict[int, int] = {}
     for index, group in enumerate(groups):
         for node in group:

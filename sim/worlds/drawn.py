@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from p2pfl.chance import stream
 from p2pfl.errors import UserError
-from sim.worlds.check import check_world, who
+from sim.worlds.check import check_world, selectors
 from sim.worlds.model import CrashSpec, JoinSpec, Spread, UpTimes, WorldSpec, ends, nanoseconds
 
 T = TypeVar("T")
@@ -32,22 +32,22 @@ def settle(world: WorldSpec, nodes: int, seed: int) -> WorldSpec:
     if mistakes:
         raise mistakes[0]
     everybody = range(nodes)
-    liars = world.liars and _chosen(world, "liars", world.liars, everybody, seed)
+    liars = world.liars and _draw_nodes(world, "liars", world.liars, everybody, seed)
     lying = frozenset(liars.nodes if liars else ())
     honest = [node for node in everybody if node not in lying]
-    world = replace(world, liars=liars, slow=_apart(world, "slow", world.slow, nodes, seed))
-    world = replace(world, joins=_apart(world, "join", world.joins, nodes, seed))
+    world = replace(world, liars=liars, slow=_draw_disjoint(world, "slow", world.slow, nodes, seed))
+    world = replace(world, joins=_draw_disjoint(world, "join", world.joins, nodes, seed))
     world = replace(world, crashes=_crashes(world, honest, seed))
     churn = world.churn
     if churn and churn.nodes is None:
         among = churn if churn.count is not None else replace(churn, count=len(honest))
-        churn = replace(_chosen(world, "churn", among, honest, seed), count=None)
+        churn = replace(_draw_nodes(world, "churn", among, honest, seed), count=None)
     return replace(world, churn=churn)
 
 
 def require_settled(world: WorldSpec) -> None:
     """Raises ValueError if chance has still to choose: what is built from such a world would leave nodes out."""
-    if any(part.count for _, part, _ in who(world)) or (world.churn and world.churn.nodes is None):
+    if any(part.count for _, part, _ in selectors(world)) or (world.churn and world.churn.nodes is None):
         raise ValueError("this world is not settled")
 
 
@@ -92,7 +92,7 @@ def permutation(rng: Random, count: int) -> list[int]:
     return order
 
 
-def some(rng: Random, items: Sequence[T], count: int) -> list[T]:
+def sample(rng: Random, items: Sequence[T], count: int) -> list[T]:
     """Choose `count` different items, in their order in `items`."""
     return [items[place] for place in sorted(permutation(rng, len(items))[:count])]
 
@@ -109,13 +109,13 @@ def draw(rng: Random, spread: Spread) -> float:
     raise ValueError(f"a spread is constant, uniform or log-uniform, not {spread.kind!r}")
 
 
-def _apart(world: WorldSpec, section: str, parts: tuple[Any, ...], nodes: int, seed: int) -> tuple[Any, ...]:
+def _draw_disjoint(world: WorldSpec, section: str, parts: tuple[Any, ...], nodes: int, seed: int) -> tuple[Any, ...]:
     taken = {node for part in parts for node in part.nodes}
     settled = []
     for index, part in enumerate(parts):
         unborn = _crashed_by(world, part.at_s) if isinstance(part, JoinSpec) else ()
         free = [node for node in range(nodes) if node not in taken and node not in unborn]
-        settled.append(_chosen(world, f"{section}[{index}]", part, free, seed))
+        settled.append(_draw_nodes(world, f"{section}[{index}]", part, free, seed))
         taken.update(settled[-1].nodes)
     return tuple(settled)
 
@@ -132,7 +132,7 @@ def _crashes(world: WorldSpec, honest: Iterable[int], seed: int) -> tuple[CrashS
     settled = []
     for index, crash in enumerate(world.crashes):
         free = [node for node in honest if not lives.objection(node, *ends(crash))] if crash.count else []
-        chosen = _chosen(world, f"crash[{index}]", crash, free, seed)
+        chosen = _draw_nodes(world, f"crash[{index}]", crash, free, seed)
         if crash.count:
             _book(lives, chosen)
         settled.append(chosen)
@@ -144,7 +144,7 @@ def _book(lives: UpTimes, crash: CrashSpec) -> None:
         lives.add(node, *ends(crash))
 
 
-def _chosen(world: WorldSpec, key: str, part: Any, free: Iterable[int], seed: int) -> Any:
+def _draw_nodes(world: WorldSpec, key: str, part: Any, free: Iterable[int], seed: int) -> Any:
     if not part.count:
         return part if part.nodes is not None else replace(part, nodes=())
     candidates = list(free)
@@ -152,4 +152,4 @@ def _chosen(world: WorldSpec, key: str, part: Any, free: Iterable[int], seed: in
         text = f"there are only {len(candidates)} nodes to choose from"
         allowed = "honest nodes that are up at that time" if key.startswith(("crash", "churn")) else "each node once"
         raise UserError(text, file=world.path, key=f"{key}.count", value=part.count, allowed=allowed)
-    return replace(part, nodes=tuple(some(stream(seed, "chosen", key), candidates, part.count)), count=0)
+    return replace(part, nodes=tuple(sample(stream(seed, "chosen", key), candidates, part.count)), count=0)

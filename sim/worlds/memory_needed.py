@@ -111,16 +111,16 @@ def _groups(root: Path) -> list[int | None]:
     inner = mount / own[0] if own else mount
     folders = [inner, *inner.parents] if inner != mount else [mount]
     found = [
-        _left(folder / "memory.max", folder / "memory.current", folder / "memory.stat", "inactive_file")
+        _remaining(folder / "memory.max", folder / "memory.current", folder / "memory.stat", "inactive_file")
         for folder in folders
         if folder == mount or mount in folder.parents
     ]
     old = mount / "memory"
     limit, usage = old / "memory.limit_in_bytes", old / "memory.usage_in_bytes"
-    return [*found, _left(limit, usage, old / "memory.stat", "total_inactive_file")]
+    return [*found, _remaining(limit, usage, old / "memory.stat", "total_inactive_file")]
 
 
-def _left(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
+def _remaining(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
     """Return the limit less what is in use; file caches that the kernel would give up do not count as used."""
     most, used = _text(limit).strip(), _text(usage).strip()
     if not most.isdecimal() or not used.isdecimal():

@@ -13,7 +13,7 @@ from random import Random
 
 from p2pfl.chance import stream
 from p2pfl.config.model import Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from sim.worlds.drawn import below, choice, log_uniform, permutation, some, uniform
+from sim.worlds.drawn import below, choice, log_uniform, permutation, sample, uniform
 from sim.worlds.model import (
     AmendSpec,
     ChurnSpec,
@@ -228,12 +228,12 @@ def _links(rng: Random) -> LinkSpec:
 def _slow(rng: Random, nodes: int) -> tuple[SlowNodes, ...]:
     if rng.random() < 0.7:
         return ()
-    return (SlowNodes(nodes=_few(rng, nodes), far_s=uniform(rng, 0.01, 0.3), speed=choice(rng, (1.0, 0.2))),)
+    return (SlowNodes(nodes=_few_nodes(rng, nodes), far_s=uniform(rng, 0.01, 0.3), speed=choice(rng, (1.0, 0.2))),)
 
 
-def _few(rng: Random, nodes: int) -> tuple[int, ...]:
+def _few_nodes(rng: Random, nodes: int) -> tuple[int, ...]:
     """Draw at least one node, seldom all."""
-    return tuple(some(rng, range(nodes), 1 + below(rng, nodes)))
+    return tuple(sample(rng, range(nodes), 1 + below(rng, nodes)))
 
 
 def _partitions(rng: Random, nodes: int) -> tuple[PartitionSpec, ...]:
@@ -242,7 +242,7 @@ def _partitions(rng: Random, nodes: int) -> tuple[PartitionSpec, ...]:
     for _ in range(choice(rng, (0, 0, 1, 2))):
         begin = now + uniform(rng, 0.0, HORIZON_S / 4)
         now = begin + log_uniform(rng, 0.05, HORIZON_S / 2)
-        group = tuple(some(rng, range(nodes), 1 + below(rng, nodes - 1)))
+        group = tuple(sample(rng, range(nodes), 1 + below(rng, nodes - 1)))
         found.append(PartitionSpec(groups=(group,), at_s=begin, until_s=now))
     return tuple(found)
 
@@ -250,7 +250,7 @@ def _partitions(rng: Random, nodes: int) -> tuple[PartitionSpec, ...]:
 def _joins(rng: Random, nodes: int) -> tuple[JoinSpec, ...]:
     if rng.random() < 0.7:
         return ()
-    return tuple(JoinSpec(nodes=(node,), at_s=log_uniform(rng, 0.01, HORIZON_S)) for node in _few(rng, nodes))
+    return tuple(JoinSpec(nodes=(node,), at_s=log_uniform(rng, 0.01, HORIZON_S)) for node in _few_nodes(rng, nodes))
 
 
 def _crashes(rng: Random, nodes: int, joins: tuple[JoinSpec, ...]) -> tuple[CrashSpec, ...]:
@@ -273,7 +273,7 @@ def _churn(rng: Random, nodes: int) -> ChurnSpec | None:
     if rng.random() < 0.7:
         return None
     return ChurnSpec(
-        nodes=_few(rng, nodes),
+        nodes=_few_nodes(rng, nodes),
         up_s=log_uniform(rng, 0.3, HORIZON_S),
         down_s=log_uniform(rng, 0.01, 2.0),
         until_s=uniform(rng, 1.0, HORIZON_S),

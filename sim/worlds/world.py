@@ -22,7 +22,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 from p2pfl.specs import Kind
-from sim.attacks import placed
+from sim.attacks import with_absolute_path
 from sim.worlds import model
 from sim.worlds.check import check_world
 from sim.worlds.model import (
@@ -179,12 +179,14 @@ class _WorldReader:
         unknown_keys(self.document, "", model.SECTIONS, self.mistakes)
         parts: dict[str, Any] = {
             "compute": self._compute(),
-            "links": self._one("links", LinkSpec, model.LINKS),
-            "slow": self._many("slow", SlowNodes, model.SLOW),
+            "links": self._read_one("links", LinkSpec, model.LINKS),
+            "slow": self._read_many("slow", SlowNodes, model.SLOW),
             "partitions": self._partitions(),
-            "crashes": self._many("crash", CrashSpec, model.CRASH),
-            "churn": self._one("churn", ChurnSpec, model.CHURN, all_nodes=True) if "churn" in self.document else None,
-            "joins": self._many("join", JoinSpec, model.JOIN),
+            "crashes": self._read_many("crash", CrashSpec, model.CRASH),
+            "churn": self._read_one("churn", ChurnSpec, model.CHURN, all_nodes=True)
+            if "churn" in self.document
+            else None,
+            "joins": self._read_many("join", JoinSpec, model.JOIN),
             "amendments": self._amendments(),
             "liars": self._liars() if "liars" in self.document else None,
         }
@@ -202,13 +204,13 @@ class _WorldReader:
 
     def _liars(self) -> LiarSpec | None:
         """Read the liars; the file of an attack is relative to the folder of this file."""
-        found: LiarSpec | None = self._one("liars", LiarSpec, model.LIARS)
-        return found and replace(found, attack=placed(found.attack, self.mistakes.file.absolute().parent))
+        found: LiarSpec | None = self._read_one("liars", LiarSpec, model.LIARS)
+        return found and replace(found, attack=with_absolute_path(found.attack, self.mistakes.file.absolute().parent))
 
-    def _one(self, section: str, spec: Any, kinds: Mapping[str, Kind], *, all_nodes: bool = False) -> Any:
+    def _read_one(self, section: str, spec: Any, kinds: Mapping[str, Kind], *, all_nodes: bool = False) -> Any:
         return self._table(self.document.get(section, {}), section + ".", spec, kinds, all_nodes=all_nodes)
 
-    def _many(self, section: str, spec: Any, kinds: Mapping[str, Kind]) -> tuple[Any, ...]:
+    def _read_many(self, section: str, spec: Any, kinds: Mapping[str, Kind]) -> tuple[Any, ...]:
         tables = self._tables(section)
         return tuple(self._table(table, f"{section}[{index}].", spec, kinds) for index, table in enumerate(tables))
 
@@ -231,10 +233,10 @@ class _WorldReader:
         require(table, prefix, _needed(spec), kinds, self.mistakes)
         values = read_table(own, prefix, kinds, self.mistakes)
         if chosen:
-            values |= self._who(table, prefix, all_nodes=all_nodes)
+            values |= self._read_selector(table, prefix, all_nodes=all_nodes)
         return None if self.mistakes.found else spec(**values)
 
-    def _who(self, table: dict[str, Any], prefix: str, *, all_nodes: bool) -> dict[str, Any]:
+    def _read_selector(self, table: dict[str, Any], prefix: str, *, all_nodes: bool) -> dict[str, Any]:
         """Read `nodes`, or the `count` that chance will choose."""
         given = [key for key in ("nodes", *model.WHO) if key in table]
         if len(given) > 1:

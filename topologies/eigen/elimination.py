@@ -94,14 +94,14 @@ def eliminate(form: QuadraticForm, *, degree: int, until: int, edges: int, keep:
     turn = 0
     while form.size > until and len(form.c) <= edges:
         turn += 1
-        going = _chosen(form, degree, np.random.default_rng(turn))
+        going = _independent_nodes(form, degree, np.random.default_rng(turn))
         if going is None:
             return False
         _remove(form, going, keep=keep)
     return form.size <= until
 
 
-def _chosen(form: QuadraticForm, degree: int, rng: np.random.Generator) -> NDArray[np.bool_] | None:
+def _independent_nodes(form: QuadraticForm, degree: int, rng: np.random.Generator) -> NDArray[np.bool_] | None:
     """Choose nodes of nearly the least degree, no two of them neighbors: each has the least (degree, lot) around it."""
     degrees, sums = form.degrees, form.sums
     small = degrees <= degree
@@ -150,7 +150,7 @@ def _remove(form: QuadraticForm, going: NDArray[np.bool_], *, keep: bool) -> Non
     place = np.cumsum(alive) - 1
     a, b = place[np.concatenate([form.i[rest], a])], place[np.concatenate([form.j[rest], b])]
     form.nodes, form.e = form.nodes[alive], e[alive]
-    form.i, form.j, form.c = _merged(a, b, np.concatenate([form.c[rest], fresh]), form.size)
+    form.i, form.j, form.c = _merge_parallel(a, b, np.concatenate([form.c[rest], fresh]), form.size)
 
 
 def _pairs(neighbor: Whole, c: Array, pivot: Array, starts: Whole, counts: Whole) -> tuple[Whole, Whole, Array]:
@@ -168,7 +168,7 @@ def _pairs(neighbor: Whole, c: Array, pivot: Array, starts: Whole, counts: Whole
     return np.concatenate([a for a, _ in ends]), np.concatenate([b for _, b in ends]), np.concatenate(values)
 
 
-def _merged(a: Whole, b: Whole, c: Array, size: int) -> tuple[Whole, Whole, Array]:
+def _merge_parallel(a: Whole, b: Whole, c: Array, size: int) -> tuple[Whole, Whole, Array]:
     """Merge parallel edges into one, rounded down."""
     key = np.minimum(a, b) * size + np.maximum(a, b)
     order = np.argsort(key)

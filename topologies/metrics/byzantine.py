@@ -69,7 +69,7 @@ def warnings(topology: Topology, liars: int, found: Extremes | None = None, *, p
         raise TopologyError("impossible number of liars", key="liars", value=liars, allowed="a whole number from 0")
     if topology.nodes == 1:
         return []
-    apart = [] if topology.implicit else _parts(topology, components(topology))
+    apart = [] if topology.implicit else _about_parts(topology, components(topology))
     points = cut_points(topology)
     thin = sweep_cut(topology, found) if liars and not apart else None
     texts = apart + (_bottlenecks(topology, points) if points else []) + (_thin(topology, thin, liars) if thin else [])
@@ -80,7 +80,7 @@ def warnings(topology: Topology, liars: int, found: Extremes | None = None, *, p
     return texts
 
 
-def _parts(topology: Topology, parts: list[list[int]]) -> list[str]:
+def _about_parts(topology: Topology, parts: list[list[int]]) -> list[str]:
     if len(parts) == 1:
         return []
     least = min(parts, key=len)

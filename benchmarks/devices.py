@@ -23,7 +23,7 @@ from torch import nn
 
 from p2pfl import Federation, Task
 from p2pfl.config.model import Compute, TrainingConfig
-from p2pfl.learn.devices import described, there
+from p2pfl.learn.devices import available_devices, describe
 from p2pfl.learn.interface import RoundStart, Vector
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.task import NodeContext
@@ -98,7 +98,7 @@ def print_devices(task: Task, training: TrainingConfig, rounds: int) -> None:
     print("|---|---|---|---|---|")
     found = [
         measure(task, training, Compute(device=str(device), precision=precision), rounds)
-        for device in reversed(there())
+        for device in reversed(available_devices())
         for precision in ("float32", "bf16")
     ]
     plain = found[0]
@@ -109,7 +109,7 @@ def print_devices(task: Task, training: TrainingConfig, rounds: int) -> None:
 
 
 def print_federation(task: Task, training: TrainingConfig, rounds: int) -> None:
-    devices = [str(device) for device in reversed(there())]
+    devices = [str(device) for device in reversed(available_devices())]
     names = [f"node{index}" for index in range(max(2, len(devices)))]
     report = Federation(
         task=task,
@@ -140,15 +140,15 @@ def main() -> None:
     options = parser.parse_args()
     make = model_of(options.parameters)
     size = sum(parameter.numel() for parameter in make().parameters())
-    kinds = {device.type for device in there()}
+    kinds = {device.type for device in available_devices()}
     lacking = [words for kind, words in KINDS.items() if kind not in kinds]
     print(f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} thread(s), {size:,} parameters")
-    print(f"here: {', '.join(map(described, there()))}; not here: {', '.join(lacking) or 'nothing'}\n")
+    print(f"here: {', '.join(map(describe, available_devices()))}; not here: {', '.join(lacking) or 'nothing'}\n")
     task = Task(model=make, data=data, name="ten million")
     training = TrainingConfig(local_steps=options.steps, batch_size=options.batch_size, learning_rate=0.05)
     print_devices(task, training, options.rounds)
     print_federation(task, training, options.rounds)
-    if len(there()) == 1:
+    if len(available_devices()) == 1:
         print("There is one kind of device here: nothing was shown about a mixture of devices.")
 
 

@@ -20,7 +20,7 @@ from p2pfl.aggregate.columns import SAMPLED, PlainRows, Source
 from p2pfl.aggregate.distances import Floats, combined, spread_of
 from p2pfl.aggregate.entry import BEFORE, RULES
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Rule, Vector
-from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, Chosen, Columnwise
+from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, ColumnRule, DistanceRule
 from p2pfl.aggregate.spelling import MEAN, ParsedRule, allowed, parse_rule
 from p2pfl.errors import UserError
 from p2pfl.plugins import FAILURES, describe_failure, find_object
@@ -48,8 +48,8 @@ def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
         return None
     rule = _aggregator(parsed, folder)
     if isinstance(rule, centered.Centered):
-        return Around(spec=str(parsed), rule=rule)
-    return Among(spec=str(parsed), rule=rules.NNM(parsed.liars).before(rule) if parsed.before else rule)
+        return CenteredNodeRule(spec=str(parsed), rule=rule)
+    return BatchNodeRule(spec=str(parsed), rule=rules.NNM(parsed.liars).before(rule) if parsed.before else rule)
 
 
 def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ()) -> rules.Aggregator:
@@ -59,9 +59,9 @@ def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ())
 
     Raises ValueError: there is no such rule, or it does not have these parameters.
     """
-    made = _named(spec)
+    made = _named_rule(spec)
     for first in reversed(before):
-        nnm = _named(first)
+        nnm = _named_rule(first)
         if not isinstance(nnm, rules.NNM):
             raise ValueError(f"{first['name']} is not a pre-aggregation; the only one is NNM")  # noqa: TRY004 - one way to refuse
         made = nnm.before(made)
@@ -86,7 +86,7 @@ class _Bearing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around(_Bearing):
+class CenteredNodeRule(_Bearing):
     """A rule centered on the node's own model, with the neighbors' weights."""
 
     spec: str
@@ -102,7 +102,7 @@ class Around(_Bearing):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Among(_Bearing):
+class BatchNodeRule(_Bearing):
     """A rule that treats the node's own model like the neighbors'."""
 
     spec: str
@@ -113,21 +113,21 @@ class Among(_Bearing):
             return _unmoved(around)
         rows = [around.own, *around.others]
         match self.rule:
-            case Chosen():
+            case DistanceRule():
                 return _shared(rows, self.rule.shares(spread_of(rows)))
             case CenteredClipping():
                 return _shared(rows, self.rule.shares(spread_of(rows), slice(0, None)))
-            case AfterNNM(rule=Chosen() as after):
+            case AfterNNM(rule=DistanceRule() as after):
                 spread = spread_of(rows)
                 return _shared(rows, after.shares_after(spread, distances.near_each(spread.squares, self.liars)))
-            case Columnwise():
+            case ColumnRule():
                 source = PlainRows(rows)
                 return Mixture(model=self.rule.of_source(source), kept=_let_through(source, self.rule)[1:])
             case _:
                 return Mixture(model=self.rule.of(rows))
 
 
-class Adapted(Aggregator):
+class UserRule(Aggregator):
     """Call `rule` with a copy (n, d) of the models; only a finite result of shape (d,) is accepted.
 
     Raises UserError: when called, if the rule fails, or returns something else.
@@ -154,7 +154,7 @@ class Adapted(Aggregator):
         return UserError(text, key=KEY, value=self.name, allowed="a rule from finite vectors (n, d) to one (d,)")
 
 
-def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
+def load_user_rule(name: str, liars: int, folder: Path | None) -> UserRule:
     """Import the rule `module:object` or `file.py:object`, the file relative to `folder`; a class is made with f=liars.
 
     Raises UserError: it cannot be imported, or cannot be called.
@@ -166,17 +166,17 @@ def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
         raise UserError(f"the rule failed: {describe_failure(error)}", key=KEY, value=name) from error
     if not callable(rule):
         raise UserError("not a rule: it cannot be called", key=KEY, value=name, allowed="a function or a class")
-    return Adapted(rule, liars, name)
+    return UserRule(rule, liars, name)
 
 
 def _aggregator(parsed: ParsedRule, folder: Path | None) -> rules.Aggregator:
     if parsed.is_object:
-        return adapted(parsed.name, parsed.liars, folder)
+        return load_user_rule(parsed.name, parsed.liars, folder)
     found: rules.Aggregator = RULES[parsed.name].make(parsed.parameters)
     return found
 
 
-def _named(spec: Mapping[str, Any]) -> Any:
+def _named_rule(spec: Mapping[str, Any]) -> Any:
     if not isinstance(spec, Mapping) or not set(spec) <= {"name", "parameters"} or spec.get("name") not in list(NAMED):
         raise ValueError(f"expected {{'name': ..., 'parameters': ...}} with one of {', '.join(NAMED)}, got {spec!r}")
     try:
@@ -185,9 +185,9 @@ def _named(spec: Mapping[str, Any]) -> Any:
         raise ValueError(f"{spec['name']}: {error}") from None
 
 
-def _unmoved(around: Neighborhood) -> Mixture:
+def _unmoved(neighborhood: Neighborhood) -> Mixture:
     """Leave the model as it is: with too few neighbors for the rule, the node mixes as if none were present."""
-    return Mixture(model=around.own.copy(), kept=np.zeros(len(around.others)))
+    return Mixture(model=neighborhood.own.copy(), kept=np.zeros(len(neighborhood.others)))
 
 
 def _shared(rows: Rows, shares: Floats) -> Mixture:
@@ -195,7 +195,7 @@ def _shared(rows: Rows, shares: Floats) -> Mixture:
     return Mixture(model=combined(rows, shares.tolist()), kept=kept)
 
 
-def _let_through(source: Source, rule: Columnwise) -> Floats:
+def _let_through(source: Source, rule: ColumnRule) -> Floats:
     """The share of each vector's values that was kept, (n,), estimated on evenly spaced columns."""
     step = max(1, source.size // SAMPLED)
     values = np.stack(source.read(slice(0, source.size, step)))

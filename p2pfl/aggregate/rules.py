@@ -61,7 +61,7 @@ class Aggregator(ABC):
         return f"{type(self).__name__}({arguments})"
 
 
-class Chosen(Aggregator):
+class DistanceRule(Aggregator):
     """A rule whose result depends on distances alone."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Chosen(Aggregator):
         return combined(rows, self.shares(spread_of(rows)).tolist())
 
 
-class Columnwise(Aggregator):
+class ColumnRule(Aggregator):
     """A rule that treats each coordinate separately."""
 
     @abstractmethod
@@ -122,7 +122,7 @@ class Average(Aggregator):
         source="Yin et al. 2018, arXiv 1803.01498",
     )
 )
-class TrimmedMean(Columnwise):
+class TrimmedMean(ColumnRule):
     def trimmed(self, count: int) -> int:  # noqa: ARG002 - it need not know
         return self.f
 
@@ -139,7 +139,7 @@ class TrimmedMean(Columnwise):
         source="Yin et al. 2018, arXiv 1803.01498",
     )
 )
-class Median(Columnwise):
+class Median(ColumnRule):
     """The median; for an even number of values the mean of the two in the middle."""
 
     def trimmed(self, count: int) -> int:
@@ -156,7 +156,7 @@ class Median(Columnwise):
         source="Blanchard et al. 2017, arXiv 1703.02757",
     )
 )
-class Krum(Chosen):
+class Krum(DistanceRule):
     def shares(self, spread: VectorSpread) -> Floats:
         return distances.krum(spread.squares, self.f, 1)
 
@@ -172,7 +172,7 @@ class Krum(Chosen):
         source="Blanchard et al. 2017, arXiv 1703.02757",
     )
 )
-class MultiKrum(Chosen):
+class MultiKrum(DistanceRule):
     def shares(self, spread: VectorSpread) -> Floats:
         return distances.krum(spread.squares, self.f, len(spread.squares) - self.f)
 
@@ -214,7 +214,7 @@ class Bulyan(Aggregator):
         source="Pillutla et al. 2022, arXiv 1912.13445",
     )
 )
-class GeometricMedian(Chosen):
+class GeometricMedian(DistanceRule):
     """The geometric median. Without `T` it is as precise as float64 allows.
 
     With `T` it is byzfl's: T of Weiszfeld's steps from zero, smoothed by `nu`. It needs no f, only that fewer than half
@@ -320,7 +320,7 @@ class NNM:
         return AfterNNM(self, rule)
 
 
-MIXABLE = (Chosen, Columnwise, Bulyan)
+MIXABLE = (DistanceRule, ColumnRule, Bulyan)
 """Rules that NNM may precede: they treat the node's own model as one vector among others."""
 
 
@@ -331,7 +331,7 @@ class AfterNNM(Aggregator):
         super().__init__(nnm.f)
         if not isinstance(rule, MIXABLE):
             raise ValueError(f"no NNM before {type(rule).__name__}")  # noqa: TRY004 - one way to refuse
-        self.rule: Chosen | Columnwise | Bulyan = rule
+        self.rule: DistanceRule | ColumnRule | Bulyan = rule
 
     @property
     def least(self) -> int:
@@ -341,9 +341,9 @@ class AfterNNM(Aggregator):
         spread = spread_of(rows)
         mixing = distances.near_each(spread.squares, self.f)
         match self.rule:
-            case Chosen():
+            case DistanceRule():
                 return combined(rows, self.rule.shares_after(spread, mixing).tolist())
-            case Columnwise():
+            case ColumnRule():
                 return self.rule.of_source(MixedRows(rows, mixing))
             case Bulyan():
                 return self.rule.around(rows, mixing[self.rule.choice(spread.mixed(mixing))])

@@ -114,11 +114,11 @@ def compressor_row(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _stages() -> list[dict[str, Any]]:
-    from p2pfl.compress.catalog import listed  # noqa: PLC0415 - as above
+    from p2pfl.compress.catalog import list_stages  # noqa: PLC0415 - as above
 
     return [
         {"stage": stage.written or stage.name, "does": stage.means, "example": stage.shown, "from": source}
-        for stage, source in listed()
+        for stage, source in list_stages()
     ]
 
 

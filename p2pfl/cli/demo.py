@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from p2pfl.cli.launch import REFERENCES, REPORT_FILE, run_fleet
-from p2pfl.console.output import Form, check_report, format_option, log_option, where
+from p2pfl.console.output import Form, check_report, format_option, log_option, report_target
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
@@ -100,7 +100,7 @@ def demo(
     from p2pfl.reporting.logs import check_logs  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
 
-    report, form = where(report, form)
+    report, form = report_target(report, form)
     check_logs(log, coming=folder)
     if report is not None:
         check_report(report, coming=folder)

@@ -20,8 +20,8 @@ from p2pfl.console.output import (
     node_rows,
     privacy_facts,
     reference_facts,
+    report_target,
     size,
-    where,
     write_facts,
     write_report,
     write_rows,
@@ -79,7 +79,7 @@ def launch(
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
 
-    report, form = where(report, form)
+    report, form = report_target(report, form)
     described = load_config(federation)
     _require_here(described)
     if references:

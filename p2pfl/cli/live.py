@@ -86,7 +86,7 @@ class LiveView:
         title = f"{self.fleet.federation.name}: {self.fleet.federation.topology}, {self.fleet.elapsed_s:.0f} s"
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         measures = self._measures()
-        for column in (*BEFORE, *(one.label for one in self._told(measures)), *self._after):
+        for column in (*BEFORE, *(one.label for one in self._shown_measures(measures)), *self._last_columns):
             table.add_column(column, justify="left" if column in ("node", "state") else "right")
         for child in self.fleet.children:
             cells = self._row(child, measures)
@@ -109,7 +109,7 @@ class LiveView:
         table.caption, table.caption_justify = "\n".join(filter(None, notes)) or None, "left"
         return table
 
-    def _told(self, measures: Sequence[Measure]) -> tuple[Measure, ...]:
+    def _shown_measures(self, measures: Sequence[Measure]) -> tuple[Measure, ...]:
         """Return the measures that have a column; in a private run those that any node reports."""
         lines = [child.last for child in self.fleet.children if child.last is not None]
         if self.fleet.federation.privacy is None:
@@ -117,7 +117,7 @@ class LiveView:
         return tuple(one for one in shown(measures) if any(value_of(line, one) is not None for line in lines))
 
     @property
-    def _after(self) -> tuple[str, ...]:
+    def _last_columns(self) -> tuple[str, ...]:
         return AFTER if self.fleet.federation.privacy is None else ("epsilon", *AFTER)
 
     def _measures(self) -> tuple[Measure, ...]:
@@ -130,7 +130,7 @@ class LiveView:
             return [
                 child.name,
                 f"[{style}]{child.state}[/]",
-                *["-"] * (1 + len(self._told(measures)) + len(self._after)),
+                *["-"] * (1 + len(self._shown_measures(measures)) + len(self._last_columns)),
             ]
         rounds = self.fleet.federation.training.rounds
         return [
@@ -139,7 +139,7 @@ class LiveView:
             _rounds(line.rounds, rounds),
             *(
                 figure(value_of(line, one), stale=line.test_is_stale, form=_form(one)) or "-"
-                for one in self._told(measures)
+                for one in self._shown_measures(measures)
             ),
             *([] if self.fleet.federation.privacy is None else [spent_of(line.privacy) or "-"]),
             _figure(line.staleness.mean, ".1f"),

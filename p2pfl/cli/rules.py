@@ -150,7 +150,7 @@ def _rows(specs: Sequence[str]) -> list[dict[str, Any]]:
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
     rows, mistakes = [], []
-    for spec in specs or _shown((*RULES.values(), *BEFORE.values())):
+    for spec in specs or _example_specs((*RULES.values(), *BEFORE.values())):
         try:
             rows.append(_row(make_rule(spec)))
         except UserError as error:
@@ -160,7 +160,7 @@ def _rows(specs: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _shown(entries: Iterable[RuleEntry]) -> list[str]:
+def _example_specs(entries: Iterable[RuleEntry]) -> list[str]:
     """Return a spec of each rule that tolerates a liar, with b alone."""
     return [entry.example or f"{entry.name}:b=1" for entry in entries if entry.parameters]
 
@@ -262,7 +262,7 @@ def _about_keys(federation: FederationConfig) -> Iterator[str]:
     from p2pfl.compress.spelling import parse  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.partition import ALIASES  # noqa: PLC0415 - as above
 
-    told = _told(federation)
+    told = _file_tables(federation)
     if "gamma" in told.get("gossip", {}):
         yield "gossip.gamma has no effect here: it scales exchanges that move models, and these move none."
     partition = str(federation.task.options.get("partition", ""))
@@ -283,7 +283,7 @@ def _about_keys(federation: FederationConfig) -> Iterator[str]:
             )
 
 
-def _told(federation: FederationConfig) -> dict[str, dict[str, Any]]:
+def _file_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
     """Read the file itself: a Federation does not distinguish a default from the same value in the file."""
     from p2pfl.config.tables import read_document  # noqa: PLC0415 - `--help` stays instant
 

@@ -20,7 +20,7 @@ from p2pfl.errors import UserError
 KEY = "gossip.compressor"
 
 
-def listed() -> Iterator[tuple[StageEntry, str]]:
+def list_stages() -> Iterator[tuple[StageEntry, str]]:
     """Each word of the grammar, and the paper or standard that defines it."""
     for entry in (*ALONE.values(), *STAGES.values(), STOCHASTIC):
         made = build(entry.shown)

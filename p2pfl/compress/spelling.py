@@ -45,7 +45,7 @@ class Chain:
         return "+".join(filter(None, words)) or "none"
 
 
-def at(place: int) -> list[StageEntry]:
+def stages_at(place: int) -> list[StageEntry]:
     """The stages that may stand at a place of a chain."""
     return [entry for entry in STAGES.values() if entry.place == place]
 
@@ -53,7 +53,7 @@ def at(place: int) -> list[StageEntry]:
 def allowed() -> str:
     """Describe all chains in words."""
     drawn = ", ".join(name for name, entry in STAGES.items() if entry.stochastic)
-    sparse, turned, values, packed = ([entry.written or entry.name for entry in at(place)] for place in _PLACES)
+    sparse, turned, values, packed = ([entry.written or entry.name for entry in stages_at(place)] for place in _PLACES)
     return (
         f'{" or ".join(ALONE)}, or stages joined by "+" in this order: {" or ".join(sparse)} (X {KEEP.kind.allowed}), '
         f"{' or '.join(turned)}, one of {', '.join(values)} ({drawn} also with :stochastic), {' or '.join(packed)}"
@@ -77,7 +77,7 @@ def parse(spec: str) -> Chain:
 
 
 def _needed() -> str:
-    *most, last = (entry.name for entry in at(VALUES) if entry.rotated is not None)
+    *most, last = (entry.name for entry in stages_at(VALUES) if entry.rotated is not None)
     return f"rotate needs {', '.join(most)} or {last} after it"
 
 

@@ -66,7 +66,7 @@ def read_graph(
         refuse_special(mistakes.file.parent / spec)
         topology, schedule = federation_graph(spec, [member.name for member in there], seed, mistakes.file.parent)
     except TopologyError as error:
-        mistakes.add(f"{spec}: {_said(error)}", KEY, error.value, error.allowed)
+        mistakes.add(f"{spec}: {_error_text(error)}", KEY, error.value, error.allowed)
         return (), ()
     except UserError as error:
         mistakes.found.append(error)
@@ -77,14 +77,14 @@ def read_graph(
     if len(there) == len(members):
         return topology.edges, schedule
     index = [member.index for member in there]  # ascending, so the edges stay sorted
-    return _among(topology.edges, index), tuple(_among(edges, index) for edges in schedule)
+    return _renumbered(topology.edges, index), tuple(_renumbered(edges, index) for edges in schedule)
 
 
-def _among(edges: Edges, index: Sequence[int]) -> Edges:
+def _renumbered(edges: Edges, index: Sequence[int]) -> Edges:
     return tuple((index[i], index[j]) for i, j in edges)
 
 
-def _said(error: TopologyError) -> str:
+def _error_text(error: TopologyError) -> str:
     return f"{error.key}: {error.message}" if error.key else error.message
 
 

@@ -48,9 +48,9 @@ class RateSchedule:
 
     @property
     def _first(self) -> float:
-        return self.warmed(0.0) if self.warmup else 1.0
+        return self.warmup_factor(0.0) if self.warmup else 1.0
 
-    def warmed(self, done: float) -> float:
+    def warmup_factor(self, done: float) -> float:
         """Rise in a straight line to 1; the first round already has a rate above 0."""
         first = 0.0 if self.by_time else 1.0
         return min(1.0, (done + first) / self.warmup) if self.warmup else 1.0
@@ -107,7 +107,7 @@ def _constant(_schedule: RateSchedule, _done: float) -> float:
 
 @SCHEDULES.add(Entry(name="warmup", means="a straight line up", parameters=LENGTH, example="warmup:rounds=5"))
 def _warmup(schedule: RateSchedule, done: float) -> float:
-    return schedule.warmed(done)
+    return schedule.warmup_factor(done)
 
 
 @SCHEDULES.add(
@@ -124,7 +124,7 @@ def _warmup(schedule: RateSchedule, done: float) -> float:
 )
 def _cosine(schedule: RateSchedule, done: float) -> float:
     if done < schedule.warmup:
-        return schedule.warmed(done)
+        return schedule.warmup_factor(done)
     part = min(1.0, (done - schedule.warmup) / (schedule.length - schedule.warmup))
     return schedule.to + (1.0 - schedule.to) * 0.5 * (1.0 + math.cos(math.pi * part))
 

@@ -43,17 +43,17 @@ def parse_stop(text: str) -> Stop:
     return found
 
 
-def _with_clause(before: Stop, part: str) -> Stop:
+def _with_clause(stop: Stop, part: str) -> Stop:
     if told := _PATIENCE.fullmatch(part):
         patience, least = int(told["rounds"]), float(told["least"] or 0.0)
-        _require(part, before.patience is None, "the second condition of its kind")
+        _require(part, stop.patience is None, "the second condition of its kind")
         _require(part, patience > 0, "too short: wait at least 1 round for an improvement")
-        return replace(before, patience=patience, of=told["of"] or before.of, least=least)
+        return replace(stop, patience=patience, of=told["of"] or stop.of, least=least)
     if told := _AFTER.fullmatch(part):
         after_s = float(told["count"]) * UNITS_S[told["unit"]]
-        _require(part, before.after_s is None, "the second condition of its kind")
+        _require(part, stop.after_s is None, "the second condition of its kind")
         _require(part, 0.0 < after_s <= LONGEST_S, "not a possible time")
-        return replace(before, after_s=after_s)
+        return replace(stop, after_s=after_s)
     raise ValueError(f"{short(part)!r} is not understood")
 
 

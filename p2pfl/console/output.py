@@ -126,7 +126,7 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} days"
 
 
-def where(report: Path | None, form: Form) -> tuple[Path | None, Form]:
+def report_target(report: Path | None, form: Form) -> tuple[Path | None, Form]:
     """Return the file and the form that the user means: `--report -` is the whole report on stdout, and no file."""
     return (None, "json") if report == Path("-") else (report, form)
 
@@ -238,13 +238,13 @@ def reference_facts(report: Report) -> dict[str, Any]:
         facts["each node alone, with its own data"] = (
             f"{main.label} {cell(values.mean)}{f' ({ends})' if ends else ''}, worst {cell(worst(values, main))}"
         )
-        facts |= _compared("alone", found.against_alone, main)
+        facts |= _comparison_facts("alone", found.against_alone, main)
     central = found.centralized
     if central is not None and central.one_node and central.all_nodes:
         runs = {"as many steps as a node": central.one_node, "as many as all nodes": central.all_nodes}
         for words, run in runs.items():
             facts[f"all data in one place, {words}"] = f"{score_words(run, main)}, {run.steps:,} steps"
-        facts |= _compared("all data in one place", found.against_pooled, main)
+        facts |= _comparison_facts("all data in one place", found.against_pooled, main)
     if found.fedavg:
         server = f"{score_words(found.fedavg, main)}, {size(found.fedavg.bytes_sent or 0)}"
         facts["a server that averages each round"] = server
@@ -261,15 +261,15 @@ def score_words(score: ModelScore, main: Measure) -> str:
     return f"loss {cell(score.loss)}" if value is None else f"{main.label} {cell(value)}{bounds}"
 
 
-def _compared(other: str, found: Comparison | None, main: Measure) -> dict[str, str]:
+def _comparison_facts(other: str, comparison: Comparison | None, main: Measure) -> dict[str, str]:
     """Say which is better, or that the test rows do not decide; empty where nothing was compared."""
-    if found is None:
+    if comparison is None:
         return {}
-    ends = f", {between(found.interval)}" if found.interval else ""
-    apart = f"{main.label} {found.difference:+.3g}{ends}"
+    ends = f", {between(comparison.interval)}" if comparison.interval else ""
+    apart = f"{main.label} {comparison.difference:+.3g}{ends}"
     told = {"better": "together is better", "worse": "together is worse"}
-    verdict = told.get(found.verdict, "this does not tell which is better")
-    return {f"together beside {other}": f"{apart}: {verdict}: {found.why}"}
+    verdict = told.get(comparison.verdict, "this does not tell which is better")
+    return {f"together beside {other}": f"{apart}: {verdict}: {comparison.why}"}
 
 
 def between(ends: Sequence[float] | None) -> str | None:

@@ -140,7 +140,7 @@ class Fleet:
             began = time.monotonic()
             await self._listen(child, process)
             exit_code = await process.wait()
-            pause_s = restarts.after(exit_code, time.monotonic() - began)
+            pause_s = restarts.next_pause_s(exit_code, time.monotonic() - began)
             again = None if pause_s is None else await self._start_again(child, exit_code, pause_s)
             if again is None:
                 break

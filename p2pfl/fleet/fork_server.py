@@ -121,7 +121,7 @@ class ForkServer:
         self._line: socket.socket
 
     async def __aenter__(self) -> Self:
-        _take_orphans(wanted=True)
+        _take_orphans(enabled=True)
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line.settimeout(0)
         with theirs:  # stdout is a pipe, as for the forked processes: Python configures sys.stdout before the fork
@@ -134,7 +134,7 @@ class ForkServer:
         self._kill()
         await self._process.wait()
         self._line.close()
-        _take_orphans(wanted=False)
+        _take_orphans(enabled=False)
         self._handed_over.set()
 
     @property
@@ -187,7 +187,7 @@ class ForkServer:
                 said = await asyncio.get_running_loop().sock_recv(self._line, MOST_BYTES)
         except TimeoutError:
             self._kill()
-            raise self._lost(f"has not answered for {seconds:g} s") from None
+            raise self._start_error(f"has not answered for {seconds:g} s") from None
         except ConnectionError:
             pass  # it died before it read everything
         if not said:
@@ -202,20 +202,20 @@ class ForkServer:
         _, errors = await self._process.communicate()
         code = self._process.returncode or 0
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        return self._lost(
+        return self._start_error(
             f"died ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}: {last}"
         )
 
-    def _lost(self, how: str) -> Exception:
+    def _start_error(self, how: str) -> Exception:
         """Return the error; before it was ready the server cannot have forked."""
         if not self._ready:
             return NotForked(f"it {how}")
         return ForkServerError(f"the process that starts the nodes {how}; --spawn does without it")
 
 
-def _take_orphans(*, wanted: bool) -> None:
+def _take_orphans(*, enabled: bool) -> None:
     """Take orphans, or stop taking them. Raises NotForked: the system cannot do that."""
-    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0):
+    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(enabled), 0, 0, 0):
         raise NotForked("the system hands over no orphans")
 
 

@@ -18,7 +18,7 @@ class Restarts:
     left: int = MOST
     pause_s: float = FIRST_PAUSE_S
 
-    def after(self, exit_code: int, lived_s: float) -> float | None:
+    def next_pause_s(self, exit_code: int, lived_s: float) -> float | None:
         """Return the seconds until the restart; None: no restart."""
         if lived_s >= SETTLED_S:
             self.left, self.pause_s = MOST, FIRST_PAUSE_S

@@ -29,12 +29,12 @@ class Device:
     def __init__(self, compute: Compute | None = None) -> None:
         """Choose the device. Raises UserError: there is no such device; the error names the existing ones."""
         self.compute = compute or Compute()
-        self.torch = _found(self.compute)
+        self.torch = _choose(self.compute)
         self.is_host = self.torch.type == HOST
         self.is_mixed = self.compute.precision == "bf16"
 
     def __str__(self) -> str:
-        return described(self.torch) + (", bf16" if self.is_mixed else "")
+        return describe(self.torch) + (", bf16" if self.is_mixed else "")
 
     def place(self, module: nn.Module) -> nn.Module:
         """Move the tensors of the module to the device; return the module itself.
@@ -43,7 +43,7 @@ class Device:
         """
         if self.is_host:
             return module
-        with self.told("the model cannot be placed there"):
+        with self.explaining_errors("the model cannot be placed there"):
             return module.to(self.torch)
 
     def move(self, value: Any) -> Any:
@@ -96,7 +96,7 @@ class Device:
                 module.set_rng_state(before, *on_it)
 
     @contextmanager
-    def told(self, what: str) -> Iterator[None]:
+    def explaining_errors(self, what: str) -> Iterator[None]:
         """Turn errors of torch into UserError where memory is short, or where `what` fails."""
         try:
             yield
@@ -143,7 +143,7 @@ def seeded(seed: int) -> Iterator[None]:
         torch.default_generator.set_state(before)
 
 
-def there() -> list[torch.device]:
+def available_devices() -> list[torch.device]:
     """All devices of this machine, the fastest kind first, the host last."""
     found: list[torch.device] = []
     with warnings.catch_warnings():
@@ -155,7 +155,7 @@ def there() -> list[torch.device]:
     return [*found, torch.device(HOST)]
 
 
-def described(device: torch.device) -> str:
+def describe(device: torch.device) -> str:
     """Return the device's name, with that of the card."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
@@ -167,17 +167,17 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
-def _found(compute: Compute) -> torch.device:
+def _choose(compute: Compute) -> torch.device:
     if compute.device == HOST:
         return torch.device(HOST)
-    known = there()
+    known = available_devices()
     if compute.device == "auto":
         return known[0]
     wanted = torch.device(compute.device)
     for one in known:
         if one.type == wanted.type and wanted.index in (None, one.index):
             return one
-    names = ", ".join(["auto", *map(described, known)])
+    names = ", ".join(["auto", *map(describe, known)])
     raise UserError("no such device here", file=compute.file, key="node.device", value=compute.device, allowed=names)
 
 

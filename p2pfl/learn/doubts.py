@@ -72,11 +72,11 @@ def lone_classes(held: Mapping[str, Iterable[int]]) -> dict[int, str]:
     return {one: nodes[0] for one, nodes in sorted(holders.items()) if len(nodes) == 1}
 
 
-def about_lone_classes(rule: str, held: Mapping[str, Iterable[int]]) -> str | None:
+def about_lone_classes(rule: str, classes: Mapping[str, Iterable[int]]) -> str | None:
     """Warn where the classes of all nodes are known; None: the `rule` is not robust, or no class is on
     one node alone.
     """
-    lone = lone_classes(held) if liars_of(rule) and len(held) > 1 else {}
+    lone = lone_classes(classes) if liars_of(rule) and len(classes) > 1 else {}
     if not lone:
         return None
     some = ", ".join(f"{one} ({node})" for one, node in list(lone.items())[:5])

@@ -153,8 +153,8 @@ def _find(name: str, base_dir: Path) -> Any:
     return find_object(name, base_dir, what="task", key="task.name", allowed=ALLOWED)
 
 
-def _with_options(found: Any, config: TaskConfig, base_dir: Path) -> Task | LearnerFactory:
-    made = not isinstance(found, type) and isinstance(found, Task | LearnerFactory)
+def _with_options(named_object: Any, config: TaskConfig, base_dir: Path) -> Task | LearnerFactory:
+    made = not isinstance(named_object, type) and isinstance(named_object, Task | LearnerFactory)
     if made and config.options:
         key, value = next(iter(config.options.items()))
         raise UserError(
@@ -163,7 +163,7 @@ def _with_options(found: Any, config: TaskConfig, base_dir: Path) -> Task | Lear
             value=value,
             allowed="none; a function with keyword parameters that returns a Task takes some",
         )
-    task = found if made else _call(found, config, base_dir)
+    task = named_object if made else _call(named_object, config, base_dir)
     if not isinstance(task, Task | LearnerFactory):
         raise UserError(
             f"{config.name} is not a task",
@@ -196,7 +196,7 @@ def bind_options(function: Callable[..., Any], options: Mapping[str, Any]) -> di
     parameters = inspect.signature(function).parameters
     _check_names(parameters, options)
     hints = _hints(function)
-    return {key: _converted(key, value, hints.get(key, Any)) for key, value in options.items()}
+    return {key: _convert(key, value, hints.get(key, Any)) for key, value in options.items()}
 
 
 def _check_names(parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
@@ -219,7 +219,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _converted(key: str, value: Any, hint: Any) -> Any:
+def _convert(key: str, value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:

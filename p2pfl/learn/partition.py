@@ -111,7 +111,7 @@ def _dirichlet(split: Partition, labels: Labels, nodes: int, rng: np.random.Gene
         parts = _draw_shares(classes, nodes, split.numbers[0], rng)
         if all(len(part) >= least for part in parts):
             return parts
-    return _filled(parts, least)
+    return _fill_up(parts, least)
 
 
 def _shards(split: Partition, labels: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
@@ -176,7 +176,7 @@ def _draw_shares(classes: list[Rows], nodes: int, alpha: float, rng: np.random.G
     return [np.concatenate(shares) for shares in zip(*pieces, strict=True)]
 
 
-def _filled(parts: list[Rows], least: int) -> list[Rows]:
+def _fill_up(parts: list[Rows], least: int) -> list[Rows]:
     for node in range(len(parts)):
         while len(parts[node]) < least:
             largest = max(range(len(parts)), key=lambda other: len(parts[other]))

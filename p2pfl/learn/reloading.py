@@ -42,7 +42,7 @@ class Reloads(Protocol):
         """Read the present data and check them as at the start; those in use stay. Raises UserError: they are wrong."""
         ...
 
-    def adopt(self, found: DataSets) -> None:
+    def adopt(self, sets: DataSets) -> None:
         """Learn from these from now on, and be tested on them."""
         ...
 

@@ -50,7 +50,7 @@ def from_safetensors(learner: Learner, content: bytes) -> Vector:
     except safetensors.SafetensorError as error:
         raise UserError(f"this is not a safetensors file: {error}") from None
     torch_learner = of_torch(learner)
-    return _concatenated(learner, state) if torch_learner is None else _through(torch_learner, state)
+    return _concatenated(learner, state) if torch_learner is None else _load_through_torch(torch_learner, state)
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
@@ -77,7 +77,7 @@ def of_torch(learner: Learner) -> TorchLearner | None:
     return learner if isinstance(learner, TorchLearner) else None
 
 
-def _through(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
+def _load_through_torch(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
     try:
         return learner.model.load_state_dict(state)
     except RuntimeError as error:

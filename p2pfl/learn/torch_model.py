@@ -59,7 +59,7 @@ class TorchModel:
         """The parameters that are trained."""
         self._optimizer = make_optimizer(self.parameters, training, task.name)
         self._loss_of_batch = device.loss(self.module, loss_of(task))
-        self._settled = self._local()
+        self._last_local = self._local()
 
     def anew(self) -> TorchModel:
         """Build another model in the same way."""
@@ -68,7 +68,7 @@ class TorchModel:
     @property
     def keeps_nothing(self) -> bool:
         """True if one round leaves nothing to the next, so that the rounds of several nodes may take turns."""
-        return not self._settled and not self.training.keep_optimizer
+        return not self._last_local and not self.training.keep_optimizer
 
     def initial(self) -> Vector:
         """Build the model once more: this is called once, and a copy kept for it would take as much memory as the
@@ -191,7 +191,7 @@ class TorchModel:
 
     def put_back(self) -> None:
         """Restore the state that is not shared to the end of the last successful round."""
-        self._load_local(self._settled)
+        self._load_local(self._last_local)
 
     def settle(self, vector: Vector) -> None:
         """Keep the tensors that are not shared as of a round that ended in `vector` (d,).
@@ -206,16 +206,16 @@ class TorchModel:
         settled = self._local()
         if not (self.flat.is_finite() and all(np.isfinite(settled[name]).all() for name in _of_optimizer(settled))):
             raise LearningError(f"{self.task.name}: a personal tensor is not finite (learning_rate too high?)")
-        self._settled = settled
+        self._last_local = settled
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         """The very arrays that are kept: a round replaces them, nobody writes to them."""
-        return dict(self._settled)
+        return dict(self._last_local)
 
     def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Restore what `local_state` returned. Raises UserError: it came from another model."""
         self._load_local(state)
-        self._settled = dict(state)
+        self._last_local = dict(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Vector:
         """Load a plain model: its shared part (d,) is returned, the rest is kept here.
@@ -223,7 +223,7 @@ class TorchModel:
         Raises RuntimeError: torch says that it is of another model.
         """
         self.module.load_state_dict(dict(state), strict=True)
-        self._settled = self._local()
+        self._last_local = self._local()
         return self.flat.vector()
 
     def _local(self) -> dict[str, NDArray[np.generic]]:

@@ -123,9 +123,9 @@ class TorchLearner:
             refuse_delta(self.plan.unit, self.plan.delta, len(train_set))
         return DataSets(train=train_set, test=test_set)
 
-    def adopt(self, found: DataSets) -> None:
-        self.train_set, self.test_set = found.train, found.test
-        self.samples = len(found.train)
+    def adopt(self, sets: DataSets) -> None:
+        self.train_set, self.test_set = sets.train, sets.test
+        self.samples = len(sets.train)
 
     def initial(self) -> Vector:
         return self.model.initial()
@@ -141,9 +141,9 @@ class TorchLearner:
         with model.attempt():
             with self.device.seeded(seed):
                 loss = model.descend(batches, self._backward(steps), put_gradients, rate)
-            vector = self._ended()
+            vector = self._end_round()
         if private is not None and draws is not None:
-            loss, vector = private.told_loss(loss), private.told_model(start.model, vector, draws)
+            loss, vector = private.public_loss(loss), private.next_model(start.model, vector, draws)
         return LocalRound(vector=vector, steps=len(batches), learning_rate=rate, samples=self.samples, loss=loss)
 
     def _batches(self, node: int, round_index: int) -> list[Tensor]:
@@ -154,7 +154,7 @@ class TorchLearner:
             return self.model.backward(self.train_set)
         return steps.backward(self.model.parameters, self.model.reader(self.train_set))
 
-    def _ended(self) -> Vector:
+    def _end_round(self) -> Vector:
         """The model at the end of a round, its local part kept. With protected members, a local part that is not finite
         makes the whole model NaN: a dropped round would reveal something about rows, without noise.
         """
@@ -202,7 +202,7 @@ class TorchLearner:
     def evaluate(self, vector: Vector, part: str) -> Score | None:
         sets = {"test": self.test_set, "local": self.train_set}
         samples = sets[part]
-        if samples is None or (self.private is not None and not self.private.tells(part)):
+        if samples is None or (self.private is not None and not self.private.may_report(part)):
             return None
         self.model.flat.load(vector)
         return score(self.model.module, samples, self.task, self.device)
@@ -212,7 +212,7 @@ class TorchLearner:
 
         Raises LearningError: the task failed.
         """
-        if self.test_set is None or (self.private is not None and not self.private.tells("test")):
+        if self.test_set is None or (self.private is not None and not self.private.may_report("test")):
             return None
         self.model.flat.load(vector)
         return outputs_of(self.model.module, self.test_set, self.task, self.device)

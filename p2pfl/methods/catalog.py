@@ -40,7 +40,7 @@ def make_method(
     made.spec, made.is_users = str(parsed), parsed.is_object
     made.code = f"{parsed.name}@{_digest(made)}" if parsed.is_object else parsed.name
     if profile is not None and profile not in made.profiles:
-        raise UserError(made.unfit or _UNFIT[profile], key=KEY, value=spec, allowed=_fitting(profile))
+        raise UserError(made.unfit or _UNFIT[profile], key=KEY, value=spec, allowed=_methods_for(profile))
     try:
         made.prepare(training)
     except ValueError as error:
@@ -62,7 +62,7 @@ def _from_user(parsed: ParsedMethod, folder: Path) -> Method:
     return made
 
 
-def _fitting(profile: str) -> str:
+def _methods_for(profile: str) -> str:
     if profile == CONSERVATIVE:
         return "another method, or a robust rule"
     fitting = [name for name, entry in METHODS.items() if profile in getattr(entry.made, "profiles", ())]

@@ -76,7 +76,7 @@ def contraction(
     return Contraction(
         predicted=None if robust else predicted(federation, known if complete else None, size),
         samples_known=complete,
-        measured=_measured(closing, 2 * federation.edges_at_once if ends is None else ends),
+        measured=_measured_contraction(closing, 2 * federation.edges_at_once if ends is None else ends),
         per="one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",
     )
 
@@ -173,7 +173,7 @@ class _Rounds:
                 return math.sqrt(max(0.0, top.value))
 
 
-def _measured(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> float | None:
+def _measured_contraction(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> float | None:
     """Measure the contraction in the closing rounds, from sketches: how much closer the nodes came, per exchange at
     `ends` ends of edges.
     """

@@ -170,19 +170,19 @@ class Logs:
 
     def close(self) -> None:
         for sink in self._sinks:
-            self._try(sink.close, sink)
+            self._attempt(sink.close, sink)
 
-    def _is_new(self, who: str, key: object) -> bool:
-        if self._latest.get(who) == key:
+    def _is_new(self, source: str, key: object) -> bool:
+        if self._latest.get(source) == key:
             return False
-        self._latest[who] = key
+        self._latest[source] = key
         return True
 
     def _write(self, row: Row) -> None:
         for sink in list(self._sinks):
-            self._try(lambda sink=sink: sink.write(row), sink)  # type: ignore[misc]
+            self._attempt(lambda sink=sink: sink.write(row), sink)  # type: ignore[misc]
 
-    def _try(self, work: Callable[[], None], sink: Sink) -> None:
+    def _attempt(self, work: Callable[[], None], sink: Sink) -> None:
         try:
             work()
         except OSError as error:
@@ -204,7 +204,7 @@ def row_of(line: NodeLine) -> Row:
         "staleness": line.staleness.mean,
         "bytes_sent": line.bytes_sent,
         "messages_sent": line.messages_sent,
-        "metrics": _others(line.metrics),
+        "metrics": _other_metrics(line.metrics),
     }
 
 
@@ -217,11 +217,11 @@ def rows_of(point: Point) -> list[Row]:
         for name in ("rounds", "accuracy", "loss", "train_loss", "neighbor_distance", "staleness"):
             found: Statistic | MeanAndMax | None = getattr(point, name)
             row[name] = getattr(found, which, None)
-        row["metrics"] = _others({name: getattr(found, which) for name, found in point.metrics.items()})
+        row["metrics"] = _other_metrics({name: getattr(found, which) for name, found in point.metrics.items()})
         rows.append(row)
     return rows
 
 
-def _others(metrics: Mapping[str, float | None]) -> dict[str, float]:
+def _other_metrics(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """The known metrics that have no column of their own."""
     return {name: value for name, value in metrics.items() if value is not None and name not in FIGURES}

@@ -83,7 +83,7 @@ def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None
     import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: missing, it must show before the run
 
 
-def _held(report: Drawable) -> list[Point]:
+def _repeat_points(report: Drawable) -> list[Point]:
     """Repeat a simulated point until shortly before the next after a gap, without bytes: no model moved meanwhile."""
     history = report.history
     gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(history)]
@@ -111,7 +111,7 @@ def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", lab
     if path is not None:
         check_picture(path, key="path")
     named = zip(reports, itertools.chain(labels, itertools.repeat("")), strict=False)
-    runs = [Run(report, _held(report), label) for report, label in named]
+    runs = [Run(report, _repeat_points(report), label) for report, label in named]
     panels: list[Callable[[Any], None]] = [
         partial(_draw_learned, runs=runs, measure=measure, x=x) for measure in _learned(runs)
     ]
@@ -138,7 +138,7 @@ def _learned(runs: Sequence[Run]) -> list[Measure]:
     """Return the main measure of the first run that has a value of its own, and the metrics that the task adds."""
     for run in runs:
         main, *others = measures_of([run.report, *run.report.nodes, *run.history])
-        found = [one for one in (main, *others) if any(_known(value_of(point, one)) for point in run.history)]
+        found = [one for one in (main, *others) if any(_finite(value_of(point, one)) for point in run.history)]
         own = [one for one in found if one is main or one.name not in (ACCURACY.name, LOSS.name)]
         if own or found:
             return (own or found)[:MOST_LEARNED]
@@ -146,10 +146,10 @@ def _learned(runs: Sequence[Run]) -> list[Measure]:
 
 
 def _have(runs: Sequence[Run], name: str) -> bool:
-    return any(_known(getattr(point, name)) for run in runs for point in run.history)
+    return any(_finite(getattr(point, name)) for run in runs for point in run.history)
 
 
-def _known(value: Statistic | float | None) -> Any:
+def _finite(value: Statistic | float | None) -> Any:
     """Return a statistic to draw; None for a run in which a node's model diverged."""
     return None if isinstance(value, Statistic) and not value.is_finite else value
 
@@ -159,7 +159,7 @@ def _known(value: Statistic | float | None) -> Any:
 
 def _draw_learned(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> None:
     for place, run in enumerate(runs):
-        spreads = [(_place(run, point, x), _known(_of_point(point, measure))) for point in run.history]
+        spreads = [(_place(run, point, x), _finite(_of_point(point, measure))) for point in run.history]
         known = [(at, spread) for at, spread in spreads if spread is not None and at is not None]
         at = [one for one, _ in known]
         low, high = [spread.min for _, spread in known], [spread.max for _, spread in known]
@@ -173,7 +173,7 @@ def _draw_learned(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> Non
     if measure.name == ACCURACY.name:
         axes.set_ylim(0, 1.02)
     elif not measure.higher_is_better:
-        found = [_known(_of_point(point, measure)) for run in runs for point in run.history]
+        found = [_finite(_of_point(point, measure)) for run in runs for point in run.history]
         means = [one.mean for one in found if one]
         if min(means) > 0 and max(means) / min(means) >= POWERS_FROM:
             axes.set_yscale("log")
@@ -304,7 +304,7 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
     mixed = len({run.report.simulated for run in runs}) > 1
     for place, run in enumerate(runs):
         line = Line2D([], [], color=_color(place), linewidth=1.7, linestyle=STYLES[place // len(COLORS)])
-        marks.append((line, "mean of the nodes" if len(runs) == 1 else _named(run, mixed=mixed)))
+        marks.append((line, "mean of the nodes" if len(runs) == 1 else _run_label(run, mixed=mixed)))
     marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), _band(runs)))
     found = [run.report.reference for run in runs if run.report.reference is not None]
     if any(one.fedavg for one in found):
@@ -326,7 +326,7 @@ def _band(runs: Sequence[Run]) -> str:
     return f"worst to best of {some} nodes" if len(runs) == 1 and some and some < honest else "worst to best node"
 
 
-def _named(run: Run, *, mixed: bool) -> str:
+def _run_label(run: Run, *, mixed: bool) -> str:
     kind = (", simulated" if run.report.simulated else ", real") if mixed else ""
     return f"{shown(run.label, 32)}\n{counted(len(run.report.nodes), 'node')}, {shown(run.report.topology, 28)}{kind}"
 

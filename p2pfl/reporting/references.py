@@ -202,9 +202,9 @@ class _Pooled:
             yield with_history(list(history))
 
     def _score(self, model: Vector) -> Score | None:
-        return mean_score((self._tested(model, samples), nodes) for samples, nodes in self.tests)
+        return mean_score((self._score_on(model, samples), nodes) for samples, nodes in self.tests)
 
-    def _tested(self, model: Vector, samples: Samples) -> Score | None:
+    def _score_on(self, model: Vector, samples: Samples) -> Score | None:
         self.learner.test_set = samples
         return self.learner.evaluate(model, "test")
 

@@ -89,7 +89,7 @@ def realm_of(federation: FederationConfig) -> bytes:
     return hashlib.blake2b(name + b"\0%d" % federation.seed, digest_size=32, person=b"p2pfl-vitals").digest()
 
 
-def fitted(vitals: Vitals) -> Vitals:
+def shortened(vitals: Vitals) -> Vitals:
     """Shorten a row until it fits: kinds of alarms are left out from the end, then `live`. The rest always fits."""
     while vitals.standing and not _fits(vitals):
         vitals = msgspec.structs.replace(vitals, standing=vitals.standing[:-1])

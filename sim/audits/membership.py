@@ -68,8 +68,7 @@ def likelihood_ratios(confidence: Values, shadows: Values, members: Flags) -> Va
     """Compute for each row the log ratio (q,) of having been trained on to not.
 
     `confidence` (q,) is that of the target model and `shadows` (k, q) that of the shadow models, of which those that
-    `members`
-    (k, q) flags were trained on the row. A row that every shadow or none was trained on has ratio 0.
+    `members` (k, q) flags were trained on the row. A row that every shadow or none was trained on has ratio 0.
     """
     with_it, without = _fit(shadows, members), _fit(shadows, ~members)
     if len(shadows) < FEW:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from p2pfl.console.output import Form, cell, format_option, where, write_json, write_rows
+from p2pfl.console.output import Form, cell, format_option, report_target, write_json, write_rows
 
 if TYPE_CHECKING:
     from sim.audits.audit import Auditor, Effort
@@ -65,7 +65,7 @@ def audit(
     from sim.audits.audit import Auditor  # noqa: PLC0415 - `--help` stays instant
     from sim.audits.scene import scene_of  # noqa: PLC0415 - as above
 
-    report, form = where(report, form)
+    report, form = report_target(report, form)
     names, effort = _attack_names(attacks, quick=quick), _effort(quick=quick, budget_s=budget_s)
     _check_targets(report, picture, names)
     _quiet_nodes()

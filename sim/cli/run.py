@@ -103,12 +103,12 @@ def command(
     nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 1 if
     --replay finds a broken invariant, with 130 after Ctrl-C.
     """
-    from p2pfl.console.output import where  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.console.output import report_target  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.logs import open_logs  # noqa: PLC0415 - as above
     from sim.cli.from_options import Options  # noqa: PLC0415 - as above
 
-    report, form = where(report, form)
+    report, form = report_target(report, form)
     _check_targets(report, plot)
     if replay is not None and seed is not None:
         raise UserError("cannot be combined with --replay", key="--seed", value=seed, allowed="one of the two")

@@ -13,7 +13,7 @@ from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
 from p2pfl.features.tables.agreeing import LEARNING, Agreement, ProposalPart, ProposalsHeld, SchemaTalk, proven, signed
-from p2pfl.learn.table.proposal import ColumnTold, Proposal, pack
+from p2pfl.learn.table.proposal import ColumnProposal, Proposal, pack
 from p2pfl.net.refusals import DIFFERS
 
 NODES = 5
@@ -35,9 +35,9 @@ def federation(tmp_path):
 def proposal(federation, node, *, of=None, total=10.0, values=0):
     many = {f"v{n:05}": 1 for n in range(values)}
     columns = {
-        "x": ColumnTold(kind="number", count=10, total=total + node, squares=100.0 + 20 * node),
-        "y": ColumnTold(kind="number", count=10, total=5.0, squares=5.0, values={"0": 5, "1": 5}),
-        "z": ColumnTold(kind="category" if many else "empty", count=values, values=many),
+        "x": ColumnProposal(kind="number", count=10, total=total + node, squares=100.0 + 20 * node),
+        "y": ColumnProposal(kind="number", count=10, total=5.0, squares=5.0, values={"0": 5, "1": 5}),
+        "z": ColumnProposal(kind="category" if many else "empty", count=values, values=many),
     }
     rows = max(10, values)
     made = Proposal(node=of or f"n{node}", federation="f", rows=rows, least_count=1, columns=columns)

@@ -96,9 +96,9 @@ class LayerChain:
         factors, fine = factors_of(squares.sqrt(), clip)
         sums = [wide(torch.zeros_like(one)) for one in self._parameters]
         for (weight, bias), came, went in layers:
-            scaled = _without(went, fine) * factors[:, None]
+            scaled = _only_finite(went, fine) * factors[:, None]
             if weight is not None:
-                sums[weight] = scaled.t() @ _without(came, fine)
+                sums[weight] = scaled.t() @ _only_finite(came, fine)
             if bias is not None:
                 sums[bias] = scaled.sum(0)
         return sums
@@ -139,7 +139,7 @@ class Vectorized:
             found = [wide(one) for one in parts]
             factors, fine = factors_of(torch.stack([vector_norm(one, dim=1) for one in found]).norm(dim=0), clip)
             for total, one in zip(sums, found, strict=True):
-                total.addmv_(_without(one, fine).t(), factors)
+                total.addmv_(_only_finite(one, fine).t(), factors)
 
     def _loss_of_one(self, trained: dict[str, Tensor], inputs: Any, targets: Any) -> Tensor:
         from torch.func import functional_call  # noqa: PLC0415 - as above
@@ -229,7 +229,7 @@ def wide(tensor: Tensor) -> Tensor:
     return (tensor.detach().cpu() if tensor.device.type == "mps" else tensor.detach()).double()
 
 
-def _without(rows: Tensor, fine: Tensor | None) -> Tensor:
+def _only_finite(rows: Tensor, fine: Tensor | None) -> Tensor:
     """Set the rows (b, d) to zero that are not `fine`."""
     return rows if fine is None else torch.where(fine[:, None], rows, 0.0)
 

@@ -85,10 +85,10 @@ class HiddenRounds:
         local = self.learner.train(start, round_index)
         draws = self.protected.draws(self.node, round_index)
         vector = hide_round(start.model, local.vector, self.plan, draws)
-        return replace(local, vector=vector, loss=self.protected.told_loss(local.loss))
+        return replace(local, vector=vector, loss=self.protected.public_loss(local.loss))
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
-        return self.learner.evaluate(vector, part) if self.protected.tells(part) else None
+        return self.learner.evaluate(vector, part) if self.protected.may_report(part) else None
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         return self.learner.local_state()

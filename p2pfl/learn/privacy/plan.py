@@ -45,13 +45,13 @@ class Plan:
 
     def allows(self, spent: Sequence[Spend], next: Spend) -> bool:  # noqa: A002 - reads as a sentence
         """True if the budget has room for `next` after the spending so far."""
-        before, steps = _parted((*spent, next))
+        before, steps = _split_last_kind((*spent, next))
         return steps <= _limit(self._budget, before, next, self.rounds)
 
     def rounds_left(self, spent: Sequence[Spend], samples: int) -> int:
         """The number of further rounds that the budget has room for, if the node keeps `samples` rows."""
         cost = self.spend(samples)
-        before, steps = _parted((*spent, cost))
+        before, steps = _split_last_kind((*spent, cost))
         return max(0, (_limit(self._budget, before, cost, self.rounds) - steps) // cost.steps + 1)
 
     def spent(self, spent: Sequence[Spend]) -> float:
@@ -59,7 +59,7 @@ class Plan:
         if not spent:
             return 0.0
         cost = self._cost(spent[-1])
-        before, steps = _parted(spent)
+        before, steps = _split_last_kind(spent)
         most = _limit(self._budget, before, cost, self.rounds)
         stage = cost.steps * math.ceil(most / cost.steps / STAGES)
         shown = min(most, -(-steps // stage) * stage) if steps <= most else steps
@@ -148,19 +148,19 @@ def refuse_delta(unit: str, delta: float, samples: int, file: object = None) -> 
         raise UserError(text, file=file, key="privacy.delta", value=delta, allowed=allowed)
 
 
-def _noise(federation: FederationConfig, privacy: PrivacyConfig, once: Spend, rounds: int) -> float:
-    steps, asked = rounds * once.steps, privacy.epsilon or 0.0
+def _noise(federation: FederationConfig, privacy: PrivacyConfig, cost: Spend, rounds: int) -> float:
+    steps, asked = rounds * cost.steps, privacy.epsilon or 0.0
     told = (privacy.delta, privacy.accountant)
     try:
-        return noise_for(asked, privacy.delta, once.rate, steps, privacy.accountant)
+        return noise_for(asked, privacy.delta, cost.rate, steps, privacy.accountant)
     except ValueError:
-        least = epsilon_of((Spend(MOST_NOISE, once.rate, steps),), *told)
+        least = epsilon_of((Spend(MOST_NOISE, cost.rate, steps),), *told)
         text = f"no noise up to {MOST_NOISE:g} is enough for this in {rounds} rounds ({steps:,} steps)"
         allowed = f"above {least:.2g}, or fewer rounds; {PRIVACY['epsilon'].allowed}"
         raise UserError(text, file=federation.path, key="privacy.epsilon", value=asked, allowed=allowed) from None
 
 
-def _parted(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
+def _split_last_kind(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
     """Split the spending into steps of earlier kinds and the number of steps of the last kind."""
     kind = spent[-1][:2]
     steps = sum(one.steps for one in spent if one[:2] == kind)

@@ -51,7 +51,7 @@ class PrivateRounds(Protected):
             return None
         return PrivateSteps(self.plan, samples, draws, self.row_gradients)
 
-    def told_model(self, start: Vector, ended: Vector, draws: Draws) -> Vector:
+    def next_model(self, start: Vector, ended: Vector, draws: Draws) -> Vector:
         """The model (d,) to continue from after a round that went from `start` to `ended` (d,)."""
         return hide_round(start, ended, self.plan, draws) if self.hides_member else ended
 

@@ -23,7 +23,7 @@ class Protection:
     public_test: bool = False
     """True if the common test set is not private, so that scores on it may be reported."""
 
-    def tells(self, part: str) -> bool:
+    def may_report(self, part: str) -> bool:
         """True if scores on this part of the data, "test" or "local", may be reported. Data that are not protected, as
         in a simulation with seeded chance, are no secret either.
         """
@@ -55,9 +55,9 @@ class Protected:
     def draws(self, node: int, round_index: int) -> Draws:
         return self.protection.chance.of_round(node, round_index)
 
-    def tells(self, part: str) -> bool:
-        return self.protection.tells(part)
+    def may_report(self, part: str) -> bool:
+        return self.protection.may_report(part)
 
-    def told_loss(self, loss: float) -> float:
+    def public_loss(self, loss: float) -> float:
         """The loss of a local round as others may see it: NaN where it is of protected rows."""
-        return loss if self.tells("local") else math.nan
+        return loss if self.may_report("local") else math.nan

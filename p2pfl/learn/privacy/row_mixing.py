@@ -36,12 +36,12 @@ def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -
                 raise _mistake(
                     source, f"{name or 'the model'}: {type(layer).__name__}", "works across the rows of a batch"
                 )
-        _try(module, inputs, device, source)
+        _check(module, inputs, device, source)
     finally:
         module.train(was_training)
 
 
-def _try(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
+def _check(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         outputs = [_outputs(module, batch, device) for batch in _beside_others(inputs)]

@@ -16,7 +16,7 @@ from p2pfl.errors import UserError
 from p2pfl.learn.table.cells import NUMBER, all_numbers
 from p2pfl.learn.table.column import MOST_CATEGORIES, MOST_LEVELS
 from p2pfl.learn.table.layout import make_layout
-from p2pfl.learn.table.proposal import ColumnTold, Proposal
+from p2pfl.learn.table.proposal import ColumnProposal, Proposal
 from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 
 DIGITS = 6
@@ -94,10 +94,10 @@ def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any], *, digits:
 class _Column:
     """The proposals of all nodes for one column, by node."""
 
-    told: Mapping[str, ColumnTold]
+    told: Mapping[str, ColumnProposal]
 
     @property
-    def used(self) -> dict[str, ColumnTold]:
+    def used(self) -> dict[str, ColumnProposal]:
         """The proposals of nodes that have any cell of the column."""
         return {node: one for node, one in self.told.items() if one.kind != "empty"}
 
@@ -275,7 +275,7 @@ def _who_says(column: _Column) -> str:
     return ", ".join(said) or "no node has it"
 
 
-def _in_words(column: ColumnTold) -> str:
+def _in_words(column: ColumnProposal) -> str:
     values = ", ".join(list(column.values)[:3])
     return f"{column.kind} ({values})" if values and column.kind == "category" else f"{column.kind}s"
 

@@ -56,11 +56,11 @@ class _OnnxGraph:
     outputs: list[Any] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
 
-    def add(self, operator: str, given: list[str], *, name: str = "", domain: str = "", **attributes: Any) -> str:
+    def add(self, operator: str, inputs: list[str], *, name: str = "", domain: str = "", **attributes: Any) -> str:
         from onnx import helper  # noqa: PLC0415 - an extra
 
         result = name or f"#{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, given, [result], domain=domain, **attributes))
+        self.nodes.append(helper.make_node(operator, inputs, [result], domain=domain, **attributes))
         return result
 
     def constant(self, value: NDArray[Any]) -> str:

@@ -29,7 +29,7 @@ DIGITS = 12
 """Significant digits of sums."""
 
 
-class ColumnTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class ColumnProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One column of a proposal. `values` has those with at least the least count of rows; `rare` counts the cells of
     the others.
     """
@@ -54,7 +54,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     federation: str
     rows: int
     least_count: int
-    columns: dict[str, ColumnTold]
+    columns: dict[str, ColumnProposal]
     format: int = FORMAT
 
 
@@ -67,7 +67,9 @@ def propose(
     leave_out: Collection[str] = (),
 ) -> Proposal:
     """Make the proposal of a table. Raises UserError: it would be too large."""
-    columns = {name: _told(column, least_count) for name, column in profile.columns.items() if name not in leave_out}
+    columns = {
+        name: _column_proposal(column, least_count) for name, column in profile.columns.items() if name not in leave_out
+    }
     if len(columns) > MOST_COLUMNS:
         allowed = f"at most {MOST_COLUMNS}: name the others in leave_out, in [data]"
         raise UserError("too many columns to agree on", file=profile.path, value=len(columns), allowed=allowed)
@@ -78,17 +80,17 @@ def propose(
     return made
 
 
-def _told(column: Column, least: int) -> ColumnTold:
+def _column_proposal(column: Column, least: int) -> ColumnProposal:
     """The part of a proposal about one column; for a column that will not be used, its kind alone."""
     known = column.known - sum(column.sentinels.values()) - _coded(column)
     kind = column.kind
     if kind not in ("number", "category") or known < least:
         usable = kind in ("number", "category")
-        return ColumnTold(kind="empty" if usable else kind, count=0, missing=0)
+        return ColumnProposal(kind="empty" if usable else kind, count=0, missing=0)
     levels = {value[:MOST_VALUE_CHARACTERS]: count for value, count in sorted(column.levels.items())}
     values = {value: count for value, count in levels.items() if count >= least}
     is_number = kind == "number"
-    return ColumnTold(
+    return ColumnProposal(
         kind=kind,
         count=known,
         missing=column.rows - known,
@@ -135,7 +137,7 @@ def unpack(raw: bytes, most_bytes: int = MOST_BYTES) -> Proposal:
     return found
 
 
-def _check(name: str, column: ColumnTold, rows: int) -> None:
+def _check(name: str, column: ColumnProposal, rows: int) -> None:
     counts = (column.count, column.missing, column.rare, *column.values.values())
     known = sum(column.values.values()) + column.rare
     fits = column.count + column.missing <= rows and known <= column.count and min(counts) >= 0

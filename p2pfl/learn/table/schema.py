@@ -148,13 +148,13 @@ TYPES: Mapping[str, Any] = {
 KEYS = tuple(TYPES)
 
 
-def make_schema(given: Mapping[str, Any], prefix: str = "task.") -> Schema:
+def make_schema(contents: Mapping[str, Any], prefix: str = "task.") -> Schema:
     """Check that the declared columns make sense together. None stands for a missing key.
 
     Raises UserError: a wrong type, a column is declared twice, there is none, or a list of values is too short;
     SchemaError: several of these.
     """
-    raw = {key: given[key] for key in KEYS if given.get(key) is not None}
+    raw = {key: contents[key] for key in KEYS if contents.get(key) is not None}
     found, mistakes = _converted(raw, prefix)
     _raise_any(mistakes)
     if not found.get("target"):

@@ -59,7 +59,7 @@ def break_both_guards(monkeypatch):
         made(self, *arguments, **named)
         self.withheld = frozenset()
 
-    monkeypatch.setattr(Protected, "told_loss", lambda _, loss: loss)
+    monkeypatch.setattr(Protected, "public_loss", lambda _, loss: loss)
     monkeypatch.setattr(TrainingFigures, "__init__", careless)
 
 

@@ -62,7 +62,7 @@ def build(
     nodes, seed = _checked(spec, nodes, seed, names)
     if is_file(spec):
         return _from_file(spec, Path(folder or "") / spec, nodes, seed, names)
-    family, request = _asked(spec, nodes, seed, names, folder)
+    family, request = _request(spec, nodes, seed, names, folder)
     if family.build is None:
         raise TopologyError("changes over time or is directed", key="topology", value=spec, allowed="a static graph")
     form = family.closed(request) if family.closed and nodes > 1 else None
@@ -98,7 +98,7 @@ def build_schedule(
     Raises TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
-    family, request = _asked(spec, nodes, seed, names, folder)
+    family, request = _request(spec, nodes, seed, names, folder)
     if family.schedule is None:
         raise TopologyError("neither changes over time nor is directed", key="topology", value=spec)
     return family.schedule(request)
@@ -111,7 +111,7 @@ def _from_file(spec: str, path: Path, nodes: int, seed: int, names: Sequence[str
     return Topology(spec, nodes, found.ends, seed, names=found.names)
 
 
-def _asked(
+def _request(
     spec: str, nodes: int, seed: int, names: Sequence[str], folder: Path | str | None
 ) -> tuple[Family, GraphRequest]:
     parsed = parse(spec)
@@ -149,15 +149,15 @@ def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tup
     return nodes, whole_number(seed, "seed")
 
 
-def _settings(name: str, text: str, known: Mapping[str, FamilyParameter]) -> dict[str, Any]:
+def _settings(name: str, text: str, parameters: Mapping[str, FamilyParameter]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if key not in known:
-            raise TopologyError(f"unknown parameter of {name}", key=name, value=key, allowed=nearest(key, known))
+        if key not in parameters:
+            raise TopologyError(f"unknown parameter of {name}", key=name, value=key, allowed=nearest(key, parameters))
         if not equals or key in settings:
             raise TopologyError("needs key=value, each key once", key=f"{name}:{key}", value=part)
-        settings[key] = _value(name, key, value, known[key])
+        settings[key] = _value(name, key, value, parameters[key])
     return settings
 
 

@@ -50,7 +50,7 @@ RUNS_LIMIT, CHUNK = 5_000, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ConsensusSettings:
     """The settings of a simulation. `rounds`: exactly this many, in gossip at most this many ticks; None: until
     `epsilon`, within limits of work.
 
@@ -85,30 +85,32 @@ class Tail(NamedTuple):
     settled: bool
 
 
-def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None) -> Consensus:
+def simulate(topology: Topology, mode: str = "sync", settings: ConsensusSettings | None = None) -> Consensus:
     """Simulate a graph. Raises TopologyError: unknown mode, or an impossible request; DisconnectedError:
     not connected.
     """
-    asked = asked or Asked()
+    settings = settings or ConsensusSettings()
     if mode not in MODES:
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
-    limit = _checked(asked, mode, topology.edge_count)
+    limit = _round_limit(settings, mode, topology.edge_count)
     require_connected(topology)
-    return _in_pairs(topology, asked) if mode == "gossip" else _in_rounds(topology, mode, asked, limit)
+    return (
+        _simulate_gossip(topology, settings) if mode == "gossip" else _simulate_rounds(topology, mode, settings, limit)
+    )
 
 
-def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | None = None) -> Consensus:
+def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: ConsensusSettings | None = None) -> Consensus:
     """Simulate a schedule, only in mode `sync`; it has weights of its own, and its union must be connected."""
-    asked = asked or Asked()
+    settings = settings or ConsensusSettings()
     if mode != "sync":
         raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
-    limit = _checked(asked, mode, max(mixing.messages for mixing in schedule.mixings))
+    limit = _round_limit(settings, mode, max(mixing.messages for mixing in schedule.mixings))
     require_connected(schedule.union())
-    x = random_values(schedule.nodes, asked.dimension, generator(asked.seed))
+    x = random_values(schedule.nodes, settings.dimension, generator(settings.seed))
     steps = [mixing.apply for mixing in schedule.mixings]
-    distances, reached, mean_drift = run(mixed(steps, x), x, asked.epsilon, asked.rounds, limit)
+    distances, reached, mean_drift = run(mixed(steps, x), x, settings.epsilon, settings.rounds, limit)
     slope = cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
-    known = describe_schedule(schedule, asked.epsilon)
+    known = describe_schedule(schedule, settings.epsilon)
     facts = {
         "period": schedule.period,
         "directed": schedule.directed,
@@ -126,64 +128,64 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
     rate, exact = known["mixing_rate"], math.inf if known["exact_after"] is None else known["exact_after"]
     # a bound: the effect of whole periods on the worst start
     predicted = [0.0 if t >= exact else rate ** (t - t % schedule.period) for t in range(len(distances))]
-    return _consensus(_about(schedule, known["edges"], mode, asked) | facts, enumerate(distances), predicted)
+    return _consensus(_about(schedule, known["edges"], mode, settings) | facts, enumerate(distances), predicted)
 
 
-def _in_rounds(topology: Topology, mode: str, asked: Asked, limit: int) -> Consensus:
+def _simulate_rounds(topology: Topology, mode: str, settings: ConsensusSettings, limit: int) -> Consensus:
     """Simulate rounds in which all nodes mix at once, with values of the present or with old ones."""
-    rng = generator(asked.seed)
+    rng = generator(settings.seed)
     if delayed := mode == "delay":
-        _require_whole("max-delay", asked.max_delay, 0, 1_000)
-        kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
-        _require_held("max-delay", asked.max_delay, kept)
-        limit = rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
-    x = random_values(topology.nodes, asked.dimension, rng)
+        _require_whole("max-delay", settings.max_delay, 0, 1_000)
+        kept = (settings.max_delay + 1) * topology.nodes * settings.dimension
+        _require_held("max-delay", settings.max_delay, kept)
+        limit = rounds_limit(2 * topology.edge_count * settings.dimension + kept, settings.rounds)
+    x = random_values(topology.nodes, settings.dimension, rng)
     if delayed:
-        old = OldValues(topology, asked.weights, x, asked.max_delay, rng)
-        distances, reached, mean_drift = run(iter(old.advance, None), x, asked.epsilon, asked.rounds, limit)
+        old = OldValues(topology, settings.weights, x, settings.max_delay, rng)
+        distances, reached, mean_drift = run(iter(old.advance, None), x, settings.epsilon, settings.rounds, limit)
         measured = min(TAIL, limit - limit // 3)
         slowest = Tail(old.tail(min(FORGET, limit // 3), measured), settled=measured == TAIL)
         notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
         unsettled = f"the contraction may not have settled: on so many nodes and edges it is that of {measured} rounds"
     else:
-        step = mixing_step(topology, asked.weights)
-        distances, reached, mean_drift = run(mixed([step], x), x, asked.epsilon, asked.rounds, limit)
+        step = mixing_step(topology, settings.weights)
+        distances, reached, mean_drift = run(mixed([step], x), x, settings.epsilon, settings.rounds, limit)
         slowest = tail(step, x, limit)
         notes, unsettled = [], f"the contraction had not settled after {limit} rounds"
     if not slowest.settled:
         notes.append(unsettled)
-    rate = spectrum(topology, asked.weights).mixing_rate
+    rate = spectrum(topology, settings.weights).mixing_rate
     word = "undelayed" if delayed else "predicted"
     facts = {
-        "weights": asked.weights,
-        **({"max_delay": asked.max_delay} if delayed else {}),
+        "weights": settings.weights,
+        **({"max_delay": settings.max_delay} if delayed else {}),
         f"{word}_contraction": rate,
         "measured_contraction": slowest.contraction,
         **({} if delayed else {"settled": slowest.settled}),
-        f"{word}_rounds": rounds_to_consensus(rate, asked.epsilon),
+        f"{word}_rounds": rounds_to_consensus(rate, settings.epsilon),
         "measured_rounds": reached,
         "measured_messages": None if reached is None else 2 * topology.edge_count * reached,
         "mean_drift": mean_drift,
     }
     # the prediction is for the worst start: no other is farther away
     predicted = [rate**t for t in range(len(distances))]
-    about = _about(topology, topology.edge_count, mode, asked)
+    about = _about(topology, topology.edge_count, mode, settings)
     return _consensus(about | facts, enumerate(distances), predicted, notes)
 
 
-def _in_pairs(topology: Topology, asked: Asked) -> Consensus:
-    known = bracket(topology, asked.epsilon)
-    runs = asked.runs
+def _simulate_gossip(topology: Topology, settings: ConsensusSettings) -> Consensus:
+    known = bracket(topology, settings.epsilon)
+    runs = settings.runs
     if runs is None:  # two runs may be late: fewer cannot tell the quantile
-        enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
+        enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / settings.epsilon)))
         runs = min(enough, max(1, VALUES_LIMIT // topology.nodes))
     _require_held("runs", runs, topology.nodes * runs)
     # looking at 500 nodes, once in 128 ticks, takes as long as the ticks
     most = max(1, GOSSIP_WORK // (runs * (1 + topology.nodes // 500)))
-    _require_whole("rounds", asked.rounds, 1, min(TICKS_LIMIT, 10 * most))
-    limit = asked.rounds or min(most, math.ceil(known.high))
-    done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
-    ticks = averaging_ticks(done.reached, asked.epsilon)
+    _require_whole("rounds", settings.rounds, 1, min(TICKS_LIMIT, 10 * most))
+    limit = settings.rounds or min(most, math.ceil(known.high))
+    done = gossip(topology, settings.epsilon, runs=runs, limit=limit, rng=generator(settings.seed))
+    ticks = averaging_ticks(done.reached, settings.epsilon)
     facts = {
         "runs": runs,
         "expected_matrix_eigenvalue": known.eigenvalue,
@@ -194,14 +196,14 @@ def _in_pairs(topology: Topology, asked: Asked) -> Consensus:
         "measured_messages": None if ticks is None else 2 * ticks,
         "mean_drift": done.mean_drift,
     }
-    few = [f"{runs} runs are few for a probability of {asked.epsilon:g}"] if runs * asked.epsilon < 1 else []
+    few = [f"{runs} runs are few for a probability of {settings.epsilon:g}"] if runs * settings.epsilon < 1 else []
     predicted = [known.eigenvalue ** (t / 2) for t, _ in done.history]
-    return _consensus(_about(topology, topology.edge_count, "gossip", asked) | facts, done.history, predicted, few)
+    return _consensus(_about(topology, topology.edge_count, "gossip", settings) | facts, done.history, predicted, few)
 
 
-def _about(graph: Topology | Schedule, edges: int, mode: str, asked: Asked) -> dict[str, Any]:
-    about = {"spec": graph.spec, "seed": asked.seed, "nodes": graph.nodes, "edges": edges}
-    return {**about, "mode": mode, "epsilon": asked.epsilon}
+def _about(graph: Topology | Schedule, edges: int, mode: str, settings: ConsensusSettings) -> dict[str, Any]:
+    about = {"spec": graph.spec, "seed": settings.seed, "nodes": graph.nodes, "edges": edges}
+    return {**about, "mode": mode, "epsilon": settings.epsilon}
 
 
 def _consensus(
@@ -214,15 +216,15 @@ def _consensus(
     return Consensus(facts, history, (*notes, late) if facts[f"measured_{unit}s"] is None else tuple(notes))
 
 
-def _checked(asked: Asked, mode: str, links: int) -> int:
+def _round_limit(settings: ConsensusSettings, mode: str, links: int) -> int:
     """Return the most rounds of a simulation in which each round uses this many edges or links."""
-    require_epsilon(asked.epsilon)
-    if asked.runs is not None and mode != "gossip":
-        raise TopologyError("only gossip has several", key="runs", value=asked.runs, allowed="with --mode gossip")
+    require_epsilon(settings.epsilon)
+    if settings.runs is not None and mode != "gossip":
+        raise TopologyError("only gossip has several", key="runs", value=settings.runs, allowed="with --mode gossip")
     if mode != "gossip":
-        return rounds_limit(links * asked.dimension, asked.rounds)
-    _require_whole("runs", asked.runs, 1, RUNS_LIMIT)
-    _require_whole("rounds", asked.rounds, 1, TICKS_LIMIT)
+        return rounds_limit(links * settings.dimension, settings.rounds)
+    _require_whole("runs", settings.runs, 1, RUNS_LIMIT)
+    _require_whole("rounds", settings.rounds, 1, TICKS_LIMIT)
     return TICKS_LIMIT
 
 
@@ -263,12 +265,12 @@ def disagreement(x: Array) -> float:
     return float(np.linalg.norm(_centered(x)))
 
 
-def drift(x: Array, begun: Array) -> float:
-    """Compute the move of the mean since `begun`, divided by the root mean square distance to it at the start, of all
+def drift(x: Array, start: Array) -> float:
+    """Compute the move of the mean since `start`, divided by the root mean square distance to it at the start, of all
     columns.
     """
-    moved = np.linalg.norm(x.mean(axis=0) - begun.mean(axis=0))
-    return float(moved * np.sqrt(len(begun)) / disagreement(begun))
+    moved = np.linalg.norm(x.mean(axis=0) - start.mean(axis=0))
+    return float(moved * np.sqrt(len(start)) / disagreement(start))
 
 
 def mixing_step(topology: Topology, weights: str = "metropolis") -> Step:
@@ -379,18 +381,18 @@ class OldValues:
         """
         return disagreement(self.past.reshape(-1, self.past.shape[2])) / math.sqrt(len(self.past))
 
-    def tail(self, forgotten: int, measured: int) -> float:
+    def tail(self, forgotten: int, rounds: int) -> float:
         """Measure the geometric mean factor per round, after `forgotten` rounds. Values are scaled each time: no
         underflow.
         """
         logs = []
-        for _ in range(forgotten + measured):
+        for _ in range(forgotten + rounds):
             self.past = (self.past - self.past.mean(axis=(0, 1))) / (self.distance() or 1.0)
             left = self.advance()[1]
             if left < VANISHED:
                 return 0.0
             logs.append(math.log(left))
-        return math.exp(sum(logs[-measured:]) / measured)
+        return math.exp(sum(logs[-rounds:]) / rounds)
 
 
 def averaging_ticks(reached: Sequence[int], epsilon: float) -> int | None:

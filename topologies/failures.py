@@ -38,7 +38,7 @@ PATH = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class FailureState:
     """The graph after some failures. `failed`: the last failure, in the graph's own numbers, (i,) or (i, j); at first
     ().
     """
@@ -57,7 +57,7 @@ class Decay:
     or numbers.
     """
 
-    left: tuple[Left, ...]
+    left: tuple[FailureState, ...]
     remaining: Topology
 
 
@@ -87,13 +87,13 @@ def decay(
     _check_effort(topology, remove, 1, strategy, edges=edges)
     rng = generator(seed)
     graph, kept = Topology(topology.spec, topology.nodes, topology.ends, seed), np.arange(topology.nodes)
-    left = [_left(graph, 0, ())]
+    left = [_state_after(graph, 0, ())]
     for k in range(1, remove + 1):
         tell(f"removed {k - 1} of {remove}")
         place = choose(graph, rng)
         failed = graph.ends[place] if edges else kept[[place]]
         graph, kept = (_without_edge(graph, place), kept) if edges else _without_node(graph, kept, place)
-        left.append(_left(graph, k, tuple(failed.tolist())))
+        left.append(_state_after(graph, k, tuple(failed.tolist())))
     names = [topology.names[node] if topology.names else str(node) for node in kept]
     remaining = Topology(topology.spec, graph.nodes, graph.ends, topology.seed, names=names)
     return Decay(tuple(left), remaining)
@@ -163,10 +163,10 @@ def connectivity_bounds(topology: Topology, vector: Array, *, edges: bool) -> Ar
     return np.asarray((low - of_node) / np.maximum(1.0 - vector**2 * n / (n - 1), 1e-12))
 
 
-def _left(graph: Topology, removed: int, failed: tuple[int, ...]) -> Left:
+def _state_after(graph: Topology, removed: int, failed: tuple[int, ...]) -> FailureState:
     sizes = np.unique(component_labels(graph), return_counts=True)[1]
     low = plain_extremes(graph).low if len(sizes) == 1 and graph.nodes > 1 else 0.0
-    return Left(
+    return FailureState(
         removed=removed, failed=failed, algebraic_connectivity=low, components=len(sizes), largest=int(sizes.max())
     )
 
@@ -208,11 +208,11 @@ def _betweenness(graph: Topology, _rng: np.random.Generator, *, edges: bool) -> 
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     if edges:
-        return _most(nx.edge_betweenness_centrality(graph.to_networkx()), graph.edges)
-    return _most(nx.betweenness_centrality(graph.to_networkx()), range(graph.nodes))
+        return _highest(nx.edge_betweenness_centrality(graph.to_networkx()), graph.edges)
+    return _highest(nx.betweenness_centrality(graph.to_networkx()), range(graph.nodes))
 
 
-def _most(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
+def _highest(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
     """Return the first of the highest, rounding aside."""
     return int(np.argmax([round(centrality[key], 9) for key in keys]))
 

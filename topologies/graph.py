@@ -174,11 +174,11 @@ def whole_number(value: object, key: str, least: int | None = None) -> int:
     return number
 
 
-def require_graph(given: object) -> None:
+def require_graph(value: object) -> None:
     """Require a graph. Raises TopologyError: a spec, or anything else that is no graph."""
-    if not isinstance(given, Topology):
+    if not isinstance(value, Topology):
         allowed = "a Topology; build it first, such as by build('ring', 5)"
-        raise TopologyError("not a graph", key="topology", value=str(given), allowed=allowed)
+        raise TopologyError("not a graph", key="topology", value=str(value), allowed=allowed)
 
 
 def component_labels(topology: Topology) -> NDArray[np.int64]:

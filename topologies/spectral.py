@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.eigen.extremes import TOLERANCE, ULP, Extremes, exactly, extremes, largest, required
+from topologies.eigen.extremes import TOLERANCE, ULP, Extremes, exactly, extremes, largest, require_converged
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Topology, component_count, require_graph
 from topologies.laplacian import Array, Laplacian
@@ -83,7 +83,7 @@ def _best_constant(topology: Topology) -> float:
         return 0.0
     if component_count(topology) > 1:
         return 1.0 / (float(topology.degrees.max()) + 1.0)
-    found = required(extremes(Laplacian.plain(topology)))
+    found = require_converged(extremes(Laplacian.plain(topology)))
     return 2.0 / (found.low + found.high)
 
 
@@ -107,7 +107,7 @@ def contraction(topology: Topology, samples: Sequence[float] | None = None, gamm
         return 0.0
     if component_count(topology) > 1:
         return max(1.0, abs(1.0 - gamma * largest(laplacian)[0]))
-    found = required(extremes(laplacian))
+    found = require_converged(extremes(laplacian))
     return max(abs(1.0 - gamma * found.low), abs(1.0 - gamma * found.high))
 
 
@@ -213,7 +213,7 @@ def bracket(topology: Topology, epsilon: float) -> Bracket:
 
 def fiedler_vector(topology: Topology) -> Array:
     """Compute the unit Fiedler vector (nodes,), its largest entry positive. Raises NotConverged: none was found."""
-    vector = required(extremes(Laplacian.plain(topology))).vector
+    vector = require_converged(extremes(Laplacian.plain(topology))).vector
     return vector if vector[np.argmax(np.abs(vector))] > 0 else -vector
 
 
@@ -235,7 +235,7 @@ def _mixing_rate(topology: Topology, weights: str, found: Extremes, *, certify: 
     return _rate(extremes(weighted(topology, weights), certify=certify), 1.0)
 
 
-def _rate(found: Extremes, factor: float) -> _Rate:
+def _rate(extremes: Extremes, factor: float) -> _Rate:
     """Compute the rate of W = I - factor A. Eigenvalues lie from `lower` to `highest`, some at `low` and `high` or
     beyond.
     """
@@ -243,18 +243,18 @@ def _rate(found: Extremes, factor: float) -> _Rate:
     def shrinking(*ends: float) -> float:
         return max(abs(1.0 - factor * end) for end in ends)
 
-    value = shrinking(found.low, found.high)
-    worst = shrinking(found.low, found.high, found.lower or 0.0, found.highest)
-    decided = found.high_converged or shrinking(found.highest) <= shrinking(found.low)
+    value = shrinking(extremes.low, extremes.high)
+    worst = shrinking(extremes.low, extremes.high, extremes.lower or 0.0, extremes.highest)
+    decided = extremes.high_converged or shrinking(extremes.highest) <= shrinking(extremes.low)
     # a hair more than what `certified` allows: the rate itself is rounded
     close = worst - value <= 1.01 * TOLERANCE * abs(1.0 - value) + 4.0 * ULP
-    return _Rate(value, certified=bool(close), converged=found.converged and decided)
+    return _Rate(value, certified=bool(close), converged=extremes.converged and decided)
 
 
-def _constant(topology: Topology, weights: str, found: Extremes) -> float | None:
+def _constant(topology: Topology, weights: str, extremes: Extremes) -> float | None:
     """Return the one weight of every edge, if all have the same: then the plain spectrum gives the rate."""
     if weights == "best-constant":
-        return 2.0 / (found.low + found.high)
+        return 2.0 / (extremes.low + extremes.high)
     form = topology.formula
     most = form.degrees[1] if form is not None else int(topology.degrees.max())
     if weights == "max-degree" or topology.implicit:

@@ -109,7 +109,7 @@ def info_command(*, weights: str, certify: bool, form: str, **asked: Any) -> int
     from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
     check_weights(weights)
-    described = _described(weights=weights, certify=certify, **asked)
+    described = _describe(weights=weights, certify=certify, **asked)
     write_json(described) if form == "json" else write_facts(_readable_facts(described))
     return _verdict(described, certify=certify)
 
@@ -179,7 +179,7 @@ def _row(name: str, family: Family) -> dict[str, Any]:
     return {
         "name": name,
         "spec": _spec(name, family.parameters),
-        "parameters": {key: _shown(parameter.default) for key, parameter in family.parameters.items()},
+        "parameters": {key: _default_text(parameter.default) for key, parameter in family.parameters.items()},
         "allowed": {key: parameter.allowed for key, parameter in family.parameters.items()},
         "meaning": {key: parameter.meaning for key, parameter in family.parameters.items() if parameter.meaning},
         "kind": family.kind.value,
@@ -195,11 +195,13 @@ def _row(name: str, family: Family) -> dict[str, Any]:
 
 def _spec(name: str, parameters: Mapping[str, FamilyParameter]) -> str:
     """Write the family with its defaults, as a person would type it."""
-    settings = [f"{key}={_shown(known.default)}" for key, known in parameters.items() if known.default is not None]
+    settings = [
+        f"{key}={_default_text(known.default)}" for key, known in parameters.items() if known.default is not None
+    ]
     return f"{name}:{','.join(settings)}" if settings else name
 
 
-def _shown(default: Any) -> Any:
+def _default_text(default: Any) -> Any:
     return "-".join(map(str, default)) if isinstance(default, tuple) else default
 
 
@@ -262,7 +264,7 @@ def _wrapped(text: str, column: str) -> list[str]:
     return textwrap.wrap(text, WIDTHS[column], break_long_words=False, break_on_hyphens=False)
 
 
-def _described(
+def _describe(
     *, spec: str, nodes: int | None, seed: int, weights: str, epsilon: float, certify: bool, model_bytes: int | None
 ) -> dict[str, Any]:
     from topologies.building import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant

@@ -171,11 +171,11 @@ def _places(topology: Topology, max_degree: int | None, done: int) -> Ends:
         free[:, full] = False
     pairs = np.argwhere(np.triu(free, 1))
     if not len(pairs):
-        raise _nothing(topology, max_degree, done)
+        raise _no_room(topology, max_degree, done)
     return pairs
 
 
-def _nothing(topology: Topology, max_degree: int | None, done: int) -> TopologyError:
+def _no_room(topology: Topology, max_degree: int | None, done: int) -> TopologyError:
     n = topology.nodes
     if topology.edge_count == n * (n - 1) // 2:
         return TopologyError("every pair of nodes is joined", key="add", value=done + 1, allowed=f"up to {done}")
@@ -191,14 +191,14 @@ def _exact(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, g
         if begin and low + float(gains[begin]) <= best * (1.0 + SAME):
             break  # the gain is an upper bound
         block = slice(begin, begin + BLOCK)
-        lifted = _lifted(values, vectors, space, pairs[block], gains[block])
+        lifted = _lifts(values, vectors, space, pairs[block], gains[block])
         found = int(np.argmax(lifted >= lifted.max() * (1.0 - SAME)))
         if lifted[found] > best * (1.0 + SAME):
             best, place = float(lifted[found]), begin + found
     return place
 
 
-def _lifted(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> Array:
+def _lifts(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> Array:
     """Compute the value to which each edge lifts one eigenvalue of the space. Shape (pairs,).
 
     It is the root x between low and the next eigenvalue of 1 = sum over k of (b . v_k)^2 / (x - values_k), whose right
@@ -232,7 +232,7 @@ def _by_extremes(topology: Topology, max_degree: int | None, done: int) -> Edge:
     for pair in pairs:
         if pair not in joined:
             return pair
-    raise _nothing(topology, max_degree, done)
+    raise _no_room(topology, max_degree, done)
 
 
 def _ends_of(order: NDArray[np.int64]) -> Iterator[Edge]:

@@ -224,7 +224,7 @@ def known_graphs(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     for done, (spec, seed) in enumerate(choices):
         tell(f"looked at {done} of {len(choices)} graphs")
         try:
-            topology = _made(goal, spec, seed)
+            topology = _build_connected(goal, spec, seed)
             if topology is None:
                 continue
             least, most = degree_range(topology)
@@ -240,7 +240,7 @@ def known_graphs(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     yield from best.values()
 
 
-def _made(goal: Goal, spec: str, seed: int) -> Topology | None:
+def _build_connected(goal: Goal, spec: str, seed: int) -> Topology | None:
     """Build the graph, or its formulas alone if it is large and unfit; None if these are unknown or disconnected."""
     if goal.nodes <= SMALL:
         return build(spec, goal.nodes, seed)

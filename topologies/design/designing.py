@@ -73,17 +73,17 @@ def design(
     if everything:
         own = list(_atlas(goal))
     else:
-        own = list(_searched(goal, known, effort, tell)) if goal.nodes <= SEARCH_LIMIT and effort > 0 else []
+        own = list(_search_results(goal, known, effort, tell)) if goal.nodes <= SEARCH_LIMIT and effort > 0 else []
     entries = [*known, *own]
     if schedules:
         entries += known_schedules(goal)
     ranked = sorted(entries, key=lambda found: (found.key, found.schedule, not found.named))
-    qualified, failed = _judged(ranked, top, tell)
+    qualified, failed = _judge(ranked, top, tell)
     if goal.byzantine and not any(found.proven for found in qualified):
-        drawn = sorted(_drawn(goal, tell), key=lambda found: found.key)
+        drawn = sorted(_draw_robust(goal, tell), key=lambda found: found.key)
         qualified = (*drawn, *qualified)
     if not qualified:
-        raise _nothing(goal, failed)
+        raise _no_design(goal, failed)
     proven = everything and not qualified[0].schedule
     return Design(goal=goal, qualified=qualified, failed=failed, proven=proven, evaluations=effort)
 
@@ -96,23 +96,25 @@ def _atlas(goal: Goal) -> Iterator[GraphCandidate]:
         degrees = [degree for _, degree in graph.degree]
         right = len(degrees) == goal.nodes and min(degrees) >= goal.lowest and max(degrees) <= goal.highest
         if right and nx.is_connected(graph):
-            yield _own(goal, np.array(graph.edges))
+            yield _own_candidate(goal, np.array(graph.edges))
 
 
-def _searched(goal: Goal, known: Sequence[GraphCandidate], evaluations: int, tell: Tell) -> Iterator[GraphCandidate]:
+def _search_results(
+    goal: Goal, candidates: Sequence[GraphCandidate], evaluations: int, tell: Tell
+) -> Iterator[GraphCandidate]:
     starts: dict[int, Ends] = {}
-    for found in known:
+    for found in candidates:
         least, most = degree_range(found.topology)
         if len(starts) < STARTS and least >= goal.lowest and most <= goal.highest:
             starts.setdefault(found.topology.edge_count, found.topology.ends)
     if starts:
-        full = _filled(goal, next(iter(starts.values())))
+        full = _fill_up(goal, next(iter(starts.values())))
         starts.setdefault(len(full), full)
     for _, _, ends in search(goal, list(starts.values()), evaluations, tell).ranked()[:FOUND]:
-        yield _own(goal, ends)
+        yield _own_candidate(goal, ends)
 
 
-def _filled(goal: Goal, ends: Ends) -> Ends:
+def _fill_up(goal: Goal, ends: Ends) -> Ends:
     """Add random edges while two nodes have room: where no regular graph is possible, or a sparse one was the best."""
     adjacency = adjacency_of(goal.nodes, ends)
     pairs = np.argwhere(np.triu(adjacency == 0.0, 1))
@@ -124,7 +126,7 @@ def _filled(goal: Goal, ends: Ends) -> Ends:
     return np.argwhere(np.triu(adjacency))
 
 
-def _drawn(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
+def _draw_robust(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     """Yield random graphs of the largest degree that are robust enough: on few nodes one in a hundred may be."""
     if goal.nodes > ADVISED:
         return
@@ -133,7 +135,9 @@ def _drawn(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     for draw in range(DRAWS):
         tell(f"drew {draw} of at most {DRAWS} random graphs")
         topology = build(f"random-regular:degree={degree}", goal.nodes, goal.seed + draw)
-        entry = candidate(goal, topology) if degree == goal.highest else _own(goal, _filled(goal, topology.ends))
+        entry = (
+            candidate(goal, topology) if degree == goal.highest else _own_candidate(goal, _fill_up(goal, topology.ends))
+        )
         if not entry.failures and entry.proven:
             yield entry
             found += 1
@@ -141,11 +145,11 @@ def _drawn(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
             return
 
 
-def _own(goal: Goal, ends: Ends) -> GraphCandidate:
+def _own_candidate(goal: Goal, ends: Ends) -> GraphCandidate:
     return candidate(goal, Topology(f"{SEARCHED}:edges={len(ends)}", goal.nodes, ends, goal.seed))
 
 
-def _judged(
+def _judge(
     entries: Sequence[GraphCandidate], top: int, tell: Tell
 ) -> tuple[tuple[GraphCandidate, ...], tuple[GraphCandidate, ...]]:
     """Split entries into qualified and failed; those left unjudged, because enough were found, are left out.
@@ -156,7 +160,7 @@ def _judged(
     unknown: list[GraphCandidate] = []
     failed: list[GraphCandidate] = []
     seen: set[tuple[str, float, int]] = set()
-    looks, most = 0, _looks(entries)
+    looks, most = 0, _judged_count(entries)
     for entry in entries:
         if not entry.failures:
             if len(proven) >= top or looks >= most:
@@ -172,7 +176,7 @@ def _judged(
     return (*proven, *unknown), tuple(failed)
 
 
-def _looks(entries: Sequence[GraphCandidate]) -> int:
+def _judged_count(entries: Sequence[GraphCandidate]) -> int:
     """Return the number of graphs that are judged in detail."""
     nodes = entries[0].topology.nodes if entries else 0
     if nodes <= ATLAS_NODES:
@@ -180,9 +184,9 @@ def _looks(entries: Sequence[GraphCandidate]) -> int:
     return min(len(entries), JUDGED if nodes < SMALL else JUDGED_LARGE)
 
 
-def _nothing(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
+def _no_design(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
     """Make the error, which says how near the nearest graph came."""
-    right = [found for found in failed if not _but_for(found, "budget-bytes")]
+    right = [found for found in failed if not _fails_elsewhere(found, "budget-bytes")]
     if goal.budget_bytes is not None and right:
         nearest = min(right, key=lambda found: found.sent or 0)
         if nearest.sent is not None and nearest.sent > goal.budget_bytes:
@@ -193,21 +197,21 @@ def _nothing(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
     most = max((found.robust.upper for found in failed if not found.failures and found.robust), default=0)
     text = f"no graph was found with at most {goal.highest} neighbors that is {goal.robustness}-robust"
     text += f", as byzantine = {goal.byzantine} asks for" + (f"; the best is {most}-robust" if most else "")
-    return TopologyError(text, key="byzantine", value=goal.byzantine, allowed=_enough(goal, most))
+    return TopologyError(text, key="byzantine", value=goal.byzantine, allowed=_sufficient_change(goal, most))
 
 
-def _but_for(found: GraphCandidate, key: str) -> bool:
+def _fails_elsewhere(entry: GraphCandidate, key: str) -> bool:
     """True if it fails in more than one respect, or in another one than `key`."""
-    return len(found.failures) != 1 or key not in found.failures[0]
+    return len(entry.failures) != 1 or key not in entry.failures[0]
 
 
-def _enough(goal: Goal, most: int) -> str:
+def _sufficient_change(goal: Goal, most: int) -> str:
     """Suggest a change that would suffice: a larger degree, or fewer liars."""
     fewer = f"byzantine = {max(0, (most - 1) // 2)}"
     highest = goal.highest + 8 if goal.nodes <= ADVISED else goal.highest
     for degree in range(goal.highest + 1, min(goal.nodes, highest + 1)):
         relaxed = Goal(nodes=goal.nodes, max_degree=degree, byzantine=goal.byzantine, seed=goal.seed)
-        found = chain((entry for entry in known_graphs(relaxed) if not entry.failures), _drawn(relaxed))
+        found = chain((entry for entry in known_graphs(relaxed) if not entry.failures), _draw_robust(relaxed))
         if any(entry.proven for entry in found):
             return f"max-degree = {degree}, or {fewer}"
     return f"a larger max-degree, or {fewer}"

@@ -105,11 +105,11 @@ class NotConverged(TopologyError):  # noqa: N818 - what it says
     exit_code = 4
 
 
-def required(found: Extremes) -> Extremes:
-    """Return `found`, for a caller who needs certainty. Raises NotConverged: it is not known to `TOLERANCE`."""
-    if found.converged:
-        return found
-    raise NotConverged(f"no eigenvalue converged; lambda_2 is at most {found.low:.6g}", key="topology")
+def require_converged(result: Extremes) -> Extremes:
+    """Return `result`, for a caller who needs certainty. Raises NotConverged: it is not known to `TOLERANCE`."""
+    if result.converged:
+        return result
+    raise NotConverged(f"no eigenvalue converged; lambda_2 is at most {result.low:.6g}", key="topology")
 
 
 def exactly(low: float, high: float, method: str) -> Extremes:
@@ -151,10 +151,10 @@ def from_vector(
     )
 
 
-def proven(found: Extremes, lower: float) -> Extremes:
+def with_lower_bound(result: Extremes, lower: float) -> Extremes:
     """Return the extremes with a certificate's lower bound."""
-    certified = found.low - lower <= TOLERANCE * found.low * (1.0 + 1e-9)
-    return replace(found, lower=lower, certified=certified, converged=certified or found.converged)
+    certified = result.low - lower <= TOLERANCE * result.low * (1.0 + 1e-9)
+    return replace(result, lower=lower, certified=certified, converged=certified or result.converged)
 
 
 EFFORT_LIMIT = 50_000_000
@@ -215,7 +215,7 @@ def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[E
     for found in attempts:
         if found is None:
             continue
-        judged, refuted = _judged(laplacian, budget, found)
+        judged, refuted = _judge(laplacian, budget, found)
         same = best is not None and abs(best.low - judged.low) <= TOLERANCE * judged.low
         agreed = best is not None and same and best.converged and judged.converged
         better = best is None or (judged.converged > best.converged if same else judged.low < best.low)
@@ -227,18 +227,18 @@ def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[E
     return best
 
 
-def _judged(laplacian: Laplacian, budget: FactorBudget, found: Extremes) -> tuple[Extremes, bool]:
+def _judge(laplacian: Laplacian, budget: FactorBudget, result: Extremes) -> tuple[Extremes, bool]:
     """Return the extremes with a lower bound, if it can be proven; and True if none was proven within the budget."""
-    if found.certified or too_wide(laplacian, found.low, budget):
-        return found, False
+    if result.certified or too_wide(laplacian, result.low, budget):
+        return result, False
     for tolerance in (TOLERANCE, *WEAKER):
-        lower = (1.0 - tolerance) * found.low
+        lower = (1.0 - tolerance) * result.low
         verdict = at_least(laplacian, lower, budget, tolerance)
         if verdict is None:
-            return found, False
+            return result, False
         if verdict:
-            return proven(found, lower), False
-    return found, True
+            return with_lower_bound(result, lower), False
+    return result, True
 
 
 def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
@@ -282,7 +282,7 @@ def dense_extremes(laplacian: Laplacian) -> Extremes:
     # the sum rounds each entry once more
     bound = found.bound + 8.0 * ULP * laplacian.largest
     judged = replace(judged, highest=min(judged.highest, high + bound))
-    return proven(judged, max(0.0, float(found.values[0]) - bound))
+    return with_lower_bound(judged, max(0.0, float(found.values[0]) - bound))
 
 
 def krylov_of(laplacian: Laplacian) -> Krylov:
@@ -297,16 +297,16 @@ def krylov_of(laplacian: Laplacian) -> Krylov:
 def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extremes | None]:
     """Compute both ends from one space. None for the lower one where it is out of reach."""
     low: Ritz | None = None
-    goal, most = 20, _most(laplacian)
+    goal, most = 20, _product_limit(laplacian)
     while True:
         krylov.extend(goal)
         high = krylov.highest()
         high_done = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
         if low is None:
-            low = _if_done(krylov.lowest())
+            low = _if_converged(krylov.lowest())
         distance = 0.0 if low else _distance(krylov.lowest())
         if distance < NEARLY:
-            most = LONGEST if low is None else _most(laplacian)
+            most = LONGEST if low is None else _product_limit(laplacian)
         hopeless = distance > 1.0 and krylov.size >= PATIENCE
         if krylov.dead or krylov.size >= most or (high_done and (low is not None or hopeless)):
             break
@@ -317,11 +317,11 @@ def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extrem
     return ends, _from_ritz(laplacian, krylov, low or krylov.lowest(), ends)
 
 
-def _most(laplacian: Laplacian) -> int:
+def _product_limit(laplacian: Laplacian) -> int:
     return MOST * min(4, max(1, 100_000 // laplacian.nodes))
 
 
-def _if_done(ritz: Ritz) -> Ritz | None:
+def _if_converged(ritz: Ritz) -> Ritz | None:
     return ritz if ritz.residual <= 0.3 * TOLERANCE * ritz.value else None
 
 
@@ -378,6 +378,6 @@ def largest(laplacian: Laplacian) -> tuple[float, float]:
         krylov.extend(goal)
         high = krylov.highest()
         near = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
-        if near or krylov.dead or krylov.size >= _most(laplacian):
+        if near or krylov.dead or krylov.size >= _product_limit(laplacian):
             return high.value, high.residual
         goal += max(10, goal // 4)

@@ -54,7 +54,7 @@ def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
     return ClosedForm(low=low, high=high, edges=nodes * degree // 2, degrees=(degree, degree))
 
 
-def fitting(request: GraphRequest) -> tuple[int, ...]:
+def offsets_of(request: GraphRequest) -> tuple[int, ...]:
     """Return the requested offsets. Raises TopologyError: one is more than half way round."""
     steps: tuple[int, ...] = request["offsets"]
     if request.nodes < 2:
@@ -159,9 +159,9 @@ FAMILIES: Mapping[str, Family] = {
     "circulant": Family(
         rule="each node joined to those at the given offsets",
         degree="2 for each offset, 1 for n/2",
-        build=lambda request: circulant_edges(request.nodes, fitting(request)),
+        build=lambda request: circulant_edges(request.nodes, offsets_of(request)),
         parameters={"offsets": offsets((1, 2), "how far round the ring, from 1 to n/2")},
-        closed=lambda request: circulant_form(request.nodes, fitting(request)),
+        closed=lambda request: circulant_form(request.nodes, offsets_of(request)),
         connectivity="min over k of the sum over offsets s of 2 - 2 cos(2 pi k s / n)",
         source=REVIEW,
         transitive=True,

@@ -149,13 +149,13 @@ class _Joiner:
     def __init__(self) -> None:
         self.edges: dict[int, int] = {}
 
-    def join(self, one: list[int], two: list[int]) -> Edge:
-        ends = self._least(one), self._least(two)
+    def join(self, first: list[int], second: list[int]) -> Edge:
+        ends = self._least_joined(first), self._least_joined(second)
         for end in ends:
             self.edges[end] = self.edges.get(end, 0) + 1
         return min(ends), max(ends)
 
-    def _least(self, group: list[int]) -> int:
+    def _least_joined(self, group: list[int]) -> int:
         return min(group, key=lambda node: (self.edges.get(node, 0), node))
 
 

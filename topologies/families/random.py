@@ -155,7 +155,8 @@ def near(points: Points, reach: float, *, around: bool) -> Ends:
     points, cell = points[order], cell[order]
     starts = np.searchsorted(cell[:, 0] * across + cell[:, 1], np.arange(across * across + 1))
     found = [
-        _kept(points, _candidates(cell, starts, across, step, around=around), reach, around=around) for step in _STEPS
+        _within_reach(points, _candidates(cell, starts, across, step, around=around), reach, around=around)
+        for step in _STEPS
     ]
     edges: Ends = order[together(*(found if across > 1 else found[:1]))]
     return edges
@@ -178,7 +179,7 @@ def _candidates(cell: Points, starts: Ints, across: int, step: tuple[int, int], 
     return pairs(np.repeat(node, counts), other)
 
 
-def _kept(points: Points, candidates: Ends, reach: float, *, around: bool) -> Ends:
+def _within_reach(points: Points, candidates: Ends, reach: float, *, around: bool) -> Ends:
     apart = np.abs(points[candidates[:, 0]] - points[candidates[:, 1]])
     if around:
         apart = np.minimum(apart, 1.0 - apart)

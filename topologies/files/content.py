@@ -80,7 +80,7 @@ def settle(content: Content, where: str, nodes: int | None = None, names: Sequen
     total = content.nodes if nodes is None else nodes
     if not 1 <= total <= NODES_LIMIT:
         raise TopologyError("impossible number of nodes", key=where, value=total, allowed=f"from 1 to {NODES_LIMIT}")
-    numbers = _numbers(content, where, total, names, asked=nodes is not None)
+    numbers = _numbers(content, where, total, names, is_required=nodes is not None)
     if numbers is None:
         settled = Settled(total, content.ends, tuple(content.labels or ()))
     else:
@@ -90,18 +90,18 @@ def settle(content: Content, where: str, nodes: int | None = None, names: Sequen
 
 
 def _numbers(
-    content: Content, where: str, total: int, names: Sequence[str], *, asked: bool
+    content: Content, where: str, total: int, names: Sequence[str], *, is_required: bool
 ) -> NDArray[np.int64] | None:
     """Return the number of each label; None where the labels are names and keep the file's own order."""
     if content.labels is None:
         return np.arange(total)
     called = {name: number for number, name in enumerate(names)}
-    numbers = np.array([called.get(label, as_number(label)) for label in content.labels], dtype=np.int64)
+    numbers = np.array([called.get(label, number_of(label)) for label in content.labels], dtype=np.int64)
     strange = np.flatnonzero((numbers < 0) | (numbers >= total))
     if not len(strange):
         return numbers
-    counted = all(as_number(label) >= 0 for label in content.labels)
-    if names or (asked and counted and ("0" in content.labels or len(content.labels) != total)):
+    counted = all(number_of(label) >= 0 for label in content.labels)
+    if names or (is_required and counted and ("0" in content.labels or len(content.labels) != total)):
         raise _unknown(content, where, int(strange[0]), total)
     if len(content.labels) != total:
         text = f"{len(content.labels)} nodes are named, where there should be {total}"
@@ -109,7 +109,7 @@ def _numbers(
     return None
 
 
-def as_number(label: str) -> int:
+def number_of(label: str) -> int:
     """Return the number that a label spells without leading zeros, else -1."""
     plain = label.isascii() and label.isdigit() and len(label) < 10 and (label[0] != "0" or label == "0")
     return int(label) if plain else -1

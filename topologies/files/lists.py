@@ -21,7 +21,6 @@ from topologies.errors import TopologyError
 from topologies.files.content import (
     Content,
     as_ends,
-    as_number,
     brief,
     by_label,
     check_text,
@@ -30,6 +29,7 @@ from topologies.files.content import (
     is_file,
     labels_of,
     lines_of,
+    number_of,
     whole,
 )
 from topologies.graph import Topology
@@ -150,9 +150,9 @@ def _check_rest(words: Sequence[str], line: str, where: str) -> None:
 
 def _content(labels: list[str], flat: Sequence[int], lines: Sequence[int], where: str, total: int | None) -> Content:
     ends = as_ends(flat)
-    if all(as_number(label) >= 0 for label in labels):
+    if all(number_of(label) >= 0 for label in labels):
         # nodes numbered from 1 or with gaps should keep the order of their numbers
-        order = sorted(range(len(labels)), key=lambda place: as_number(labels[place]))
+        order = sorted(range(len(labels)), key=lambda place: number_of(labels[place]))
         labels = [labels[place] for place in order]
         ends = np.argsort(np.array(order, dtype=np.int64))[ends]
     return Content(

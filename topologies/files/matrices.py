@@ -64,12 +64,12 @@ def read_metis(data: bytes, where: str) -> Content:
         for weight in words[1::2] if weighted else ():
             check_weight(weight, place)
         for word in words[::2] if weighted else words:
-            flat.extend((node, _counted(word, nodes, place)))
+            flat.extend((node, _node_number(word, nodes, place)))
             lines.append(line)
         node = min(node + 1, nodes)
     if node != nodes:
         raise TopologyError("fewer lines than nodes", key=where, value=node, allowed=f"{nodes} lines after the head")
-    content = _numbered(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where)
+    content = _numbered_content(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where)
     if len(content.ends) != edges:
         text = "another number of edges than the head says"
         raise TopologyError(text, key=where, value=len(content.ends), allowed=str(edges))
@@ -109,13 +109,13 @@ def read_matrix_market(data: bytes, where: str) -> Content:
             raise TopologyError("not an entry", key=place, value=" ".join(words)[:80], allowed=allowed)
         if valued:
             check_weight(words[2], place)
-        flat.extend((_counted(words[0], nodes, place), _counted(words[1], nodes, place)))
+        flat.extend((_node_number(words[0], nodes, place), _node_number(words[1], nodes, place)))
         lines.append(line)
     if len(lines) != entries:
         text = "another number of entries than the file says"
         raise TopologyError(text, key=where, value=len(lines), allowed=str(entries))
     both = head[2].lower() == "general"
-    return _numbered(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where, both=both)
+    return _numbered_content(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where, both=both)
 
 
 def _market_sizes(line: int, words: Sequence[str], where: str) -> tuple[int, int]:
@@ -141,7 +141,7 @@ def read_npz(data: bytes, where: str) -> Content:
     """Read an archive without unpickling: scipy and numpy are told not to, and refuse arrays of objects."""
     from scipy.sparse import coo_array  # noqa: PLC0415 - an extra, for this format alone
 
-    matrix, names = _unpacked(data, where)
+    matrix, names = _unpack(data, where)
     shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1] or not 1 <= shape[0] <= NODES_LIMIT:
         raise TopologyError("not a graph's matrix", key=where, value=shape, allowed=f"square, up to {NODES_LIMIT}")
@@ -159,10 +159,10 @@ def read_npz(data: bytes, where: str) -> Content:
 
     for link in np.flatnonzero(~(np.asarray(entries.data) == 1)):
         check_weight(entries.data[link].item(), place(int(link)))
-    return _numbered(int(shape[0]), links, place, names, where, first=0)
+    return _numbered_content(int(shape[0]), links, place, names, where, first=0)
 
 
-def _unpacked(data: bytes, where: str) -> tuple[Any, list[str]]:
+def _unpack(data: bytes, where: str) -> tuple[Any, list[str]]:
     """Return the matrix as scipy has it, and the names."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -220,7 +220,7 @@ def _nodes(word: str, place: str) -> int:
     return nodes
 
 
-def _counted(word: str, nodes: int, place: str) -> int:
+def _node_number(word: str, nodes: int, place: str) -> int:
     """Read the number of a node, from 0, that a file counts from 1."""
     number = whole(word, place)
     if not 1 <= number <= nodes:
@@ -228,7 +228,7 @@ def _counted(word: str, nodes: int, place: str) -> int:
     return number - 1
 
 
-def _numbered(
+def _numbered_content(
     nodes: int, links: Ends, place: Place, names: Sequence[str], where: str, *, first: int = 1, both: bool = True
 ) -> Content:
     """Return nodes 0 .. nodes-1, with or without a name for each. `both`: each edge is listed from both sides."""
@@ -255,11 +255,11 @@ def _from_both_sides(links: Ends, place: Place, *, first: int) -> NDArray[np.int
         raise TopologyError(text, key=place(int(alone[0])), allowed="each edge from both its nodes")
     for side in (links[:, 0] <= links[:, 1], links[:, 0] >= links[:, 1]):
         kept = np.flatnonzero(side)
-        check_simple(links[kept], _of(place, kept))
+        check_simple(links[kept], _kept_places(place, kept))
     return kept
 
 
-def _of(place: Place, kept: NDArray[np.int64]) -> Place:
+def _kept_places(place: Place, kept: NDArray[np.int64]) -> Place:
     return lambda edge: place(int(kept[edge]))
 
 

@@ -57,17 +57,17 @@ def degree_range(topology: Topology) -> tuple[int, int]:
     return int(topology.degrees.min()), int(topology.degrees.max())
 
 
-def spectrum_if_cheap(topology: Topology, found: Extremes | None) -> Extremes | None:
-    """Return `found`, or a spectrum that takes only a moment: a closed form, or that of a small graph."""
-    if found is not None:
-        return found
+def spectrum_if_cheap(topology: Topology, extremes: Extremes | None) -> Extremes | None:
+    """Return `extremes`, or a spectrum that takes only a moment: a closed form, or that of a small graph."""
+    if extremes is not None:
+        return extremes
     if topology.nodes > 1 and (topology.formula is not None or topology.nodes <= SPECTRUM_LIMIT):
         return plain_extremes(topology)
     return None
 
 
-def proven_connectivity(found: Extremes | None) -> float:
+def proven_connectivity(extremes: Extremes | None) -> float:
     """Return a lower bound on lambda_2 that rounding cannot have raised; 0 where nothing is proven."""
-    if found is None or found.lower is None:
+    if extremes is None or extremes.lower is None:
         return 0.0
-    return max(0.0, found.lower * (1.0 - ROUNDING))
+    return max(0.0, extremes.lower * (1.0 - ROUNDING))

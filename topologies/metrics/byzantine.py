@@ -41,15 +41,15 @@ class Tolerance:
     possible: IntegerBounds
 
 
-def tolerance(topology: Topology, found: Robustness | None = None) -> Tolerance:
-    """Compute the tolerance; `found` is the graph's robustness, if it is known already."""
-    found = found or robustness(topology)
+def tolerance(topology: Topology, robust: Robustness | None = None) -> Tolerance:
+    """Compute the tolerance; `robust` is the graph's robustness, if it is known already."""
+    robust = robust or robustness(topology)
     local = max(0, (degree_range(topology)[0] - 1) // 2)
-    low, high = found.lower, found.upper
+    low, high = robust.lower, robust.upper
     return Tolerance(
         local=local,
-        guaranteed=IntegerBounds(max(0, (low - 1) // 2), max(0, (high - 1) // 2), found.method),
-        possible=IntegerBounds(min(local, max(0, low - 1)), min(local, max(0, high - 1)), found.method),
+        guaranteed=IntegerBounds(max(0, (low - 1) // 2), max(0, (high - 1) // 2), robust.method),
+        possible=IntegerBounds(min(local, max(0, low - 1)), min(local, max(0, high - 1)), robust.method),
     )
 
 
@@ -58,11 +58,11 @@ def local_tolerance(topology: Topology) -> NDArray[np.int64]:
     return np.maximum(0, (topology.degrees - 1) // 2)
 
 
-def warnings(topology: Topology, liars: int, found: Extremes | None = None, *, poor: bool = True) -> list[str]:
+def warnings(topology: Topology, liars: int, extremes: Extremes | None = None, *, poor: bool = True) -> list[str]:
     """Describe the faults of the graph with `liars` among the neighbors of a node, the gravest first.
 
     Each is one sentence on the fault and one on what to do, with the names of the nodes if the graph has them. Empty:
-    there are none. `found` is the spectrum of a large graph; `poor` False leaves out nodes with too few neighbors.
+    there are none. `extremes` is the spectrum of a large graph; `poor` False leaves out nodes with too few neighbors.
     Raises TopologyError: `liars` is below 0.
     """
     if isinstance(liars, bool) or not isinstance(liars, int) or liars < 0:
@@ -71,12 +71,12 @@ def warnings(topology: Topology, liars: int, found: Extremes | None = None, *, p
         return []
     apart = [] if topology.implicit else _about_parts(topology, components(topology))
     points = cut_points(topology)
-    thin = sweep_cut(topology, found) if liars and not apart else None
+    thin = sweep_cut(topology, extremes) if liars and not apart else None
     texts = apart + (_bottlenecks(topology, points) if points else []) + (_thin(topology, thin, liars) if thin else [])
     if liars and poor:
         texts += _poor(topology, liars)
     if liars and not apart:
-        texts += _fragile(robustness(topology, found, thin), liars)
+        texts += _fragile(robustness(topology, extremes, thin), liars)
     return texts
 
 
@@ -124,17 +124,19 @@ def _poor(topology: Topology, liars: int) -> list[str]:
     return [_sentence(f"{text} Give each {needed} or more.")]
 
 
-def _fragile(found: Robustness, liars: int) -> list[str]:
+def _fragile(robustness: Robustness, liars: int) -> list[str]:
     needed = 2 * liars + 1
-    if found.lower >= needed:
+    if robustness.lower >= needed:
         return []
     why = f"as {_liars(liars)} in a neighborhood need{'s' if liars == 1 else ''}"
-    if found.upper <= liars:
-        what = f"The graph is {found.upper}-robust: discarding {liars} can keep two groups apart though nobody lies"
-    elif found.upper < needed:
-        what = f"The graph is not {needed}-robust, {why}, but {found.upper} at most"
+    if robustness.upper <= liars:
+        what = (
+            f"The graph is {robustness.upper}-robust: discarding {liars} can keep two groups apart though nobody lies"
+        )
+    elif robustness.upper < needed:
+        what = f"The graph is not {needed}-robust, {why}, but {robustness.upper} at most"
     else:
-        what = f"The graph is not proven {needed}-robust, {why}, but {found.lower}"
+        what = f"The graph is not proven {needed}-robust, {why}, but {robustness.lower}"
     return [f"{what}. Add edges, or take a denser random graph.", CAUTION]
 
 

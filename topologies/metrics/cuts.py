@@ -63,18 +63,18 @@ class Isoperimetric:
     method: str
 
 
-def sweep_cut(topology: Topology, found: Extremes | None = None) -> Cut | None:
+def sweep_cut(topology: Topology, extremes: Extremes | None = None) -> Cut | None:
     """Find the best cut between the first k nodes and the rest, over all k and several orders: the Fiedler vector, hops
     from a far node, the nodes' own numbers.
 
-    On a disconnected graph it is a part. None for one node, or an implicit graph. `found` has the Fiedler vector of a
+    On a disconnected graph it is a part. None for one node, or an implicit graph. `extremes` has the Fiedler vector of a
     large graph; without it only a small graph is swept by that vector. Source: Spielman and Teng, Spectral partitioning
     works (1996).
     """
     if topology.implicit or topology.nodes < 2:
         return None
     best: tuple[float, int, int, NDArray[np.int64], str] | None = None
-    for name, order in orders(topology, found):
+    for name, order in orders(topology, extremes):
         size, edges = _thinnest(topology, order)
         ratio = edges / min(size, topology.nodes - size)
         if best is None or ratio < best[0]:
@@ -85,13 +85,13 @@ def sweep_cut(topology: Topology, found: Extremes | None = None) -> Cut | None:
     return _cut(topology, order[:size], edges, name)
 
 
-def orders(topology: Topology, found: Extremes | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
+def orders(topology: Topology, extremes: Extremes | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield the orders of the nodes that are worth sweeping. Each of shape (nodes,)."""
     labels = component_labels(topology)
     if labels.any():
         yield "parts", np.argsort(labels, kind="stable")
         return
-    vector = _vector(topology, found)
+    vector = _vector(topology, extremes)
     if vector is not None:
         yield "Fiedler vector", np.argsort(vector, kind="stable")
     far = int(np.argmax(hops(topology, 0)))
@@ -99,9 +99,9 @@ def orders(topology: Topology, found: Extremes | None = None) -> Iterator[tuple[
     yield "node numbers", np.arange(topology.nodes)
 
 
-def _vector(topology: Topology, found: Extremes | None) -> Array | None:
-    if found is not None and len(found.vector) == topology.nodes:
-        return found.vector
+def _vector(topology: Topology, extremes: Extremes | None) -> Array | None:
+    if extremes is not None and len(extremes.vector) == topology.nodes:
+        return extremes.vector
     return fiedler_vector(topology) if topology.nodes <= SPECTRUM_LIMIT else None
 
 
@@ -139,7 +139,7 @@ def _cut(topology: Topology, side: NDArray[np.int64], edges: int, order: str) ->
     )
 
 
-def isoperimetric(topology: Topology, found: Extremes | None = None, cut: Cut | None = None) -> Isoperimetric | None:
+def isoperimetric(topology: Topology, extremes: Extremes | None = None, cut: Cut | None = None) -> Isoperimetric | None:
     """Bound the isoperimetric number of a graph with at least two nodes; None for one.
 
     Below: |dS| >= lambda_2 |S| (n - |S|) / n for every S, hence i(G) >= lambda_2 ceil(n/2) / n >= lambda_2 / 2; and the
@@ -155,14 +155,14 @@ def isoperimetric(topology: Topology, found: Extremes | None = None, cut: Cut | 
     if not topology.implicit and n <= EXHAUSTIVE_LIMIT:
         value = _exhaustive(topology)
         return Isoperimetric(lower=value, upper=value, exact=True, method="all sets")
-    found = spectrum_if_cheap(topology, found)
-    lower = max(proven_connectivity(found) * half / n, _least_cut(topology) / (n // 2))
-    cut = cut or sweep_cut(topology, found)
+    extremes = spectrum_if_cheap(topology, extremes)
+    lower = max(proven_connectivity(extremes) * half / n, _least_cut(topology) / (n // 2))
+    cut = cut or sweep_cut(topology, extremes)
     least, most = degree_range(topology)
     upper, method = min(
         (float(least), "least degree"),
         (cut.ratio if cut else np.inf, "sweep cut"),
-        (_cheeger(found.low, most) if found else np.inf, "spectrum"),
+        (_cheeger(extremes.low, most) if extremes else np.inf, "spectrum"),
     )
     return Isoperimetric(lower=lower, upper=upper, exact=upper - lower <= 2.0 * ROUNDING * upper, method=method)
 
@@ -291,7 +291,7 @@ class Connectivity:
 
 
 def connectivity(
-    topology: Topology, found: Extremes | None = None, points: CutPoints | None = None, cut: Cut | None = None
+    topology: Topology, extremes: Extremes | None = None, points: CutPoints | None = None, cut: Cut | None = None
 ) -> Connectivity:
     """Compute the connectivity: exact up to a few hundred nodes, and wherever the bounds meet. Pass what is known
     already.
@@ -306,7 +306,7 @@ def connectivity(
     if not is_connected(topology):
         apart = IntegerBounds(0, 0, "disconnected")
         return Connectivity(edges=apart, nodes=apart)
-    low = proven_connectivity(spectrum_if_cheap(topology, found))
+    low = proven_connectivity(spectrum_if_cheap(topology, extremes))
     points = points or cut_points(topology)
     edges = _edge_bounds(topology, least, low, points, cut)
     if not edges.exact and _affordable(topology, EDGE_FLOWS_WORK):

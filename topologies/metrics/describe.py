@@ -75,13 +75,13 @@ def survey(
     return facts | {"seconds": time.perf_counter() - started}
 
 
-def mixing_facts(topology: Topology, found: Spectrum, weights: str, epsilon: float) -> dict[str, Any]:
+def mixing_facts(topology: Topology, spectrum: Spectrum, weights: str, epsilon: float) -> dict[str, Any]:
     """Describe how a graph mixes. A message is one model over one edge one way, so a round costs two for each edge.
 
     `method`, `residual`, `lower_bound`, `probable_lower_bound`, `certified` and `converged` are about the algebraic
     connectivity: see `eigen.extremes.Extremes`.
     """
-    rounds = rounds_to_consensus(found.mixing_rate, epsilon) if topology.nodes > 1 else 0
+    rounds = rounds_to_consensus(spectrum.mixing_rate, epsilon) if topology.nodes > 1 else 0
     parts = component_count(topology)
     least, most = degree_range(topology)
     apart = distances(topology)
@@ -96,18 +96,18 @@ def mixing_facts(topology: Topology, found: Spectrum, weights: str, epsilon: flo
         "diameter": apart.diameter.upper if apart.diameter and apart.diameter.exact else None,
         "diameter_bounds": _range(apart.diameter),
         "average_distance": apart.average,
-        "algebraic_connectivity": found.algebraic_connectivity,
-        "method": found.method,
-        "residual": found.residual,
-        "lower_bound": found.lower_bound,
-        "probable_lower_bound": found.probable_bound,
-        "certified": found.certified,
-        "converged": found.converged,
-        "laplacian_max_eigenvalue": found.laplacian_max_eigenvalue,
+        "algebraic_connectivity": spectrum.algebraic_connectivity,
+        "method": spectrum.method,
+        "residual": spectrum.residual,
+        "lower_bound": spectrum.lower_bound,
+        "probable_lower_bound": spectrum.probable_bound,
+        "certified": spectrum.certified,
+        "converged": spectrum.converged,
+        "laplacian_max_eigenvalue": spectrum.laplacian_max_eigenvalue,
         "weights": weights,
-        "mixing_rate": found.mixing_rate,
-        "mixing_certified": found.mixing_certified,
-        "mixing_converged": found.mixing_converged,
+        "mixing_rate": spectrum.mixing_rate,
+        "mixing_certified": spectrum.mixing_certified,
+        "mixing_converged": spectrum.mixing_converged,
         "epsilon": epsilon,
         "rounds_to_consensus": rounds,
         "messages_to_consensus": None if rounds is None else 2 * rounds * topology.edge_count,
@@ -203,7 +203,7 @@ def messages(schedule: Schedule, rounds: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingRow:
     """An empty row, and the reason."""
 
     topology: str
@@ -219,7 +219,7 @@ class ComparisonTable:
     """A table. `rows` have the keys `COLUMNS`. One that is missing has its topology and n, and None in all the rest."""
 
     rows: list[Row]
-    missing: list[Missing]
+    missing: list[MissingRow]
 
 
 def compare(
@@ -249,7 +249,7 @@ def compare(
             row = _row(spec, n, weights=weights, epsilon=epsilon, seed=seed)
             found.rows.append(with_byte_costs(row, model_bytes))
         except TopologyError as error:
-            found.missing.append(Missing(spec, n, error))
+            found.missing.append(MissingRow(spec, n, error))
             found.rows.append(dict.fromkeys(COLUMNS) | {"topology": spec, "n": n})
     if found.missing and len(found.missing) == len(cases):
         raise found.missing[0].error

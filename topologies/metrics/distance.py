@@ -56,35 +56,35 @@ def distances(topology: Topology) -> Distances:
     if topology.implicit or topology.nodes == 1:
         average = 1.0 if closed == 1 else None
         known = 0 if topology.nodes == 1 else closed
-        return Distances(diameter=_exactly(known, "closed form"), average=average)
+        return Distances(diameter=_exact_bounds(known, "closed form"), average=average)
     first = hops(topology, 0)
     if (first < 0).any():
         return Distances(diameter=None, average=None)
     if is_transitive(topology):
         average = float(first.sum() / (topology.nodes - 1))
-        return Distances(diameter=_exactly(int(first.max()), "every node sees the same"), average=average)
+        return Distances(diameter=_exact_bounds(int(first.max()), "every node sees the same"), average=average)
     average = _average_in_tree(topology) if topology.edge_count == topology.nodes - 1 else None
     if closed is None or (average is None and topology.nodes <= EXACT_LIMIT):
-        found = _searched(topology, first, average)
+        found = _search(topology, first, average)
         if closed is None:
             return found
         average = found.average
-    return Distances(diameter=_exactly(closed, "closed form"), average=average)
+    return Distances(diameter=_exact_bounds(closed, "closed form"), average=average)
 
 
-def _exactly(value: int | None, method: str) -> IntegerBounds | None:
+def _exact_bounds(value: int | None, method: str) -> IntegerBounds | None:
     return None if value is None else IntegerBounds(int(value), int(value), method)
 
 
-def _searched(topology: Topology, first: NDArray[np.int64], average: float | None) -> Distances:
+def _search(topology: Topology, first: NDArray[np.int64], average: float | None) -> Distances:
     if topology.edge_count == topology.nodes - 1:
         longest = int(hops(topology, int(np.argmax(first))).max())
-        return Distances(diameter=_exactly(longest, "two searches of a tree"), average=average)
+        return Distances(diameter=_exact_bounds(longest, "two searches of a tree"), average=average)
     turns = 2 * int(first.max())
     if topology.nodes <= EXACT_LIMIT and turns * topology.edge_count <= SPREADING_WORK:
         longest, total = _spread(topology.adjacency())
         mean = total / (topology.nodes * (topology.nodes - 1))
-        return Distances(diameter=_exactly(longest, "all pairs"), average=mean)
+        return Distances(diameter=_exact_bounds(longest, "all pairs"), average=mean)
     return Distances(diameter=bound_diameter(topology, first), average=None)
 
 
@@ -231,7 +231,7 @@ def resistance(topology: Topology, limit: int = DENSE_LIMIT) -> Resistance | Non
     if n == 1:
         return Resistance(kirchhoff=0.0, average=0.0, largest=0.0, method="one node")
     if is_complete(topology):
-        return _of(n, n - 1.0, 2.0 / n, "complete")
+        return _resistance(n, n - 1.0, 2.0 / n, "complete")
     if topology.implicit or not is_connected(topology):
         return None
     if topology.edge_count == n - 1:
@@ -242,7 +242,7 @@ def resistance(topology: Topology, limit: int = DENSE_LIMIT) -> Resistance | Non
     return _dense(topology) if n <= limit else None
 
 
-def _of(n: int, kirchhoff: float, largest: float, method: str) -> Resistance:
+def _resistance(n: int, kirchhoff: float, largest: float, method: str) -> Resistance:
     return Resistance(kirchhoff=kirchhoff, average=2.0 * kirchhoff / n / (n - 1), largest=largest, method=method)
 
 
@@ -253,7 +253,7 @@ def _tree(topology: Topology) -> Resistance:
     below = tree_sizes(topology)
     longest = distances(topology).diameter
     kirchhoff = sum(size * (topology.nodes - size) for size in below.tolist())
-    return _of(topology.nodes, float(kirchhoff), float(longest.upper if longest else 0), "tree")
+    return _resistance(topology.nodes, float(kirchhoff), float(longest.upper if longest else 0), "tree")
 
 
 def _group(topology: Topology) -> tuple[int, ...] | None:
@@ -279,12 +279,12 @@ def _is_cayley(topology: Topology, shape: tuple[int, ...]) -> bool:
         return False
     allowed = np.zeros(topology.nodes, dtype=bool)
     allowed[offsets] = True
-    back = _apart(offsets, np.zeros_like(offsets), shape)
-    steps = _apart(topology.ends[:, 0], topology.ends[:, 1], shape)
+    back = _difference(offsets, np.zeros_like(offsets), shape)
+    steps = _difference(topology.ends[:, 0], topology.ends[:, 1], shape)
     return bool(allowed[back].all() and allowed[steps].all())
 
 
-def _apart(i: Nodes, j: Nodes, shape: tuple[int, ...]) -> Nodes:
+def _difference(i: Nodes, j: Nodes, shape: tuple[int, ...]) -> Nodes:
     """Return the node that is j - i."""
     if set(shape) == {2}:
         return i ^ j
@@ -299,7 +299,7 @@ def _by_fourier(topology: Topology, shape: tuple[int, ...]) -> Resistance:
     values.flat[0] = np.inf
     inverse = np.fft.ifftn(1.0 / values).real.ravel()
     kirchhoff = topology.nodes * float((1.0 / values).sum())
-    return _of(topology.nodes, kirchhoff, 2.0 * float(inverse[0] - inverse.min()), "Fourier transform")
+    return _resistance(topology.nodes, kirchhoff, 2.0 * float(inverse[0] - inverse.min()), "Fourier transform")
 
 
 def _eigenvalues(offsets: Nodes, shape: tuple[int, ...]) -> Array:
@@ -332,4 +332,4 @@ def _dense(topology: Topology) -> Resistance:
     own: Array = np.diag(inverse)
     pairs = own[:, None] + own - 2.0 * inverse
     kirchhoff = n * (float(own.sum()) - 1.0)
-    return _of(n, kirchhoff, float(pairs.max()), "dense inverse")
+    return _resistance(n, kirchhoff, float(pairs.max()), "dense inverse")

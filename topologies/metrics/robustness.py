@@ -186,7 +186,7 @@ class Robustness:
 
 def robustness(
     topology: Topology,
-    found: Extremes | None = None,
+    extremes: Extremes | None = None,
     cut: Cut | None = None,
     *,
     most: int | None = None,
@@ -195,7 +195,7 @@ def robustness(
     """Compute robustness: exact for complete graphs, about 30 nodes, hundreds where degrees are small, and wherever the
     bounds meet.
 
-    `found` and `cut` are used if given; `most` is a known upper bound, such as the vertex connectivity: without r - 1
+    `extremes` and `cut` are used if given; `most` is a known upper bound, such as the vertex connectivity: without r - 1
     nodes an r-robust graph is connected. More `work` makes larger graphs exact; the result does not depend on the
     machine. One node is 1-robust by convention.
 
@@ -207,7 +207,7 @@ def robustness(
         return Robustness(lower=(n + 1) // 2, upper=(n + 1) // 2, method="complete")
     if not is_connected(topology):
         return Robustness(lower=0, upper=0, method="disconnected")
-    so_far = _formulas(topology, found, most)
+    so_far = _formulas(topology, extremes, most)
     if topology.implicit or so_far.exact:
         return so_far
     so_far = replace(so_far, upper=bound_by_cuts(topology, so_far.lower, so_far.upper, cut))
@@ -216,10 +216,10 @@ def robustness(
     so_far = replace(so_far, lower=bound_by_growth(topology, so_far.lower, so_far.upper))
     if so_far.exact:
         return replace(so_far, method="growth from a few nodes")
-    return _searched(topology, so_far, work) if n <= SEARCH_LIMIT else so_far
+    return _search(topology, so_far, work) if n <= SEARCH_LIMIT else so_far
 
 
-def _formulas(topology: Topology, found: Extremes | None, most: int | None) -> Robustness:
+def _formulas(topology: Topology, extremes: Extremes | None, most: int | None) -> Robustness:
     """Bound a connected graph that is not complete.
 
     Above: ceil(n/2), and the least degree d, for the other nodes have at most one neighbor outside their set: the
@@ -231,13 +231,13 @@ def _formulas(topology: Topology, found: Extremes | None, most: int | None) -> R
        reached (Shahrivar, Pirani and Sundaram, arXiv:1508.03650), and i(G) >= lambda_2 ceil(n/2) / n.
     """
     n, (least, _) = topology.nodes, degree_range(topology)
-    isoperimetric = proven_connectivity(spectrum_if_cheap(topology, found)) * ((n + 1) // 2) / n
+    isoperimetric = proven_connectivity(spectrum_if_cheap(topology, extremes)) * ((n + 1) // 2) / n
     upper = min((n + 1) // 2, least, n if most is None else most)
     lower = max(1, least - n // 2 + 1, math.ceil(isoperimetric))
     return Robustness(lower=min(lower, upper), upper=upper, method="degree, spectrum and cuts")
 
 
-def _searched(topology: Topology, so_far: Robustness, work: int) -> Robustness:
+def _search(topology: Topology, so_far: Robustness, work: int) -> Robustness:
     """Search downward for separations, which are quick to find where there are any, then prove upward."""
     masks = [sum(1 << other for other in row) for row in topology.adjacency()]
     same = is_transitive(topology)
@@ -247,12 +247,12 @@ def _searched(topology: Topology, so_far: Robustness, work: int) -> Robustness:
         left -= glance.steps
         if glance.pair is None:
             break
-        so_far = _below(so_far, masks, glance.pair)
+        so_far = _bound_by_pair(so_far, masks, glance.pair)
     while not so_far.exact:
         proof = separate(masks, so_far.lower, left, transitive=same)
         left -= proof.steps
         if proof.pair is not None:
-            so_far = _below(so_far, masks, proof.pair)
+            so_far = _bound_by_pair(so_far, masks, proof.pair)
         elif proof.finished:
             so_far = replace(so_far, lower=so_far.lower + 1)
         else:
@@ -260,7 +260,7 @@ def _searched(topology: Topology, so_far: Robustness, work: int) -> Robustness:
     return replace(so_far, method="search")
 
 
-def _below(so_far: Robustness, masks: list[int], pair: tuple[int, int]) -> Robustness:
+def _bound_by_pair(so_far: Robustness, masks: list[int], pair: tuple[int, int]) -> Robustness:
     """Return the bound that two sets prove: the least t at which both are closed."""
     t = so_far.lower
     while any(core(masks, side, t) != side for side in pair):

@@ -41,7 +41,7 @@ STRESS_LIMIT = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SingleFigures:
     """The figures of a picture. `values`: the Laplacian's, ascending.
 
     `side`: one side of the thinnest known cut, or for a disconnected graph all but the largest part. `rate`: the second
@@ -117,15 +117,15 @@ def layout(topology: Topology) -> PointLayout:
     found = _of_family(topology)
     if found is not None:
         return found
-    if looks_the_same_all_around(topology):
+    if is_circulant_in_order(topology):
         return PointLayout(_circle(topology.nodes))
     parts = components(topology)
     if len(parts) == 1 and topology.edge_count == topology.nodes - 1 and topology.degrees.max() == 2:
         return PointLayout(_open_circle(topology))
-    return PointLayout(_packed(parts, [_settled(topology, part) for part in parts]))
+    return PointLayout(_pack(parts, [_layout_of_component(topology, part) for part in parts]))
 
 
-def looks_the_same_all_around(topology: Topology) -> bool:
+def is_circulant_in_order(topology: Topology) -> bool:
     """True if the graph is a circulant one in the order of its numbers."""
     turned = ordered((topology.ends + 1) % topology.nodes)
     return topology.edge_count > 0 and np.array_equal(turned, topology.ends)
@@ -157,7 +157,7 @@ def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.
     axes.axis("off")
 
 
-def _analyzed(topology: Topology, weights: str, epsilon: float) -> Drawn:
+def _analyzed(topology: Topology, weights: str, epsilon: float) -> SingleFigures:
     check_weights(weights)
     values, vectors = np.linalg.eigh(Laplacian.plain(topology).dense())
     matrix = mixing_matrix(topology, weights)
@@ -165,7 +165,7 @@ def _analyzed(topology: Topology, weights: str, epsilon: float) -> Drawn:
     side = _side(topology, parts)
     # the matrix is symmetric: with one sample each, `sample-weighted` is metropolis
     rate = float(np.sort(np.abs(np.linalg.eigvalsh(matrix)))[-2]) if len(parts) == 1 else 1.0
-    return Drawn(
+    return SingleFigures(
         topology=topology,
         parts=len(parts),
         values=np.maximum(values, 0.0),
@@ -189,26 +189,26 @@ def _signed(vector: Array) -> Array:
     return vector if vector[np.argmax(np.abs(vector))] > 0 else -vector
 
 
-def _title(drawn: Drawn) -> str:
-    rounds = "never agrees" if drawn.rounds is None else f"{counted(drawn.rounds, 'round')} to consensus"
-    edges = counted(drawn.topology.edge_count, "edge")
-    return f"{shown(drawn.topology.spec)}: {drawn.topology.nodes} nodes, {edges}, {rounds}"
+def _title(figures: SingleFigures) -> str:
+    rounds = "never agrees" if figures.rounds is None else f"{counted(figures.rounds, 'round')} to consensus"
+    edges = counted(figures.topology.edge_count, "edge")
+    return f"{shown(figures.topology.spec)}: {figures.topology.nodes} nodes, {edges}, {rounds}"
 
 
-def _cut_text(drawn: Drawn) -> str:
-    if drawn.parts > 1:
-        return f"{drawn.parts} parts, circles: the largest"
-    ends = drawn.topology.ends
-    crossing = int(np.count_nonzero(drawn.side[ends[:, 0]] != drawn.side[ends[:, 1]]))
-    small = int(np.count_nonzero(drawn.side))
-    cut = f"thinnest cut found: {counted(crossing, 'edge')} between {small} and {drawn.topology.nodes - small} nodes"
+def _cut_text(figures: SingleFigures) -> str:
+    if figures.parts > 1:
+        return f"{figures.parts} parts, circles: the largest"
+    ends = figures.topology.ends
+    crossing = int(np.count_nonzero(figures.side[ends[:, 0]] != figures.side[ends[:, 1]]))
+    small = int(np.count_nonzero(figures.side))
+    cut = f"thinnest cut found: {counted(crossing, 'edge')} between {small} and {figures.topology.nodes - small} nodes"
     return f"{cut}\ncolor: Fiedler vector"
 
 
-def _draw_spectrum(axes: Any, drawn: Drawn) -> None:
+def _draw_spectrum(axes: Any, figures: SingleFigures) -> None:
     plain(axes)
-    values = drawn.values
-    low = float(values[1]) if drawn.parts == 1 else 0.0
+    values = figures.values
+    low = float(values[1]) if figures.parts == 1 else 0.0
     axes.plot(np.arange(1, len(values) + 1), values, "o", markersize=3.2 if len(values) < 200 else 1.6, color=BLUE)
     axes.plot([2], [low], "D", markersize=7, color=RED)
     top = float(values[-1]) or 1.0
@@ -223,19 +223,19 @@ def _draw_spectrum(axes: Any, drawn: Drawn) -> None:
     axes.set_title("Laplacian spectrum", fontsize=10, color=DARK)
 
 
-def _draw_decay(axes: Any, drawn: Drawn, weights: str, epsilon: float) -> None:
+def _draw_decay(axes: Any, figures: SingleFigures, weights: str, epsilon: float) -> None:
     plain(axes)
-    last = max(4, math.ceil(1.25 * drawn.rounds)) if drawn.rounds is not None else 50
-    rounds, distances = decay(drawn.matrix, last)
+    last = max(4, math.ceil(1.25 * figures.rounds)) if figures.rounds is not None else 50
+    rounds, distances = decay(figures.matrix, last)
     axes.plot(rounds, np.log10(distances), color=BLUE, linewidth=2.2, label="measured, random start")
-    if drawn.rate > FLOOR:
+    if figures.rate > FLOOR:
         axes.plot(
             [0, last],
-            [0, last * math.log10(drawn.rate)],
+            [0, last * math.log10(figures.rate)],
             "--",
             color=RED,
             linewidth=1.4,
-            label=f"predicted slope: {rate_text(drawn.rate, 4)} per round",
+            label=f"predicted slope: {rate_text(figures.rate, 4)} per round",
         )
     axes.axhline(math.log10(epsilon), color="#777777", linewidth=0.9, linestyle=":")
     axes.set_ylim(1.45 * math.log10(epsilon), -0.6 * math.log10(epsilon))
@@ -291,7 +291,7 @@ def _open_circle(topology: Topology) -> Points:
     return _circle(topology.nodes + 1)[along]
 
 
-def _settled(topology: Topology, part: list[int]) -> Points:
+def _layout_of_component(topology: Topology, part: list[int]) -> Points:
     """Place one component, its longer side across. Shape (len(part), 2)."""
     if len(part) == 1:
         return np.zeros((1, 2))
@@ -327,7 +327,7 @@ def _by_springs(graph: Any, start: Points) -> Points:
     return np.array([found[node] for node in range(len(start))])
 
 
-def _packed(parts: list[list[int]], drawn: list[Points]) -> Points:
+def _pack(parts: list[list[int]], drawn: list[Points]) -> Points:
     """Place components side by side on shelves, the largest first, each with room for its nodes. Shape (nodes, 2)."""
     nodes = sum(map(len, parts))
     points = np.zeros((nodes, 2))

@@ -265,7 +265,7 @@ def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
     """
     probe = _Probe(schedule)
     norm, residual = probe.norm(schedule.period)
-    rounds = _bisected(probe, epsilon)
+    rounds = _bisect(probe, epsilon)
     exact = rounds is not None
     if rounds is None and norm < 1.0:
         rounds = schedule.period * max(1, math.ceil(math.log(epsilon) / math.log(norm)))
@@ -279,7 +279,7 @@ def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
     )
 
 
-def _bisected(probe: _Probe, epsilon: float) -> int | None:
+def _bisect(probe: _Probe, epsilon: float) -> int | None:
     """Bisect; None if the work is spent first."""
     high = 1
     while probe.norm(high, epsilon)[0] > epsilon:

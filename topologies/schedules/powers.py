@@ -73,7 +73,7 @@ def de_bruijn(request: GraphRequest) -> Schedule:
     n, k = request.nodes, request["k"]
     _check("de-bruijn", n, k, [k**D for D in range(n.bit_length() + 1)])
     sender, letter = _sends(n, k)
-    return _made(request, sender, (k * sender + letter) % n)
+    return _schedule_of(request, sender, (k * sender + letter) % n)
 
 
 def kautz(request: GraphRequest) -> Schedule:
@@ -83,7 +83,7 @@ def kautz(request: GraphRequest) -> Schedule:
     n, k = request.nodes, request["k"]
     _check("kautz", n, k, [k**D + k ** (D - 1) for D in range(1, n.bit_length() + 2)])
     sender, letter = _sends(n, k)
-    return _made(request, sender, -(k * sender + letter + 1) % n)
+    return _schedule_of(request, sender, -(k * sender + letter + 1) % n)
 
 
 def _check(family: str, nodes: int, k: int, sizes: list[int]) -> None:
@@ -100,7 +100,7 @@ def _sends(nodes: int, k: int) -> tuple[Ints, Ints]:
     return sender, np.repeat(np.arange(k), nodes)
 
 
-def _made(request: GraphRequest, senders: Ints, receivers: Ints) -> Schedule:
+def _schedule_of(request: GraphRequest, senders: Ints, receivers: Ints) -> Schedule:
     apart = senders != receivers
     part = Part(receivers[apart], senders[apart], Fraction(1, request["k"]))
     mixing = MixingMatrix.joined(request.nodes, [part])

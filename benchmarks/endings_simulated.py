@@ -105,22 +105,22 @@ def figures(federation: FederationConfig, spec: WorldSpec) -> dict[str, Any]:
     return result
 
 
-def runs(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    for task in given.tasks:
+def runs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for task in options.tasks:
         make = quadratic if task == "quadratic" else digits
-        for topology, rule in given.graphs:
-            for kind in given.worlds:
-                for through in given.through:
-                    for seed in range(given.seeds):
+        for topology, rule in options.graphs:
+            for kind in options.worlds:
+                for through in options.through:
+                    for seed in range(options.seeds):
                         federation = make(
                             topology,
                             rule,
-                            rounds=given.rounds,
+                            rounds=options.rounds,
                             seed=seed,
                             when_through=through,
-                            linger_s=given.linger,
+                            linger_s=options.linger,
                         )
-                        found = figures(federation, world(kind, STEP_S, given.rounds))
+                        found = figures(federation, world(kind, STEP_S, options.rounds))
                         yield {
                             "task": task,
                             "topology": topology,

@@ -243,8 +243,8 @@ def _audited(setting: Setting, layer: str) -> dict[str, Any]:
     return {f"{row.attack} [{row.unit}]": row.values[name] for row in found.rows}
 
 
-def _is(federation: FederationConfig, wanted: str) -> bool:
-    return (NO_PRIVACY if federation.privacy is None else federation.privacy.unit) == wanted
+def _is(federation: FederationConfig, layer: str) -> bool:
+    return (NO_PRIVACY if federation.privacy is None else federation.privacy.unit) == layer
 
 
 def _held(task: Task, data: list[DataSets]) -> Task:
@@ -273,10 +273,10 @@ def _pair(cell: dict[str, Any]) -> str:
     return mean if mean == worst else f"{mean} / {worst}"
 
 
-def _audit_table(found: dict[str, dict[str, Any]]) -> list[str]:
-    names = list(dict.fromkeys(name for one in found.values() for name in one))
+def _audit_table(findings: dict[str, dict[str, Any]]) -> list[str]:
+    names = list(dict.fromkeys(name for one in findings.values() for name in one))
     return _markdown(
-        [["attack", *found], *([name, *(_value(one.get(name)) for one in found.values())] for name in names)]
+        [["attack", *findings], *([name, *(_value(one.get(name)) for one in findings.values())] for name in names)]
     )
 
 

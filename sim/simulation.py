@@ -59,8 +59,8 @@ class RunProgress:
 class InvariantError(P2PFLError):
     """A simulated run broke an invariant: our own bug. `events` are the last entries of the trace."""
 
-    def __init__(self, said: str, *, time_s: float, events: Sequence[str]) -> None:
-        super().__init__(f"at {time_s:.9f} virtual s an invariant was broken: {said}")
+    def __init__(self, text: str, *, time_s: float, events: Sequence[str]) -> None:
+        super().__init__(f"at {time_s:.9f} virtual s an invariant was broken: {text}")
         self.time_s = time_s
         self.events = events
 

@@ -123,13 +123,13 @@ def _mixed(  # noqa: PLR0917 - one round of one node, and all that it depends on
 def _lie(  # noqa: PLR0917 - as above
     worlds: Worlds,
     models: Models,
-    who: tuple[int, int],
+    pair: tuple[int, int],
     rule: str,
     attack: str,
     count: int,
     weights: dict[int, float],
 ) -> Models:
-    liar, victim = who
+    liar, victim = pair
     seen = Sight(
         node=liar,
         peer=victim,

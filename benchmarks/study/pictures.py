@@ -184,10 +184,10 @@ def _field(axes: Any, values: Any, shape: str, *, higher: bool) -> None:
     axes.tick_params(length=0)
 
 
-def _line(panel: Any, one: Contender, over: str) -> None:
-    if one.curve is not None:
-        scaled = [one.curve(run, over) for run in one.runs]
-        _band(panel, [_scaled(curve, SCALE[over]) for curve in scaled], COLORS[one.name], one.name)
+def _line(panel: Any, contender: Contender, over: str) -> None:
+    if contender.curve is not None:
+        scaled = [contender.curve(run, over) for run in contender.runs]
+        _band(panel, [_scaled(curve, SCALE[over]) for curve in scaled], COLORS[contender.name], contender.name)
 
 
 def _logarithmic(panel: Any) -> None:

@@ -73,10 +73,10 @@ def end_table(results: Results, setting: Setting) -> list[str]:
 def until_table(results: Results, setting: Setting) -> list[str]:
     """Make the table of a node's rounds, bytes and time until the mean accuracy reaches the target."""
 
-    def cell(one: Contender) -> str:
-        if one.curve is None:
+    def cell(contender: Contender) -> str:
+        if contender.curve is None:
             return UNKNOWN
-        rounds, sent, time = (one.until(setting.target, over) for over in ("rounds", "bytes", "time"))
+        rounds, sent, time = (contender.until(setting.target, over) for over in ("rounds", "bytes", "time"))
         if rounds is None or sent is None or time is None:
             return NEVER
         return f"{rounds.mean:.0f} rounds, {sent.mean / 1e3:,.0f} kB, {time.mean:,.1f} s"

@@ -164,22 +164,22 @@ class Auditor:
 
     def _listen(self, observe_real: ObserveReal) -> None:
         """Listen to real nodes that train with the configured rounds."""
-        told: dict[str, Value] = {}
+        figures: dict[str, Value] = {}
         for layer in self.layers:
             if layer.missing or self.left_s <= 0:
                 continue
             self.on_progress(f"what is told: {layer.name}")
             observed = observe_real(layer.copy(rounds=LISTENED, evaluate_every=1), self.scene.victim)
-            told[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
-        self.found.add("figures told of private rows", REAL, "", told)
+            figures[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
+        self.found.add("figures told of private rows", REAL, "", figures)
 
     def _private_figures(self, observed: Observation, layer: Layer) -> list[str]:
         """List the figures of private rows that a node tells; note a mistake if the layer promises privacy."""
         privacy = layer.federation.privacy
-        told = figures_told(observed.told, public_test=privacy is not None and privacy.test_set == PUBLIC)
-        if told and privacy is not None:
-            self.found.mistakes.append(f"{layer.name}: a node tells its neighbors {', '.join(told)} of private rows")
-        return told
+        figures = figures_told(observed.vitals, public_test=privacy is not None and privacy.test_set == PUBLIC)
+        if figures and privacy is not None:
+            self.found.mistakes.append(f"{layer.name}: a node tells its neighbors {', '.join(figures)} of private rows")
+        return figures
 
     def _add_rebuilt(self, attack: str, place: str, rebuilt: Mapping[str, Rebuilt]) -> None:
         """Add the median PSNR, and the share of rows that can be recognized."""

@@ -138,17 +138,17 @@ def _descend(
 
 def _change(
     module: nn.Module,
-    given: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor],
     names: Sequence[str],
     rows: tuple[Tensor, Tensor],
     how: tuple[Loss, int, float],
 ) -> list[Tensor]:
     """Compute the gradient, or minus the model's movement over the steps: by parameter, differentiable."""
     loss, steps, rate = how
-    now = {name: given[name].clone().requires_grad_() for name in names}
+    now = {name: parameters[name].clone().requires_grad_() for name in names}
     begun, way = dict(now), [torch.zeros(())] * len(names)
     for inputs, targets in zip(rows[0].chunk(steps), rows[1].chunk(steps), strict=True):
-        said = loss(functional_call(module, {**given, **now}, (inputs,)), targets)
+        said = loss(functional_call(module, {**parameters, **now}, (inputs,)), targets)
         slopes = torch.autograd.grad(said, list(now.values()), create_graph=True)
         way = [a + b for a, b in zip(way, slopes, strict=True)]
         if steps > 1:

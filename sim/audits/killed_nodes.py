@@ -118,14 +118,14 @@ def _run_then_kill(folder: Path, life: str, environment: dict[str, str]) -> dict
     files = {name: folder / f"{name} {life}" for name in NODES}
     paths = os.pathsep.join(path for path in sys.path if path)
     errors = folder / f"errors {life}"
-    with errors.open("wb") as told:
+    with errors.open("wb") as log_file:
         processes = [
             subprocess.Popen(  # noqa: S603 - this very program
                 [sys.executable, "-m", "sim.audits.life", str(folder), name, str(file)],
                 env={**os.environ, "PYTHONPATH": paths, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=told,
+                stderr=log_file,
             )
             for name, file in files.items()
         ]

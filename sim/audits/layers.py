@@ -43,8 +43,8 @@ def layers_of(scene: Scene) -> list[Layer]:
     epsilon 8.
     """
     plain = replace(scene.federation, gossip=replace(scene.federation.gossip, compressor="none"))
-    told = scene.federation.gossip.compressor
-    compressor = EXAMPLE_COMPRESSOR if told == "none" else told
+    own = scene.federation.gossip.compressor
+    compressor = EXAMPLE_COMPRESSOR if own == "none" else own
     squeezed = replace(plain, gossip=replace(plain.gossip, compressor=compressor))
     bare = [Layer(name="no layer", federation=plain), Layer(name=compressor, federation=squeezed)]
     return bare + [_private(scene, plain, unit) for unit in UNITS]

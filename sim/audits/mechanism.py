@@ -205,9 +205,9 @@ def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
     return found, parts
 
 
-def _independence(found: Values) -> Check:
+def _independence(noise_values: Values) -> Check:
     """Check that no number of the noise (rounds, d) predicts another, by all correlations at a distance."""
-    flat = found.ravel()[: 1 << 20]
+    flat = noise_values.ravel()[: 1 << 20]
     power = np.abs(np.fft.rfft(flat - flat.mean(), 2 * len(flat))) ** 2
     shifted = np.fft.irfft(power)[1 : len(flat) // 2]
     worst = int(np.abs(shifted).argmax())

@@ -72,7 +72,7 @@ class Observation:
     models: Vector
     lossless: bool = False
     """True if nothing of a model is lost in transmission."""
-    told: Sequence[object] = field(default=())
+    vitals: Sequence[object] = field(default=())
     """Rows of vitals that a real victim has sent, in their order."""
 
     def rounds(self) -> list[RoundSeen]:

@@ -141,9 +141,9 @@ def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], 
     return task, found, missing
 
 
-def _first(federation: FederationConfig, found: dict[int, DataSets]) -> int:
+def _first(federation: FederationConfig, data: dict[int, DataSets]) -> int:
     """Return the first of the nodes with most neighbors here."""
-    return max(sorted(found), key=lambda index: sum(peer in found for peer in federation.neighbors(index)))
+    return max(sorted(data), key=lambda index: sum(peer in data for peer in federation.neighbors(index)))
 
 
 def _scene_around(federation: FederationConfig, task: Task, found: dict[int, DataSets], victim: int) -> Scene:

@@ -77,6 +77,6 @@ def _epsilon(losses: Values, chances: Values, delta: float) -> float:
     for _ in range(50):
         middle = (low + high) / 2
         beyond = losses > middle
-        told = float((chances[beyond] * -np.expm1(middle - losses[beyond])).sum())
-        low, high = (middle, high) if told > delta else (low, middle)
+        delta_here = float((chances[beyond] * -np.expm1(middle - losses[beyond])).sum())
+        low, high = (middle, high) if delta_here > delta else (low, middle)
     return low

@@ -41,7 +41,7 @@ def attack_members(
     rows = len(targets)
     if rows < FEWEST:
         return "the node has too few rows"
-    members, told = halves(shadows, rows, seed), []
+    members, confidence = halves(shadows, rows, seed), []
     ends_at = time.monotonic() + limit_s
     learner = scene.learner(replace(federation, privacy=None), scene.victim)
     flat = FlatModule(learner.model.module, learner.task.name, learner.model.share)
@@ -50,13 +50,15 @@ def attack_members(
         copied = scene.with_rows(TensorSamples(inputs[part], targets[part]))
         chance = Seeded(seed * 1_000_003 + number)
         observed = observe_simulated(federation, copied.learners(federation, chance), scene.victim)
-        told.append(mean_confidences(learner.model.module, flat, [last_shown(observed, federation)], inputs, targets))
+        confidence.append(
+            mean_confidences(learner.model.module, flat, [last_shown(observed, federation)], inputs, targets)
+        )
         on_shadow(number + 1)
         if time.monotonic() > ends_at:
             break
-    if len(told) < FEWEST:
-        return f"there was time for {len(told)} copies only, and {FEWEST} are the fewest"
-    return attack_each(np.stack(told), members[: len(told)])
+    if len(confidence) < FEWEST:
+        return f"there was time for {len(confidence)} copies only, and {FEWEST} are the fewest"
+    return attack_each(np.stack(confidence), members[: len(confidence)])
 
 
 def halves(shadows: int, rows: int, seed: int) -> Flags:

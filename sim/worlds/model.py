@@ -314,12 +314,12 @@ class Names:
         self._index = {name: index for index, name in enumerate(names)}
         self.by_index = all(not name.isdigit() or int(name) == index for index, name in enumerate(names))
         some = f"a member's name ({names[0]} to {names[-1]})" if names else "nothing: there are no members"
-        self.one = f"{some} or an index from 0 to {self.count - 1}" if self.by_index else some
+        self.allowed_one = f"{some} or an index from 0 to {self.count - 1}" if self.by_index else some
         """The allowed names of one node, in words."""
         ranges = (
             f', a range such as "0-{min(4, self.count - 1)}", or a list of these' if self.by_index else ", or a list"
         )
-        self.allowed = self.one + ranges
+        self.allowed = self.allowed_one + ranges
 
     def read(self, value: Any, key: str, mistakes: Mistakes) -> tuple[int, ...]:
         """Read the ascending indices that `value` names: a text (commas between parts), an index, or a

@@ -163,7 +163,7 @@ def _text(path: Path) -> str:
 def _node(text: str, names: Names, path: Path, line: int) -> int:
     found = names.find(text)
     if len(found) != 1:
-        raise UserError("no such node", file=f"{path}:{line}", key="node", value=text[:100], allowed=names.one)
+        raise UserError("no such node", file=f"{path}:{line}", key="node", value=text[:100], allowed=names.allowed_one)
     return found[0]
 
 

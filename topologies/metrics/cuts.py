@@ -67,9 +67,9 @@ def sweep_cut(topology: Topology, extremes: Extremes | None = None) -> Cut | Non
     """Find the best cut between the first k nodes and the rest, over all k and several orders: the Fiedler vector, hops
     from a far node, the nodes' own numbers.
 
-    On a disconnected graph it is a part. None for one node, or an implicit graph. `extremes` has the Fiedler vector of a
-    large graph; without it only a small graph is swept by that vector. Source: Spielman and Teng, Spectral partitioning
-    works (1996).
+    On a disconnected graph it is a part. None for one node, or an implicit graph. `extremes` has the Fiedler vector of
+    a large graph; without it only a small graph is swept by that vector.
+    Source: Spielman and Teng, Spectral partitioning works (1996).
     """
     if topology.implicit or topology.nodes < 2:
         return None

@@ -195,8 +195,8 @@ def robustness(
     """Compute robustness: exact for complete graphs, about 30 nodes, hundreds where degrees are small, and wherever the
     bounds meet.
 
-    `extremes` and `cut` are used if given; `most` is a known upper bound, such as the vertex connectivity: without r - 1
-    nodes an r-robust graph is connected. More `work` makes larger graphs exact; the result does not depend on the
+    `extremes` and `cut` are used if given. `most` is a known upper bound, such as the vertex connectivity: without
+    r - 1 nodes an r-robust graph is connected. More `work` makes larger graphs exact; the result does not depend on the
     machine. One node is 1-robust by convention.
 
     The exact search is our own (`separate`). The mixed integer program of Usevitch and Panagou (arXiv:1810.01784) finds

@@ -84,7 +84,7 @@ class Dropped:
     first: str = ""
     """The mistake in the first row."""
 
-    def said(self, rows: int) -> str:
+    def as_sentence(self, rows: int) -> str:
         """A sentence about the dropped rows; `rows` are those that are left."""
         many = f"{self.count} rows of {rows + self.count} are" if self.count > 1 else f"1 row of {rows + 1} is"
         return f"{many} left out, because on_bad_row is drop: {_lines(self.lines, self.count)}; the first: {self.first}"

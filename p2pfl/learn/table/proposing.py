@@ -46,7 +46,7 @@ def proposal_of(federation: FederationConfig, node: NodeConfig, least_count: int
         target=target,
     )
     if profile.dropped.count:
-        log.warning("%s: %s", profile.path, profile.dropped.said(profile.rows))
+        log.warning("%s: %s", profile.path, profile.dropped.as_sentence(profile.rows))
     if target not in profile.columns:
         allowed = ", ".join(profile.columns)
         raise UserError(

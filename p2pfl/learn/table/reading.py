@@ -315,7 +315,7 @@ def say_what_is_odd(table: Table, node: str) -> list[str]:
         text = f"{table.path}: no column {', '.join(map(repr, table.absent))}: missing in every row of node {node}"
         said.append(text)
     if table.dropped.count:
-        said.append(f"{table.path}: {table.dropped.said(len(table) + table.without_target)} (node {node})")
+        said.append(f"{table.path}: {table.dropped.as_sentence(len(table) + table.without_target)} (node {node})")
     if table.without_target:
         count = table.without_target
         many = "1 row without a target is" if count == 1 else f"{count} rows without a target are"

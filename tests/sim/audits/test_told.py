@@ -48,7 +48,7 @@ def test_a_real_node_gives_away_its_rows_to_its_neighbors():
 
     rebuilder = Rebuilder(learner=learners_of(federation)[0], federation=federation)
     assert rebuilder.exactly(observed, 2).psnr_db > 60
-    assert "loss of a local round" in figures_told(observed.told)
+    assert "loss of a local round" in figures_told(observed.vitals)
 
 
 def break_both_guards(monkeypatch):

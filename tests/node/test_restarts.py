@@ -11,7 +11,7 @@ KILLED, CRASHED, MISTAKE, STOPPED = -9, 1, 2, 130
 
 @pytest.mark.parametrize("exit_code", [0, MISTAKE, STOPPED])
 def test_who_is_done_or_stopped_or_has_a_mistake_in_its_files_is_left_alone(exit_code):
-    assert Restarts().after(exit_code, 1.0) is None
+    assert Restarts().next_pause_s(exit_code, 1.0) is None
 
 
 @pytest.mark.parametrize("exit_code", [KILLED, CRASHED])

@@ -38,7 +38,7 @@ class Surroundings:
 
     body_bytes: Mapping[tuple[int, int], int]
     edges: Edges | None = None
-    """The edges at the beginning, where the graph changes; None: all that have bodies."""
+    """The edges at the beginning, where the graph changes; None: all edges that have bodies."""
     schedule: tuple[Edges, ...] = ()
     links: LinkSpec = field(default_factory=LinkSpec)
     slow: tuple[SlowNodes, ...] = ()

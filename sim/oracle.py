@@ -56,7 +56,7 @@ class Oracle:
             self._check_factor(index, operation)
 
     def _check_factor(self, index: int, op: ApplyReply) -> None:
-        """`k <= gamma a_i s_i`, with the gamma of that edge's compressor: beyond it a step may not contract."""
+        """Check `k <= gamma a_i s_i`, with the gamma of that edge's compressor: beyond it a step may not contract."""
         pending = self.engines[index].state.edges[op.peer].record.pending
         if pending is None:
             raise AssertionError("a reply is applied to which there is no request")

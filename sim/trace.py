@@ -28,48 +28,48 @@ class TraceKind(IntEnum):
     """
 
     SESSION_OPENED = 1
-    """`a`, `b`: the ends, lower first; `n`: the session's number."""
+    """A session opens. `a`, `b`: its ends, lower first; `n`: its number."""
     SESSION_CUT = 2
-    """`a`, `b`: the ends, lower first; `n`: the session's number."""
+    """A session ends. `a`, `b`: its ends, lower first; `n`: its number."""
     SEPARATED = 3
-    """`n`: the number of partitions that exist now."""
+    """A partition begins. `n`: the number of partitions that exist now."""
     REJOINED = 4
-    """`n`: the number of partitions that exist now."""
+    """A partition ends. `n`: the number of partitions that exist now."""
     STARTED = 8
-    """`n`: the number of the life that begins."""
+    """The node starts. `n`: the number of the life that begins."""
     CRASHED = 9
     FORGOT = 10
     """The node's disk is lost."""
     ROUND_BEGUN = 11
-    """`n`: the round."""
+    """A local round begins. `n`: the round."""
     ROUND_TRAINED = 12
-    """`n`: its steps."""
+    """A local round has trained. `n`: its steps."""
     ROUND_COMMITTED = 13
-    """`n`: the node's version."""
+    """A local round is committed. `n`: the node's version."""
     FROZEN = 14
-    """`b`: the neighbor; `n`: the sequence number; the next three are alike."""
+    """An exchange is frozen. `b`: the neighbor; `n`: the sequence number; the next three have the same fields."""
     REQUEST_APPLIED = 15
     REPLY_APPLIED = 16
     REFUSED = 17
     EDGE_RESET = 18
-    """`b`: the neighbor; `n`: the incarnation."""
+    """The node resets an edge. `b`: the neighbor; `n`: the incarnation."""
     BOOTSTRAPPED = 19
-    """`n`: the number of neighbors whose median it took."""
+    """The node starts from the median of its neighbors. `n`: the number of these neighbors."""
     ALARM = 20
-    """`b`: the neighbor it is about, or -1."""
+    """The node raises an alarm. `b`: the neighbor it is about, or -1."""
     FINISHED = 21
-    """`n`: its rounds."""
+    """The node has finished. `n`: its rounds."""
     # 22 stays unused: an observer is no event.
     MIXED = 23
-    """Mixed by the robust rule; `n`: the number of neighbors."""
+    """The robust rule mixes. `n`: the number of neighbors."""
     LIFE_NOTED = 24
-    """`n`: the generation of the neighbor's life."""
+    """The node learns of a neighbor's new life. `n`: its generation."""
     EDGES_CHANGED = 25
     """A change of the graph takes effect; `n`: how many edges the node has now."""
     SENT = 32
-    """`b`: the receiver; `n`: the bytes counted."""
+    """A message is sent. `b`: the receiver; `n`: the bytes counted."""
     LOST = 64
-    """`b`: the receiver; `n`: the message's own number; the next two are alike."""
+    """A message is lost. `b`: the receiver; `n`: the message's own number; the next two have the same fields."""
     DUPLICATED = 96
     DELIVERED = 128
 

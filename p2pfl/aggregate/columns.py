@@ -26,7 +26,7 @@ Step = tuple[int, int, int]
 
 
 class Source(Protocol):
-    """`count` vectors of `size` values, read span by span; results of `read` must not be written to."""
+    """A source of `count` vectors of `size` values, read span by span; results of `read` must not be written to."""
 
     @property
     def count(self) -> int: ...

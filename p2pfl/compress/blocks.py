@@ -137,7 +137,7 @@ class BlockQuantizer(ScaledBlocks):
 
 
 def block_quantizer(bits: int, *, stochastic: bool = False) -> RowCompressor:
-    """`q8`, `q4` or `q2`, or one of them with `:stochastic`."""
+    """Make `q8`, `q4` or `q2`, or one of them with `:stochastic`."""
     if bits == 2 and not stochastic:
         return TwoBits()
     packing = {8: EIGHT_BITS, 4: FOUR_BITS, 2: TWO_BITS}[bits]

@@ -134,7 +134,7 @@ def tiles(count: int, size: int, values: int) -> Iterator[tuple[slice, slice]]:
 
 
 def rows_for(count: int, size: int, out: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """`out`, or a new array of shape (count, size)."""
+    """Return `out`, or a new array of shape (count, size)."""
     if out is None:
         return np.empty((count, size), np.float32)
     if out.shape != (count, size) or out.dtype != np.float32:
@@ -182,7 +182,7 @@ def require_payloads(payloads: NDArray[np.uint8], expected_bytes: int) -> None:
 
 
 class ByRows:
-    """`encode` and `decode` of a `RowCompressor`, from its functions on rows."""
+    """Implements `encode` and `decode` of a `RowCompressor` by its functions on rows."""
 
     __slots__ = ()
 

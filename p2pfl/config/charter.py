@@ -167,7 +167,7 @@ def edition_of(raw: bytes) -> Edition:
 
 
 def require_signed(raw: bytes, admin: Sequence[bytes]) -> None:
-    """Raises CharterError: no admin has signed it. Cheap: nothing of it is read."""
+    """Require an admin's signature, without reading the charter, which is cheap. Raises CharterError: there is none."""
     head = KEY_BYTES + SIGNATURE_BYTES
     if not head < len(raw) <= MOST_BYTES:
         raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
@@ -214,7 +214,7 @@ def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
 
 
 def check_signature(signer: bytes, signature: bytes, digest: bytes, admin: Sequence[bytes]) -> None:
-    """Raises CharterError: no admin has signed what has that digest."""
+    """Check a signature. Raises CharterError: no admin has signed that digest."""
     from nacl.exceptions import CryptoError  # noqa: PLC0415 - for federations with an admin only
     from nacl.signing import VerifyKey  # noqa: PLC0415 - as above
 

@@ -277,7 +277,7 @@ class Compute:
     """The device and precision with which a node trains and tests. Errors name `file`."""
 
     device: str = "cpu"
-    """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best that there is."""
+    """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best available one."""
     precision: str = "float32"
     """"float32", or "bf16" for mixed precision: parameters stay float32."""
     file: Path | None = field(default=None, compare=False)
@@ -310,7 +310,7 @@ class NodeConfig:
     """The network interfaces to announce on; empty for all that `listen` covers but bridges and tunnels."""
     device: str = "cpu"
     precision: str = "float32"
-    """The precision, as in `Compute`."""
+    """The precision of training: "float32" or "bf16", as in `Compute`."""
     checkpoint_dir: Path = Path("checkpoints")
     checkpoint_every: int = 0
     """Rounds between two checkpoints of the model; 0: none is written."""

@@ -104,7 +104,9 @@ def figure(value: object, *, stale: bool | None, form: str = ".4g") -> str | Non
 
 
 def footnote(name: str, *, value: float | None, stale: bool | None, after: int | None, of: int | None) -> str | None:
-    """Explain the star beside a `value` of this node: tested `after` a round, `of` so many; None without a star."""
+    """Explain the star beside a `value` of this node: tested `after` a round, of `of` rounds in all; None without a
+    star.
+    """
     return f"{STALE} {name}: tested after round {after} of {of}, not since" if stale and value is not None else None
 
 

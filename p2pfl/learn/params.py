@@ -48,7 +48,7 @@ class FlatModule:
     """
 
     def __init__(self, module: nn.Module, source: str, share: Sequence[str] = WHOLE) -> None:
-        """`source` names the task in errors; `share` are patterns as in `sharing`.
+        """Lay out the tensors of a module. `source` names the task in errors; `share` are patterns as in `sharing`.
 
         Raises UserError: the module has nothing to share or a tensor that cannot be, or a pattern matches nothing.
         """

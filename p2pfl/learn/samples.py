@@ -71,7 +71,7 @@ class DataSets:
     test: Samples | None
 
     def differ_from(self, other: DataSets) -> bool:
-        """True if one of the two sets differs, as far as that can be told: of a Dataset only its length is known."""
+        """True if one of the two sets differs, as far as can be known: of a Dataset only its length is known."""
         return not (are_equal(self.train, other.train) and are_equal(self.test, other.test))
 
     def compare_with(self, earlier: DataSets) -> bool:
@@ -87,7 +87,7 @@ def are_equal(first: Samples | None, other: Samples | None) -> bool:
 
 
 def begins_with(samples: Samples, other: Samples) -> bool:
-    """True if `samples` begins with all rows of `other`, as far as that can be told."""
+    """True if `samples` begins with all rows of `other`, as far as can be known."""
     if not (isinstance(samples, TensorSamples) and isinstance(other, TensorSamples)):
         return len(samples) >= len(other)
     pairs = ((samples.inputs, other.inputs), (samples.targets, other.targets))

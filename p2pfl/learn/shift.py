@@ -27,7 +27,9 @@ Kind = Literal["total variation", "Wasserstein-1"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelShift:
-    """`nodes` has each node's distance by name; `mean` weighs them by their samples, `max` is the largest."""
+    """The shift of all nodes. `nodes` has each node's distance by name; `mean` weighs them by their samples, `max` is
+    the largest.
+    """
 
     kind: Kind
     mean: float

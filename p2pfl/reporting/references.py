@@ -144,7 +144,7 @@ def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
 
 
 def _intervals_of_mean(known: Sequence[tuple[Score, int]]) -> Iterator[tuple[str, Interval]]:
-    """The intervals of means over test sets without common rows; each counts for so many nodes."""
+    """The intervals of means over test sets without common rows, each weighted by its number of nodes."""
     for name in dict.fromkeys(name for score, _ in known for name in score.intervals):
         parts = [(score.accuracy if name == ACCURACY.name else score.metrics.get(name), score, n) for score, n in known]
         there = [(value, score.intervals.get(name), n) for value, score, n in parts if value is not None]

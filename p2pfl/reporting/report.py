@@ -72,7 +72,9 @@ class NodeReport(msgspec.Struct, kw_only=True):
     local_metrics: dict[str, float | None] = {}
     """The same on the node's own training data."""
     alone: ModelScore | None = None
-    """The score that it would have on the common test set without neighbors; null unless asked for."""
+    """The score that it would have on the common test set without neighbors; null unless the run was started with
+    references.
+    """
     samples: int | float | None = None
     steps: int | None = None
     alarms: dict[str, int] | None = None

@@ -21,7 +21,7 @@ NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
     "all honest models, the rule of its victim, and data: everybody's in a simulation, its own as a real node",
     "its own data",
 )
-"""What an attack needs to know."""
+"""The knowledge that an attack needs."""
 FANG = "Fang et al. 2020, arXiv 1911.11815"
 
 

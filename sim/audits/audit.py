@@ -56,7 +56,7 @@ class Effort:
 
 QUICK = Effort(budget_s=60.0, rounds=3, iterations=100, tries=300)
 LONG = ("membership",)
-"""Attacks that a quick audit leaves out unless they are asked for."""
+"""Attacks that a quick audit leaves out unless they are named."""
 
 
 class Auditor:
@@ -95,7 +95,7 @@ class Auditor:
         return self.effort.budget_s - (time.monotonic() - self._began)
 
     def run(self) -> AuditFound:
-        """Raises UserError: a layer's settings are wrong; LearningError: the task failed."""
+        """Run the audit. Raises UserError: a layer's settings are wrong; LearningError: the task failed."""
         self._try_claims()
         if "told" in self.attacks and self.observe_real is not None:
             self._listen(self.observe_real)

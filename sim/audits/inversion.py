@@ -44,7 +44,9 @@ class InversionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Inversion:
-    """`inputs` (b, ...) with `labels` (b,), whose gradient has the cosine distance `distance` to the observed one."""
+    """The result of an inversion: `inputs` (b, ...) with `labels` (b,), whose gradient has the cosine distance
+    `distance` to the observed one.
+    """
 
     inputs: Values
     labels: NDArray[np.int64]

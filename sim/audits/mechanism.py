@@ -63,8 +63,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is audited: the task and the rows (tensors) of a node, and its plan. `chance` is a real node's unless a test
-    passes another.
+    """The audited task and rows (tensors) of a node, and its plan. `chance` is a real node's unless a test passes
+    another.
     """
 
     task: Task

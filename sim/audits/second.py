@@ -1,4 +1,4 @@
-"""A second accountant, which shares no line with the first: a lower bound on what so many noisy steps reveal.
+"""A second accountant, which shares no line with the first: a lower bound on what many noisy steps reveal.
 
 It composes the privacy losses of steps with Poisson sampling on a grid, by Fourier transform (Koskela, Jälkö and
 Honkela 2020, arXiv 1906.03049), and rounds each loss down. So an accountant that reports less is wrong, however it

@@ -77,7 +77,7 @@ class Sweep:
         return flat_rows(self.results)
 
     def to_frame(self) -> DataFrame:
-        """`rows` as a pandas DataFrame. Raises ModuleNotFoundError: pandas is not installed."""
+        """Return `rows` as a pandas DataFrame. Raises ModuleNotFoundError: pandas is not installed."""
         from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
 
         return DataFrame(self.rows)

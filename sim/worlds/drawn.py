@@ -46,7 +46,7 @@ def settle(world: WorldSpec, nodes: int, seed: int) -> WorldSpec:
 
 
 def require_settled(world: WorldSpec) -> None:
-    """Raises ValueError if chance has still to choose: what is built from such a world would leave nodes out."""
+    """Refuse a world with open choices: a run of it would leave nodes out. Raises ValueError."""
     if any(part.count for _, part, _ in selectors(world)) or (world.churn and world.churn.nodes is None):
         raise ValueError("this world is not settled")
 

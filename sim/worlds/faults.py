@@ -16,7 +16,7 @@ from sim.worlds.model import LONGEST_S, NANOSECONDS, ChurnSpec, PartitionSpec, U
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejoin:
-    """The partition ends."""
+    """The end of a partition."""
 
     time_ns: int
 

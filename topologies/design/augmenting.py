@@ -68,7 +68,7 @@ def augment(
     progress messages.
 
     Up to 1,000 nodes each edge is the best single one; above, the best to first order between the extreme nodes of the
-    Fiedler vector. Raises TopologyError: there is no place for so many edges, finding them would take too long, or a
+    Fiedler vector. Raises TopologyError: there is no place for these edges, finding them would take too long, or a
     disconnected graph cannot be joined within the degree.
     """
     if count < 1:

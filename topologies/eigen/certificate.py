@@ -57,7 +57,7 @@ class FactorBudget:
 CHEAP = FactorBudget(core=4_000, fill=2e7)
 """About half a gigabyte, a few seconds."""
 LARGE = FactorBudget(core=12_000, fill=1.2e8)
-"""Up to six gigabytes, some minutes."""
+"""A budget of up to six gigabytes and some minutes."""
 
 
 def at_least(laplacian: Laplacian, sigma: float, budget: FactorBudget = CHEAP, tolerance: float = 1e-6) -> bool | None:

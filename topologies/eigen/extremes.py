@@ -100,7 +100,7 @@ class Extremes:
 
 
 class NotConverged(TopologyError):  # noqa: N818 - what it says
-    """An eigenvalue that was needed is not known."""
+    """A needed eigenvalue that did not converge."""
 
     exit_code = 4
 

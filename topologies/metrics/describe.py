@@ -234,10 +234,10 @@ def compare(
 ) -> ComparisonTable:
     """Compare graphs. A graph file has one size of its own; families are built in all of `sizes`.
 
-    `rounds`, `messages` and `bytes` are those to consensus; `busiest_bytes` is what the node with the most neighbors
-    sends in one round, for a schedule in its heaviest round. Rows are grouped by n, and within it sorted by `sort`,
-    best first, or in the order of `specs`; unknown values come last. Raises TopologyError: a spec cannot be read,
-    unknown weights or column, or not one of the graphs exists.
+    `rounds`, `messages` and `bytes` are those to consensus; `busiest_bytes` are the bytes that the node with the most
+    neighbors sends in one round, for a schedule in its heaviest round. Rows are grouped by n, and within it sorted by
+    `sort`, best first, or in the order of `specs`; unknown values come last. Raises TopologyError: a spec cannot be
+    read, unknown weights or column, or not one of the graphs exists.
     """
     check_weights(weights)
     require_epsilon(epsilon)

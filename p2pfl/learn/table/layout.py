@@ -20,7 +20,9 @@ LIMIT_MB = 1024.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """`missing` are texts, spelled, that mean a missing cell, by column; `*` is for every column."""
+    """The layout of a file. `missing` are texts, spelled, that mean a missing cell, by column; `*` is for
+    every column.
+    """
 
     separator: str = ","
     """The separator between two cells."""

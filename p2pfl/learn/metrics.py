@@ -329,7 +329,7 @@ BUILT_IN: dict[str, Metric] = {
 }
 
 
-def by_names(names: Sequence[str], *, key: str = "task.metrics") -> dict[str, Metric]:
+def named(names: Sequence[str], *, key: str = "task.metrics") -> dict[str, Metric]:
     """The built-in metrics of these names, in their order.
 
     Raises UserError: there is no such metric; it names `key`.

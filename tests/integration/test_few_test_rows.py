@@ -8,7 +8,7 @@ import torch
 
 from p2pfl import Federation, Task
 from p2pfl.console.output import node_rows, reference_facts
-from p2pfl.learn.metrics import by_names
+from p2pfl.learn.metrics import named
 
 TEST_ROWS = 14
 
@@ -25,7 +25,7 @@ def linear():
     return torch.nn.Linear(3, 2)
 
 
-TASK = Task(model=linear, data=data, metrics=by_names(["auc", "brier"]), metric="auc")
+TASK = Task(model=linear, data=data, metrics=named(["auc", "brier"]), metric="auc")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from p2pfl.errors import UserError
-from p2pfl.learn.metrics import BUILT_IN, Metric, by_names, measured_by
+from p2pfl.learn.metrics import BUILT_IN, Metric, measured_by, named
 from p2pfl.learn.task import Task
 
 scores = pytest.importorskip("sklearn.metrics", reason="the extra dev has scikit-learn")
@@ -106,9 +106,9 @@ def test_what_is_no_label_of_the_outputs_is_refused(targets):
 
 
 def test_an_unknown_name_is_the_users_mistake():
-    assert list(by_names(["auc", "f1"])) == ["auc", "f1"]
+    assert list(named(["auc", "f1"])) == ["auc", "f1"]
     with pytest.raises(UserError) as caught:
-        by_names(["auc", "auroc"])
+        named(["auc", "auroc"])
     assert caught.value.key == "task.metrics"
     assert "average_precision" in caught.value.allowed
 
@@ -117,7 +117,7 @@ def test_the_main_measure_is_the_tasks_own():
     def by_hand(outputs, targets):
         return 0.0
 
-    own = {"by_hand": by_hand, **by_names(["rmse"])}
+    own = {"by_hand": by_hand, **named(["rmse"])}
     assert [one.name for one in measured_by(own, None, labels=True)] == ["accuracy", "by_hand", "rmse", "loss"]
     assert [one.name for one in measured_by(own, None, labels=False)] == ["by_hand", "rmse", "loss"]
     assert [one.name for one in measured_by({}, None, labels=False)] == ["loss"]

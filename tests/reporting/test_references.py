@@ -12,7 +12,7 @@ from p2pfl.config.model import TrainingConfig
 from p2pfl.console.output import node_rows, reference_facts
 from p2pfl.learn.interface import RoundStart, Score
 from p2pfl.learn.load import learner_for
-from p2pfl.learn.metrics import ACCURACY, LOSS, by_names
+from p2pfl.learn.metrics import ACCURACY, LOSS, named
 from p2pfl.learn.quadratic import QuadraticTask
 from p2pfl.learn.task import NodeContext, Task
 from p2pfl.reporting.history import ModelScore, Point, References, Statistic
@@ -30,7 +30,7 @@ def halves(node):
     return (x[mine], y[mine]), (x, y)
 
 
-TASK = Task(model=lambda: torch.nn.Linear(2, 2), data=halves, metrics=by_names(["brier"]))
+TASK = Task(model=lambda: torch.nn.Linear(2, 2), data=halves, metrics=named(["brier"]))
 
 
 def learners(task=TASK, training=TRAINING):
@@ -137,7 +137,7 @@ def test_a_round_took_what_the_history_says():
 
 
 def test_a_site_of_one_class_has_no_auc_and_the_mean_is_that_of_the_others():
-    task = Task(model=TASK.model, data=own_tests, metrics=by_names(["auc"]))
+    task = Task(model=TASK.model, data=own_tests, metrics=named(["auc"]))
     scores = [alone(one, 1) for one in learners(task)]
     assert [one.metrics for one in scores] == [{"auc": None}, {"auc": None}]
     scores[0].metrics = {"auc": 0.5}

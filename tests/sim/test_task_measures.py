@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from p2pfl import Federation, Task
-from p2pfl.learn.metrics import by_names
+from p2pfl.learn.metrics import named
 from sim import simulate
 
 
@@ -29,7 +29,7 @@ def simulated(*, references=True, **task):
 
 @pytest.fixture(scope="module")
 def report():
-    return simulated(metrics=by_names(["auc", "brier"]), metric="auc")
+    return simulated(metrics=named(["auc", "brier"]), metric="auc")
 
 
 def test_a_task_of_two_classes_is_measured_by_its_auc(report):
@@ -50,7 +50,7 @@ def test_one_odds_of_class_one_has_an_accuracy_where_that_is_asked_for():
     def loss(outputs, targets):
         return torch.nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets.float())
 
-    report = simulated(model=lambda: torch.nn.Linear(3, 1), loss=loss, metrics=by_names(["accuracy"]), references=False)
+    report = simulated(model=lambda: torch.nn.Linear(3, 1), loss=loss, metrics=named(["accuracy"]), references=False)
     assert report.main_measure.name == "accuracy"
     assert report.accuracy.min == pytest.approx(min(node.metrics["accuracy"] for node in report.nodes))
 

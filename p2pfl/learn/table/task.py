@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from p2pfl.errors import UserError
 from p2pfl.learn.intervals import Interval
-from p2pfl.learn.metrics import Metric, by_names
+from p2pfl.learn.metrics import Metric, named
 from p2pfl.learn.partition import parse_partition
 from p2pfl.learn.table import layout, networks, schema
 from p2pfl.learn.table.encoding import encode_inputs, encode_targets, held_out
@@ -163,7 +163,7 @@ def _metrics(schema: Schema, own: Mapping[str, Any]) -> tuple[dict[str, Metric],
     """The task's metrics, in a regression in the unit of the target, and the main one."""
     names = own.get("metrics") or usual_metrics(schema)
     main = own.get("metric") or names[0]
-    known = by_names([*names, *([main] if main not in (*names, *ALWAYS) else [])])
+    known = named([*names, *([main] if main not in (*names, *ALWAYS) else [])])
     allowed = metrics_of(schema)
     for name in known:
         if name not in allowed:

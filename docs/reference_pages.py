@@ -250,8 +250,8 @@ def built_in_tasks() -> Iterator[str]:
         found = definition(module, attribute)
         options = task_options(found)
         words = prose((ast.get_docstring(found) or "").replace("\n", " "))
-        listed = "; ".join(f"`{one}`" for one in options)
-        yield f"- {code(name)}{f' ({listed})' if listed else ''}: {words}"
+        list_stages = "; ".join(f"`{one}`" for one in options)
+        yield f"- {code(name)}{f' ({list_stages})' if list_stages else ''}: {words}"
     yield ""
 
 
@@ -279,7 +279,7 @@ def specs() -> Iterator[str]:
     import p2pfl.methods
     from p2pfl.aggregate import entry as rules
     from p2pfl.aggregate import rules as _  # noqa: F401 - entries stand on the classes
-    from p2pfl.compress.catalog import listed
+    from p2pfl.compress.catalog import list_stages
     from p2pfl.config.learning_rate import SCHEDULES
     from p2pfl.core.staleness import STALENESS
     from sim.attacks import ATTACKS
@@ -293,7 +293,7 @@ def specs() -> Iterator[str]:
     yield from entries((*rules.RULES.values(), *rules.BEFORE.values()), cost="cost", bound="bound")
     yield from ("", "## Compressors", "", "Values of `compressor` in `[gossip]`, joined by `+`: `p2pfl compressors`.")
     yield ""
-    for stage, source in listed():
+    for stage, source in list_stages():
         yield from item(
             stage.written or stage.name, stage.means, {"example": code(stage.shown), "source": prose(source)}
         )

@@ -28,7 +28,7 @@ FINETUNE = click.option(
     "--finetune",
     type=click.IntRange(1),
     metavar="EPOCHS",
-    help="First train so many epochs on the node's data; only its personal parameters, if it has any.",
+    help="First train this many epochs on the node's data; only its personal parameters, if it has any.",
 )
 
 
@@ -166,7 +166,9 @@ def _check_free(output: Path, *, force: bool) -> None:
 
 
 def _write(output: Path, content: bytes) -> None:
-    """Write the whole file or nothing, for its owner alone: a model tells of the data that it learned from."""
+    """Write the whole file or nothing, for its owner alone: a model reveals something of the data that it
+    learned from.
+    """
     part = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:

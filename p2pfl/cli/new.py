@@ -24,7 +24,7 @@ LAST_PORT = 65_535
 
 
 class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in older versions of click
-    """The names of nodes, or how many there are: then they are node0, node1 and so on."""
+    """The names of nodes, or their number: then they are node0, node1 and so on."""
 
     name = "integer or names"
 
@@ -73,7 +73,7 @@ def with_brought(command: click.Command) -> click.Command:
     type=click.IntRange(1, LAST_PORT),
     default=8470,
     show_default=True,
-    help="Port of node0; the next ones are those of the others.",
+    help="Port of node0; the other nodes get the ports after it.",
 )
 @click.option("--name", help="The federation's name; by default that of DIR.")
 def new(

@@ -1,6 +1,6 @@
-"""The report of a run, real or simulated: one shape, so that the two can be held side by side.
+"""The report of a run, real or simulated, in one shape, so that the two can be compared.
 
-A field that is null is not known, or does not apply. Sizes are in bytes, times in seconds. JSON has neither NaN nor
+A field that is null is unknown, or does not apply. Sizes are in bytes, times in seconds. JSON has neither NaN nor
 infinity: both are written as null, and a null in a `Statistic` is read as NaN.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")
 """The figures that a private run withholds."""
 SCORES = "scores on the test set"
-"""Nor that, unless the set is nobody's data."""
+"""A further figure that a private run withholds, unless the test set is public."""
 
 
 class NodeReport(msgspec.Struct, kw_only=True):
@@ -56,7 +56,7 @@ class NodeReport(msgspec.Struct, kw_only=True):
     ended_by: str | None = None
     """Why its training ended."""
     through_by: str | None = None
-    """Why it had trained all that it had to; null: it had not."""
+    """Why it had trained all that it had to; null if it had not."""
     device: str | None = None
     """The device on which it trained, and the precision if that was not float32."""
     stranded: bool = False
@@ -68,11 +68,13 @@ class NodeReport(msgspec.Struct, kw_only=True):
     test_samples: int | None = None
     """The rows that it was tested on."""
     intervals: dict[str, tuple[float, float]] = {}
-    """95% intervals of accuracy and metrics, by name, by the chance of which rows these are."""
+    """95% intervals of accuracy and metrics, by name, for the chance of which rows these are."""
     local_metrics: dict[str, float | None] = {}
     """The same on the node's own training data."""
     alone: ModelScore | None = None
-    """The score that it would have on the common test set without neighbors; null unless asked for."""
+    """The score that it would have on the common test set without neighbors; null unless the run was started with
+    references.
+    """
     samples: int | float | None = None
     steps: int | None = None
     alarms: dict[str, int] | None = None
@@ -89,7 +91,7 @@ class NodeReport(msgspec.Struct, kw_only=True):
     starts: int | None = None
     log: str | None = None
     attack_success: float | None = None
-    """The share of samples that its model puts where poisoned data was to lead them."""
+    """The share of samples that its model labels as the poisoned data teach."""
     privacy: PrivacyStatus | None = None
     """The spending of its privacy budget; null if nothing is promised."""
 
@@ -99,13 +101,13 @@ class Withheld(msgspec.Struct, kw_only=True):
 
     unit: str
     epsilon: float | None
-    """The most that any node has spent; null where it is not known of one."""
+    """The most that any node has spent; null if unknown for some node."""
     budget: float
     delta: float
     figures: list[str]
     """The withheld figures, in words: they would reveal rows without noise."""
     instead: str | None = None
-    """The way to find out how good the model is nevertheless, in words."""
+    """Another way to find out how good the model is, in words."""
 
 
 class HeldAgainst(msgspec.Struct, kw_only=True):
@@ -166,7 +168,7 @@ class Report(msgspec.Struct, kw_only=True):
     topology: str = ""
     algebraic_connectivity: float | None = None
     rounds: dict[str, int | None] = {}
-    """Own rounds, by node."""
+    """The number of own rounds, by node."""
     accuracy: Statistic | None = None
     """The accuracy on the common test set; null where there is none."""
     local_accuracy: Statistic | None = None
@@ -199,7 +201,7 @@ class Report(msgspec.Struct, kw_only=True):
     died: list[str] = []
     byzantine: list[str] = []
     warnings: list[str] = []
-    """The doubts about the result that are known on this machine."""
+    """Doubts about the result that are visible from this machine."""
     stopped: bool = False
     """True if somebody stopped the run before its end."""
     reached_limit: bool | None = None
@@ -225,7 +227,7 @@ class Report(msgspec.Struct, kw_only=True):
     """The sweep and the run in it, for a simulation of a sweep."""
 
     def __repr__(self) -> str:
-        """One line: a report shows itself in a notebook."""
+        """Summarize the report in one line, as a notebook shows it."""
         main = self.main_measure
         value: Statistic | None = value_of(self, main)
         learned = f"no {main.label}" if value is None else f"{main.label} {value.min:.4g} to {value.max:.4g}"
@@ -247,7 +249,9 @@ class Report(msgspec.Struct, kw_only=True):
 
     @classmethod
     def from_json(cls, content: bytes | str) -> Report:
-        """A report from what `to_json` gave, of this version or an older one. Raises ValueError: this is no report."""
+        """Read a report from the result of `to_json`, of this version or an older one. Raises ValueError: this is no
+        report.
+        """
         return msgspec.convert(_with_nan(msgspec.json.decode(content)), type=cls)
 
     def to_frame(self, of: Literal["history", "nodes"] = "history") -> DataFrame:
@@ -270,7 +274,7 @@ class Report(msgspec.Struct, kw_only=True):
         """Draw what was learned, how far the nodes were apart and what they sent, over `x`; also into a file.
 
         Raises ModuleNotFoundError: matplotlib is not installed; UserError: the history is empty, or `path` is no .png,
-        .svg or .pdf in a folder that exists; TopologyError: `path` cannot be written.
+        .svg or .pdf in an existing folder; TopologyError: `path` cannot be written.
         """
         from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - matplotlib is an extra
 
@@ -280,7 +284,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def _with_nan(value: Any) -> Any:
-    """Nulls of statistics as NaN."""
+    """Turn nulls of statistics into NaN."""
     if isinstance(value, list):
         return [_with_nan(one) for one in value]
     if not isinstance(value, dict):
@@ -291,7 +295,7 @@ def _with_nan(value: Any) -> Any:
 
 
 def _flat(row: Point | NodeReport) -> dict[str, Any]:
-    """The same columns for every row, whatever it knows."""
+    """Flatten a row, with the same columns for every row, known or not."""
     flat: dict[str, Any] = {}
     metrics: dict[str, Statistic | float | None] = {}
     for field in msgspec.structs.fields(row):

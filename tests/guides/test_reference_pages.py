@@ -17,7 +17,7 @@ import p2pfl.aggregate
 import sim
 from p2pfl.aggregate.entry import BEFORE, RULES
 from p2pfl.cli.main import cli
-from p2pfl.compress.catalog import listed
+from p2pfl.compress.catalog import list_stages
 from p2pfl.config import model
 from p2pfl.config.learning_rate import SCHEDULES
 from p2pfl.config.privacy import PRIVACY
@@ -142,7 +142,7 @@ def test_every_spec_is_there(pages):
         names = [name for catalog in catalogs for name in catalog]
         pairs = zip(names, items(found[title]), strict=True)
         assert [(name, spec) for name, spec in pairs if not re.match(re.escape(name) + r"(?![\w-])", spec)] == []
-    assert list(items(found["Compressors"])) == [entry.written or entry.name for entry, _ in listed()]
+    assert list(items(found["Compressors"])) == [entry.written or entry.name for entry, _ in list_stages()]
 
 
 def test_every_parameter_of_a_spec_is_there(pages):

@@ -21,7 +21,7 @@ from p2pfl.features.tables.agreeing import (
     sign_proposal,
     verify,
 )
-from p2pfl.learn.table.proposal import ColumnTold, Proposal, pack
+from p2pfl.learn.table.proposal import ColumnProposal, Proposal, pack
 from p2pfl.net.refusals import DIFFERS
 
 NODES = 5
@@ -43,9 +43,9 @@ def federation(tmp_path):
 def proposal(federation, node, *, of=None, total=10.0, values=0):
     many = {f"v{n:05}": 1 for n in range(values)}
     columns = {
-        "x": ColumnTold(kind="number", count=10, total=total + node, squares=100.0 + 20 * node),
-        "y": ColumnTold(kind="number", count=10, total=5.0, squares=5.0, values={"0": 5, "1": 5}),
-        "z": ColumnTold(kind="category" if many else "empty", count=values, values=many),
+        "x": ColumnProposal(kind="number", count=10, total=total + node, squares=100.0 + 20 * node),
+        "y": ColumnProposal(kind="number", count=10, total=5.0, squares=5.0, values={"0": 5, "1": 5}),
+        "z": ColumnProposal(kind="category" if many else "empty", count=values, values=many),
     }
     rows = max(10, values)
     made = Proposal(node=of or f"n{node}", federation="f", rows=rows, least_count=1, columns=columns)

@@ -1,4 +1,4 @@
-"""`p2pfl topology list`, `info`, `compare`: which families there are, and the figures of one graph, or of several."""
+"""`p2pfl topology list`, `info`, `compare`: the families of graphs, and the figures of one graph, or of several."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def info_command(*, weights: str, certify: bool, form: str, **asked: Any) -> int
     from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
     check_weights(weights)
-    described = _described(weights=weights, certify=certify, **asked)
+    described = _describe(weights=weights, certify=certify, **asked)
     write_json(described) if form == "json" else write_facts(_readable_facts(described))
     return _verdict(described, certify=certify)
 
@@ -132,7 +132,7 @@ Examples:
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """Whole numbers joined by commas."""
+    """An option of whole numbers joined by commas."""
 
     name = "n,n,..."
 
@@ -179,7 +179,7 @@ def _row(name: str, family: Family) -> dict[str, Any]:
     return {
         "name": name,
         "spec": _spec(name, family.parameters),
-        "parameters": {key: _shown(parameter.default) for key, parameter in family.parameters.items()},
+        "parameters": {key: _default_text(parameter.default) for key, parameter in family.parameters.items()},
         "allowed": {key: parameter.allowed for key, parameter in family.parameters.items()},
         "meaning": {key: parameter.meaning for key, parameter in family.parameters.items() if parameter.meaning},
         "kind": family.kind.value,
@@ -194,17 +194,19 @@ def _row(name: str, family: Family) -> dict[str, Any]:
 
 
 def _spec(name: str, parameters: Mapping[str, FamilyParameter]) -> str:
-    """The family with its defaults, as it can be typed."""
-    settings = [f"{key}={_shown(known.default)}" for key, known in parameters.items() if known.default is not None]
+    """Write the family with its defaults, as a person would type it."""
+    settings = [
+        f"{key}={_default_text(known.default)}" for key, known in parameters.items() if known.default is not None
+    ]
     return f"{name}:{','.join(settings)}" if settings else name
 
 
-def _shown(default: Any) -> Any:
+def _default_text(default: Any) -> Any:
     return "-".join(map(str, default)) if isinstance(default, tuple) else default
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One line for each parameter instead of three dictionaries."""
+    """Return one line for each parameter instead of three dictionaries."""
     facts = {key: value or None for key, value in row.items() if key not in {"parameters", "allowed", "meaning"}}
     for key, default in row["parameters"].items():
         said = [row["meaning"].get(key), row["allowed"][key], None if default is None else f"default {default}"]
@@ -213,7 +215,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
-    """Cells for CSV: a dictionary becomes `key=value; key=value`."""
+    """Return cells for CSV: a dictionary becomes `key=value; key=value`."""
     joined = {
         key: "; ".join(f"{name}={cell(part, '')}" for name, part in value.items())
         for key, value in row.items()
@@ -243,7 +245,7 @@ def _page(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _entry(row: Mapping[str, Any], sources: list[str]) -> Iterator[str]:
-    """Wrapped in its columns; a spec too long for its own stands in a line above."""
+    """Wrap an entry in its columns; a spec too long for its own stands in a line above."""
     free = [key for key, default in row["parameters"].items() if default is None]
     spec = [row["spec"], *_wrapped(f"({', '.join(free)})" if free else "", "topology")]
     if len(row["spec"]) > WIDTHS["topology"]:
@@ -262,7 +264,7 @@ def _wrapped(text: str, column: str) -> list[str]:
     return textwrap.wrap(text, WIDTHS[column], break_long_words=False, break_on_hyphens=False)
 
 
-def _described(
+def _describe(
     *, spec: str, nodes: int | None, seed: int, weights: str, epsilon: float, certify: bool, model_bytes: int | None
 ) -> dict[str, Any]:
     from topologies.building import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
@@ -282,14 +284,14 @@ def _described(
 
 
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
-    """The facts for people: ranges in words, sizes with units, and nothing twice."""
+    """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
     facts: dict[str, Any] = {key: _readable(value) for key, value in described.items()}
     facts["diameter"] = facts.pop("diameter_bounds", facts["diameter"])
     for key in ("probable_lower_bound", "lower_bound"):
         if facts["certified"] or facts.get(key) is None:
             facts.pop(key, None)
     for key in ("converged", "mixing_converged"):
-        facts.pop(key, None)  # what did not converge is an error of its own
+        facts.pop(key, None)  # a figure that did not converge is an error of its own
     for key in ("bytes_to_consensus", "bytes_per_round_busiest_node"):
         if facts.get(key) is not None:
             facts[key] = terminal.readable_bytes(facts[key])
@@ -299,7 +301,7 @@ def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readable(value: Any) -> Any:
-    """Two numbers in a list are a range."""
+    """Write a value; two numbers in a list are a range."""
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(end, int | float) for end in value):
         return value
     low, high = (cell(end) for end in value)
@@ -307,7 +309,7 @@ def _readable(value: Any) -> Any:
 
 
 def _verdict(described: dict[str, Any], *, certify: bool) -> int:
-    """4 where lambda_2 is not known, or not proven though that was asked for."""
+    """Return the exit code: 4 where lambda_2 is not known, or not proven although required."""
     if not described.get("converged", True):
         text = "no eigenvalue converged: the algebraic connectivity is at most what is printed"
     elif not described.get("mixing_converged", True):
@@ -321,6 +323,6 @@ def _verdict(described: dict[str, Any], *, certify: bool) -> int:
 
 
 def _readable_row(row: dict[str, Any], *, sized: bool) -> dict[str, Any]:
-    """Sizes in words; no columns of dashes where no model has a size."""
+    """Write sizes in words; without a model's size leave out the columns that need it."""
     sizes = {key: terminal.readable_bytes(row[key]) for key in IN_BYTES}
     return {key: sizes.get(key, value) for key, value in row.items() if sized or key not in IN_BYTES}

@@ -19,7 +19,7 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.net.side import SideChannel
-from p2pfl.reporting.vitals import MOST_ROW_BYTES, Vitals, fitted, prove, read, sign
+from p2pfl.reporting.vitals import MOST_ROW_BYTES, Vitals, prove, read, shortened, sign
 
 EDGE_BYTES_PER_S = 1000.0
 BURST_BYTES = 2000.0
@@ -152,7 +152,7 @@ class VitalsSpread:
         """
         self.counter += 1
         self.is_behind = False
-        counted = fitted(msgspec.structs.replace(vitals, counter=self.counter))
+        counted = shortened(msgspec.structs.replace(vitals, counter=self.counter))
         raw = sign(counted, self._identity, self._realm)
         before = self.rows.get(self.own)
         self.rows[self.own] = row = VitalsRow(vitals=counted, raw=raw, said_at=now, source=None)

@@ -1,7 +1,7 @@
 """Write the reference pages into a folder: `python docs/reference_pages.py OUT`.
 
 What a page says is read from the program: commands from click, keys from the tables of `p2pfl.config`, specs from
-their catalogs, metrics from their texts, the Python API from the source. Torch is never imported.
+their catalogs, metrics and alarms from their texts, the Python API from the source. Torch is never imported.
 """
 
 # ruff: noqa: INP001, PLC0415 - a script, of which each page imports what it reads
@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "specs.md": specs(),
         "python-api.md": python_api(),
         "prometheus.md": prometheus(),
+        "alarms.md": alarms(),
     }
     return {name: re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n" for name, lines in made.items()}
 
@@ -582,6 +583,44 @@ def prometheus() -> Iterator[str]:
     yield "A metric that a node cannot tell has no line."
     rows = ((code(name), kinds[name], ", ".join(samples[name]) or "none", prose(texts[name])) for name in texts)
     yield from table(("name", "type", "labels", "meaning"), rows)
+
+
+# -- alarms ----------------------------------------------------------------------------------------------------------
+
+ABOUT_ALARMS = """
+An alarm is something that a person should know. Each is logged as a warning, counted by kind in `GET /status` and
+`/metrics` (`p2pfl_alarms_total`), and shown on the [page](../how-to/monitoring.md) and by `p2pfl watch` while it
+stands. The node carries on by itself, except after `two-places` and `removed`. If one kind repeats about one neighbor,
+the first few are logged, then ever fewer. Members tell each other which kinds stand, so any page shows them all; the
+texts are on the page of the member itself.
+"""
+MORE_OF_ALARMS: Mapping[str, str] = {
+    "no-budget": "See [Privacy](../how-to/privacy.md#budget).",
+    "loss-grows": "The node compares medians of ten rounds, or of ten tests: the latest with the lowest. The alarm "
+    "needs a factor of 1.25 and a growth by a tenth of the first loss. The loss of the own rounds counts as grown if "
+    "it has grown by a quarter as much. If it has not, the line is `overfits`: the model fits the node's own rows ever "
+    "better, and [`stop`](../how-to/training.md#when-to-stop) ends training before that. If members are away, or were "
+    "since the loss began to grow, the line is `forgets`. A loss above that of the untrained model is an alarm in any "
+    "case.",
+}
+"""Further text below an alarm, in Markdown."""
+
+
+def alarms() -> Iterator[str]:
+    from p2pfl.features import FEATURES
+    from p2pfl.node.plug_ins import alarm_texts
+    from p2pfl.reporting.alarms import LASTS_S, NEWS
+
+    yield from ("# Alarms", "", HOME, "", *ABOUT_ALARMS.strip().splitlines(), "")
+    alone = f"{LASTS_S / 60:g} minutes have passed without another one."
+    for kind, one in alarm_texts(FEATURES).items():
+        ends = alone if one.ended_by is None else NEWS[one.ended_by]
+        told = {"means": one.means, "the node": one.does, "to do": one.advice, "ends when": ends}
+        yield from (f"## {kind}", "", "| | meaning |", "|---|---|")
+        yield from (f"| {name} | {prose(text)} |" for name, text in told.items())
+        yield from ("", *filter(None, (MORE_OF_ALARMS.get(kind),)), "")
+    yield from ("## Events that are no alarm", "", "The log and the page show most of these; some only end an alarm.")
+    yield from table(("event", "meaning"), ((code(kind), prose(text)) for kind, text in NEWS.items()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The kinds of alarm of every node: what each means, what the node does, what to do.
 
-Features add more kinds; docs/reference/alarms.md describes all of them for readers.
+Features bring more; docs/reference_pages.py makes the page docs/reference/alarms.md of all of them.
 
 An alarm stands until it is settled: by an event of another kind (`ended_by`), or because it has not come again for
 `LASTS_S`.

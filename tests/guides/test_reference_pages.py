@@ -22,15 +22,18 @@ from p2pfl.config import model
 from p2pfl.config.learning_rate import SCHEDULES
 from p2pfl.config.privacy import PRIVACY
 from p2pfl.core.staleness import STALENESS
+from p2pfl.features import FEATURES
 from p2pfl.features.status import prometheus
 from p2pfl.learn.load import BUILT_IN
 from p2pfl.learn.table import layout, schema
 from p2pfl.methods import METHODS
+from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.reporting.alarms import NEWS
 from sim.attacks import ATTACKS
 from topologies.families import FAMILIES
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
-NAMES = ["commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
+NAMES = ["alarms.md", "commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
 CELL = re.compile(r"(?<!\\)\|")
 KINDS = {
     "[federation]": model.FEDERATION,
@@ -156,6 +159,15 @@ def test_every_graph_is_there(pages):
     found = sections(pages["specs.md"])
     kinds = [text for title, text in found.items() if title.startswith("Topologies: ")]
     assert {name for text in kinds for name in items(text)} == set(FAMILIES)
+
+
+def test_every_alarm_is_there_with_what_to_do_and_what_ends_it(pages):
+    found = sections(pages["alarms.md"])
+    for kind, one in alarm_texts(FEATURES).items():
+        rows_of = dict(re.findall(r"^\| (means|the node|to do|ends when) \| (.*) \|$", found[kind], re.MULTILINE))
+        ends = NEWS[one.ended_by] if one.ended_by else "10 minutes have passed without another one."
+        assert rows_of == {"means": one.means, "the node": one.does, "to do": one.advice, "ends when": ends}
+    assert {row["event"].strip("`") for row in rows(found["Events that are no alarm"])} == set(NEWS)
 
 
 def test_every_metric_is_there(pages):

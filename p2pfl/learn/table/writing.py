@@ -10,7 +10,7 @@ from p2pfl.learn.table.merging import Merged
 
 HEAD = """\
 # How the tables are read: the same file at every node, because neighbors compare its digest.
-# Every key is in docs/how-to/tables.md. A line that starts with '#' and a key shows another possible setting.
+# docs/how-to/tables.md explains the keys. A line that starts with '#' and a key shows another possible setting.
 """
 
 

@@ -123,7 +123,7 @@ def test_the_page_hears_of_each_round(tmp_path, monkeypatch, capsys):
     (block,) = python_of("docs/how-to/training.md")
     exec(block.replace("% 50", "% 2"), {"torch": torch, "federation": Federation(nodes=2, rounds=2)})
     assert "node1 2 " in capsys.readouterr().out
-    assert sorted(file.name for file in tmp_path.glob("*.pt")) == ["node0-2.pt", "node1-2.pt"]
+    assert {file.name for file in tmp_path.glob("*.pt")} >= {"node0-2.pt", "node1-2.pt"}, "they may train on"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The pictures of docs/explanation/study.md, each from what was run of its parts; none of what was not."""
+"""The pictures on the study's pages, docs/explanation and docs/appendix, each from what was run of its parts; none of what was not."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ def print_rule(facts: Mapping[str, Any]) -> None:
     write_facts(
         {
             "": "",
-            "liars borne at each node": _range(facts["liars_borne"]),
-            "mixes while so many neighbors are there": facts["neighbors_needed"],
+            "liars that each node tolerates": _range(facts["liars_borne"]),
+            "neighbors it needs to mix": facts["neighbors_needed"],
             "honest neighbors beside liars": facts["honest_neighbors"] and _range(facts["honest_neighbors"]),
             "never mix": ", ".join(facts["never_mix"]) or None,
             "guaranteed": facts["guaranteed"],

@@ -47,7 +47,7 @@ def test_all_adds_the_rest_with_a_word_on_each_term(p2pfl, ward):
     brief, full = p2pfl("check", ward).out, p2pfl("check", ward, "--all").out
     assert "liars_borne" not in brief
     assert full.splitlines()[0] == brief.splitlines()[0]
-    for word in ("liars_borne", "targets apart", "contraction", "exchanges_to_consensus", "gamma"):
+    for word in ("liars_borne", "targets apart", "samples_known", "contraction", "exchanges_to_consensus", "gamma"):
         assert any(line.startswith(f"{word} ") for line in full.partition("What the words mean")[2].splitlines())
 
 

@@ -195,7 +195,7 @@ def settings() -> Iterator[str]:
 
     head = {key: value for key, value in load.HEAD_DEFAULTS.items() if value != ""}
     method = f'`{json.dumps(model.USUAL_METHOD)}` with `rule = "mean"`, else `{json.dumps(model.USUAL_ROBUST_METHOD)}`'
-    yield from ("# Settings", "", f"{HOME} `p2pfl new` writes files with all of these keys and their defaults.", "")
+    yield from ("# Settings", "", f"{HOME} `p2pfl new` writes federation.toml and node.toml with all keys.", "")
     yield from ("## federation.toml", "", "Every node has the same file.", "")
     yield from ("### [federation]", *keys(model.FEDERATION, model.FederationConfig, told_defaults(head), ("name",)))
     yield from ("### [task]", *keys(model.TASK, model.TaskConfig, defaults_of(model.TaskConfig)))
@@ -264,8 +264,8 @@ def worlds() -> Iterator[str]:
         for key, kind in kinds.items():
             rows.append((code(key), sentence(kind.means), world_default(owner, key), prose(kind.allowed)))
         yield from (f"### {name}", *table(head, rows))
-    where = "One of these in `[[slow]]`, `[[crash]]`, `[[join]]` and `[liars]`, and one at most in `[churn]`, which hits all"
-    yield from ("### Which nodes", "", f"{where} honest nodes without it.")
+    where = "One of these in `[[slow]]`, `[[crash]]`, `[[join]]` and `[liars]`; at most one in `[churn]`:"
+    yield from ("### Which nodes", "", f"{where} without it all honest nodes.")
     rows = [(code("nodes"), "These nodes.", "not set", SOME_NODES)]
     rows += [(code(key), sentence(kind.means), "not set", prose(kind.allowed)) for key, kind in model.WHO.items()]
     yield from table(head, rows)

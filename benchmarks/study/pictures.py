@@ -1,4 +1,4 @@
-"""The pictures on the study's pages, docs/explanation and docs/appendix, each from what was run of its parts; none of what was not."""
+"""The pictures of the study, docs/explanation/study.md and docs/appendix/study.md: each from what was run of its parts."""
 
 from __future__ import annotations
 

@@ -273,9 +273,7 @@ LINKS: Kinds = {
 
 WHO: Kinds = {
     "count": whole(0).key("this many, drawn at random"),
-    "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read).key(
-        "this share of all, drawn at random"
-    ),
+    "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read).key("this share of all, drawn at random"),
 }
 """How chance chooses nodes; the key `nodes` beside them is read by `Names`."""
 

@@ -1,4 +1,4 @@
-"""The pictures of the study, docs/explanation/study.md and docs/appendix/study.md: each from what was run of its parts."""
+"""The pictures of docs/explanation/study.md and docs/appendix/study.md, each from what was run; none of what was not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/explanation/study.md and docs/appendix/study.md, each from what was run; none of what was not."""
+"""The pictures of docs/explanation/study.md and docs/appendix/study.md, each from what was run and nothing else."""
 
 from __future__ import annotations
 

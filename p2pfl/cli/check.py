@@ -329,6 +329,7 @@ def _print_in_full(report: dict[str, Any], said: Sequence[Findings]) -> None:
     print_words((shown | compressed) & WORDS.keys())
 
 
+ROBUST = " What robust means: docs/how-to/which-graph.md"
 KEYS = (
     "nodes",
     "edges",
@@ -390,7 +391,7 @@ def graph_facts(
     period = max(1, len(federation.schedule))
     periods = None if shrinks is None else rounds_to_consensus(shrinks**period)
     facts["exchanges_to_consensus"] = periods and period * periods
-    return facts, [f"graph: {text}" for text in said]
+    return facts, [f"graph: {text}{ROBUST if '-robust' in text else ''}" for text in said]
 
 
 def liars_at_most(federation: FederationConfig) -> list[int]:

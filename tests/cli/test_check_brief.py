@@ -103,3 +103,9 @@ def test_warnings_about_edges_stand_once_with_their_number():
 def test_a_node_whose_name_is_a_part_of_a_word_joins_nothing_else():
     said = ["a: unscaled", "ab is far", "graph: bridges at a"]
     assert merged(said, ["a", "ab"]) == said
+
+
+def test_a_graph_that_is_not_robust_enough_names_the_page_that_says_what_robust_means(p2pfl, ward):
+    said = p2pfl("check", ward, "--byzantine", "1").out
+    (line,) = [line for line in said.splitlines() if "-robust" in line]
+    assert line.endswith("What robust means: docs/how-to/which-graph.md")

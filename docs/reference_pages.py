@@ -196,7 +196,7 @@ def settings() -> Iterator[str]:
 
     head = {key: value for key, value in load.HEAD_DEFAULTS.items() if value != ""}
     method = f'`{json.dumps(model.USUAL_METHOD)}` with `rule = "mean"`, else `{json.dumps(model.USUAL_ROBUST_METHOD)}`'
-    yield from ("# Settings", "", f"{HOME} `p2pfl new` writes files with all of these keys and their defaults.", "")
+    yield from ("# Settings", "", f"{HOME} `p2pfl new` writes federation.toml and node.toml with all keys.", "")
     yield from ("## federation.toml", "", "Every node has the same file.", "")
     yield from ("### [federation]", *keys(model.FEDERATION, model.FederationConfig, told_defaults(head), ("name",)))
     yield from ("### [task]", *keys(model.TASK, model.TaskConfig, defaults_of(model.TaskConfig)))
@@ -232,6 +232,55 @@ def settings() -> Iterator[str]:
     yield from fields_of("p2pfl.learn.table.schema", "Schema")
     yield "How a node's file is written, in its `[data]` or for all in `[task]`:"
     yield from fields_of("p2pfl.learn.table.layout", "Layout")
+    yield from worlds()
+
+
+SOME_NODES = 'names, indices from 0, ranges such as "0-9", or a list of these'
+OF_NODES: Mapping[str, tuple[str, str]] = {
+    "groups": ("Groups between which no message passes; nodes in none form one more.", "a list, each group as `nodes`"),
+    "join": ("These are members from then on, and start.", "as `nodes`"),
+    "leave": ("These are removed.", "as `nodes`"),
+}
+"""The keys of world files that name nodes: what they mean, and what is allowed."""
+
+
+def worlds() -> Iterator[str]:
+    from sim.worlds import model
+
+    head = ("key", "meaning", "default", "allowed")
+    yield from ("## World files", "", "For `--world` of the simulator. [Worlds](worlds.md) has examples.", "")
+    for name, kinds, owner, *named in (
+        ("[compute]", model.COMPUTE, model.ComputeSpec),
+        ("[links]", model.LINKS, model.LinkSpec),
+        ("[[slow]]", model.SLOW, model.SlowNodes),
+        ("[[partition]]", model.PARTITION, model.PartitionSpec, "groups"),
+        ("[[crash]]", model.CRASH, model.CrashSpec),
+        ("[churn]", model.CHURN, model.ChurnSpec),
+        ("[[join]]", model.JOIN, model.JoinSpec),
+        ("[[amend]]", model.AMEND, model.AmendSpec, "join", "leave"),
+        ("[liars]", model.LIARS, model.LiarSpec),
+        ("[run]", model.RUN, model.WorldSpec),
+    ):
+        rows = [(code(key), OF_NODES[key][0], world_default(owner, key), OF_NODES[key][1]) for key in named]
+        for key, kind in kinds.items():
+            rows.append((code(key), sentence(kind.means), world_default(owner, key), prose(kind.allowed)))
+        yield from (f"### {name}", *table(head, rows))
+    where = "One of these in `[[slow]]`, `[[crash]]`, `[[join]]` and `[liars]`; at most one in `[churn]`:"
+    yield from ("### Which nodes", "", f"{where} without it all honest nodes.")
+    rows = [(code("nodes"), "These nodes.", "not set", SOME_NODES)]
+    rows += [(code(key), sentence(kind.means), "not set", prose(kind.allowed)) for key, kind in model.WHO.items()]
+    yield from table(head, rows)
+
+
+def world_default(owner: type, key: str) -> str:
+    """The default of a key of a world file, as TOML writes it; that of a random quantity is one number."""
+    from dataclasses import MISSING, fields
+
+    one = next(one for one in fields(owner) if one.name == key)
+    if one.default is MISSING and one.default_factory is MISSING:
+        return "must be given"
+    value = one.default if one.default_factory is MISSING else one.default_factory().low
+    return "not set" if value in (None, ()) else code(json.dumps(value))
 
 
 def told_defaults(values: Mapping[str, Any]) -> dict[str, str]:
@@ -387,7 +436,15 @@ BESIDE: Mapping[str, Mapping[str, str]] = {
         "TrainingKeys": "p2pfl.methods.method",
     },
     "A rule": {"Neighborhood": "p2pfl.aggregate.interface", "Mixture": "p2pfl.aggregate.interface"},
-    "A result": {"NodeReport": "p2pfl.reporting.report", "NodeResult": "p2pfl.reporting.status"},
+    "A result": {
+        "NodeReport": "p2pfl.reporting.report",
+        "NodeResult": "p2pfl.reporting.status",
+        "Contraction": "p2pfl.reporting.report",
+        "Cost": "p2pfl.reporting.report",
+        "Batching": "p2pfl.reporting.report",
+        "References": "p2pfl.reporting.history",
+        "Point": "p2pfl.reporting.history",
+    },
 }
 """Names beside `__all__` that a user's code gets or makes."""
 

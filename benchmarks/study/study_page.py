@@ -1,4 +1,4 @@
-"""The tables of docs/explanation/study.md in Markdown, and the page with them.
+"""The tables of docs/appendix/study.md in Markdown, and the page with them.
 
 Each table stands between two comments with its name.
 """

@@ -326,11 +326,12 @@ def _print_in_full(report: dict[str, Any], findings: Sequence[Findings]) -> None
     for one in findings:
         if report.get(one.part):
             one.show(report[one.part])
-    compressed = {"delta", "gamma"} if report["traffic"] else set[str]()
+    compressed = {"delta", "gamma", "random"} if report["traffic"] else set[str]()
     shown = {key for row in (facts, *rows) for key, value in row.items() if value is not None}
     print_words((shown | compressed) & WORDS.keys())
 
 
+ROBUST = " What robust means: docs/how-to/which-graph.md"
 KEYS = (
     "nodes",
     "edges",
@@ -392,7 +393,7 @@ def graph_facts(
     period = max(1, len(federation.schedule))
     periods = None if shrinks is None else rounds_to_consensus(shrinks**period)
     facts["exchanges_to_consensus"] = periods and period * periods
-    return facts, [f"graph: {text}" for text in said]
+    return facts, [f"graph: {text}{ROBUST if '-robust' in text else ''}" for text in said]
 
 
 def liars_at_most(federation: FederationConfig) -> list[int]:
@@ -416,9 +417,9 @@ def readable(graph: dict[str, Any]) -> dict[str, Any]:
     facts.pop("liars_per_node", None)
     if liars := graph.get("liars_per_node"):
         (certain, perhaps), (_, possible) = liars["guaranteed"], liars["at_most"]
-        words = f"every node mixes beside {liars['mixes']}; that all agree is certain with {certain}"
-        words += f", perhaps with {perhaps}" if perhaps > certain else ""
-        facts["liars, if values are trimmed"] = f"{words}, possible with {possible} at most"
+        words = f"every node mixes with up to {liars['mixes']}; agreement is certain with up to {certain}"
+        words += f", perhaps {perhaps}" if perhaps > certain else ""
+        facts["liars, if values are trimmed"] = f"{words}, and may fail with more than {possible} even if nobody lies"
     for key in ("connected", "components", "epsilon", "residual", "laplacian_max_eigenvalue"):
         facts.pop(key, None)
     return facts

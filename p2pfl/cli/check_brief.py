@@ -27,14 +27,19 @@ WORDS: Mapping[str, str] = {
     "liars_at_most": "malicious neighbors that it could tolerate with any rule, by its number of neighbors",
     "targets apart": "how far the node's targets are from those of all nodes: 0 is alike",
     "algebraic_connectivity": "lambda_2 of the graph: the larger, the faster models agree",
+    "certified": "that figure is proven to within a millionth; method: how it was computed",
     "effective_resistance": "how far apart two nodes are when all paths count: the smaller, the better connected",
     "vertex_connectivity": "nodes that have to fail before the rest is cut in two; edge_connectivity: edges",
+    "bridges": "edges of which one alone, if it fails, cuts the graph in two; cut_nodes: nodes",
     "thinnest_cut": "the narrowest place between two parts of the graph",
     "robustness": "r: of any two separate groups, one has a node with r neighbors outside it",
+    "samples_known": "whether contraction counts with the rows of each node, or as if all had equally many",
+    "liars, if values are trimmed": "malicious neighbors of a node, under rules that discard extreme values",
     "contraction": "factor by which one exchange on every edge shrinks the distance between models",
     "exchanges_to_consensus": "exchanges on every edge until that distance is a thousandth",
     "delta": "least share of what is new that arrives with one message; the rest follows",
     "gamma": "size of one mixing step",
+    "random": "whether the compressor draws at random",
 }
 
 

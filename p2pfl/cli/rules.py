@@ -134,9 +134,9 @@ def print_rule(facts: Mapping[str, Any]) -> None:
     write_facts(
         {
             "": "",
-            "liars tolerated at each node": _range(facts["liars_borne"]),
-            "neighbors needed to mix": facts["neighbors_needed"],
-            "honest neighbors of a node with liars": facts["honest_neighbors"] and _range(facts["honest_neighbors"]),
+            "liars that each node tolerates": _range(facts["liars_borne"]),
+            "neighbors it needs to mix": facts["neighbors_needed"],
+            "honest neighbors beside liars": facts["honest_neighbors"] and _range(facts["honest_neighbors"]),
             "never mix": ", ".join(facts["never_mix"]) or None,
             "guaranteed": facts["guaranteed"],
             "only measured": facts["measured"],

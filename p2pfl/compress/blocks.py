@@ -149,7 +149,7 @@ def block_quantizer(bits: int, *, stochastic: bool = False) -> RowCompressor:
 
 STOCHASTIC = StageEntry(
     name=":stochastic",
-    means="after q8, q4 or q2: round up or down at random, so that the mean is right",
+    means="after q8 or q4: round up or down at random, so that the mean is right",
     example="q8:stochastic",
 )
 

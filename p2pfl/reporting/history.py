@@ -110,7 +110,8 @@ class References(msgspec.Struct, kw_only=True):
     against_alone: Comparison | None = None
     """The nodes together compared with each alone; null if they were not compared."""
     centralized: Centralized | None = None
+    """One model that learns from all data; null if they cannot be pooled."""
     against_pooled: Comparison | None = None
     """The nodes together compared with all data in one place, with as many steps as all nodes."""
     fedavg: Reference | None = None
-    """A server that averages all models each round."""
+    """A server that averages all models each round; null if nodes keep part of the model to themselves."""

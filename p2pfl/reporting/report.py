@@ -133,9 +133,11 @@ class Contraction(msgspec.Struct, kw_only=True):
     predicted: float | None = None
     """Computed from the graph's spectrum; null under a robust rule."""
     samples_known: bool = True
+    """False: computed as if all nodes had equally many samples."""
     measured: float | None = None
     """Measured in the closing rounds."""
     per: str = ""
+    """The unit: an exchange on every edge, or a round of a schedule."""
 
 
 class Cost(msgspec.Struct, kw_only=True):
@@ -144,6 +146,7 @@ class Cost(msgspec.Struct, kw_only=True):
     cpu_s: float
     set_up_cpu_s: float
     abandoned_cpu_s: float
+    """Of a batched run that had to start over, one operation at a time."""
     run_cpu_s: float
     evaluation_cpu_s: float
     report_cpu_s: float
@@ -156,22 +159,30 @@ class Batching(msgspec.Struct, kw_only=True):
     """The way in which a simulation was computed."""
 
     operations: str
+    """Batched, or one at a time."""
     why: str | None
+    """The reason for one at a time."""
     training: str
+    """Batched, or one node at a time."""
     batch_stable: bool
+    """True if a sample's result does not depend on what else is in its batch."""
 
 
 class Report(msgspec.Struct, kw_only=True):
     """The result of a run. Figures are those of honest nodes that reached their end."""
 
     nodes: list[NodeReport]
+    """Each node, malicious ones and those that died included."""
     topology: str = ""
+    """The graph, as the federation file names it."""
     algebraic_connectivity: float | None = None
+    """Of the graph; for a schedule, of the union of all its rounds."""
     rounds: dict[str, int | None] = {}
     """The number of own rounds, by node."""
     accuracy: Statistic | None = None
     """The accuracy on the common test set; null where there is none."""
     local_accuracy: Statistic | None = None
+    """The accuracy on each node's own training data."""
     loss: Statistic | None = None
     """The loss on the common test set."""
     measures: list[Measure] = []
@@ -181,25 +192,39 @@ class Report(msgspec.Struct, kw_only=True):
     intervals: dict[str, tuple[float, float]] = {}
     """95% intervals of the means, by name, as if the nodes were all tested on the same rows."""
     local_metrics: dict[str, Statistic] = {}
+    """The task's own metrics on each node's own training data, by name."""
     label_shift: LabelShift | None = None
     """The differences between the targets of honest nodes; null if no machine has seen all of them."""
     mean_model: ModelScore | None = None
     """The score of the mean of the honest models, which no node has. Simulated runs only."""
     attack: str | None = None
+    """The attack of the malicious nodes."""
     attack_success: Statistic | None = None
+    """The share of test samples that go where poisoned data lead; null for attacks that poison none."""
     consensus_distance: float | None = None
     """The root mean square distance of the models to their mean, divided by that mean's norm."""
     bytes_sent: int | None = None
+    """By all nodes together: headers, retries and encryption included, TCP and WebSocket not."""
     messages_sent: int | None = None
+    """By all nodes together."""
     compressors: dict[str, EdgeTraffic] = {}
+    """For each compressor, on how many edges it was used and the bytes that their ends sent."""
     wall_time_s: float | None = None
+    """Seconds of real time."""
     virtual_time_s: float | None = None
+    """Seconds that the nodes of a simulation took."""
     staleness: MeanAndMax | None = None
+    """The age of what was mixed, in rounds, as nodes weight it."""
     contraction: Contraction = msgspec.field(default_factory=Contraction)
+    """How fast models agree: predicted from the graph, and measured."""
     rule: str = "mean"
+    """The rule by which neighbors were mixed."""
     held_against: list[HeldAgainst] = []
+    """Which honest node has proven which fault of which neighbor."""
     died: list[str] = []
+    """Names of the nodes that neither finished nor were stopped cleanly."""
     byzantine: list[str] = []
+    """Names of the malicious nodes."""
     warnings: list[str] = []
     """Doubts about the result that are visible from this machine."""
     stopped: bool = False
@@ -207,20 +232,27 @@ class Report(msgspec.Struct, kw_only=True):
     reached_limit: bool | None = None
     """True if a simulation ended at the limit of its virtual time."""
     history: list[Point] = []
+    """The same figures at about forty times."""
     config: dict[str, Any] = {}
     """The contents of the federation file, with the graph resolved."""
     world: dict[str, Any] | None = None
     """The world of a simulation."""
     seed: int = 0
+    """The seed of the federation."""
     simulated: bool = False
+    """True if no real node ran."""
     digest: str | None = None
     """A hash of a simulation's trace of events, without vectors: the same for the same seed on any machine."""
     value_digest: str | None = None
     """A hash of every bit that the simulated nodes have at the end."""
     reference: References | None = None
+    """The results of a server, of all data in one place, and of each node alone."""
     peak_memory_bytes: int | None = None
+    """Of the process that simulated."""
     cost: Cost | None = None
+    """CPU-seconds of a simulation, by part."""
     batching: Batching | None = None
+    """Whether a simulation was computed in batches, and if not, why."""
     privacy: Withheld | None = None
     """The privacy of a real run with a budget; null if nothing is withheld."""
     sweep: dict[str, Any] | None = None

@@ -258,46 +258,68 @@ def attack() -> Kind:
 
 
 COMPUTE: Kinds = {
-    "step_s": seconds(SHORTEST_S),
-    "round_s": seconds(SHORTEST_S),
-    "speed": spread(1 / FASTEST, FASTEST),
-    "trace": file(),
-    "jitter": number(0, 1000),
-    "engine_s": seconds(),
+    "step_s": seconds(SHORTEST_S).key("duration of a local step at speed 1"),
+    "round_s": seconds(SHORTEST_S).key("instead of step_s: duration of a whole round at speed 1"),
+    "speed": spread(1 / FASTEST, FASTEST).key("speed of each node: a step takes step_s / speed"),
+    "trace": file().key("instead of speed: a CSV file with the columns node, time_s, speed"),
+    "jitter": number(0, 1000).key("each round takes up to this fraction longer; with 0, equal nodes stay in lockstep"),
+    "engine_s": seconds().key("time to encode or apply one message"),
 }
 
 LINKS: Kinds = {
-    "latency_s": spread(0, LONGEST_S),
-    "jitter_s": seconds(),
-    "bandwidth": or_none(Kind("bytes per second, from 1", number(1).read)),
-    "loss": probability(),
-    "duplication": probability(),
-    "redial_s": seconds(SHORTEST_S),
+    "latency_s": spread(0, LONGEST_S).key("latency of each link"),
+    "jitter_s": seconds().key("each message takes up to this much longer, so that messages overtake each other"),
+    "bandwidth": or_none(Kind("bytes per second, from 1", number(1).read)).key(
+        "of each link and direction; messages queue"
+    ),
+    "loss": probability().key("probability that a message is lost"),
+    "duplication": probability().key("probability that a message arrives twice"),
+    "redial_s": seconds(SHORTEST_S).key("time until a broken session is dialed again"),
 }
 
-WHO: Kinds = {"count": whole(0), "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read)}
+WHO: Kinds = {
+    "count": whole(0).key("this many, drawn at random"),
+    "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read).key("this share of all, drawn at random"),
+}
 """The options by which chance chooses nodes; `Names` reads the key `nodes` beside them."""
 
-SLOW: Kinds = {"far_s": seconds(), "bandwidth": LINKS["bandwidth"], "speed": number(1 / FASTEST, FASTEST)}
-
-PARTITION: Kinds = {"at_s": seconds(), "until_s": seconds()}
-
-CRASH: Kinds = {"at_s": seconds(), "down_s": or_none(seconds(SHORTEST_S)), "amnesia": flag()}
-
-CHURN: Kinds = {
-    "up_s": seconds(SHORTEST_S),
-    "down_s": seconds(SHORTEST_S),
-    "until_s": seconds(),
-    "amnesia": probability(),
+SLOW: Kinds = {
+    "far_s": seconds().key("messages to and from these nodes take this much longer"),
+    "bandwidth": LINKS["bandwidth"].key("bandwidth to and from these nodes, at most"),
+    "speed": number(1 / FASTEST, FASTEST).key("their speed is multiplied by this"),
 }
 
-JOIN: Kinds = {"at_s": seconds(SHORTEST_S)}
+PARTITION: Kinds = {
+    "at_s": seconds().key("from then on no message passes between groups; sessions between them are cut"),
+    "until_s": seconds().key("the end of the partition"),
+}
 
-AMEND: Kinds = {"at_s": seconds(SHORTEST_S), "topology": text()}
+CRASH: Kinds = {
+    "at_s": seconds().key("time of the power failure"),
+    "down_s": or_none(seconds(SHORTEST_S)).key("time until it is on again; without it, never"),
+    "amnesia": flag().key("whether the disk is lost too"),
+}
 
-LIARS: Kinds = {"attack": attack()}
+CHURN: Kinds = {
+    "up_s": seconds(SHORTEST_S).key("mean time until a node crashes, exponential"),
+    "down_s": seconds(SHORTEST_S).key("mean time until it is on again, exponential"),
+    "until_s": seconds().key("no crash begins later"),
+    "amnesia": probability().key("probability that a crash loses the disk too"),
+}
 
-RUN: Kinds = {"evaluate_every_s": seconds(0.001), "limit_s": seconds(0.001)}
+JOIN: Kinds = {"at_s": seconds(SHORTEST_S).key("time of the first start")}
+
+AMEND: Kinds = {
+    "at_s": seconds(SHORTEST_S).key("time of the change"),
+    "topology": text().key("graph of those who are members from then on; without it, the spec of before"),
+}
+
+LIARS: Kinds = {"attack": attack().key("what malicious nodes show or learn: `p2pfl sim attacks`")}
+
+RUN: Kinds = {
+    "evaluate_every_s": seconds(0.001).key("time between two points of the history; without it, about forty in a run"),
+    "limit_s": seconds(0.001).key("the run ends here at the latest"),
+}
 
 SECTIONS = ("compute", "links", "slow", "partition", "crash", "churn", "join", "amend", "liars", "run")
 

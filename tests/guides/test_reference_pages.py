@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -30,6 +31,7 @@ from p2pfl.methods import METHODS
 from p2pfl.node.plug_ins import alarm_texts
 from p2pfl.reporting.alarms import NEWS
 from sim.attacks import ATTACKS
+from sim.worlds import model as worlds
 from topologies.families import FAMILIES
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
@@ -46,6 +48,17 @@ KINDS = {
     "[[node]]": model.MEMBER,
     "[node]": model.NODE,
     "[data]": model.DATA,
+    "[compute]": worlds.COMPUTE,
+    "[links]": worlds.LINKS,
+    "[[slow]]": worlds.SLOW,
+    "[[partition]]": ["groups", *worlds.PARTITION],
+    "[[crash]]": worlds.CRASH,
+    "[churn]": worlds.CHURN,
+    "[[join]]": worlds.JOIN,
+    "[[amend]]": ["join", "leave", *worlds.AMEND],
+    "[liars]": worlds.LIARS,
+    "[run]": worlds.RUN,
+    "Which nodes": ["nodes", *worlds.WHO],
 }
 
 
@@ -121,6 +134,22 @@ def test_a_default_and_a_bound_are_those_of_the_program(pages):
     assert found["`closing_rounds`"]["default"] == f"`{model.TrainingConfig().closing_rounds}`"
     assert found["`closing_rounds`"]["allowed"] == model.TRAINING["closing_rounds"].allowed
     assert found["`optimizer`"]["allowed"] == "text: sgd, adam, adamw"
+
+
+def test_every_table_of_a_world_file_is_there_and_its_defaults_are_those_of_the_program(pages):
+    found = sections(pages["settings.md"])
+    assert [name for name in worlds.SECTIONS if not {f"[{name}]", f"[[{name}]]"} & KINDS.keys()] == []
+    told = {row["key"].strip("`"): row["default"] for row in rows(found["[links]"])}
+    assert told["latency_s"] == f"`{worlds.LinkSpec().latency_s.low}`"
+    assert (told["bandwidth"], told["loss"]) == ("not set", "`0.0`")
+    assert {row["default"] for row in rows(found["[[partition]]"])} == {"must be given"}
+
+
+def test_every_field_of_a_report_is_explained():
+    """The reference has what is written below each field."""
+    page = Path(inspect.getfile(p2pfl.Report)).read_text(encoding="utf-8").partition("class Report(")[2]
+    silent = [key for key in p2pfl.Report.__struct_fields__ if not re.search(rf'\n    {key}: .*\n    """\w', page)]
+    assert silent == []
 
 
 def test_every_built_in_task_and_every_key_of_a_table_is_there(pages):

@@ -43,6 +43,22 @@ def test_a_mixing_rate_below_one_is_never_written_as_one():
     assert "mixing rate               1\n" in call("info", "erdos-renyi:p=0.0", "-n", "9").stdout
 
 
+SAY_WHAT_THEY_ARE = {
+    *("spec", "seed", "nodes", "edges", "connected", "components", "degree", "diameter", "average distance"),
+    *("laplacian max eigenvalue", "seconds"),
+}
+
+
+def test_info_names_where_its_words_are_explained_and_they_are():
+    result = call("info", "ring", "-n", "16")
+    help_text = " ".join(call("info", "--help").stdout.split())
+    assert "p2pfl topology info --help" in result.stderr
+    assert "--help" not in call("info", "ring", "-n", "16", "--format", "json").stderr
+    words = {line.partition("  ")[0] for line in result.stdout.splitlines()} - SAY_WHAT_THEY_ARE
+    plain = {word.replace("mixing certified", "certified").replace("messages to", "rounds to") for word in words}
+    assert [word for word in sorted(plain) if word not in help_text] == []
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_has_an_example(name):
     assert f"\n    p2pfl topology {name}" in call(name, "--help").stdout

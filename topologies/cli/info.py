@@ -40,8 +40,21 @@ What the words mean:
   algebraic connectivity   lambda_2, the second smallest eigenvalue of the Laplacian;
                            0 where disconnected
   certified                lambda_2 is proven to within a millionth; --certify tries harder
-  mixing rate              what one round of averaging shrinks the distance to consensus by
-  thinnest cut             the two sides of the narrowest place that was found
+  method, residual         how lambda_2 was computed, and how far from an eigenvalue
+                           the result can be
+  mixing rate              factor by which one round of averaging with --weights shrinks
+                           the distance to consensus: near 0 is fast, near 1 slow
+  rounds to consensus      rounds until that distance is --epsilon of what it was
+  effective resistance     how far apart two nodes are when all paths count; the
+                           kirchhoff index is its sum over all pairs
+  edge connectivity        edges that have to fail before the graph falls apart;
+                           vertex connectivity: nodes
+  bridges, cut nodes       edges, and nodes, of which one alone is enough for that
+  thinnest cut             the two sides of the narrowest place that was found;
+                           conductance: edges across, as a share of the edge ends of
+                           the smaller side
+  isoperimetric number     fewest edges that leave a set of up to half the nodes, for
+                           each node of the set
   robustness               r: of any two separate groups one has a node with r neighbors
                            outside (LeBlanc 2013)
   liars per node           mixes: with so many lying neighbors a node still mixes;
@@ -110,7 +123,11 @@ def info_command(*, weights: str, certify: bool, form: str, **asked: Any) -> int
 
     check_weights(weights)
     described = _describe(weights=weights, certify=certify, **asked)
-    write_json(described) if form == "json" else write_facts(_readable_facts(described))
+    if form == "json":
+        write_json(described)
+    else:
+        write_facts(_readable_facts(described))
+        click.echo("note: what the words mean: p2pfl topology info --help", err=True)
     return _verdict(described, certify=certify)
 
 

@@ -10,54 +10,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli import terminal
-from topologies.cli.info import CAUTION
 from topologies.cli.terminal import check_target, format_option, progress, write_json, write_rows
 
 if TYPE_CHECKING:
     from topologies.design.designing import Design
     from topologies.graph import Edge, Topology
 
-DESIGN_EPILOG = f"""\b
-What counts first (--minimize), and what breaks a tie:
-  rounds  rounds to consensus by the mixing rate under --weights; then fewer edges
-  bytes   what all nodes send until consensus, 2 x edges x rounds x --model-bytes;
-          then the mixing rate
-  edges   cables, or sessions; then the mixing rate
+DESIGN_EPILOG = """\b
+What a graph must be: connected, within --max-degree and --budget-bytes. With --byzantine B
+every node has more than 2B neighbors, there is no bridge, and the graph is (2B+1)-robust:
+then the honest agree with up to B liars beside each. Where that is unknown (above about 30
+nodes) the table says so.
 
 \b
-What a graph must be:
-  connected                 always
-  --max-degree D            no node has more than D neighbors
-  --byzantine B             every node has more than 2B neighbors, there is no bridge,
-                            and the graph is (2B+1)-robust: then the honest agree, each
-                            number within the range of theirs, with up to B liars among
-                            the neighbors of each. Robustness is proven for about 30
-                            nodes; where it is unknown the table says so, and such a
-                            graph ranks behind all that are known to qualify.
-  --budget-bytes S          all nodes together send at most S until consensus
-
-\b
-How it looks: up to 7 nodes at every connected graph, so that nothing is better; up to
-500 at all families with parameters that suit, and at --evaluations graphs of a search
-of its own (simulated annealing from the best four); above, at the families alone,
-each in fewer variants, and not at graphs of more than 40 edges for each node unless a
-formula tells all about them. 5000 nodes are the most, and take about two minutes; for
-larger graphs `compare` shows single families side by side. The default of
---evaluations takes a few seconds at 20 nodes, about a minute from 200 on. At most 30
-graphs are looked at closely, 10 from 500 nodes on. On a terminal a line tells how far
-it is.
-
-\b
-Schedules (--schedules) are exact and cheap while rounds are in step and nothing is
-lost. A federation is asynchronous, so they are left out unless asked for, and with
---byzantine they never qualify.
+Ties: fewer edges with --minimize rounds, the lower mixing rate with bytes and edges.
+Schedules never qualify with --byzantine. How it searches: docs/how-to/which-graph.md
 
 \b
 Examples:
   p2pfl topology design -n 20 --max-degree 6 --byzantine 1 --budget-bytes 2G -o graph.json
   p2pfl topology design -n 50 --max-degree 4 --minimize bytes --model-bytes 10M
-
-{CAUTION}
 """
 
 

@@ -35,7 +35,7 @@ Examples:
 """
 
 CAUTION = "How fast a graph mixes does not alone say how well a network learns on it (Vogels et al., 2022)."
-MEANING = """\b
+MEANING = """
 What the words mean:
   algebraic connectivity   lambda_2, the second smallest eigenvalue of the Laplacian;
                            0 where disconnected
@@ -62,21 +62,21 @@ What the words mean:
                            at most: with more they may not, even if nobody lies
   a to b                   the value lies in between, and is not known better
 
-\b
 Of a schedule, or a directed graph:
   edges, diameter, algebraic connectivity   of all rounds together, without directions
   exact after              so many rounds after which every node has the mean itself
   asymptotic rate          as mixing rate, but in the long run
   certified                the mixing rate is right; connectivity certified: lambda_2 is
-
-\b
-Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or --certify could not prove it.
-
-\b
+"""
+INFO_EPILOG = f"""\b
 Examples:
-  p2pfl topology info torus -n 36
+  p2pfl topology info torus -n 36 --explain
   p2pfl topology info graph.json --model-bytes 400K --format json
   p2pfl topology info base:k=1 -n 25
+
+Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or --certify could not prove it.
+
+{CAUTION}
 """
 
 
@@ -108,7 +108,7 @@ def list_command(name: str | None, form: str) -> None:
 @click.command(
     "info",
     help=f"What the graph SPEC is like: how connected, how fast it mixes, what it tolerates.\n\n{terminal.SPEC_HELP}",
-    epilog=f"{MEANING}\n\n{CAUTION}",
+    epilog=INFO_EPILOG,
 )
 @terminal.spec_argument()
 @terminal.nodes_option()
@@ -117,8 +117,9 @@ def list_command(name: str | None, form: str) -> None:
 @terminal.epsilon_option()
 @terminal.model_bytes_option()
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
+@click.option("--explain", is_flag=True, help="Also say what each figure means; not with --format json.")
 @format_option("table", "json")
-def info_command(*, weights: str, certify: bool, form: str, **asked: Any) -> int:
+def info_command(*, weights: str, certify: bool, explain: bool, form: str, **asked: Any) -> int:
     from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
     check_weights(weights)
@@ -127,7 +128,7 @@ def info_command(*, weights: str, certify: bool, form: str, **asked: Any) -> int
         write_json(described)
     else:
         write_facts(_readable_facts(described))
-        click.echo("note: what the words mean: p2pfl topology info --help", err=True)
+        click.echo(MEANING, nl=False) if explain else click.echo("note: --explain says what the words mean", err=True)
     return _verdict(described, certify=certify)
 
 

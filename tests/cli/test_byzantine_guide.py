@@ -77,7 +77,7 @@ def test_the_kinds_of_faults_are_those_that_count():
 
 def test_times_of_quarantine_are_those_of_the_core():
     assert (FIRST_TERM_S, LONGEST_TERM_S) == (60.0, 3600.0)
-    assert "That takes a minute, then two, four, up to an hour" in PROSE
+    assert "The quarantine lasts a minute, then two, four, up to an hour" in PROSE
     assert FORGIVEN_S * POINTS[Fault.PAYLOAD] == 300.0
     assert "forgiven in five minutes" in PROSE
 
@@ -96,7 +96,7 @@ def test_the_number_of_attacks_is_about_right():
 def test_bulyan_alone_wants_more_neighbors_than_the_others():
     wanted = {name: bearings(describe(nodes=20, topology="complete", rule=f"{name}:b=2"))[0].needed for name in ROBUST}
     assert wanted == dict.fromkeys(ROBUST, 5) | {"bulyan": 10}
-    assert "`bulyan` wants 4b + 2" in PROSE
+    assert "`bulyan` needs 4b + 2" in PROSE
 
 
 def test_every_table_that_it_sends_to_a_world_file_for_is_one_of_a_world_file():

@@ -50,8 +50,7 @@ class Sluggish:
 def hasty(monkeypatch):
     """A node that is stopped has no patience with its learner, so that no test waits for it."""
     for name in ("LAST_ROUND_S", "LAST_TEST_S"):
-        monkeypatch.setattr(workshop, name, 0.05, raising=False)
-    monkeypatch.setattr("p2pfl.node.driver.LAST_ROUND_S", 0.05, raising=False)
+        monkeypatch.setattr(workshop, name, 0.05)
 
 
 @pytest.fixture

@@ -65,8 +65,7 @@ def own_classes(learner: Learner) -> list[int] | None:
 
 
 def lone_classes(held: Mapping[str, Iterable[int]]) -> dict[int, str]:
-    """Return the classes that only one node has, each with that node's name. `held` maps each node to its classes.
-    """
+    """Return the classes that only one node has, each with that node's name. `held` maps each node to its classes."""
     holders: dict[int, list[str]] = {}
     for node, classes in held.items():
         for one in classes:

@@ -56,7 +56,7 @@ class Plan:
         return max(0, (_limit(self._budget, before, cost, self.rounds) - steps) // cost.steps + 1)
 
     def spent(self, spent: Sequence[Spend]) -> float:
-        """Return an upper bound on epsilon so far: the budget has STAGES stages, and the steps are rounded up to the next."""
+        """Return an upper bound on epsilon so far. The budget has STAGES stages; steps are rounded up to the next."""
         if not spent:
             return 0.0
         cost = self._cost(spent[-1])

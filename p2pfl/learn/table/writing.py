@@ -1,4 +1,4 @@
-"""The text of a schema file, with comments that say how each column is used."""
+"""Write a schema file, with comments that say how each column is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = """\
 
 
 def schema_text(merged: Merged, *, origin: str, extra: Mapping[str, Any] | None = None) -> str:
-    """Write the file; `origin` names its source; `extra` keys are written as they are."""
+    """Return the text of the file. `origin` names its source; `extra` keys are written as given."""
     contents, notes = merged.contents, merged.notes
     lines = [HEAD + f"# {origin}", ""]
     lines += [f"{key} = {toml_value(value)}" for key, value in (extra or {}).items()]
@@ -80,5 +80,5 @@ def _noted(line: str, note: str | None) -> str:
 
 
 def _printable(text: str) -> str:
-    """Write text on one line, for a comment."""
+    """Put text on one line, for a comment."""
     return "".join(sign if sign.isprintable() else " " for sign in text)

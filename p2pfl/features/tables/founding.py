@@ -1,4 +1,4 @@
-"""`p2pfl new --task csv`: its options. `new_tables` carries them out, and is imported for this task alone."""
+"""The options of `p2pfl new` for `--task csv`. `new_tables` implements them, and is imported for this task only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from p2pfl.features.tables.new_tables import LookedAt
 
 MOST_DIGITS = 5
-"""The most digits to round to: one less than is written without rounding."""
+"""The most digits that may be asked for: one less than are written without rounding."""
 
 
 class TablesFounding(Founding):
@@ -48,7 +48,7 @@ class TablesFounding(Founding):
         self._looked: LookedAt | None = None
 
     def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
-        """Plan the nodes from tables; other tasks refuse table options."""
+        """Plan the nodes from the tables; for other tasks, refuse table options."""
         tables, target, positive, on_bad_row, digits = (said[one.name or ""] for one in self.parameters)
         if plan.task == "csv":
             from p2pfl.features.tables.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant

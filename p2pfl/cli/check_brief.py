@@ -1,5 +1,5 @@
-"""The first lines of `p2pfl check`: what a person must know before a run, and an explanation of each term
-in the rest.
+"""The first lines of `p2pfl check`: what a person must know before a run, and an explanation of each term used in the
+rest.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def verdict(mistakes: int, warnings: int) -> str:
 
 
 def merged(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Join warnings that differ only in names of nodes and in figures, of which the first are shown."""
+    """Merge warnings that differ only in node names and figures; the first of each kind is shown."""
     name = re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + r")(?![\w-])")
     alike: dict[str, list[str]] = {}
     for warning in warnings:
@@ -92,7 +92,7 @@ def _join(same: Sequence[str], name: re.Pattern[str], nodes: int) -> str:
 
 
 def duration(federation: FederationConfig, inspected: Inspected) -> str:
-    """Say how long the training may take. A step on a node's data is timed where that promises nobody anything."""
+    """Say how long training may take. A step on a node's data is timed only if no privacy is promised."""
     training = federation.training
     sooner = "" if training.stop is None else f", or less: stop = {training.stop!r}"
     if training.time_s is not None:
@@ -105,7 +105,9 @@ def duration(federation: FederationConfig, inspected: Inspected) -> str:
 
 
 def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None:
-    """Time a training step of the first node that is here, on a separate learner; None: no node here can train."""
+    """Time a training step of the first node that is here, on a separate learner; return None if no node here can
+    train.
+    """
     from p2pfl.errors import P2PFLError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.interface import RoundStart  # noqa: PLC0415 - as above
     from p2pfl.node.assembly import load_learner  # noqa: PLC0415 - as above
@@ -118,7 +120,7 @@ def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None
     try:
         learner = load_learner(one_step, inspected.here[index])
         start = RoundStart(learner.initial())
-        learner.train(start, 0)  # the first step also warms up what later ones use
+        learner.train(start, 0)  # the first step also includes one-time work
         began = perf_counter()
         learner.train(start, 1)
     except P2PFLError:

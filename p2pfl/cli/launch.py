@@ -109,7 +109,7 @@ def _require_here(federation: FederationConfig) -> None:
 
     elsewhere = [one.name for one in federation.present if not node_file(federation, one.name).parent.is_dir()]
     if elsewhere:
-        text = f"no folder here for {', '.join(elsewhere)}: launch runs all members on this machine"
+        text = f"no folder here for {', '.join(elsewhere)}: launch needs all members on this machine"
         allowed = "p2pfl run FEDERATION --node NAME for each of those that are here"
         raise UserError(text, file=federation.path.parent, key="node", allowed=allowed)
 

@@ -76,7 +76,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     "--format",
     "form",
     type=click.Choice(["safetensors", "onnx"]),
-    help="By default that of OUTPUT's name, else safetensors. onnx: of a csv task, with its preprocessing inside.",
+    help="By default that of OUTPUT's name, else safetensors. onnx: for a csv task, including its preprocessing.",
 )
 def export(
     *,

@@ -105,7 +105,7 @@ def _constant(_schedule: RateSchedule, _done: float) -> float:
     return 1.0
 
 
-@SCHEDULES.add(Entry(name="warmup", means="a straight line up", parameters=LENGTH, example="warmup:rounds=5"))
+@SCHEDULES.add(Entry(name="warmup", means="a linear rise", parameters=LENGTH, example="warmup:rounds=5"))
 def _warmup(schedule: RateSchedule, done: float) -> float:
     return schedule.warmup_factor(done)
 
@@ -113,11 +113,11 @@ def _warmup(schedule: RateSchedule, done: float) -> float:
 @SCHEDULES.add(
     Entry(
         name="cosine",
-        means="half a wave down to a part of it, after a warmup",
+        means="a half cosine down to a fraction, after a warmup",
         parameters=(
             *LENGTH,
             Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
-            Parameter("to", PART, "the part that is left at the end", default=0.01),
+            Parameter("to", PART, "the fraction left at the end", default=0.01),
         ),
         example="cosine:rounds=40,warmup=5,to=0.01",
     )
@@ -132,8 +132,8 @@ def _cosine(schedule: RateSchedule, done: float) -> float:
 @SCHEDULES.add(
     Entry(
         name="step",
-        means="again and again by a factor",
-        parameters=(*LENGTH, Parameter("by", PART, "what each step leaves of the one before", default=0.1)),
+        means="repeated steps by a factor",
+        parameters=(*LENGTH, Parameter("by", PART, "the factor of each step", default=0.1)),
         example="step:rounds=20,by=0.1",
     )
 )

@@ -50,7 +50,7 @@ PRIVACY: Mapping[str, Kind] = {
         "each node's budget for all its rounds: the smaller, the more noise"
     ),
     "noise": number(0, MOST_NOISE, above=True).key(
-        "the noise multiplier, in place of epsilon: the standard deviation of the noise, in lengths of clip"
+        "the noise multiplier, instead of epsilon: the standard deviation of the noise, in units of clip"
     ),
     "delta": number(0, 1, above=True, below=True).key(
         "the chance that epsilon does not hold: less than 1 / (rows of a node)"

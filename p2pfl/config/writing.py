@@ -197,7 +197,7 @@ rule = {rule}  # {protects}
 # audit_every = {audit_every}
 # vitals = {vitals}
 
-# What a node sends tells of its data. How much, noise can bound: docs/how-to/privacy.md, `p2pfl check`,
+# What a node sends reveals something about its data. Noise can limit it: docs/how-to/privacy.md, `p2pfl check`,
 # `p2pfl privacy begin`.
 #   [privacy]
 #   unit = "record"

@@ -53,8 +53,9 @@ class History:
         self.points: list[Point] = []
 
     def look(self, nodes: Nodes) -> Point | None:
-        """Return the current figures, or None before the first line from any node. They are recorded if more than the time has
-        changed.
+        """Return the current figures, or None before any node has printed a line.
+
+        They are recorded if more than the time has changed.
         """
         point = _point(nodes)
         last = self.points[-1] if self.points else None

@@ -170,7 +170,7 @@ def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint
     images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
     if images.shape[1:] != (SIDE, SIDE):
         raise UserError(
-            "the images have another size", file=image_file, value=images.shape[1:], allowed=f"{SIDE} x {SIDE}"
+            "the images have a different size", file=image_file, value=images.shape[1:], allowed=f"{SIDE} x {SIDE}"
         )
     if len(images) != len(labels):
         raise UserError(

@@ -103,4 +103,4 @@ def _concatenated(learner: Learner, state: Mapping[str, NDArray[np.generic]]) ->
 
 
 def _other_model(reason: str) -> UserError:
-    return UserError(f"this file holds another model: {reason}", allowed="the model of the federation's task")
+    return UserError(f"this file contains a different model: {reason}", allowed="the model of the federation's task")

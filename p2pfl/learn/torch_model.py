@@ -95,7 +95,7 @@ class TorchModel:
             except FAILURES as error:
                 raise UserError(f"model failed: {describe_failure(error)}", file=task.name, key="model") from error
         if not isinstance(module, nn.Module):
-            text = "model returned something else"
+            text = "model returned no torch module"
             raise UserError(text, file=task.name, key="model", value=module, allowed="a torch.nn.Module")
         return module
 

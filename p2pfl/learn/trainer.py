@@ -252,7 +252,7 @@ def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | No
     if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point()):
         found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise UserError(
-            "loss returned something else", file=task.name, key="loss", value=found, allowed="a scalar tensor"
+            "loss returned no scalar tensor", file=task.name, key="loss", value=found, allowed="a scalar tensor"
         )
     return are_classes(outputs, targets)
 

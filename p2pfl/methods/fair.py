@@ -32,8 +32,8 @@ BOUND = 600.0
     Entry(
         name="fair",
         aliases=("qffl", "qfedavg"),
-        means="nodes with a higher loss count for more: for a model that serves its worst node better",
-        parameters=(Parameter("q", number(0, 100), "how much more a higher loss counts; with 0 all count alike"),),
+        means="nodes with a higher loss get more weight: for a model that serves its worst node better",
+        parameters=(Parameter("q", number(0, 100), "how much more weight a higher loss gets; 0: all are equal"),),
         source="q-FFL: Li et al., arXiv 1905.10497",
     )
 )

@@ -18,8 +18,8 @@ MOMENTUM, LAST = "momentum", "last"
     Entry(
         name="momentum",
         aliases=("qgm", "qgdsgdm"),
-        means="steps also go on in the direction in which the mixed model has been moving",
-        parameters=(Parameter("mu", number(0, 1, below=True), "the part of the momentum that is left a round later"),),
+        means="steps also continue in the direction in which the mixed model has been moving",
+        parameters=(Parameter("mu", number(0, 1, below=True), "the fraction of momentum left after a round"),),
         source="quasi-global momentum: Lin et al., arXiv 2102.04761",
     )
 )

@@ -22,7 +22,7 @@ LAST = "last"
         aliases=("diloco", "noloco"),
         means="local rounds are the gradients of an outer step with momentum: for long rounds, or AdamW inside them",
         parameters=(
-            Parameter("momentum", number(0, 1, below=True), "the part of the latest move that goes on"),
+            Parameter("momentum", number(0, 1, below=True), "the fraction of the latest move that continues"),
             Parameter("rate", number(0, 1e30, above=True), "how much of a local round counts"),
         ),
         source="NoLoCo: Kolehmainen et al., arXiv 2506.10911; DiLoCo: Douillard et al., arXiv 2311.08105",

@@ -37,9 +37,9 @@ TRACKER, FLOW, CORRECTION = "tracker", "flow", "correction"
     Entry(
         name="tracking",
         aliases=("kgt", "gradienttracking"),
-        means="each step follows an estimate of everybody's mean gradient, which nodes mix beside the model",
+        means="each step follows an estimate of everybody's mean gradient, which nodes mix along with the model",
         parameters=(
-            Parameter("gain", number(0, 1, above=True), "the part of what mixing moves that an estimate takes in"),
+            Parameter("gain", number(0, 1, above=True), "the fraction of a move by mixing that an estimate includes"),
         ),
         source="K-GT: Liu et al., arXiv 2301.01313",
     )
@@ -59,7 +59,7 @@ class Tracking(Method):
 
     def prepare(self, training: TrainingKeys) -> None:
         if training.optimizer != "sgd" or training.momentum:
-            raise ValueError("tracking reckons with plain SGD: training.momentum must be 0, training.optimizer sgd")
+            raise ValueError("tracking assumes plain SGD: training.momentum must be 0, training.optimizer sgd")
 
     def begin(self, node: NodeVectors) -> Vectors:
         return {CORRECTION: self._correction(node)}

@@ -31,7 +31,7 @@ LEAST_DRIFT = 1e-9
     Entry(
         name="variate",
         aliases=("scaffold", "controlvariate"),
-        means="each gradient is corrected by what mixing has moved so far: for data that differ from node to node",
+        means="each gradient is corrected by the movement due to mixing so far: for data that differ between nodes",
         parameters=(Parameter("beta", number(0, 1e30, above=True), "how strongly flows correct a gradient"),),
         source="after SCAFFOLD (arXiv 1910.06378) and K-GT (arXiv 2301.01313)",
     )

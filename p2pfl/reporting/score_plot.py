@@ -65,7 +65,7 @@ def _draw_roc(axes: Any, outputs: TableOutputs) -> None:
     if not found.is_binary and axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
-    axes.set_xlabel("share of others mistaken for it", fontsize=9)
+    axes.set_xlabel("share of others classified as it", fontsize=9)
     axes.set_ylabel(f"{shown(names[1])} recognized" if found.is_binary else "share of the class recognized", fontsize=9)
 
 

@@ -153,7 +153,7 @@ def test_rounds_that_no_budget_has_paid_for_are_said_to_be_uncovered(p2pfl, ward
     leave_state(ward / "node1")
     code, _, err = p2pfl("begin", ward)
     assert code == 0
-    assert "node1 has a state after 7 rounds that no budget knows of" in err
+    assert "node1 has a state after 7 rounds that no budget covers" in err
     assert words(ward) == ["node0", "node1", "node2"]
 
 

@@ -251,7 +251,7 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
         )
     return Problem(
         text=f"{name}: no other node was heard: {heard}. None is there, or multicast is blocked on the way",
-        remedy="run `p2pfl doctor` on another machine at the same time: each hears the other, if multicast passes. "
+        remedy="run `p2pfl doctor` on another machine at the same time: each hears the other if multicast works. "
         + BLOCKED,
     )
 
@@ -259,7 +259,7 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
 BLOCKED = (
     "Look in switch and access point for client isolation, IGMP snooping without a querier, or guest network; "
     "in firewalls for UDP port 5353. mDNS does not pass routers, VPNs or container networks. "
-    "What always works: an address for each node in federation.toml."
+    "An address for each node always works: list it in federation.toml."
 )
 
 
@@ -340,7 +340,7 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
     name = patient.member.name
     if not patient.places:
         return Problem(
-            text=f"{name}: its address is unknown: none is listed, and it was not heard on the LAN",
+            text=f"{name}: its address is unknown: none is listed, and it was not found on the LAN",
             remedy="start it there, with discovery on; or list its address. Its log (`p2pfl run -v`) says where it "
             "announces itself",
         )

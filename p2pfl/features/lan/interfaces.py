@@ -119,7 +119,7 @@ def _unfit(name: str, flags: int) -> str | None:
     if not flags & UP:
         return "down"
     if not flags & LOOPBACK and not _has_carrier(name):
-        return "no link: is the cable in?"
+        return "no link: is the cable plugged in?"
     if (SYSTEM / name / "bridge").exists() or BRIDGES.fullmatch(name):
         return "a bridge"
     if flags & POINT_TO_POINT:

@@ -50,7 +50,7 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
         text = f"no member has an address, so that {name} cannot ask to be added: p2pfl member set"
         click.echo(f"{text} {federation} --address NAME=HOST:PORT, or discovery = true on one LAN", err=True)
     if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
-        text = "the members' addresses are for this machine alone: from another one nobody reaches them; first"
+        text = "the members' addresses are for this machine alone: no other machine can reach them; first"
         click.echo(f"{text} p2pfl member set {federation} --address NAME=HOST:PORT, and invite again", err=True)
 
 
@@ -97,7 +97,7 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     shown = directory or Path(found.federation_name)
     click.echo(joined.line)
     click.echo(f"made {shown / found.name}: its key stays on this machine", err=True)
-    text = "the line above goes to who made the invite, for p2pfl member add, or replace"
+    text = "send the line above to whoever made the invite, for p2pfl member add, or replace"
     click.echo(f"{text}: what `p2pfl invite` has named there", err=True)
     click.echo(f"the command asks there whether the key is {fingerprint(joined.request.key)}: compare", err=True)
     if not (target / FILE_NAME).exists():

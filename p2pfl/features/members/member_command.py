@@ -283,10 +283,10 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _OpenFederatio
     found, answers = asyncio.run(newest_from(here, admin, nearby))
     if found.edition is not None and found.edition != here.edition:
         click.echo(
-            f"the nodes have version {found.edition.version} of the members already: that is what changes", err=True
+            f"the nodes have version {found.edition.version} of the members already: the change starts there", err=True
         )
     if not answers:
-        text = "no node answers: the change is made from members.toml here, which should be the newest there is"
+        text = "no node answers: the change is made from members.toml here, which should be the newest"
         click.echo(text, err=True)
     return _OpenFederation(found, admin, nearby, offline)
 
@@ -320,7 +320,7 @@ def _sign(opened: _OpenFederation, charter: Charter) -> None:
     click.echo(f"{text} (+{came} -{went})", err=True)
     click.echo(f"wrote {members_file(federation)}", err=True)
     if amended(federation, made).edge_compressors != federation.edge_compressors:
-        text = "an edge with an [[edge]] table of its own comes or goes: nodes take the change on at their next start"
+        text = "an edge with its own [[edge]] table is added or removed: nodes adopt that at their next start"
         click.echo(text, err=True)
     if not opened.offline:
         _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby)))

@@ -180,7 +180,7 @@ class Opening:
         if self.ledger is not None:
             self.file.begin(self.ledger)
             if before is None or before.word != self.ledger.word:
-                store.end_log("a privacy budget has begun that it knows nothing of")
+                store.end_log("a privacy budget has begun that it does not cover")
         if self.news:
             state.ended = None  # there may be rounds to train again
         if self.key_file is not None:

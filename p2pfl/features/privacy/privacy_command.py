@@ -84,7 +84,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
             continue
         click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
         if one.unpaid:
-            text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget knows of"
+            text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget covers"
             click.echo(f"{text}: the new one does not cover what they revealed of its data", err=True)
 
 

@@ -278,7 +278,7 @@ def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
         if note := footnote(row["node"], value=value, stale=stale, after=after, of=of):
             yield note
         if row["second_hand"]:
-            yield f"{row['node']}: {row['second_hand']['instead_of']}; told by {row['second_hand']['by']}"
+            yield f"{row['node']}: {row['second_hand']['instead_of']}; reported by {row['second_hand']['by']}"
         if row["disk_refuses"]:
             yield f"{row['node']}: {row['disk_refuses']}"
     if any(row["privacy"] for row in rows):

@@ -132,7 +132,7 @@ def view(federation: dict[str, Any], *, rows: int, note: str = "", narrow: bool 
         )
     )
     if len(members) > rows:
-        parts.append(Text(f"and {len(members) - rows} more, in which nothing is wrong that is not above", style="dim"))
+        parts.append(Text(f"and {len(members) - rows} more, without other problems", style="dim"))
     parts += _alarms(federation)
     parts += _events(federation)
     return Group(*parts)
@@ -232,7 +232,7 @@ def _table(
         cells.append(f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-")
         table.add_row(Text(str(row["name"])), state, *cells)
     if any(row.get("source") for row in members):
-        table.caption, table.caption_justify = "* heard by way of others", "left"
+        table.caption, table.caption_justify = "* received through others", "left"
     return table
 
 

@@ -82,7 +82,7 @@ def propose(*, federation: Path, name: str, output: Path | None, least_count: in
     if form == "json":
         write_json({"node": made.node, "rows": made.rows, "columns": rows_of(made)})
     else:
-        write_rows(rows_of(made), "table", title=f"what node {made.node} would tell of its {made.rows} rows")
+        write_rows(rows_of(made), "table", title=f"what node {made.node} would reveal about its {made.rows} rows")
     click.echo(f"wrote {file}", err=True)
 
 

@@ -44,7 +44,7 @@ def hidden_rounds(learner: Learner, protection: Protection, node: int) -> Hidden
     """
     found = HiddenRounds(learner, protection, node)
     if found.plan.unit != MEMBER:
-        text = "the task has its own learner, whose rows cannot be told apart"
+        text = "the task has its own learner, which does not expose single rows"
         raise UserError(
             text, key="privacy.unit", value=found.plan.unit, allowed=f"{MEMBER}, or a task with a torch model"
         )

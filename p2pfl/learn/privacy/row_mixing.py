@@ -36,7 +36,7 @@ def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -
         for name, layer in module.named_modules():
             if _normalizes(layer):
                 raise _mistake(
-                    source, f"{name or 'the model'}: {type(layer).__name__}", "works across the rows of a batch"
+                    source, f"{name or 'the model'}: {type(layer).__name__}", "normalizes across the rows of a batch"
                 )
         _check(module, inputs, device, source)
     finally:
@@ -107,4 +107,6 @@ def _close(first: list[Tensor], other: list[Tensor]) -> bool:
 
 
 def _mistake(source: str, value: str, text: str) -> UserError:
-    return UserError(f"not with [privacy] by record: {text}", file=source, key="model", value=value, allowed=ALLOWED)
+    return UserError(
+        f"cannot be combined with [privacy] by record: {text}", file=source, key="model", value=value, allowed=ALLOWED
+    )

@@ -25,7 +25,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,20}")
 _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?")
 _LONGEST = 60
 _ALIKE = 0.65
-"""How similar a misspelled word and a name must be for a hint."""
+"""The similarity that a misspelled word and a name must have for a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Entry:
 
     name: str
     means: str
-    """What it does, in one line."""
+    """A one-line description of what it does."""
     source: str = ""
     """The paper."""
     written: str = ""

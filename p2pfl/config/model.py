@@ -80,7 +80,7 @@ class TrainingConfig:
     optimizer: str = "sgd"
     learning_rate: float = 0.2
     schedule: str = "constant"
-    """How the learning rate changes with the node's own rounds, or with time."""
+    """The spec of how the learning rate changes with the node's own rounds, or with time."""
     keep_optimizer: bool = False
     """True if the state of momentum or Adam carries over from round to round; otherwise each round starts without
     it.
@@ -94,7 +94,9 @@ class TrainingConfig:
     closing_rounds: int = 10
     """The number of mixing rounds without training after the node's last round."""
     when_through: str = "train"
-    """What a node does when its rounds are done and others still train: keep training (`train`) or only mix (`mix`)."""
+    """The behavior of a node whose rounds are done while others still train: keep training (`train`) or only mix
+    (`mix`).
+    """
     stop: str | None = None
     """The condition that ends a node's training before its rounds or its time are over; see `config.stop`."""
     evaluate_every: int = 1
@@ -119,11 +121,11 @@ class GossipConfig:
     staleness: str = "hinge-polynomial:4,0.5"
     gamma: float = 1.0
     start_wait_s: float = 60.0
-    """How long a node waits for its neighbors before its first round."""
+    """The time that a node waits for its neighbors before its first round."""
     linger_s: float = 30.0
-    """How long a finished node keeps answering neighbors that have not finished."""
+    """The time for which a finished node keeps answering neighbors that have not finished."""
     max_wait_s: float = 5.0
-    """How long a round waits at most for one exchange."""
+    """The longest time that a round waits for one exchange."""
     exchanges_per_s: float = 200.0
     """The number of exchanges per second that a neighbor may request; beyond it, the answer is Busy."""
     audit_every: int = 64
@@ -305,7 +307,7 @@ class NodeConfig:
     status_names: tuple[str, ...]
     """The host names under which the page is reached, besides addresses and localhost."""
     durability: str
-    """How durable exchanges are: "exchange", "snapshot", or "auto", which means "exchange" for models below 1 MB."""
+    """The durability of exchanges: "exchange", "snapshot", or "auto", which means "exchange" for models below 1 MB."""
     snapshot_s: float
     threads: int
     nice: int
@@ -326,7 +328,9 @@ class NodeConfig:
     forwarded_port: int | None = None
     """The port in its address, if a router forwards it to a different port in `listen`; None if both are the same."""
     reload_s: float | None = None
-    """How often, in seconds, the node checks whether its data have grown; None if it reads them only at its start."""
+    """The period, in seconds, in which the node checks whether its data have grown; None if it reads them only at its
+    start.
+    """
 
     @property
     def compute(self) -> Compute:

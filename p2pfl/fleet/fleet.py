@@ -24,9 +24,9 @@ from p2pfl.reporting.status import NodeLine
 log = logging.getLogger("p2pfl")
 
 PATIENCE_S = 15.0
-"""How long a stopped node may take to end; a node that waits for a full disk gets more time."""
+"""The time that a stopped node may take to end; a node that waits for a full disk gets more."""
 STRANDED_S = 5.0
-"""How long nodes must have waited without neighbors before they are stopped."""
+"""The time that nodes must have waited without neighbors before they are stopped."""
 
 
 class Fleet:

@@ -29,8 +29,8 @@ model.
 """
 
 DRIVEN, OVERFITTED, NOISY = "driven", "overfitted", "noisy"
-"""Why the loss on the common test set grows. Driven: something pushes the model away from where it fits, so that it
-fits its own rows worse too. Overfitted: it fits its own rows better. Noisy: there is noise for privacy.
+"""The reasons for a growing loss on the common test set. Driven: something pushes the model away from where it fits, so
+that it fits its own rows worse too. Overfitted: it fits its own rows better. Noisy: there is noise for privacy.
 """
 
 

@@ -145,7 +145,7 @@ class Task:
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
-    """How raw data become inputs, as JSON values; exported files contain it."""
+    """The preprocessing from raw data to inputs, as JSON values; exported files contain it."""
 
     files: Callable[[NodeContext], Iterable[Path]] | None = None
     """A function that lists the files that `data` reads for a node. With `reload_s`, the node reads them again when

@@ -110,7 +110,7 @@ class Method:
     profiles: frozenset[str] = frozenset({CONSERVATIVE, ROBUST})
     """The profiles in which the method is valid."""
     unfit: str = ""
-    """Why it is not valid in the other profiles, as a clause; empty means the usual reason."""
+    """The reason why it is not valid in the other profiles, as a clause; empty means the usual reason."""
     channels: tuple[str, ...] = (MODEL,)
     kept: tuple[str, ...] = ()
     kept_edges: tuple[str, ...] = ()

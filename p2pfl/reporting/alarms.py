@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LASTS_S = 600.0
-"""How long an alarm that no event ends stays active after it was last raised."""
+"""The time for which an alarm that no event ends stays active after it was last raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ class MemberRow(msgspec.Struct, kw_only=True):
     index: int
     name: str
     at: float | None = None
-    """When the member sent this row, by the clock of the responding node."""
+    """The time when the member sent this row, on the clock of the responding node."""
     source: str | None = None
     """The node that forwarded the row to the responding node, if it was not the member itself."""
     quiet: bool = False

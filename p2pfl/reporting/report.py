@@ -54,9 +54,9 @@ class NodeReport(msgspec.Struct, kw_only=True):
     exchanges: int | None = None
     rounds_without_neighbor: int = 0
     ended_by: str | None = None
-    """Why its training ended."""
+    """The reason why its training ended."""
     through_by: str | None = None
-    """Why it counts as having done all its training; null if it has not."""
+    """The reason why it counts as having done all its training; null if it has not."""
     device: str | None = None
     """The device on which it trained, with the precision if that was not float32."""
     stranded: bool = False
@@ -156,14 +156,14 @@ class Cost(msgspec.Struct, kw_only=True):
 
 
 class Batching(msgspec.Struct, kw_only=True):
-    """How a simulation was computed."""
+    """A summary of how a simulation was computed."""
 
     operations: str
-    """How operations were computed: batched, or one at a time."""
+    """The way in which operations were computed: batched, or one at a time."""
     why: str | None
-    """Why operations were computed one at a time."""
+    """The reason why operations were computed one at a time."""
     training: str
-    """How training was computed: batched, or one node at a time."""
+    """The way in which training was computed: batched, or one node at a time."""
     batch_stable: bool
     """True if a sample's result does not depend on what else is in its batch."""
 
@@ -194,7 +194,7 @@ class Report(msgspec.Struct, kw_only=True):
     local_metrics: dict[str, Statistic] = {}
     """The task's own metrics on each node's own training data, by name."""
     label_shift: LabelShift | None = None
-    """How much the targets of the honest nodes differ; null if no machine has seen all of them."""
+    """The difference between the targets of the honest nodes; null if no machine has seen all of them."""
     mean_model: ModelScore | None = None
     """The score of the mean of the honest models, a model that no node has. Simulated runs only."""
     attack: str | None = None

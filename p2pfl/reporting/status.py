@@ -87,7 +87,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     model.
     """
     disk_refuses: str | None
-    """Why the state cannot be written to disk; null if it can."""
+    """The reason why the state cannot be written to disk; null if it can."""
     sketch: list[float] | None = None
     closed: ClosedRound | None = None
     classes: list[int] | None = None
@@ -97,7 +97,9 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class NeighborStatus(msgspec.Struct, kw_only=True):
-    """What a node knows about one neighbor. A simulated run fills in the first fields only; p2pfl 0.1.0 had fewer."""
+    """A node's information about one neighbor. A simulated run fills in the first fields only; p2pfl 0.1.0 had
+    fewer.
+    """
 
     name: str
     compressor: str | None = None
@@ -143,7 +145,7 @@ class NodeStatus(NodeLine, kw_only=True):
     through: bool
     """True once the node has finished all its training."""
     ended_by: str | None
-    """Why training has ended."""
+    """The reason why training has ended."""
     unfinished: list[str] = []
     """The members that had not finished training when it ended here."""
     pace_set_by: str | None
@@ -167,7 +169,7 @@ class NodeStatus(NodeLine, kw_only=True):
     """Additional status of each feature, by its name."""
     """The version of the newest charter that the node has; null in a federation without admin keys."""
     through_by: str | None = None
-    """Why the node counts as having done all its training; null if it has not."""
+    """The reason why the node counts as having done all its training; null if it has not."""
     device: str | None = None
     """The device on which it trains, with the precision if that is not float32."""
 

@@ -23,7 +23,7 @@ from p2pfl.software import software
 
 SERVICE = "_p2pfl._tcp.local."
 TTL_S = 120
-"""How many seconds others may cache a record: short, so that no machine seems present long after it has left."""
+"""The time for which others may cache a record: short, so that no machine seems present long after it has left."""
 PREFIX_BYTES = 16
 ENDING_BYTES = 4
 ABOUT = b"about"

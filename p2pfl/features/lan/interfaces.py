@@ -37,7 +37,7 @@ class Interface:
     """The addresses at which the node answers."""
     loopback: bool = False
     skipped: str | None = None
-    """Why a node does not announce itself here; None if it does."""
+    """The reason why a node does not announce itself here; None if it does."""
 
     def reaches(self, address: str) -> bool:
         """Return True if a machine with this address is on the same network, without a router between."""

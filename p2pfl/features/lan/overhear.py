@@ -53,7 +53,7 @@ class Tally:
     interface: Interface
     sent: int = 0
     failed: str = ""
-    """Why nothing could be sent or received, as the system reports it."""
+    """The reason why nothing could be sent or received, as the system reports it."""
     heard_own: int = 0
     heard_others: int = 0
     strangers: set[str] = field(default_factory=set)

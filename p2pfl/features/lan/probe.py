@@ -50,7 +50,7 @@ class AnswerKind(Enum):
 class Answer:
     kind: AnswerKind
     detail: str = ""
-    """Why there is no answer, as the system reports it; or the index of the other member."""
+    """The reason why there is no answer, as the system reports it; or the index of the other member."""
     differences: tuple[str, ...] = ()
     """The keys in which its federation file differs."""
     clock_off_s: float | None = None

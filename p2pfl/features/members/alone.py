@@ -15,7 +15,7 @@ from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.net.errands import Errand, UnreachableError
 
 ALONE_S = 30.0
-"""How long to wait for neighbors first."""
+"""The time to wait for neighbors before asking others."""
 PAUSE_S = 10.0
 """The pause before asking the next member."""
 

@@ -1,4 +1,4 @@
-"""What the owner of an admin key does on their machine: check the next charter, sign it and write it.
+"""Check the next charter, sign it and write it: the work of an admin key's owner, on their own machine.
 
 The graph of a charter is resolved and checked here, once; nodes accept it unchanged.
 """
@@ -123,7 +123,7 @@ class IssuedInvite(msgspec.Struct):
     token: str
     used: bool = False
     until: int | None = None
-    """When it expires, in seconds since 1970."""
+    """The time at which it expires, in seconds since 1970."""
     key: str = ""
     """The fingerprint of the key that it admitted; also empty if an earlier version recorded the admission."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from p2pfl.engine.ledger import Ledger, Signed
 
 WAIT_S = 5.0
-"""How many seconds after a session opens the first round of a process waits for that neighbor's rows."""
+"""The time after a session opens during which the first round of a process waits for that neighbor's rows."""
 
 
 class LostAccount(NamedTuple):

@@ -21,7 +21,7 @@ from p2pfl.reporting.vitals import Vitals, realm_of
 LEAST_BETWEEN_S = 0.9
 """The minimum time between two of this node's rows, whatever happens."""
 LAST_EVERY_S = 0.25
-"""How often a node that is about to end retries to send its last rows."""
+"""The period in which a node that is about to end retries to send its last rows."""
 
 
 class Display:

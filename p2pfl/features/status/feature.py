@@ -42,13 +42,13 @@ log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 LAST_WORDS_S, LAST_WORD_S, MOST_LAST_WORDS_S = 1.0, 0.5, 10.0
-"""How long a finished node waits at most for the others' last rows: a base, an increment per member, and an upper
+"""The longest time that a finished node waits for the others' last rows: a base, an increment per member, and an upper
 limit.
 
 Each row shows how its node ended. An edge carries three rows per second, and all nodes end at the same time.
 """
 PAGE_LINGERS_S = 2.0
-"""How long an open page has to read how the node ended."""
+"""The time that an open page has to read how the node ended."""
 
 
 class StatusFeature(Feature):

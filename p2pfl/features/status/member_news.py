@@ -20,7 +20,7 @@ STARTING_S = 60.0
 rare.
 """
 LINES = 12.0
-"""How many events of members other than neighbors may be reported in a burst; after that, one in five minutes."""
+"""The most events that may be reported in a burst for members other than neighbors; after that, one in five minutes."""
 LINES_PER_S = 1 / 300
 
 

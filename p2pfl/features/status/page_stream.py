@@ -25,7 +25,7 @@ MOST_LOCAL_PAGES = 24
 it.
 """
 DRAIN_S = 20.0
-"""How long a page may take to read before it is dropped."""
+"""The time that a page may take to read before it is dropped."""
 
 
 class Site(Protocol):

@@ -1,4 +1,4 @@
-"""What a node knows about each member: its newest row of vitals, whether it is still there, and how much it sends.
+"""A node's information about each member: its newest row of vitals, whether it is still there, and how much it sends.
 
 The rows come from `spread`.
 """

@@ -55,9 +55,9 @@ FILE_NAME = "proposal"
 TEXT_NAME = "proposal.json"
 SAY_AGAIN_S = 30.0
 FAREWELL_S = 1.0
-"""How long to wait for the last message to arrive; it does no harm if it does not."""
+"""The time to wait for the last message to arrive; it does no harm if it does not."""
 REST_S = 30.0
-"""How long to ignore a neighbor after a message that an honest node would not send."""
+"""The time to ignore a neighbor after a message that an honest node would not send."""
 LEARNING = str(FederationMismatch(b"", ("schema", "model")))
 """The error in a session with a neighbor that has agreed and already trains."""
 MOST_PART_BYTES = 48 * 1024

@@ -1,4 +1,4 @@
-"""What a learner needs to comply with `[privacy]`: its plan, its source of randomness, and the scores that it may
+"""The parts that make a learner comply with `[privacy]`: its plan, its source of randomness, and the scores that it may
 report.
 """
 

@@ -45,7 +45,7 @@ class Layout:
     id: str = ""
     """The column of this file that identifies each row uniquely; it is not an input. Empty if there is none."""
     on_bad_row: OnBadRow = "refuse"
-    """What to do with a row that cannot be read: report a mistake ("refuse"), or leave it out and count it ("drop")."""
+    """The treatment of a row that cannot be read: a mistake ("refuse"), or left out and counted ("drop")."""
     limit_mb: float = LIMIT_MB
     """The largest file that is read, in megabytes."""
 

@@ -56,9 +56,9 @@ class Schema:
     ignore_case: bool = False
     """True if values that differ only in case are the same."""
     unseen: Unseen = "refuse"
-    """What to do with an undeclared value: report a mistake ("refuse"), or take it as missing ("missing")."""
+    """The treatment of an undeclared value: a mistake ("refuse"), or a missing value ("missing")."""
     missing_target: Targetless = "refuse"
-    """What to do with a row without a target: report a mistake ("refuse"), or leave the row out ("drop")."""
+    """The treatment of a row without a target: a mistake ("refuse"), or left out ("drop")."""
     class_counts: Mapping[str, int] = field(default_factory=dict)
     """The number of rows in each class over all nodes, for balanced weights."""
 

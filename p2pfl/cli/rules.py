@@ -31,7 +31,7 @@ SHOWN = {
     "source": "from",
 }
 
-TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin what all learn'
+TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
 HONEST_EACH, HONEST_BETTER = 4, 8
 """The honest neighbors needed per malicious one, and the better number; 3, 4 and 8 were measured (20 nodes, Dirichlet
 0.5).
@@ -42,7 +42,7 @@ NEAREST_DECIDE = ("cs+", "hampel")
 """Rules whose radius is the (m - 2b)-th shortest distance, which malicious nodes can set if m <= 3b."""
 TRIED_AT_MOST = 10**7
 """The largest total size, in numbers, at which a user's own rule is tested."""
-MEASURED = "how well honest nodes learn beside malicious ones: docs/how-to/liars.md"
+MEASURED = "how well honest nodes learn among malicious ones: docs/how-to/liars.md"
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl rules\n  p2pfl rules trimmed-mean:b=2 nnm+median:b=1 --format json")

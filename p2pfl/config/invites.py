@@ -138,7 +138,7 @@ def invite_of(
         allowed = ", ".join(member.name for member in federation.present)
         raise UserError("no such member to replace", file=federation.path, key="NAME", value=name, allowed=allowed)
     if taken and not replacing:
-        allowed = "another name; --replace for a new machine in place of the one that has it"
+        allowed = "another name; --replace for a new machine that replaces the current one"
         raise UserError("the name is taken", key="NAME", value=name, allowed=allowed)
     others = [member for member in federation.present if member.name != name]
     contacts = [Contact(one.key, one.address) for one in others if one.address is not None]

@@ -73,7 +73,7 @@ class RateSchedule:
 
 def allowed() -> str:
     """Describe all schedules."""
-    return ", ".join(entry.shown for entry in SCHEDULES.values()) + "; time_s=600 in place of rounds counts seconds"
+    return ", ".join(entry.shown for entry in SCHEDULES.values()) + "; time_s=600 instead of rounds counts seconds"
 
 
 def schedule() -> Kind:

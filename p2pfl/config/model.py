@@ -354,9 +354,9 @@ TASK: Kinds = {"name": text().key("what is learned: digits, mnist-idx, csv, or f
 
 TRAINING: Kinds = {
     "rounds": whole(1).key("rounds of each node"),
-    "time_s": number(0, above=True).key("how long each node trains, in seconds, in place of rounds"),
+    "time_s": number(0, above=True).key("how long each node trains, in seconds, instead of rounds"),
     "local_steps": whole(1).key("optimizer steps per round"),
-    "local_epochs": whole(1).key("passes over the node's data in one round, in place of local_steps"),
+    "local_epochs": whole(1).key("passes over the node's data in one round, instead of local_steps"),
     "batch_size": whole(1).key("rows of data in one step"),
     "optimizer": choice("sgd", "adam", "adamw").key("optimizer of the local steps"),
     "learning_rate": number(0, above=True).key("step size of the optimizer"),
@@ -410,7 +410,7 @@ MEMBER: Kinds = {
 
 EDGE: Kinds = {
     "between": pair().key("two neighbors in the graph"),
-    "compressor": GOSSIP["compressor"].key("the compressor on this edge, in place of the one in [gossip]"),
+    "compressor": GOSSIP["compressor"].key("the compressor on this edge, instead of the one in [gossip]"),
 }
 
 NODE: Kinds = {

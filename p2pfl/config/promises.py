@@ -41,7 +41,7 @@ def _refuse_unbounded(federation: FederationConfig, privacy: PrivacyConfig, mist
         mistakes.add(text, "privacy.rounds", None, PRIVACY["rounds"].allowed)
     elif privacy.rounds is None and privacy.noise is not None and federation.admin:
         text = "is missing: the noise is fixed, so whoever may change training.rounds could raise the budget"
-        mistakes.add(text, "privacy.rounds", None, f"{PRIVACY['rounds'].allowed}; or epsilon in place of noise")
+        mistakes.add(text, "privacy.rounds", None, f"{PRIVACY['rounds'].allowed}; or epsilon instead of noise")
 
 
 def _refuse_tables(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:

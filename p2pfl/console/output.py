@@ -272,7 +272,7 @@ def _comparison_facts(other: str, comparison: Comparison | None, main: Measure) 
     ends = f", {between(comparison.interval)}" if comparison.interval else ""
     apart = f"{main.label} {comparison.difference:+.3g}{ends}"
     told = {"better": "together is better", "worse": "together is worse"}
-    verdict = told.get(comparison.verdict, "this does not tell which is better")
+    verdict = told.get(comparison.verdict, "this does not show which is better")
     return {f"together beside {other}": f"{apart}: {verdict}: {comparison.why}"}
 
 

@@ -81,7 +81,7 @@ def why_not() -> str | None:
         return "torch does not say what it was built for"
     for kind, files in ACCELERATORS.items():
         if built_for.get(kind) and (found := [file for file in files if Path(file).exists()]):
-            return f"torch could use {found[0]}, and a driver does not outlive a fork"
+            return f"torch could use {found[0]}, and a driver does not survive a fork"
     return None
 
 
@@ -222,7 +222,7 @@ class ForkServer:
 def _take_orphans(*, enabled: bool) -> None:
     """Start or stop adopting orphans. Raises NotForked: the system does not support that."""
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(enabled), 0, 0, 0):
-        raise NotForked("the system hands over no orphans")
+        raise NotForked("the system does not support adopting orphans")
 
 
 # -- in the server ----------------------------------------------------------------------------------------------------

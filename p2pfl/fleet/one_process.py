@@ -260,5 +260,5 @@ def _refuse_failure(report: Report) -> None:
     """
     failed = [node.name for node in report.nodes if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
     if failed:
-        text = "every round ended in no finite model, or raised (learning_rate too high?)"
+        text = "every round raised an error or gave no finite model (learning_rate too high?)"
         raise LearningError(f"{', '.join(failed)}: {text}")

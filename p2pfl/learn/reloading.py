@@ -58,7 +58,7 @@ def reloads(learner: Learner, every_s: float) -> Reloads:
         text = "the learner of this task cannot read its data again"
         raise UserError(text, key=KEY, value=every_s, allowed="no reload_s with this task")
     if learner.data_files() == ():
-        text = "this task does not read its data from files of this node alone, so nothing can be read again"
+        text = "this task does not read its data from files of this node alone, so they cannot be read again"
         raise UserError(text, key=KEY, value=every_s, allowed="a `path` in [data], whose rows are all this node's")
     return learner
 

@@ -76,7 +76,7 @@ ALARMS: Mapping[str, AlarmText] = {
     ),
     "two-places": AlarmText(
         means="Two running processes use the same node.key.",
-        does="The later of the two stops, if it can tell that it is the later one.",
+        does="The later of the two stops, if it can detect that.",
         advice="Stop one of them. A copied SD card or folder needs its own key: `p2pfl key NAME/node.key`.",
     ),
     "storage": AlarmText(

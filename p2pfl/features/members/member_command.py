@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LINES = {
     "list": "Show the members, including removed ones.",
-    "add": "Add a new member, by the request that `p2pfl join` printed.",
+    "add": "Add a new member, using the request that `p2pfl join` printed.",
     "remove": "Remove a member: within a round, nobody talks to it.",
     "replace": "Put a new machine in the place of one that is gone.",
     "set": "Change the number of rounds, the graph or addresses while nodes run.",
@@ -154,7 +154,7 @@ def replace(
     "addresses",
     multiple=True,
     metavar="NAME=HOST:PORT",
-    help="Where a member is now; NAME= for none: it dials, or is found on the LAN.",
+    help="Where a member is now; NAME= removes it: the member dials, or is found on the LAN.",
 )
 @_key
 @_offline

@@ -37,7 +37,7 @@ record.
 def require_admin(federation: FederationConfig) -> None:
     """Check that the federation has an admin key. Raises UserError: its members are fixed by its file."""
     if not federation.admin:
-        text = "names no admin key, so its members are those of the file, the same on every node"
+        text = "names no admin key, so its members are fixed by the file, the same on every node"
         allowed = 'admin = ["<public key>"], from `p2pfl key admin.key`'
         raise UserError(text, file=federation.path, key="federation.admin", allowed=allowed)
 

@@ -189,7 +189,7 @@ class CharterTalk:
             self._give_up(peer, talk, f"but sends an invalid one: {error}")
             return
         if talk.asks >= MOST_ASKS and self.keeper.wants(talk.theirs):
-            self._give_up(peer, talk, "but sends another one")
+            self._give_up(peer, talk, "but sends a different one")
         self._ask_if_wanted(peer, talk, now)
 
     def _give_up(self, peer: int, talk: Conversation, why: str) -> None:

@@ -274,7 +274,7 @@ def _begin_ledger(before: Ledger | None, word: Permission, permitted: Promise, p
 def _continue_ledger(before: Ledger | None, word: Permission, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
     """Continue the ledger with a permission. Raises UserError: there is no ledger to continue."""
     if before is None or before.unit != permitted.unit:
-        text, allowed = "there is no budget here that could be continued", "`p2pfl privacy begin`, without --raise"
+        text, allowed = "there is no budget here to continue", "`p2pfl privacy begin`, without --raise"
         raise UserError(text, file=permission_file(key_file), key="budget", value=RAISES, allowed=allowed)
     text = f"with permission, the privacy budget continues: epsilon {permitted.epsilon:g} at delta {permitted.delta:g}"
     return replace(before, promise=permitted, raised_by=word.name), text

@@ -122,7 +122,7 @@ class LedgerFile:
             if is_full(error):
                 raise
             text = f"the node cannot record there what it spends of its privacy budget: {error}"
-            allowed = "a folder that the node may write to, beside node.key_file"
+            allowed = "a folder that the node may write to, for node.key_file"
             raise UserError(text, file=self.path.parent, key="node.key_file", allowed=allowed) from None
 
     def write(self, ledger: Ledger) -> None:

@@ -80,7 +80,7 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
         after = "" if one.ledger is None else one.ledger.latest_word
         give_permission(one.node.key_file, promise, raises=raises, after=after, planned=planned_in_words(described))
         if raises:
-            click.echo(f"{one.name}: its budget goes on with the file's figures from its next start")
+            click.echo(f"{one.name}: its budget continues with the file's figures from its next start")
             continue
         click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
         if one.unpaid:
@@ -100,7 +100,7 @@ def _refuse_raise(federation: FederationConfig, purses: list[NodeBudget]) -> Non
     unit = federation.privacy and federation.privacy.unit
     without = [one.name for one in purses if one.ledger is None or one.ledger.unit != unit or not one.ledger.is_whole]
     if without:
-        text = f"there is none at {', '.join(without)} that could go on"
+        text = f"there is none at {', '.join(without)} to continue"
         allowed = "--node for the others; begin, where none has begun; --again, where its records lack something"
         raise _wrong(federation, text, allowed)
 
@@ -142,7 +142,7 @@ def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
     if described.privacy is None:
         allowed = "[privacy] with epsilon and delta: docs/how-to/privacy.md"
         raise UserError(
-            "nothing is promised here, so there is no budget", file=described.path, key="privacy", allowed=allowed
+            "no privacy is promised here, so there is no budget", file=described.path, key="privacy", allowed=allowed
         )
     return described, described.privacy
 

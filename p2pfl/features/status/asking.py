@@ -16,7 +16,7 @@ DIED = "died: its process is gone and did not end cleanly"
 REPLACED = "not here: the key in its folder is no longer the member's"
 NOT_A_NODE = "not the status of a node"
 STATUS, FEDERATION = "/status", "/federation"
-NO_TOKEN = "needs the token: write the whole link from the node's log, in quotes"  # noqa: S105 - a reason
+NO_TOKEN = "needs the token: give the whole link from the node's log, in quotes"  # noqa: S105 - a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ class Lookout:
             who = "a member is" if self.away == 1 else f"{self.away} members are"
             self.feed.tell("forgets", None, f"{text}: {who} away, and their data are missing")
         else:
-            self.feed.tell("overfits", None, f"{text}, while the node's own rows are fitted better and better")
+            self.feed.tell("overfits", None, f"{text}, while the model fits the node's own rows better and better")
 
     def _raise_alarm(self, kind: str, text: str) -> None:
         """Raise an alarm, or update the text of the active one."""

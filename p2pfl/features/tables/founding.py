@@ -25,7 +25,7 @@ class TablesFounding(Founding):
         click.Option(
             ["--positive"],
             metavar="VALUES",
-            help="With --task csv: the target's values to tell from all others: 1,2.",
+            help="With --task csv: the target's values that count as positive: 1,2.",
         ),
         click.Option(
             ["--on-bad-row"],
@@ -62,7 +62,7 @@ class TablesFounding(Founding):
         given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None, "--round": digits}
         for key, value in given.items():
             if value:
-                raise UserError("this goes with --task csv alone", key=key, value=value, allowed="--task csv")
+                raise UserError("this is only for --task csv", key=key, value=value, allowed="--task csv")
 
     def tell(self, directory: Path) -> None:
         if self._looked is not None:

@@ -90,7 +90,7 @@ def propose(*, federation: Path, name: str, output: Path | None, least_count: in
 @_federation
 @click.argument("proposals", metavar="PROPOSAL...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="By default schema.toml beside FEDERATION; - is stdout."
+    "-o", "--output", type=click.Path(path_type=Path), help="By default schema.toml next to FEDERATION; - is stdout."
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def merge(*, federation: Path, proposals: tuple[Path, ...], output: Path | None, force: bool) -> None:

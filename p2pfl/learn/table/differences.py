@@ -129,7 +129,7 @@ def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -
             continue
         spread = min(own.std(), rest.std())
         if spread > 0 and wasserstein_between(own, rest) > OTHER_UNIT * spread:
-            text = f"{table.path}: column {column!r} of node {node} may be in another unit: its median is"
+            text = f"{table.path}: column {column!r} of node {node} may be in a different unit: its median is"
             said.append(f"{text} {np.median(own):.4g}, that of the others {np.median(rest):.4g}")
     return said
 

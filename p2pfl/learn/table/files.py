@@ -33,7 +33,7 @@ def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mappi
         allowed = "`p2pfl run`, which asks the other nodes first; or a schema file: `p2pfl schema --help`"
         raise UserError("the nodes have not agreed on a schema yet", key="task.schema", value=name, allowed=allowed)
     if not (base_dir / name).is_file():
-        allowed = 'a file such as "schema.toml", beside the federation file, or "agreed"'
+        allowed = 'a file such as "schema.toml", next to the federation file, or "agreed"'
         raise UserError(f"there is no file {base_dir / name}", key="task.schema", value=name, allowed=allowed)
     return read_schema(base_dir / name, options)
 

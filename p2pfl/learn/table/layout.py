@@ -107,7 +107,7 @@ def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mappi
         if key in values:
             values[key] = tuple(values[key])
     if values.get("decimal", ".") == values.get("separator", ","):
-        text = "the decimal sign is the separator too"
+        text = "the decimal sign is also the separator"
         raise UserError(text, key="data.decimal", value=values.get("decimal", "."), allowed='separator = ";", say')
     if not values.get("header", True) and not values.get("columns"):
         raise UserError("without a header this is needed", key="data.columns", allowed=IN_WORDS["columns"])

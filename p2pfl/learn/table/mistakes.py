@@ -52,7 +52,7 @@ def mistakes_of(error: UserError) -> list[UserError]:
         return [error]
     for mistake in error.all:
         mistake.file = mistake.file or error.file  # the caller, who knows the file, sets it on the outer error only
-    rest = UserError(f"{error.more} more mistakes of other values", file=error.file)
+    rest = UserError(f"{error.more} more mistakes with other values", file=error.file)
     return [*error.all, *([rest] if error.more else [])]
 
 

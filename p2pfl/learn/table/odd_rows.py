@@ -117,7 +117,7 @@ def _is_known(text: str, layout: Layout, column: Column) -> bool:
 def _judge(seen: _Seen, mistakes: TableMistakes) -> OddRows:
     found = OddRows(lines=set(seen.headers))
     for line in seen.headers:
-        mistakes.add_row(line, Cell("", "the header appears here again", None, f"a row; or {LEAVE_OUT}"))
+        mistakes.add_row(line, Cell("", "the header is repeated here", None, f"a row; or {LEAVE_OUT}"))
     for line, places in seen.doubtful.items():
         if line in found.lines or all(_is_code(place, seen) for place in places):
             continue

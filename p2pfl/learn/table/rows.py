@@ -108,7 +108,7 @@ def _records(reader: Any, mistakes: TableMistakes) -> Iterator[list[str]]:
                 allowed = 'a quote (") at both ends of a cell, or at none'
                 raise UserError(text, file=mistakes.file, key=f"line {first_line}", allowed=allowed) from error
             allowed = f'a quote (") within a cell is written twice; or {LEAVE_OUT}'
-            mistakes.add_row(reader.line_num, Cell("", "text stands behind the quote that ends a cell", None, allowed))
+            mistakes.add_row(reader.line_num, Cell("", "text follows the quote that ends a cell", None, allowed))
             continue
         yield cells
 

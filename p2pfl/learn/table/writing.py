@@ -36,7 +36,7 @@ def schema_text(merged: Merged, *, origin: str, extra: Mapping[str, Any] | None 
 
 TABLES = {
     "categories": "Columns with a few values, compared by value and not by spelling: 1.0 is 1. One input for each.",
-    "missing": "What stands for a missing value in a column, beside an empty cell, ?, NA, n/a, nan, null and none.",
+    "missing": "What stands for a missing value in a column, besides an empty cell, ?, NA, n/a, nan, null and none.",
     "means": "Numbers become (number - mean) / std; a missing one becomes 0, and another input says that it is.",
     "stds": "Standard deviations.",
     "class_counts": 'Rows of each class on all nodes, for class_weights = "balanced" in [task].',
@@ -50,7 +50,7 @@ def _target(contents: Mapping[str, Any], note: str) -> Iterator[str]:
             yield f"{key} = {toml_value(contents[key])}"
     classes = contents.get("classes", ())
     if len(classes) > 2:
-        yield f"# positive = {toml_value(list(classes[1:]))}  # makes two classes of these, in place of `classes`"
+        yield f"# positive = {toml_value(list(classes[1:]))}  # makes these one of two classes, instead of `classes`"
 
 
 def _other(contents: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -250,7 +250,7 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
             remedy=f"{BLOCKED} Or discovery is off there.",
         )
     return Problem(
-        text=f"{name}: no other node answered: {heard}. There is none, or multicast is blocked on the way",
+        text=f"{name}: no other node was heard: {heard}. There is none, or multicast is blocked on the way",
         remedy="run `p2pfl doctor` on another machine at the same time: each hears the other if multicast works. "
         + BLOCKED,
     )

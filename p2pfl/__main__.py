@@ -1,4 +1,4 @@
-"""`python -m p2pfl` is the command `p2pfl`, also where its script is not on the PATH."""
+"""Run `python -m p2pfl` as the command `p2pfl`, even if its script is not on the PATH."""
 
 from p2pfl.cli.main import main
 

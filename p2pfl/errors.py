@@ -14,14 +14,14 @@ from __future__ import annotations
 
 
 class P2PFLError(Exception):
-    """Root of the tree."""
+    """The root of the tree."""
 
 
 class UserError(P2PFLError):
-    """Bad input. Says where it stands, what it was and what is allowed.
+    """Bad input. The error says where it is, what it was and what is allowed.
 
-    `file` and `key` locate it (`federation.toml`, `gossip.rule`), `value` is what was found, `allowed` says in words
-    what would have been right. Each may be None where it does not apply.
+    `file` and `key` locate it (`federation.toml`, `gossip.rule`), `value` is what was found, `allowed` describes valid
+    input. Each is None if it does not apply.
     """
 
     def __init__(

@@ -36,16 +36,18 @@ if TYPE_CHECKING:
     from p2pfl.reporting.report import Report
 
 WHERE = "Federation"
-"""The name in error messages, in place of a file."""
+"""The name used in error messages instead of a file."""
 MOST_NODES = 64
 OF_NODES = {"node.device": "device", "node.precision": "precision"}
-"""The keys of node files that are keywords here."""
+"""The keys of node files that are keyword arguments here."""
 OF_A_TASK = "task"
-"""The name given to a task object that has none."""
+"""The name given to a task object without one."""
 
 
 class Keywords(TypedDict, total=False):
-    """The keys of `[training]` and `[gossip]`; `p2pfl new` writes a file that explains each."""
+    """The keyword arguments for the keys of `[training]` and `[gossip]`; `p2pfl new` writes a file that explains
+    each.
+    """
 
     rounds: int
     time_s: float
@@ -80,12 +82,12 @@ class Keywords(TypedDict, total=False):
 class Federation:
     """Nodes that learn one model together.
 
-    `task` is a `Task`, or the name of a task as a federation file has it, with `options` for its other keys. `nodes` is
-    their number, or a list of names. `topology` is the graph (`p2pfl topology list`), `edge` holds settings of single
-    edges: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a function of your
-    program. `privacy` is a dictionary of the keys of `[privacy]`. `device` and `precision` say where nodes train and
-    how exactly, as in a node file: one for all, or a dictionary by node. All other keywords are those of `[training]`
-    and `[gossip]`.
+    `task` is a `Task`, or the name of a task as in a federation file, with `options` for its other keys. `nodes` is
+    their number, or a list of names. `topology` is the graph (`p2pfl topology list`), `edge` has settings for single
+    edges: dictionaries with `between` and `compressor`. `method` and `rule` may be a class or a function in your
+    program. `privacy` is a dictionary with the keys of `[privacy]`. `device` and `precision` say on what and in which
+    precision nodes train, as in a node file: one value for all, or a dictionary by node. All other keywords are those
+    of `[training]` and `[gossip]`.
 
     Raises UserError: a keyword is unknown or has an impossible value, or the graph is not connected.
     """
@@ -126,21 +128,23 @@ class Federation:
     def from_file(cls, path: Path | str) -> Federation:
         """Load a federation from its file or folder. Raises UserError: the first mistake in the file."""
         federation = cls.__new__(cls)
-        found = replace(compacted(load_config(path)), admin=(), signed=None)  # keys are made anew: no charter fits them
+        found = replace(compacted(load_config(path)), admin=(), signed=None)  # new keys: no charter is valid
         federation._config, federation._objects = found, {}  # noqa: SLF001 - of the same class
         federation._compute = {}  # noqa: SLF001 - node files say it
         return federation
 
     @property
     def config(self) -> FederationConfig:
-        """The configuration that a federation file would hold. Raises UserError: a given class was redefined since."""
+        """Return the configuration that a federation file would contain. Raises UserError: a given class has been
+        redefined since.
+        """
         for key, value in self._objects.items():
             _spec(key, value)
         return self._config
 
     @staticmethod
     def in_keywords(mistake: UserError) -> UserError:
-        """Name a mistake by its keyword instead of table and key, if it is in no file."""
+        """Name a mistake by its keyword instead of its table and key, unless it is in a file."""
         if Path(str(mistake.file)).name == WHERE:
             mistake.file = WHERE
             for table in ("federation.", "training.", "gossip."):
@@ -163,19 +167,20 @@ class Federation:
         references: bool = False,
         transport: str = "sockets",
     ) -> Report:
-        """Run all nodes in this process, and return the report; works in a notebook too.
+        """Run all nodes in this process, and return the report; this also works in a notebook.
 
-        They talk over sockets of this machine, or with `transport="memory"` in memory; the messages are the same.
+        They communicate over sockets on this machine, or in memory with `transport="memory"`; the messages are the
+        same.
 
         All nodes train in turn in one thread. `on_progress` is called with the current figures, at most five times a
-        second, from another thread; `on_round` with a node's state after each local round, in the thread that trains.
-        In the folder `checkpoints` each node has a folder with files of its model, written every `checkpoint_every`
-        rounds and at its end; the newest `checkpoints_kept` are kept. `references` adds to the report what each node
-        would have learned alone, and what one model would have learned from all data; that takes about as long again.
-        Ctrl-C cancels once the local round under way is over. Nothing else is left on disk.
+        second, from another thread; `on_round` with a node's state after each local round, in the training thread. In
+        the folder `checkpoints`, each node gets a folder with model files, written every `checkpoint_every` rounds and
+        at its end; the newest `checkpoints_kept` are kept. `references` adds to the report what each node would have
+        learned alone, and what one model would have learned from all data; that takes about as long as the run. Ctrl-C
+        cancels once the current local round is over. Nothing else is left on disk.
 
         Raises UserError: the task or its data are wrong, or there are more than 64 nodes: simulate those;
-        LearningError: the task failed, or no round of some node gave a finite model.
+        LearningError: the task failed, or at some node no round gave a finite model.
         """
         from p2pfl.fleet.one_process import TRANSPORTS, Wishes, run_together  # noqa: PLC0415 - who simulates needs no network
 
@@ -199,11 +204,11 @@ class Federation:
             raise self.in_keywords(error) from error.__cause__
 
     def save(self, folder: Path | str) -> Path:
-        """Write a new folder with the federation file, and a key and a node file for each node; returns its path.
+        """Write a new folder with the federation file, and a key and a node file for each node; return its path.
 
-        `p2pfl launch FOLDER` then runs it as processes on this machine; for other machines change the addresses.
-        Paths in `options` and the settings in node files of an older folder are not carried over.
-        Raises UserError: the folder exists, or the task is an object that no file names.
+        `p2pfl launch FOLDER` then runs it as processes on this machine; for other machines, change the addresses. Paths
+        in `options`, and settings in node files of an older folder, are not copied. Raises UserError: the folder
+        exists, or the task is an object that a file cannot name.
         """
         from p2pfl.node.folders import save  # noqa: PLC0415 - as above
 
@@ -219,7 +224,7 @@ def load_federation(path: Path | str) -> Federation:
 
 
 def _tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Sort keywords into the tables of a federation file; None means that the keyword is not given."""
+    """Sort keyword arguments into the tables of a federation file; None means that a keyword was not given."""
     tables: dict[str, dict[str, Any]] = {"training": {}, "gossip": {}}
     for key, value in settings.items():
         table = "gossip" if key in GOSSIP else "training"
@@ -239,7 +244,7 @@ def _unknown(key: str, value: Any) -> UserError:
 
 
 def _check_shapes(task: Any, options: Any, edge: Any, privacy: Any) -> None:
-    """Refuse arguments that cannot become a document."""
+    """Refuse arguments that cannot be written to a document."""
     if not isinstance(task, str | Task | LearnerFactory):
         raise UserError("not a task", file=WHERE, key="task", value=task, allowed="a p2pfl.Task, or the name of one")
     if not (options is None or isinstance(options, Mapping)) or (options and "name" in options):
@@ -254,7 +259,7 @@ def _check_shapes(task: Any, options: Any, edge: Any, privacy: Any) -> None:
 
 
 def _read(key: str, value: Any, *, least: int) -> int:
-    """Check a whole-number keyword of `run`."""
+    """Check an integer keyword argument of `run`."""
     kind = whole(least)
     try:
         return int(kind.read(_plain(value)))
@@ -271,7 +276,9 @@ def _one_of(key: str, value: Any, allowed: Iterable[str]) -> str:
 
 
 def _by_node(key: str, values: Any, names: Sequence[str]) -> dict[str, str]:
-    """A setting for each node. `values` is one value for all, or a dictionary; nodes not in it have the default."""
+    """Return a setting for each node. `values` is one value for all, or a dictionary; nodes that are not in it get the
+    default.
+    """
     given = dict(values) if isinstance(values, Mapping) else dict.fromkeys(names, values)
     for name, value in given.items():
         if name not in names:
@@ -284,12 +291,12 @@ def _by_node(key: str, values: Any, names: Sequence[str]) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy numbers to Python's and tuples to lists, as in a document."""
+    """Convert numpy numbers to Python's and tuples to lists, as they appear in a document."""
     return value.item() if isinstance(value, np.generic) else list(value) if isinstance(value, tuple) else value
 
 
 def _spec(key: str, value: Any) -> str:
-    """The spec `module:name` under which a class or function can be found again, even one of a notebook."""
+    """Return the spec `module:name` under which a class or function can be found again, even in a notebook."""
     if isinstance(value, str):
         return value
     module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", "<no name>")
@@ -314,7 +321,7 @@ def _members(nodes: int | Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _key(index: int) -> bytes:
-    """A placeholder key: `run` and `save` make their own."""
+    """Return a placeholder key; `run` and `save` make their own."""
     return Identity(blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-unused").digest()).public
 
 

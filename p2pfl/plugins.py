@@ -1,6 +1,6 @@
-"""The user's own code: finds a task, a rule or a method by its name, and reports its failures in one line.
+"""The user's own code: find a task, a rule or a method by its name, and report its failures in one line.
 
-A name is `file.py:object`, the file looked up from the folder of the federation file, or `package.module:object`.
+A name is `file.py:object`, where the file is relative to the folder of the federation file, or `package.module:object`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ _NOT_THEIRS = (str(Path(__file__).parent), sysconfig.get_paths()["stdlib"])
 _LONGEST = 400
 
 FAILURES = (Exception, SystemExit)
-"""Exceptions reported as failures of the user's code; an `exit()` there would otherwise end the process silently."""
+"""The exceptions reported as failures of the user's code; otherwise an `exit()` there would end the process
+silently.
+"""
 
 
 @contextmanager
 def own_failures(what: str) -> Iterator[None]:
-    """Turn a failure of `what`, which may be the user's code, into an error of one line.
+    """Turn a failure of `what`, which may be the user's code, into a one-line error.
 
-    Raises LearningError: that it failed, and where.
+    Raises LearningError: `what` failed; the error says where.
     """
     try:
         yield
@@ -41,7 +43,9 @@ def own_failures(what: str) -> Iterator[None]:
 
 
 def describe_failure(error: BaseException) -> str:
-    """`ValueError: text (task.py, line 12)`: the deepest line that belongs to neither a library nor this package."""
+    """Describe a failure as in `ValueError: text (task.py, line 12)`, where the line is the deepest one outside
+    libraries and this package.
+    """
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + " ..."
@@ -98,10 +102,10 @@ def _failed_import(error: BaseException, place: str, folder: Path, *, what: str,
 
 
 class PlainLoader(SourceFileLoader):
-    """Compiles what the file says now, and writes nothing beside it.
+    """Compiles the current content of the file, and writes no bytecode.
 
-    Bytecode counts as current by the second of the last change and the size: a file that is changed within a second, to
-    one of the same size, would run as it was.
+    Cached bytecode is validated by file size and time of change in seconds, so a file changed to the same size within a
+    second would run in its old form.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -117,8 +121,8 @@ def _module_from_file(what: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise UserError(f"there is no file {path}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up here
+    sys.modules[spec.name] = module  # dataclasses and pickle look up a class's module here
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # last, so that a neighbor of the file shadows no library
+        sys.path.append(str(path.parent))  # last, so that files next to it shadow no library
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""Which version of this software runs."""
+"""The version of this software."""
 
 from __future__ import annotations
 

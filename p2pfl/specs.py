@@ -1,7 +1,8 @@
-"""What a word of a file may say, once, beside the code that it names: `@RULES.add(RuleEntry(name="hampel", ...))`.
+"""Specs in configuration files, each declared once, next to its code: `@RULES.add(RuleEntry(name="hampel", ...))`.
 
-An `Entry` has name, aliases, parameters, meaning and source; a `Catalog` has all entries of one kind. Parsers, error
-texts and listings are made of them. A default is that of the code's own argument, unless the entry has another.
+An `Entry` has a name, aliases, parameters, a meaning and a source; a `Catalog` has all entries of one kind. Parsers,
+error messages and listings are derived from them. A parameter's default is that of the code's argument, unless the
+entry specifies another.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from typing import Any, Final, Generic, TypeVar
 LARGEST = 2**63 - 1
 SAFE = 1e300
 OBJECT = re.compile(r"(?:[^:,=+\s]+\.py|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
-"""`file.py:object` or `package.module:object`."""
+"""Matches `file.py:object` or `package.module:object`."""
 _KEY = re.compile(r"[A-Za-z_]\w{0,60}")
 _WHOLE = re.compile(r"-?[0-9]{1,20}")
 _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?")
 _LONGEST = 60
 _ALIKE = 0.65
-"""How alike a misspelled word and a name must be for a hint."""
+"""The similarity that a misspelled word and a name must have for a hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """From `least` to `most`; `above` and `below` leave out the ends."""
+    """The range from `least` to `most`; `above` and `below` exclude the ends."""
 
     least: float
     most: float
@@ -43,20 +44,21 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The words for what is allowed, or a function that finds them, and a reader, which raises ValueError elsewhere.
+    """A kind of value: a description of what is allowed, or a function that returns it, and a reader that raises
+    ValueError otherwise.
 
-    The reason is in the error where the words do not tell it; who asks adds file and key.
+    The error has the reason if the description does not explain it; the caller adds file and key.
     """
 
     words: str | Callable[[], str]
     read: Callable[[Any], Any]
     bounds: Bounds | None = None
-    """Of a number."""
+    """The bounds of a number."""
     means: str = ""
-    """What a key of a file is for, in one line without a full stop: in new files, and in the reference."""
+    """The purpose of a key in a file, in one line without a full stop, for new files and the reference."""
 
     def key(self, means: str) -> Kind:
-        """The same, as the values of a key that is for this."""
+        """Return the same kind, as the value of a key with this purpose."""
         return replace(self, means=means)
 
     @property
@@ -76,7 +78,7 @@ def whole(least: int, most: int = LARGEST) -> Kind:
 
 
 def number(least: float, most: float = math.inf, *, above: bool = False, below: bool = False) -> Kind:
-    """A finite number within `Bounds`. Always a float afterwards."""
+    """A finite number within `Bounds`. The result is always a float."""
     bounds = Bounds(least, most, above, below)
 
     def read(value: Any) -> float:
@@ -95,7 +97,7 @@ ANY_NUMBER = number(-1e30, 1e30)
 
 
 def spelled(words: str | Callable[[], str], parse: Callable[[str], object]) -> Kind:
-    """A spec as a file holds it, always in its canonical spelling afterwards: what `str` makes of the parsed one."""
+    """A spec in a file. The result is its canonical spelling: `str` of the parsed spec."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
@@ -106,21 +108,23 @@ def spelled(words: str | Callable[[], str], parse: Callable[[str], object]) -> K
 
 
 USUAL: Final = object()
-"""A default that is the argument's own."""
+"""Marks the default of the code's argument."""
 MISSING: Final = Argument.empty
-"""The mark for no default: the parameter is required."""
+"""Marks a parameter without a default, which is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`key=value` in a spec. Its default is that of the code's argument; None: the code finds a value by itself."""
+    """A parameter `key=value` in a spec. By default it has the default of the code's argument; None means that the code
+    chooses a value.
+    """
 
     name: str
     kind: Kind
     means: str
     default: Any = USUAL
     argument: str = ""
-    """What the code calls it; by default its name in small letters."""
+    """The name of the argument in the code; by default the parameter's name in lower case."""
 
     @property
     def in_words(self) -> str:
@@ -135,28 +139,28 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One word: how it is written, what it means, and where it comes from."""
+    """A name that a spec may use: how it is written, what it means, and where it comes from."""
 
     name: str
     means: str
-    """One line of what it does."""
+    """A one-line description of what it does."""
     source: str = ""
     """The paper."""
     written: str = ""
-    """How it is written where that is more than its name: `top-k:X`."""
+    """How it is written if that is more than its name, such as `top-k:X`."""
     aliases: tuple[str, ...] = ()
-    """What others call it, for hints: small letters and digits alone."""
+    """Other names for it, used for hints: lower-case letters and digits only."""
     parameters: tuple[Parameter, ...] = ()
     example: str = ""
-    """A complete spec; by default the name with the defaults of its parameters."""
+    """A complete spec; by default the name with its parameters' defaults."""
     place: int = 0
-    """Lists show lower ones first."""
+    """Its position in lists: lower ones come first."""
     made: Callable[..., Any] = field(default=dict, repr=False)
     """The class or function itself. The catalog sets this."""
 
     @property
     def settings(self) -> str:
-        """What stands behind the colon of a spec that shows its parameters, such as `momentum=0.5,rate=0.7`."""
+        """Return the part after the colon in a spec that shows all parameters, such as `momentum=0.5,rate=0.7`."""
         if self.example:
             return self.example.partition(":")[2]
         told = {one.name: one.default for one in self.parameters if one.default not in (None, MISSING)}
@@ -164,12 +168,12 @@ class Entry:
 
     @property
     def shown(self) -> str:
-        """A spec that shows what may be said."""
+        """Return a spec that shows what may be written."""
         return self.example or ":".join(filter(None, (self.name, self.settings)))
 
     @property
     def usage(self) -> str:
-        """How it is written with its parameters by place: `hinge:A,B`, or `constant[:C]` where it has a default."""
+        """Return how it is written with positional parameters: `hinge:A,B`, or `constant[:C]` if there is a default."""
         if not self.parameters:
             return self.name
         told = ":" + ",".join(one.name for one in self.parameters)
@@ -177,20 +181,20 @@ class Entry:
 
     @property
     def hints(self) -> Mapping[str, str]:
-        """What to write in place of each alias."""
+        """Return what to write instead of each alias."""
         return dict.fromkeys(self.aliases, self.written or self.name)
 
     @property
     def in_words(self) -> str:
-        """Each parameter with its default, what is allowed, and what it means; empty without any."""
+        """Describe each parameter: its default, what is allowed, and what it means; empty if there are none."""
         return "; ".join(one.in_words for one in self.parameters)
 
     def make(self, values: Mapping[str, Any]) -> Any:
-        """The object that a spec with these values names."""
+        """Return the object that a spec with these values denotes."""
         return self.made(**{one.argument: values[one.name] for one in self.parameters})
 
     def checked(self, **values: float) -> None:
-        """Refuse what no spec may say to those who call the code themselves. Raises ValueError."""
+        """Check the arguments of direct calls too, as strictly as a spec's. Raises ValueError."""
         for one in self.parameters:
             if one.argument in values:
                 try:
@@ -204,14 +208,14 @@ Made = TypeVar("Made", bound=Callable[..., Any])
 
 
 class Catalog(Mapping[str, E], Generic[E]):
-    """All entries of one kind by name; `what` is the word for them."""
+    """All entries of one kind by name; `what` is the word for this kind."""
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.entries: dict[str, E] = {}
 
     def add(self, entry: E) -> Callable[[Made], Made]:
-        """A decorator for the class, or the function, that is what the entry says."""
+        """Return a decorator for the class or function that the entry describes."""
 
         def put(made: Made) -> Made:
             parameters = entry.parameters
@@ -234,15 +238,16 @@ class Catalog(Mapping[str, E], Generic[E]):
 
     @property
     def usages(self) -> str:
-        """All in words, where parameters go by their places."""
+        """Describe all entries, with positional parameters."""
         return ", ".join(entry.usage for entry in self.values()) + _where(
             one for entry in self.values() for one in entry.parameters
         )
 
     def require(self, word: str, text: str | None = None, besides: Mapping[str, Entry] | None = None) -> E:
-        """The entry of a name. Raises ValueError: there is none, with the one that may be meant, or all there are.
+        """Return the entry with this name. Raises ValueError: there is none; the error suggests a similar name, or
+        lists all.
 
-        The entries `besides` may be meant, too. `text` is what to show in place of the word.
+        Suggestions may include the entries `besides`. `text` is shown instead of the word.
         """
         if word in self.entries:
             return self.entries[word]
@@ -256,13 +261,15 @@ class Catalog(Mapping[str, E], Generic[E]):
         raise ValueError(f"unknown {self.what} {short(word if text is None else text)!r}: {hint}")
 
     def read(self, text: str) -> tuple[E, dict[str, Any]]:
-        """The entry and all values of `NAME[:key=value,...]`. Raises ValueError: with what would be right."""
+        """Return the entry and all values of `NAME[:key=value,...]`. Raises ValueError, which says what would be
+        valid.
+        """
         name, colon, told = text.partition(":")
         entry = self.require(name)
         return entry, read_parameters(name, told if colon else None, entry.parameters, example=entry.settings)
 
     def read_by_place(self, text: str) -> tuple[E, list[float]]:
-        """The entry and all values of `NAME[:X,...]`. Raises ValueError: with what would be right."""
+        """Return the entry and all values of `NAME[:X,...]`. Raises ValueError, which says what would be valid."""
         name, colon, told = text.partition(":")
         entry = self.require(name)
         try:
@@ -274,7 +281,9 @@ class Catalog(Mapping[str, E], Generic[E]):
         return entry, found
 
     def own(self, text: str) -> tuple[str, str | None] | None:
-        """The name of an object of the user's, and what stands behind its comma; None where the text names none."""
+        """Return the name of a user's own object and the part after its comma, or None if the text does not name
+        one.
+        """
         name, comma, told = text.partition(",")
         if not OBJECT.fullmatch(name) or name.partition(":")[0] in self.entries:
             return None
@@ -282,7 +291,7 @@ class Catalog(Mapping[str, E], Generic[E]):
 
 
 def _where(parameters: Iterable[Parameter]) -> str:
-    """What each parameter may be, in words."""
+    """Describe the values that each parameter may have."""
     kinds = {one.name: one.kind.allowed for one in parameters}
     return "".join(f", {name} {allowed}" for name, allowed in kinds.items())
 
@@ -290,9 +299,9 @@ def _where(parameters: Iterable[Parameter]) -> str:
 def read_parameters(
     name: str, text: str | None, parameters: tuple[Parameter, ...], *, example: str
 ) -> dict[str, float | None]:
-    """All values, from the text behind the colon; `text` is None where there is no colon.
+    """Return all values from the text after the colon; `text` is None if there is no colon.
 
-    Raises ValueError: with the word, what is wrong with it and what would be right.
+    Raises ValueError, which names the word, what is wrong with it and what would be valid.
     """
     kinds = {one.name: one.kind for one in parameters}
     found: dict[str, float | None] = {}
@@ -306,9 +315,9 @@ def read_parameters(
 
 
 def read_any_parameters(name: str, text: str | None) -> dict[str, float | None]:
-    """The same where the parameters are not known yet: those of an object that has not been imported.
+    """Do the same for unknown parameters, of an object that has not been imported yet.
 
-    Raises ValueError: something is no `key=number`, or a key is there twice.
+    Raises ValueError: something is not `key=number`, or a key appears twice.
     """
     found: dict[str, float | None] = {}
     for part, key, value in _pairs(text):
@@ -320,7 +329,7 @@ def read_any_parameters(name: str, text: str | None) -> dict[str, float | None]:
 
 
 def read_number(part: str, kind: Kind, text: str) -> float:
-    """A number as a spec writes it. Raises ValueError: `part`, and what to write."""
+    """Parse a number as written in a spec. Raises ValueError, which names `part` and what to write."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{part}: write {kind.allowed}")
     try:
@@ -330,13 +339,13 @@ def read_number(part: str, kind: Kind, text: str) -> float:
 
 
 def short(text: str) -> str:
-    """For a message of one line."""
+    """Shorten a text for a one-line message."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[: _LONGEST + 1])
     return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 3] + "..."
 
 
 def _pairs(text: str | None) -> list[tuple[str, str, str | None]]:
-    """Each part whole, its key and its value; None: it has no equals sign."""
+    """Split the text into parts; return each part, its key and its value, which is None without an equals sign."""
     found: list[tuple[str, str, str | None]] = []
     for part in [] if text is None else text.split(","):
         key, equals, value = part.partition("=")

@@ -1,7 +1,7 @@
-"""`p2pfl check`: read everything that a run would read, and say what would happen. Nothing is started or written.
+"""`p2pfl check`: read everything that a run would read, and report what would happen. Nothing is started or written.
 
-The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. A training step
-of one is timed, on a learner that is thrown away.
+The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. One training step
+is timed, on a learner that is discarded.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _look_at_method(federation: FederationConfig, inspected: Inspected) -> None:
 
 
 def _load_learners(federation: FederationConfig, inspected: Inspected) -> None:
-    """Load the learners. If no node's folder is here, the first node's learner, without its data, gives the model's
+    """Load the learners. If no node's folder is here, load the first node's learner without data, for the model's
     size.
     """
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
@@ -186,7 +186,7 @@ def _warn(federation: FederationConfig, inspected: Inspected) -> None:
 
 
 def _warn_of_data(federation: FederationConfig, inspected: Inspected) -> None:
-    """Warn of the data of the nodes whose folders are here; of classes only if all are here."""
+    """Warn about the data of nodes whose folders are here; about classes only if all are here."""
     from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - as above
 
     names = {member.index: member.name for member in federation.present}
@@ -195,7 +195,7 @@ def _warn_of_data(federation: FederationConfig, inspected: Inspected) -> None:
         if text := unscaled(learner):
             inspected.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
     if federation.privacy is not None:
-        return  # the data of some nodes do not show whether others have such classes
+        return  # if data are missing, other nodes may have these classes
     told = {name: own_classes(learner) for name, learner in here.items()}
     classes = {name: one for name, one in told.items() if one is not None}
     text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
@@ -203,7 +203,7 @@ def _warn_of_data(federation: FederationConfig, inspected: Inspected) -> None:
 
 
 def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:
-    """Check that the disks of the nodes that are here can hold their states."""
+    """Check that the disks have room for the states of the nodes that are here."""
     from p2pfl.engine.codecs import codecs_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -262,7 +262,7 @@ def _member_row(federation: FederationConfig, member: Member, inspected: Inspect
 
 
 def _targets(federation: FederationConfig, inspected: Inspected) -> dict[str, Any] | None:
-    """Return how unequal the targets of the nodes here are; None where they cannot, or must not, be compared."""
+    """Return how much the targets of the nodes here differ, or None if they cannot, or must not, be compared."""
     from dataclasses import asdict  # noqa: PLC0415 - `--help` stays instant
 
     from p2pfl.learn.shift import label_shift, targets_of  # noqa: PLC0415 - as above
@@ -275,7 +275,7 @@ def _targets(federation: FederationConfig, inspected: Inspected) -> dict[str, An
 
 
 def _graph(federation: FederationConfig, inspected: Inspected, liars: int | None, size: int | None) -> dict[str, Any]:
-    """Describe the graph for a model of `size` values, if that is known and the compressors fit it."""
+    """Describe the graph for a model of `size` values, if the size is known and the compressors support it."""
     nodes = len(federation.members)
     known = len(inspected.here) == nodes == len(inspected.learners)
     samples = [inspected.learners[index].samples for index in range(nodes)] if known else None
@@ -294,7 +294,7 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], inspected: Inspected | None, findings: Sequence[Findings] | None) -> None:
-    """Print what a person must know; with the findings in `findings`, the rest too."""
+    """Print what a person must know; with `findings`, print the rest too."""
     click.echo(verdict(report["mistakes_in_all"], len(report["warnings"])))
     if inspected is None:
         return
@@ -361,11 +361,11 @@ def graph_facts(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return figures and warnings.
 
-    `contraction` is that of one exchange on every edge; with `samples` where they are known, else as if all nodes had
-    equally many; with the model's `size` where it is known, for the steps that compressors allow. For a schedule it is
-    that of one round, on average over a period, and the exchanges to consensus are those of whole periods; the other
-    figures are those of the union of all rounds. Under a robust rule mixing is no Laplacian step, and no such figure
-    holds: None. Warnings assume that many `liars`, or those of the rule.
+    `contraction` is the factor for one exchange on every edge. It uses `samples` if they are known, else equal numbers
+    for all nodes, and the model's `size`, if known, for the step sizes that compressors allow. For a schedule, it is
+    the factor per round, on average over a period, and the exchanges to consensus count whole periods; the other
+    figures are for the union of all rounds. Under a robust rule, mixing is not a Laplacian step, so these figures are
+    None. Warnings assume this number of `liars`, or the rule's own.
     """
     from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.figures import predicted  # noqa: PLC0415 - as above
@@ -397,7 +397,7 @@ def graph_facts(
 
 
 def liars_at_most(federation: FederationConfig) -> list[int]:
-    """Return for each member the most malicious neighbors with which it could still mix, with any rule."""
+    """Return, for each member, the most malicious neighbors with which it could still mix under any rule."""
     from topologies import Topology  # noqa: PLC0415 - `--help` stays instant
     from topologies.metrics.byzantine import local_tolerance  # noqa: PLC0415 - as above
 

@@ -1,5 +1,5 @@
-"""The first lines of `p2pfl check`: what a person must know before a run, and an explanation of each term
-in the rest.
+"""The first lines of `p2pfl check`: what a person must know before a run, and an explanation of each term used in the
+rest.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ WORDS: Mapping[str, str] = {
     "algebraic_connectivity": "lambda_2 of the graph: the larger, the faster models agree",
     "certified": "that figure is proven to within a millionth; method: how it was computed",
     "effective_resistance": "how far apart two nodes are when all paths count: the smaller, the better connected",
-    "vertex_connectivity": "nodes that have to fail before the rest is cut in two; edge_connectivity: edges",
-    "bridges": "edges of which one alone, if it fails, cuts the graph in two; cut_nodes: nodes",
+    "vertex_connectivity": "nodes that must fail to split the rest; edge_connectivity: the same for edges",
+    "bridges": "edges whose failure alone splits the graph; cut_nodes: the same for nodes",
     "thinnest_cut": "the narrowest place between two parts of the graph",
     "robustness": "r: of any two separate groups, one has a node with r neighbors outside it",
-    "samples_known": "whether contraction counts with the rows of each node, or as if all had equally many",
+    "samples_known": "whether contraction uses each node's number of rows, or assumes equal numbers",
     "liars, if values are trimmed": "malicious neighbors of a node, under rules that discard extreme values",
     "contraction": "factor by which one exchange on every edge shrinks the distance between models",
     "exchanges_to_consensus": "exchanges on every edge until that distance is a thousandth",
-    "delta": "least share of what is new that arrives with one message; the rest follows",
+    "delta": "least share of new information that arrives with one message; the rest follows",
     "gamma": "size of one mixing step",
     "random": "whether the compressor draws at random",
 }
@@ -71,7 +71,7 @@ def verdict(mistakes: int, warnings: int) -> str:
 
 
 def merged(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Join warnings that differ only in names of nodes and in figures, of which the first are shown."""
+    """Merge warnings that differ only in node names and figures; the first of each kind is shown."""
     name = re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + r")(?![\w-])")
     alike: dict[str, list[str]] = {}
     for warning in warnings:
@@ -92,7 +92,7 @@ def _join(same: Sequence[str], name: re.Pattern[str], nodes: int) -> str:
 
 
 def duration(federation: FederationConfig, inspected: Inspected) -> str:
-    """Say how long the training may take. A step on a node's data is timed where that promises nobody anything."""
+    """Say how long training may take. A step on a node's data is timed only if no privacy is promised."""
     training = federation.training
     sooner = "" if training.stop is None else f", or less: stop = {training.stop!r}"
     if training.time_s is not None:
@@ -105,7 +105,9 @@ def duration(federation: FederationConfig, inspected: Inspected) -> str:
 
 
 def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None:
-    """Time a training step of the first node that is here, on a separate learner; None: no node here can train."""
+    """Time a training step of the first node that is here, on a separate learner; return None if no node here can
+    train.
+    """
     from p2pfl.errors import P2PFLError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.interface import RoundStart  # noqa: PLC0415 - as above
     from p2pfl.node.assembly import load_learner  # noqa: PLC0415 - as above
@@ -118,7 +120,7 @@ def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None
     try:
         learner = load_learner(one_step, inspected.here[index])
         start = RoundStart(learner.initial())
-        learner.train(start, 0)  # the first step also warms up what later ones use
+        learner.train(start, 0)  # the first step also includes one-time work
         began = perf_counter()
         learner.train(start, 1)
     except P2PFLError:

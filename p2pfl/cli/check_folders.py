@@ -1,6 +1,6 @@
-"""Mistakes in the folders of the nodes that are here: settings, keys and ports, and the findings of features.
+"""Mistakes in the folders of the nodes that are here: settings, keys and ports, and the features' findings.
 
-`p2pfl check` uses it, and `launch` before it starts a node: nothing here imports torch.
+`p2pfl check` uses this, and so does `launch` before it starts a node, so nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class FoldersFound:
-    """The findings. `here` has the settings of the nodes whose folder is here and whose file is valid, by
-    member index.
-    """
+    """The findings. `here` has the settings of nodes whose folder is here and whose file is valid, by member index."""
 
     mistakes: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -27,7 +25,7 @@ class FoldersFound:
 
 
 def findings_of(inspected: Inspected) -> list[Findings]:
-    """Return the findings of all features. A mistake in the file's own features is added to `inspected`."""
+    """Return the findings of all features. A mistake in the user's own features is added to `inspected`."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features import import_declared  # noqa: PLC0415 - as above
 
@@ -76,7 +74,7 @@ def _look_at_address(federation: FederationConfig, member: Member, node: NodeCon
 
 
 def wrong_port(federation: FederationConfig, member: Member, node: NodeConfig) -> UserError | None:
-    """Return the mistake if others dial a port at which the node does not listen, and no router forwards it."""
+    """Return the mistake if others dial a port on which the node does not listen, and which no router forwards."""
     from p2pfl.config.members_file import members_file  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.net.address import misses, parse_address  # noqa: PLC0415 - as above
@@ -99,7 +97,7 @@ def _look_at_key(federation: FederationConfig, member: Member, node: NodeConfig,
     from p2pfl.storage.disk import refuse_shared  # noqa: PLC0415 - as above
 
     try:
-        with suppress(OSError):  # there is none yet; or only the user who runs the node may read it
+        with suppress(OSError):  # there is none yet, or only the node's user may read it
             refuse_shared(node.state_dir, user=node.state_dir.stat().st_uid)
         public = Identity.load(node.key_file).public
     except UserError as error:

@@ -1,4 +1,4 @@
-"""`p2pfl compressors`, which lists compressors and their costs, and that part of `p2pfl check`."""
+"""`p2pfl compressors`, which lists compressors and their costs, and the part of `p2pfl check` about traffic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def compressors(*, specs: tuple[str, ...], parameters: int, form: Form) -> None:
     """List compressors, and what they cost.
 
     SPEC is a value of `compressor` in federation.toml: stages joined by "+". Without it all stages are explained, and
-    some chains shown. delta is the least share of the squared length that arrives with a message (the average, for
+    some chains shown. delta is the least share of the squared norm that arrives with one message (the average, for
     random ones); the rest follows in later messages. gamma is the size of one mixing step. "at most" means that the
     bytes depend on the values. docs/how-to/fewer-bytes.md says what to choose.
     """
@@ -57,7 +57,7 @@ def traffic_facts(
 ) -> tuple[dict[str, Any] | None, list[UserError]]:
     """Return figures and mistakes; no figures if there is a mistake or the model's size is unknown.
 
-    `personal_parameters` are the fewest and the most of these learners.
+    `personal_parameters` has the minimum and maximum over these learners.
     """
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
@@ -102,7 +102,7 @@ def print_traffic(facts: dict[str, Any]) -> None:
 
 
 def compressor_row(row: dict[str, Any]) -> dict[str, str]:
-    """The columns of one compressor's figures."""
+    """Return the columns for one compressor's figures."""
     told = {"edges": cell(row["edges"])} if "edges" in row else {}
     return (
         _message(row)
@@ -123,7 +123,7 @@ def _stages() -> list[dict[str, Any]]:
 
 
 def _rows(specs: Sequence[str], parameters: int) -> list[dict[str, Any]]:
-    """Parse all specs; raises every mistake at once."""
+    """Parse all specs; raise all mistakes together."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
     rows, mistakes = [], []

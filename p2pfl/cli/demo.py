@@ -1,4 +1,6 @@
-"""`p2pfl demo`: the main use on one machine: real processes, each with a few digits, end with one model of all ten."""
+"""`p2pfl demo`: the typical use on one machine: real processes, each with a few of the digits, end with a model of all
+ten.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
 PARAMETERS = 2_410
-"""The number of parameters of the digits model, known here without torch."""
+"""The number of parameters in the digits model, known here without importing torch."""
 
 
 EPILOG = """\b
@@ -132,7 +134,9 @@ def demo(
 
 
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:
-    """Return the attackers, if the options ask for any. Raises UserError: the options contradict each other."""
+    """Return the attackers, or None if the options ask for none. Raises UserError: the options contradict each
+    other.
+    """
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.fleet.lies import find_attackers  # noqa: PLC0415 - as above
 
@@ -162,7 +166,7 @@ def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: 
 
 
 def _warnings(federation: FederationConfig, liars: Sequence[str]) -> Iterator[str]:
-    """Warn if the rule does not tolerate these malicious nodes, or lets a node mix with nobody."""
+    """Warn if the rule does not tolerate these malicious nodes, or if a node can mix with nobody under it."""
     from p2pfl.reporting.liars import bearings, names  # noqa: PLC0415 - `--help` stays instant
 
     of_all = bearings(federation)
@@ -180,7 +184,7 @@ def _warnings(federation: FederationConfig, liars: Sequence[str]) -> Iterator[st
 
 
 def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int, options: dict[str, object]) -> Path:
-    """Write the demo's federation file into a new folder; remove only what an older demo left there."""
+    """Write the demo's federation file into a new folder; remove only what an earlier demo left there."""
     from p2pfl.cli.new import check_graph  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.net.address import free_ports  # noqa: PLC0415 - as above
@@ -203,7 +207,7 @@ def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int,
 
 
 def _check_options(partition: str, compressor: str, rule: str) -> None:
-    """Collect every mistake in these options, each under its option's name."""
+    """Collect all mistakes in these options, each under its option's name."""
     from p2pfl.compress.catalog import make_compressor, require_fit  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.model import GOSSIP  # noqa: PLC0415 - as above
     from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
@@ -230,7 +234,7 @@ def _check_options(partition: str, compressor: str, rule: str) -> None:
 
 
 def _own_rule(rule: str) -> str:
-    """Return the rule. Rule files are looked up from the current folder, because the demo's own folder is made anew.
+    """Return the rule. A rule file is looked up from the current folder, because the demo's own folder is created anew.
 
     Raises UserError: the rule is the user's own and cannot be imported.
     """
@@ -249,9 +253,9 @@ def _own_rule(rule: str) -> str:
 
 
 def _own_method(method: str | None, rule: str) -> str:
-    """Return the method; by default the usual one for that rule.
+    """Return the method; by default the usual one for the rule.
 
-    Raises UserError: there is no such method, it cannot be imported, or does not go with the rule.
+    Raises UserError: there is no such method, it cannot be imported, or is incompatible with the rule.
     """
     from p2pfl.config.model import TrainingConfig, usual_method  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above

@@ -1,4 +1,6 @@
-"""`p2pfl launch`: all nodes of a federation as processes on this machine, watched, and one report at the end."""
+"""`p2pfl launch`: run all nodes of a federation as processes on this machine, watch them, and write one report at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ STOPPED = 130
 REFERENCES = "Compare: each node alone, and all data in one place."
 ALONE = 5
 MOST_ALONE = 0.1
-"""The share of its rounds that a node may train without a neighbor in a run that counts as done."""
+"""The largest share of its rounds that a node may train without a neighbor for the run to count as done."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl launch ward-7\n  p2pfl launch ward-7 --report run1.json --plot run1.png")
@@ -73,9 +75,8 @@ def launch(
     """Run all nodes of a federation as processes on this machine.
 
     Each runs as under `p2pfl run`, with its log in NAME/node.log. Ctrl-C stops all of them cleanly; launched again,
-    they continue where they stopped. While they run, a second launch is refused. Exits with 0 if every node finished,
-    with 1 if one died, with 130 after Ctrl-C, and with 5 if a node waited for neighbors in vain or trained much
-    without one.
+    they continue where they stopped. While they run, a second launch is refused. Exits with 0 if every node finished, 1
+    if one died, 130 after Ctrl-C, and 5 if a node waited for neighbors in vain or trained too long without any.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
 
@@ -108,13 +109,13 @@ def _require_here(federation: FederationConfig) -> None:
 
     elsewhere = [one.name for one in federation.present if not node_file(federation, one.name).parent.is_dir()]
     if elsewhere:
-        text = f"no folder here for {', '.join(elsewhere)}: launch runs all members on this machine"
+        text = f"no folder here for {', '.join(elsewhere)}: launch needs all members on this machine"
         allowed = "p2pfl run FEDERATION --node NAME for each of those that are here"
         raise UserError(text, file=federation.path.parent, key="node", allowed=allowed)
 
 
 def _require_flawless(federation: FederationConfig) -> None:
-    """Find every mistake that all nodes would fail on or wait for in vain: the part of `p2pfl check` that needs no
+    """Find every mistake on which all nodes would fail, or wait in vain: the part of `p2pfl check` that does not need
     torch.
 
     Raises ExceptionGroup of UserErrors.
@@ -148,7 +149,7 @@ def run_fleet(
     lies: Lies | None = None,
     log: tuple[str, ...] = (),
 ) -> int:
-    """Start the nodes, show them, write report and picture; returns the exit code."""
+    """Start the nodes, show their progress, write report and picture, and return the exit code."""
     from p2pfl.fleet.claim import claimed  # noqa: PLC0415 - as above
     from p2pfl.fleet.fleet import Fleet  # noqa: PLC0415 - as above
     from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - `--help` stays instant
@@ -178,7 +179,7 @@ def run_fleet(
 
 
 def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:
-    """Refuse ports that other processes use: nodes would start in vain. Raises ExceptionGroup of UserErrors."""
+    """Refuse ports that other processes use, where nodes would fail to start. Raises ExceptionGroup of UserErrors."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.net.address import require_free  # noqa: PLC0415 - as above
 
@@ -196,7 +197,7 @@ def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:
 
 
 def _compare(written: Report, fleet: Fleet) -> None:
-    """Add what the nodes learn without each other; not after Ctrl-C, nor where no node has ended well."""
+    """Add what the nodes learn without each other, except after Ctrl-C, or if no node has ended well."""
     from p2pfl.fleet.references import add_references  # noqa: PLC0415 - as above
 
     if fleet.stopping or not any(node.finished for node in written.nodes):
@@ -207,7 +208,7 @@ def _compare(written: Report, fleet: Fleet) -> None:
 
 
 def _judge(fleet: Fleet, written: Report) -> int:
-    """Return the exit code; print on stderr why it is not 0."""
+    """Return the exit code; if it is not 0, print why on stderr."""
     _say_who_died(fleet)
     honest = [node for node in written.nodes if not node.byzantine]
     failed = [node.name for node in honest if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
@@ -219,7 +220,7 @@ def _judge(fleet: Fleet, written: Report) -> int:
 
 
 def _left_alone(nodes: list[NodeReport]) -> int:
-    """Return the exit code of a run in which every node ended, by whether each had neighbors."""
+    """Return the exit code of a run in which every node ended; it depends on whether each had neighbors."""
     code = 0
     for node in nodes:
         alone, rounds = node.rounds_without_neighbor, node.rounds or 0
@@ -281,7 +282,7 @@ def _show(report: Report, form: Form) -> None:
 
 
 def _by_compressor(compressors: dict[str, EdgeTraffic]) -> str | None:
-    """Traffic by compressor, if there are several."""
+    """Return the traffic by compressor, if there are several."""
     told = [f"{spec} {size(row.bytes_sent)} on {row.edges} edges" for spec, row in compressors.items()]
     return ", ".join(told) if len(told) > 1 else None
 

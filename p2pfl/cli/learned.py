@@ -1,7 +1,7 @@
-"""`p2pfl evaluate` and `p2pfl export`: use what a node has learned.
+"""`p2pfl evaluate` and `p2pfl export`: use a node's model.
 
-`evaluate` says how good the model is, on the common test set and on the node's own data; `export` writes it as a plain
-torch `state_dict` in a safetensors file.
+`evaluate` measures how good the model is, on the common test set and on the node's own data; `export` writes it as a
+plain torch `state_dict` in a safetensors file.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     "--format",
     "form",
     type=click.Choice(["safetensors", "onnx"]),
-    help="By default that of OUTPUT's name, else safetensors. onnx: of a csv task, with its preprocessing inside.",
+    help="By default that of OUTPUT's name, else safetensors. onnx: for a csv task, including its preprocessing.",
 )
 def export(
     *,
@@ -91,9 +91,9 @@ def export(
     """Write the model that a node has learned as a plain file.
 
     SNAPSHOT is a node's folder, or the federation's with --node, or a state folder; the node may be running. The file
-    is readable by you alone (mode 600): a model reveals something of its data. Your own module reads it:
-    module.load_state_dict(safetensors.torch.load_file("model.safetensors")). For a csv task the file also holds how
-    raw rows become inputs, for `p2pfl predict`; OUTPUT.schema.json, beside it, is a readable copy of that.
+    is readable only by you (mode 600), because a model reveals something about its data. Your own module reads it:
+    module.load_state_dict(safetensors.torch.load_file("model.safetensors")). For a csv task the file also contains the
+    preprocessing of raw rows, for `p2pfl predict`; OUTPUT.schema.json, next to it, is a readable copy of that.
     """
     from p2pfl.cli.main import software_version  # noqa: PLC0415 - the commands are imported by it
     from p2pfl.node.outcomes import read_learned  # noqa: PLC0415 - `--help` stays instant
@@ -129,7 +129,7 @@ def _onnx(learned: Learned, software: str) -> bytes:
 
 
 def _facts(learned: Learned) -> dict[str, Any]:
-    """Scores, named as in a node's status and result; None without data."""
+    """Return scores, named as in a node's status and result; None without data."""
     test, local = (learned.learner.evaluate(learned.vector, part) for part in ("test", "local"))
     return {
         "federation": learned.federation,
@@ -148,7 +148,7 @@ def _facts(learned: Learned) -> dict[str, Any]:
 
 
 def _one_by_one(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Put each metric on a line of its own."""
+    """Put each metric on a separate line."""
     shown: dict[str, Any] = {}
     for key, value in facts.items():
         part = key.removesuffix("_metrics")
@@ -166,8 +166,8 @@ def _check_free(output: Path, *, force: bool) -> None:
 
 
 def _write(output: Path, content: bytes) -> None:
-    """Write the whole file or nothing, for its owner alone: a model reveals something of the data that it
-    learned from.
+    """Write the file atomically and readable only by its owner, because a model reveals something about its training
+    data.
     """
     part = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:

@@ -1,4 +1,6 @@
-"""The live view of a launched federation: one line a node on a terminal, now and then one line for all elsewhere."""
+"""The live view of a launched federation: one line per node on a terminal; elsewhere, now and then, one line for
+all.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,17 @@ from p2pfl.reporting.status import NodeLine
 
 LINE_EVERY_S = 2.0
 BEFORE, AFTER = ("node", "state", "round"), ("staleness", "sent", "peers", "distance")
-"""The columns before and after those of the task's measures."""
+"""The columns before and after those for the task's measures."""
 
 
 class LiveView:
-    """Draws to stderr: stdout belongs to the result. `update` keeps the history too."""
+    """Draws to stderr, because stdout is for the result. `update` also keeps the history."""
 
     def __init__(self, fleet: Fleet, *, quiet: bool = False, logs: Logs | None = None) -> None:
         self.fleet = fleet
         self.logs = logs or Logs()
         self.logged: Counter[str] = Counter()
-        """Number of lines read from each node."""
+        """The number of lines read from each node."""
         self.classes: dict[str, list[int]] = {}
         """The classes in the data of each node that has reported them."""
         self.quiet = quiet
@@ -75,7 +77,7 @@ class LiveView:
             click.echo(_in_words(point, self._measures()), err=True)
 
     def _compare(self, line: NodeLine) -> None:
-        """Warn of classes that one node alone has, once all nodes have reported theirs."""
+        """Warn about classes that only one node has, once all nodes have reported theirs."""
         if line.classes is not None:
             self.classes[line.node] = line.classes
             text = about_lone_classes(self.fleet.federation.gossip.rule, self.classes)
@@ -110,7 +112,7 @@ class LiveView:
         return table
 
     def _shown_measures(self, measures: Sequence[Measure]) -> tuple[Measure, ...]:
-        """Return the measures that have a column; in a private run those that any node reports."""
+        """Return the measures that get a column; in a private run only those that some node reports."""
         lines = [child.last for child in self.fleet.children if child.last is not None]
         if self.fleet.federation.privacy is None:
             return shown(measures)
@@ -150,8 +152,8 @@ class LiveView:
 
 
 def _rounds(done: int, of: int | None) -> str:
-    """Write the rounds done, with those beyond the requested ones, which are trained with nodes that are
-    not done yet.
+    """Return the rounds done as text. Rounds beyond the requested ones, trained with nodes that have not finished, are
+    shown separately.
     """
     if of is None:
         return str(done)
@@ -159,7 +161,7 @@ def _rounds(done: int, of: int | None) -> str:
 
 
 def _form(measure: Measure) -> str:
-    """Return the number format: a figure for which lower is better may have any size."""
+    """Return the number format, which depends on whether lower is better: such a figure may have any magnitude."""
     return ".3f" if measure.higher_is_better or measure.name == LOSS.name else ".4g"
 
 

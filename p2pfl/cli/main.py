@@ -1,7 +1,7 @@
-"""The command `p2pfl`: its subcommands by name, each imported only when it is called, and how a failure ends.
+"""The command `p2pfl`: its subcommands by name, each imported only when it is called, and the handling of failures.
 
-Subcommands of other packages join through the entry point group `p2pfl.commands`. Exit codes: 0 done, 1 failed,
-2 the user's mistake, 3 disconnected graph, 4 not converged or not certified, 130 interrupted.
+Subcommands of other packages join through the entry point group `p2pfl.commands`. Exit codes: 0 done, 1 failed, 2 the
+user's mistake, 3 disconnected graph, 4 not converged or not certified, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ JOINED: Mapping[str, str] = {
     "topology": "Compare and design graphs: which one to use.",
     "audit": "Attack your federation as its neighbors could.",
 }
-"""Commands of packages that this one does not import; all of them are listed first under `Group.STUDY`."""
+"""Commands in packages that this one does not import; they are all listed first under `Group.STUDY`."""
 
 EXTRAS: Mapping[str, str] = {
     "torch": "torch",
@@ -67,7 +67,7 @@ EXTRAS: Mapping[str, str] = {
     "tensorboardX": "tensorboard",
 }
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers of a disk that accepts no more data, which is neither a mistake nor a bug."""
+"""The error numbers of a disk that accepts no more data, which is neither the user's mistake nor a bug."""
 
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 EPILOG = "`p2pfl COMMAND --help` has options and examples. Also: `p2pfl --version`."
@@ -75,7 +75,7 @@ EPILOG = "`p2pfl COMMAND --help` has options and examples. Also: `p2pfl --versio
 
 @cache
 def own_commands() -> dict[str, Command]:
-    """Return the commands of this package and of its features, in the order of the listing."""
+    """Return the commands of this package and its features, in the order in which they are listed."""
     listed, waiting = list(COMMANDS.items()), commands()
     while waiting:
         names = [name for name, _ in listed]
@@ -86,13 +86,13 @@ def own_commands() -> dict[str, Command]:
 
 
 class MainCommands(Named):
-    """The subcommands of this package, of features and of other packages."""
+    """The subcommands of this package, its features and other packages."""
 
     def lines(self) -> dict[str, str]:
         return {name: line for listed in self.groups().values() for name, line in listed.items()}
 
     def groups(self) -> dict[Group, dict[str, str]]:
-        """Return each group with its commands and their lines."""
+        """Return each group with its commands and their one-line descriptions."""
         groups: dict[Group, dict[str, str]] = {group: {} for group in Group}
         joined = [name for name in (*JOINED, *sorted(_joined().keys() - JOINED.keys())) if name in _joined()]
         groups[Group.STUDY] |= {name: JOINED.get(name, "") for name in joined}
@@ -104,7 +104,7 @@ class MainCommands(Named):
         return (own_commands().get(name) or _joined()[name]).load()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
-        """List the commands by group, without blank lines, so that all fit a screen. `EPILOG` names the options."""
+        """List the commands by group, without blank lines, so that all fit on a screen. `EPILOG` names the options."""
         width = max(map(len, self.lines())) + 2
         formatter.write_paragraph()
         for group, listed in self.groups().items():
@@ -140,14 +140,14 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli, name: str = "p2pfl") -> NoReturn:
-    """Run a command line and leave with its exit code; a mistake ends in a line on stderr, never a traceback."""
+    """Run a command line and exit with its code. A mistake results in one line on stderr, never in a traceback."""
     _open_streams()
     try:
         sys.exit(_run(arguments, command, name))
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        # the reader of our output has gone
+        # the reader of our output is gone
         _close_output()
         sys.exit(1)
 
@@ -180,19 +180,19 @@ def _run(arguments: Sequence[str] | None, command: click.Command, name: str) -> 
 
 
 def _open_streams() -> None:
-    """Replace standard streams that the parent process closed, for which Python has None."""
+    """Replace standard streams that the parent process closed, which are None in Python."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we run
 
 
 def _close_output() -> None:
-    """Keep the interpreter's own last flush from failing again."""
+    """Keep the interpreter's final flush from failing again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(error: Exception) -> int:
-    """Return the exit code of an error, which some errors carry as an attribute."""
+    """Return the exit code for an error; some errors carry it as an attribute."""
     usual = 2 if isinstance(error, UserError | TopologyError) else 1
     return int(getattr(error, "exit_code", usual))
 

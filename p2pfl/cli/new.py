@@ -1,7 +1,7 @@
 """`p2pfl new`, which creates an example federation, and `p2pfl key`, which creates a node's identity.
 
-The example works at once, offline, and is written completely or not at all. The secret half of an identity stays in its
-file; the federation file lists the public half.
+The example works at once, offline, and is written completely or not at all. The secret key of an identity stays in its
+file; the federation file lists the public key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAST_PORT = 65_535
 
 
 class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in older versions of click
-    """The names of nodes, or their number: then they are node0, node1 and so on."""
+    """The names of nodes, or their number, for names node0, node1 and so on."""
 
     name = "integer or names"
 
@@ -44,7 +44,7 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
 
 
 def with_brought(command: click.Command) -> click.Command:
-    """Add the options that features bring."""
+    """Add the options that features define."""
     for one in import_declared("NEW"):
         place = [known.name for known in command.params].index(one.after) + 1
         command.params[place:place] = one.parameters
@@ -89,12 +89,12 @@ def new(
 ) -> None:
     """Create an example federation to edit in DIR, a new or empty folder.
 
-    It holds federation.toml, which is the same on every node, a folder for each node with its node.toml and its secret
-    node.key, and task.py, which defines what is learned. With --admin also members.toml, the signed list of members,
-    and admin.key, with which `p2pfl member` changes it.
+    It contains federation.toml, which is the same on every node, a folder for each node with its node.toml and its
+    secret node.key, and task.py, which defines what is learned. With --admin it also contains members.toml, the signed
+    list of members, and admin.key, with which `p2pfl member` changes it.
 
-    With --task csv the TABLEs are looked at, on this machine only: DIR gets a schema.toml that says how their columns
-    are read, to be corrected, and each node the path of its table. The tables stay where they are.
+    With --task csv the TABLEs are examined, on this machine only: DIR gets a schema.toml for you to correct, which says
+    how their columns are read, and each node gets the path of its table. The tables stay where they are.
     """
     from p2pfl.node.folders import appearing, check_result, make_node, own_graph  # noqa: PLC0415 - `--help` stays instant
 
@@ -186,7 +186,7 @@ def _checked_name(name: str | None, target: Path) -> str:
 
 
 def _checked_rule(rule: str) -> str:
-    """The spec in its canonical spelling."""
+    """Return the spec in its canonical spelling."""
     from p2pfl.config.model import GOSSIP  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.tables import Mistakes, read_table  # noqa: PLC0415 - as above
 

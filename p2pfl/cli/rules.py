@@ -1,7 +1,7 @@
 """`p2pfl rules`, which lists the rules for mixing, and the part of `p2pfl check` about a federation's rule.
 
-The check says how many malicious nodes a rule tolerates here and what works against it, and separates what is
-guaranteed from what was only measured: docs/how-to/liars.md has the figures.
+The check reports how many malicious nodes a rule tolerates in this federation and which settings work against it, and
+separates guarantees from mere measurements: docs/how-to/liars.md has the figures.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ SHOWN = {
     "source": "from",
 }
 
-TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin what all learn'
+TRUST = 'rule = "mean" is no protection against malicious neighbors: one of them can ruin the model of all'
 HONEST_EACH, HONEST_BETTER = 4, 8
-"""Honest neighbors needed for each malicious one; 3, 4 and 8 were measured (20 nodes, Dirichlet 0.5)."""
+"""The honest neighbors needed per malicious one, and the better number; 3, 4 and 8 were measured (20 nodes, Dirichlet
+0.5).
+"""
 CONNECTED_EACH = 2.6
-"""The algebraic connectivity among honest nodes, per malicious one, above which the guarantee of cs+ held."""
+"""The algebraic connectivity among honest nodes, per malicious node, above which the guarantee of cs+ held."""
 NEAREST_DECIDE = ("cs+", "hampel")
 """Rules whose radius is the (m - 2b)-th shortest distance, which malicious nodes can set if m <= 3b."""
 TRIED_AT_MOST = 10**7
-"""The most numbers on which a rule of the user's own is tested."""
-MEASURED = "how well honest nodes learn beside malicious ones: docs/how-to/liars.md"
+"""The largest total size, in numbers, at which a user's own rule is tested."""
+MEASURED = "how well honest nodes learn among malicious ones: docs/how-to/liars.md"
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl rules\n  p2pfl rules trimmed-mean:b=2 nnm+median:b=1 --format json")
 @click.argument("specs", metavar="[SPEC]...", nargs=-1)
 @format_option("table", "json", "csv")
 def rules(*, specs: tuple[str, ...], form: Form) -> None:
-    """List the rules for mixing with neighbors, of whom some may be malicious.
+    """List the rules for mixing with neighbors, some of which may be malicious.
 
     SPEC is a value of `rule` in federation.toml; without it all are shown, with b=1. m neighbors are present, n = m + 1
     models with the node's own, and b neighbors may be malicious. With fewer than "neighbors needed" a node does not
@@ -98,9 +100,9 @@ def rule_facts(
 
 
 def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size: int) -> None:
-    """Test a rule of the user's own on made-up models of this size, unless they would be too many numbers.
+    """Test a user's own rule on made-up models of this size, unless they would be too large.
 
-    Raises UserError: it fails, or gives no model.
+    Raises UserError: it fails, or does not return a model.
     """
     import numpy as np  # noqa: PLC0415 - `--help` stays instant
 
@@ -117,7 +119,7 @@ def try_own_rule(federation: FederationConfig, all_of_them: list[Bearing], size:
 
 
 def guaranteed(rule: str) -> str:
-    """Say what the rule alone guarantees, whatever is learned."""
+    """Say what the rule by itself guarantees, whatever the task."""
     from p2pfl.aggregate import parse_rule  # noqa: PLC0415 - `--help` stays instant
 
     parsed = parse_rule(rule)
@@ -128,7 +130,7 @@ def guaranteed(rule: str) -> str:
 
 
 def print_rule(facts: Mapping[str, Any]) -> None:
-    """Print the figures for people; with the mean only the warning."""
+    """Print the figures for people; for the mean, only the warning."""
     if not facts["liars"]:
         return
     write_facts(
@@ -145,7 +147,7 @@ def print_rule(facts: Mapping[str, Any]) -> None:
 
 
 def _rows(specs: Sequence[str]) -> list[dict[str, Any]]:
-    """Parse all specs; raise every mistake at once."""
+    """Parse all specs; raise all mistakes together."""
     from p2pfl.aggregate import BEFORE, RULES, make_rule  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
@@ -161,7 +163,7 @@ def _rows(specs: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _example_specs(entries: Iterable[RuleEntry]) -> list[str]:
-    """Return a spec of each rule that tolerates a liar, with b alone."""
+    """Return an example spec, with b only, for each rule that tolerates a liar."""
     return [entry.example or f"{entry.name}:b=1" for entry in entries if entry.parameters]
 
 
@@ -219,7 +221,7 @@ def _about_nodes(federation: FederationConfig, of_all: list[Bearing], expected: 
 
 
 def _about_radius(federation: FederationConfig, of_all: list[Bearing]) -> Iterator[str]:
-    """Warn of nodes that b malicious neighbors can isolate by the `mirror` attack."""
+    """Warn about nodes that b malicious neighbors can isolate with the `mirror` attack."""
     from p2pfl.aggregate import parse_rule  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.liars import count, names  # noqa: PLC0415 - as above
 
@@ -258,7 +260,7 @@ def _about_graph(rule: str, b: int, graph: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _about_keys(federation: FederationConfig) -> Iterator[str]:
-    """Warn of settings that a robust rule ignores, and of those that work against it."""
+    """Warn about settings that a robust rule ignores, and about settings that work against it."""
     from p2pfl.compress.spelling import parse  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.partition import ALIASES  # noqa: PLC0415 - as above
 
@@ -284,7 +286,7 @@ def _about_keys(federation: FederationConfig) -> Iterator[str]:
 
 
 def _file_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
-    """Read the file itself: a Federation does not distinguish a default from the same value in the file."""
+    """Read the file itself, because a Federation does not distinguish a default from the same value in the file."""
     from p2pfl.config.tables import read_document  # noqa: PLC0415 - `--help` stays instant
 
     found = read_document(federation.path)

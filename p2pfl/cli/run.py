@@ -1,4 +1,4 @@
-"""`p2pfl run`: one node as a process, until its rounds are done or it is stopped. A second start resumes."""
+"""`p2pfl run`: run one node as a process, until its rounds are done or it is stopped. A second start resumes it."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def run(
 ) -> None:
     """Run one node of a federation until its rounds are done. This is what each device runs.
 
-    After a stop, a crash or a power cut, the same command resumes after the last round on disk. Progress goes to
-    stdout (one line each, JSON with --format json), the log to stderr. Ctrl-C or SIGTERM ends it cleanly and keeps a
-    snapshot. While the disk is full it waits; a second signal gives up what was learned since. Without a neighbor it
-    waits and does not train. Exits with 0 when all is done, with 130 if it was stopped before, and with 1 if a full
-    disk was given up on or another process has its key.
+    After a stop, a crash or a power cut, the same command resumes after the last round on disk. Progress goes to stdout
+    (one line each, JSON with --format json), the log to stderr. Ctrl-C or SIGTERM ends it cleanly and keeps a snapshot.
+    While the disk is full it waits; a second signal discards what was learned since. Without a neighbor it waits and
+    does not train. Exits with 0 when all is done, 130 if it was stopped before, and 1 if it gave up on a full disk or
+    another process has its key.
     """
     be_node(federation, name, config=config, launched=launched, verbose=verbose, form=form, log=log)
 
@@ -76,7 +76,9 @@ def be_node(
     log: tuple[str, ...] = (),
     maker: Callable[[], Callable[..., Application]] | None = None,
 ) -> NoReturn:
-    """Run the node and leave the process. `maker`, called once thread limits are set, gives another `Application`."""
+    """Run the node and exit the process. `maker`, called once thread limits are set, may supply another
+    `Application`.
+    """
     from p2pfl.config.load import (  # noqa: PLC0415 - for `--help`
         find_member,
         load_config,
@@ -88,7 +90,7 @@ def be_node(
     from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - as above
 
     check_logs(log)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node sets handlers of its own
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node installs its own handlers
     _log_to_stderr(name, verbose=verbose)
     described = load_config(federation)
     file = config or node_file(described, name)
@@ -114,7 +116,7 @@ def be_node(
     make = Application if maker is None else maker()
     try:
         result = asyncio.run(run_node(setup, on_line=tell, launched=launched, make=make))
-    except StorageError as error:  # the user gave up the disk: do not wait for a long local round either
+    except StorageError as error:  # the user gave up on the disk: do not wait for a long local round either
         click.echo(f"error: {error}", err=True)
         _leave(FAILED)
     finally:
@@ -125,7 +127,7 @@ def be_node(
 
 
 def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
-    """Warn of an address for one machine only, which `p2pfl new` writes: it looks like a fault of the network."""
+    """Warn about a loopback address, as `p2pfl new` writes it, because its effects look like a network fault."""
     from p2pfl.net.address import is_hidden, misses  # noqa: PLC0415 - `--help` stays instant
 
     if is_hidden(member.address, node.listen):
@@ -137,7 +139,7 @@ def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Leave at once: everything is on disk and printed, and unloading torch would cost half a second."""
+    """Exit at once: everything is on disk and printed, and unloading torch would take half a second."""
     PRINTER.finish()
     logging.shutdown()
     os._exit(code)
@@ -165,7 +167,9 @@ def _write_json(line: NodeLine) -> None:
 
 
 class _Text:
-    """Prints lines for people: all on a terminal; elsewhere, such as in a service's journal, one in ten seconds."""
+    """Prints lines for people: all of them on a terminal; elsewhere, such as in a service's journal, one every ten
+    seconds.
+    """
 
     def __init__(self) -> None:
         self.quiet_until = float("-inf")
@@ -202,7 +206,9 @@ def _in_words(line: NodeLine) -> str:
 
 
 class _Printer(threading.Thread):
-    """Prints in a thread of its own: a reader that does not read must not hold up the node, which then drops lines."""
+    """Prints in a separate thread, so that a reader that does not read cannot block the node. Lines are then
+    dropped.
+    """
 
     def __init__(self) -> None:
         super().__init__(name="print", daemon=True)
@@ -221,7 +227,7 @@ class _Printer(threading.Thread):
             except BrokenPipeError:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             except OSError:
-                pass  # a file on a full disk: the line is lost, the next one may not be
+                pass  # a file on a full disk: this line is lost, but the next one may not be
             self.lines.task_done()
 
     def finish(self) -> None:

@@ -1,4 +1,6 @@
-"""`p2pfl completion`: the script by which a shell completes commands, options and files. click generates it."""
+"""`p2pfl completion`: print the script with which a shell completes commands, options and file names. click generates
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ Without touching your own files, for all users of the machine (as root):
 def completion(shell: str) -> None:
     """Print a script that completes p2pfl's commands, options and file names in your shell.
 
-    The shell reads it once, when it starts. In .zshrc it has to stand below `compinit`. `p2pfl` has to be on the
-    PATH; `python -m p2pfl` is not completed.
+    The shell reads it once, when it starts. In .zshrc it must come after `compinit`. `p2pfl` has to be on the PATH;
+    `python -m p2pfl` is not completed.
     """
     from p2pfl.cli.main import cli  # noqa: PLC0415 - the commands are imported by it
 

@@ -1,1 +1,1 @@
-"""Files to frozen values: the settings of a federation and a node, checked once, at the edge."""
+"""Turn files into frozen values: the settings of a federation and of a node, checked once, at the edge."""

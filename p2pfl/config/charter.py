@@ -1,9 +1,9 @@
 """The charter: the members of a federation, and its graph, as one signed document that may change while nodes run.
 
-It is signed with one of the `admin` keys of the federation file, over canonical bytes. The order of charters is
-(version, digest), so that any two nodes that meet agree on which one is the newer, also where one version was signed
-twice. A member's index is given once: a removed member keeps its row. `members_file` has the form of its file,
-`successors` how one follows from another.
+It is signed with one of the `admin` keys of the federation file, over canonical bytes. Charters are ordered by
+(version, digest), so that any two nodes agree on which one is newer, even if one version was signed twice. A member's
+index is assigned once: a removed member keeps its row. `members_file` defines the file format, `successors` how a
+charter follows from another.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from p2pfl.config.federation_id import HASH_BYTES
 from p2pfl.config.model import MEMBER, Edges, Edition, FederationConfig, Member, SignedCharter
 
 MOST_BYTES = 1 << 20
-"""The most bytes of a charter."""
+"""The largest size of a charter in bytes."""
 MOST_MEMBERS = 10_000
-"""The most rows, removed members included."""
+"""The most rows, including removed members."""
 VERSIONS = 2**53
-"""An upper bound, exclusive, of versions."""
+"""An exclusive upper bound on versions."""
 FEWEST = 2
 FORM = 1
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 SIGNED = b"p2pfl-charter-1\n"
-"""The prefix of the digest that is signed, so that no signature made for anything else fits a charter."""
+"""The prefix of the signed digest, so that no signature made for another purpose is valid for a charter."""
 
 _Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 _Index = Annotated[int, Meta(ge=0, lt=MOST_MEMBERS)]
@@ -65,28 +65,28 @@ _decode_statement = msgspec.msgpack.Decoder(_Statement).decode
 
 @dataclass(frozen=True, kw_only=True)
 class Charter:
-    """One version of the member list. `members[i].index == i`; `edges` and `schedule` as in `FederationConfig`."""
+    """One version of the member list. `members[i].index == i`; `edges` and `schedule` are as in `FederationConfig`."""
 
     realm: bytes
-    """The federation that it is for: the 32 bytes of `realm_of`."""
+    """The federation to which it belongs: the 32 bytes from `realm_of`."""
     version: int
     previous: bytes
-    """The digest of the charter that it was made from; empty for the first one."""
+    """The digest of the charter from which it was made; empty for the first one."""
     topology: str
-    """The spec from which the signer resolved the edges, kept for the next change."""
+    """The spec from which the signer resolved the edges, stored for the next change."""
     rounds: int | None
-    """`training.rounds`; None where time bounds training."""
+    """`training.rounds`; None if time limits training."""
     members: tuple[Member, ...]
     edges: Edges
     schedule: tuple[Edges, ...] = ()
     signer: bytes = field(default=b"", repr=False)
-    """Public key, 32 bytes."""
+    """The signer's public key, 32 bytes."""
     signature: bytes = field(default=b"", repr=False)
-    """64 bytes."""
+    """The signature, 64 bytes."""
 
     @cached_property
     def statement(self) -> bytes:
-        """The signed statement: canonical bytes of everything but the signature."""
+        """Return the signed statement: canonical bytes for everything except the signature."""
         rows = tuple(_Row(member.name, member.key, member.address, member.retired) for member in self.members)
         return msgspec.msgpack.encode(
             _Statement(
@@ -112,16 +112,16 @@ class Charter:
 
     @property
     def present(self) -> tuple[Member, ...]:
-        """The members that were not removed, by index."""
+        """Return the members that were not removed, by index."""
         return tuple(member for member in self.members if not member.retired)
 
     def packed(self) -> bytes:
-        """The charter as it is sent and stored."""
+        """Return the charter in the form in which it is sent and stored."""
         return self.signer + self.signature + self.statement
 
 
 class Flaw(NamedTuple):
-    """A mistake in a charter: a key of its file, and the parts of a `UserError`."""
+    """A mistake in a charter: a key in its file, and the parts of a `UserError`."""
 
     key: str
     message: str
@@ -133,29 +133,31 @@ class Flaw(NamedTuple):
 
 
 class CharterError(ValueError):
-    """A charter that no honest signer made, or that is not for this federation."""
+    """Raised for a charter that no honest signer would make, or that is not for this federation."""
 
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
-"""The errors that the decoder raises: the second for text that is not UTF-8."""
+"""The errors that the decoder raises; the second is for text that is not UTF-8."""
 
 
 def realm_of(federation: FederationConfig) -> bytes:
-    """The hash that binds a charter to its federation. Other keys of the file may change without a new signature."""
+    """The hash that binds a charter to its federation. Other keys in the file may change without a new signature."""
     named = msgspec.msgpack.encode((federation.name, federation.seed))
     return hashlib.blake2b(named, digest_size=HASH_BYTES, person=b"p2pfl-realm").digest()
 
 
 def signed(charter: Charter, signer: bytes, sign: Callable[[bytes], bytes]) -> Charter:
-    """The charter, signed: `sign` makes the Ed25519 signature (64 bytes) that belongs to the public key `signer`."""
+    """Sign a charter. `sign` makes the Ed25519 signature (64 bytes) with the private key for the public key
+    `signer`.
+    """
     return replace(charter, signer=signer, signature=sign(SIGNED + charter.digest))
 
 
 def edition_of(raw: bytes) -> Edition:
-    """Read which edition this charter claims to be: cheap, and nothing is checked. Raises CharterError: it is not a
-    charter.
+    """Read which edition this charter claims to be. This is cheap, and nothing is checked. Raises CharterError: it is
+    not a charter.
 
-    An edition that is not newer than our own needs no closer look.
+    If the edition is not newer than our own, no further checks are needed.
     """
     statement = raw[KEY_BYTES + SIGNATURE_BYTES :]
     if not statement or len(raw) > MOST_BYTES:
@@ -167,7 +169,9 @@ def edition_of(raw: bytes) -> Edition:
 
 
 def require_signed(raw: bytes, admin: Sequence[bytes]) -> None:
-    """Require an admin's signature, without reading the charter, which is cheap. Raises CharterError: there is none."""
+    """Require an admin's signature, without parsing the charter, so that this is cheap. Raises CharterError: there is
+    none.
+    """
     head = KEY_BYTES + SIGNATURE_BYTES
     if not head < len(raw) <= MOST_BYTES:
         raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
@@ -175,9 +179,9 @@ def require_signed(raw: bytes, admin: Sequence[bytes]) -> None:
 
 
 def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
-    """The charter in `raw`, in which nothing is left to check but whether it is new.
+    """Decode and check the charter in `raw`; only whether it is new remains to be checked.
 
-    Raises CharterError: it is too large, cut, forged, for another federation, or contradicts itself.
+    Raises CharterError: it is too large, truncated, forged, for another federation, or contradicts itself.
     """
     head = KEY_BYTES + SIGNATURE_BYTES
     if not head < len(raw) <= MOST_BYTES:
@@ -214,7 +218,7 @@ def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
 
 
 def check_signature(signer: bytes, signature: bytes, digest: bytes, admin: Sequence[bytes]) -> None:
-    """Check a signature. Raises CharterError: no admin has signed that digest."""
+    """Check a signature. Raises CharterError: no admin has signed this digest."""
     from nacl.exceptions import CryptoError  # noqa: PLC0415 - for federations with an admin only
     from nacl.signing import VerifyKey  # noqa: PLC0415 - as above
 
@@ -227,7 +231,7 @@ def check_signature(signer: bytes, signature: bytes, digest: bytes, admin: Seque
 
 
 def flaws(charter: Charter) -> Iterator[Flaw]:
-    """The contradictions in a charter, signed or not, in the order of the file."""
+    """Yield the contradictions in a charter, signed or not, in the order of the file."""
     if len(charter.previous) not in (0, HASH_BYTES):
         yield Flaw("previous", "not a digest")
     if not charter.topology.isprintable():
@@ -276,7 +280,7 @@ def _flaws_of_edges(key: str, edges: Edges, members: int, retired: set[int]) -> 
 
 
 def extends(new: Sequence[Member], old: Sequence[Member]) -> bool:
-    """True if every index means the same member in both, and no removed member is back under it."""
+    """Return True if every index means the same member in both, and no removed member has returned under it."""
     return len(new) >= len(old) and all(
         (one.name, one.key) == (other.name, other.key) and one.retired >= other.retired
         for one, other in zip(new, old, strict=False)
@@ -284,7 +288,7 @@ def extends(new: Sequence[Member], old: Sequence[Member]) -> bool:
 
 
 def checked(raw: bytes, federation: FederationConfig) -> Charter:
-    """The charter in `raw`, if it can be one of this federation. Raises CharterError: it cannot."""
+    """Return the charter in `raw`, if it can belong to this federation. Raises CharterError: it cannot."""
     charter = unpack(raw, admin=federation.admin, realm=realm_of(federation))
     if wrong := contradiction(federation, charter):
         raise CharterError(wrong)
@@ -292,11 +296,11 @@ def checked(raw: bytes, federation: FederationConfig) -> Charter:
 
 
 def contradiction(federation: FederationConfig, charter: Charter) -> str | None:
-    """Why a charter that was signed well cannot follow what is known here; None where it can.
+    """Return why a validly signed charter cannot follow what is known here, or None if it can.
 
-    An index means one member for ever: those of the `[[node]]` tables, and those of the charter that it was made from.
-    A charter that was made from another one than is known here is not held to that one: where two were signed with one
-    number, the one that wins may have given an index to somebody else.
+    An index means the same member for ever: this holds for the `[[node]]` tables and for the charter from which this
+    one was made. It does not hold for a known charter from which it was not made: if two were signed with the same
+    version, the one that takes precedence may have assigned an index to somebody else.
     """
     for index, key in enumerate(federation.founders):
         if index >= len(charter.members) or charter.members[index].key != key:
@@ -309,7 +313,7 @@ def contradiction(federation: FederationConfig, charter: Charter) -> str | None:
 
 
 def amended(federation: FederationConfig, charter: Charter) -> FederationConfig:
-    """The federation with the members, the graph and the rounds of a charter that was checked."""
+    """Return the federation with the members, graph and rounds of a checked charter."""
     training = federation.training
     rounds = training.rounds if charter.rounds is None or training.rounds is None else charter.rounds
     return replace(
@@ -325,7 +329,9 @@ def amended(federation: FederationConfig, charter: Charter) -> FederationConfig:
 
 
 def compacted(federation: FederationConfig) -> FederationConfig:
-    """The same without those who were removed, the others counted anew: for figures, and for runs without a past."""
+    """Return the federation without removed members, and the others renumbered: for figures, and for runs that start
+    afresh.
+    """
     if len(federation.present) == len(federation.members):
         return federation
     index = {member.index: place for place, member in enumerate(federation.present)}
@@ -345,7 +351,9 @@ def compacted(federation: FederationConfig) -> FederationConfig:
 def compressors_of(
     tables: Sequence[tuple[str, str, str]], members: Sequence[Member], edges: Edges
 ) -> dict[tuple[int, int], str]:
-    """The compressors of edges with a table of their own; the table of a missing edge waits until the edge is back."""
+    """Return the compressors of edges that have their own tables. The table of a missing edge waits until the edge is
+    back.
+    """
     index, there = {member.name: member.index for member in members if not member.retired}, frozenset(edges)
     found: dict[tuple[int, int], str] = {}
     for one, other, spec in tables:

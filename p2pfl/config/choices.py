@@ -1,5 +1,5 @@
-"""The choices that a federation file makes by a spec: rule, compressor, learning method. Their own code defines the
-specs, and is imported when a file has one.
+"""The settings that a federation file gives as specs: rule, compressor, learning method. Their own packages define the
+specs, and are imported when a file has one.
 """
 
 from __future__ import annotations

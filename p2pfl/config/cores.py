@@ -1,4 +1,4 @@
-"""Derive the settings of cores from a federation's file: its `[gossip]`, and the extent of its graph."""
+"""Derive the settings of cores from a federation file: from `[gossip]`, and from the diameter of the graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
 
 FARTHEST = 32
-"""The most hops within which nodes wait for each other to begin; each further hop would cost one more message on every
+"""Nodes up to this many hops apart wait for each other to start; each further hop would cost one more message on every
 edge.
 """
 
@@ -23,7 +23,7 @@ BLOCK = 32
 
 
 def rule_of(federation: FederationConfig) -> Rule | None:
-    """The robust profile's rule; None in the conservative profile.
+    """Return the robust profile's rule, or None in the conservative profile.
 
     Raises UserError: it is the user's own and cannot be imported.
     """
@@ -33,8 +33,8 @@ def rule_of(federation: FederationConfig) -> Rule | None:
 def settings_of(
     federation: FederationConfig, *, hops: int, gammas: Mapping[int, float] | None = None, least: int = 0
 ) -> Settings:
-    """Build the settings of one core. `hops` is how far the farthest member is from this one; `gammas` by neighbor,
-    where not `gossip.gamma`; `least` how many neighbors the rule itself needs.
+    """Build the settings of one core. `hops` is the distance of the farthest member; `gammas` has, by neighbor, the
+    values that differ from `gossip.gamma`; `least` is the number of neighbors that the rule itself needs.
     """
     training, gossip = federation.training, federation.gossip
     liars = liars_of(gossip.rule)
@@ -59,7 +59,7 @@ def settings_of(
 
 
 def hops(federation: FederationConfig, member: int) -> int:
-    """The distance of the farthest node from `member`: between 1 and FARTHEST."""
+    """Return the distance of the farthest node from `member`, between 1 and FARTHEST."""
     neighbors: list[list[int]] = [[] for _ in federation.members]
     for a, b in federation.edges:
         neighbors[a].append(b)
@@ -74,7 +74,9 @@ def hops(federation: FederationConfig, member: int) -> int:
 
 
 def all_hops(federation: FederationConfig) -> list[int]:
-    """Compute `hops` of every member: sets of reached nodes as bits, joined with those of the neighbors hop by hop."""
+    """Compute `hops` for every member: the set of nodes reached, as bits, is joined with the neighbors' sets hop by
+    hop.
+    """
     count = len(federation.members)
     ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
     source, target = np.concatenate([ends, ends[:, ::-1], np.arange(count)[:, None].repeat(2, axis=1)]).T

@@ -1,13 +1,14 @@
-"""The federation id on which two nodes must agree: a hash of each shared section and key, and one over all of them.
+"""The federation id, on which two nodes must agree: a hash for each shared section and key, and one over all of them.
 
-Defaults are filled in, so that writing a default out changes nothing. Addresses and `[network]` do not count, because
-they may differ from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file
-only the name counts: models that do not match show by their shapes. Where the file names admin keys, what a charter may
-change does not count either (`charter`): members, graph and rounds.
+Defaults are filled in, so that writing out a default changes nothing. Addresses and `[network]` are excluded, because
+they may differ between sites; so is the topology's name, because the resolved edges are included. For a task in a file
+only the name is included: a mismatch of models is detected by their shapes. If the file has admin keys, everything that
+a charter may change is excluded too (`charter`): members, graph and rounds.
 
-A key that a later version adds counts only where its value is not the default, by which nodes without it act. So a
-federation, its charters and its invites remain valid when a version has one more key. A default is never changed in
-place: nodes of two versions would treat two files as the same (`tests/config/test_federation_id.py` pins them all).
+A key added in a later version is included only if its value differs from the default, which is how nodes without the
+key behave. So a federation, its charters and its invites remain valid when a version adds a key. A default never
+changes: otherwise nodes with different versions would consider different settings equal
+(`tests/config/test_federation_id.py` pins all defaults).
 """
 
 from __future__ import annotations
@@ -58,19 +59,19 @@ FOUNDING: Mapping[str, frozenset[str]] = {
     ),
     "privacy": frozenset({"unit", "epsilon", "noise", "delta", "clip", "rounds", "accountant", "test_set"}),
 }
-"""The keys that count whatever their value. No key is ever added here, and none removed."""
+"""The keys that are included whatever their value. No key is ever added here, and none removed."""
 
 NAMED: Mapping[str, frozenset[str]] = {
     **FOUNDING,
     "training": FOUNDING["training"] | {"schedule", "keep_optimizer", "stop"},
 }
-"""The keys that sessions compare whatever their value, so that both ends can name what differs. All nodes that speak
-version 9 of the protocol have them; likewise, none is ever added.
+"""The keys that sessions compare whatever their value, so that both ends can name what differs. All nodes with version
+9 of the protocol have them. No key is ever added here either.
 """
 
 
 def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
-    """(name, 32-byte hash) of each shared section, always in the same order."""
+    """Return (name, 32-byte hash) for each shared section, always in the same order."""
     head: dict[str, Any] = {"name": federation.name, "seed": federation.seed}
     if federation.admin:
         head["admin"] = _admin(federation)
@@ -87,10 +88,10 @@ def sections(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
 
 
 def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
-    """(name, 32-byte hash) of each key that both ends must agree on, always in the same order.
+    """Return (name, 32-byte hash) for each key on which both ends must agree, always in the same order.
 
-    `training.rounds` and its like, so that two nodes can name what differs; the members, the graph and the options of
-    a task, which have no fixed keys, count as one each.
+    These are keys such as `training.rounds`, so that two nodes can name what differs. The members, the graph and a
+    task's options have no fixed keys, and count as one each.
     """
     contents: dict[str, Any] = {
         "federation.name": federation.name,
@@ -108,13 +109,15 @@ def keys(federation: FederationConfig) -> tuple[tuple[str, bytes], ...]:
 
 
 def federation_id(federation: FederationConfig) -> bytes:
-    """A 32-byte hash that differs whenever any section does."""
+    """Return a 32-byte hash that differs whenever any section differs."""
     fields = [field for name, digest in sections(federation) for field in (name.encode(), digest)]
     return _hash(b"".join(len(field).to_bytes(8, "little") + field for field in fields), "p2pfl-fed-id")
 
 
 def counting(section: str, config: Any, always: Mapping[str, frozenset[str]] = FOUNDING) -> dict[str, Any]:
-    """The keys of a section that count, with their values; those in `always` count whatever their value."""
+    """Return the keys in a section that are included, with their values; those in `always` are included whatever their
+    value.
+    """
     usual = {key.name: key.default for key in dataclasses.fields(config)}
     found = dataclasses.asdict(config)
     return {key: value for key, value in found.items() if key in always[section] or value != usual[key]}
@@ -132,14 +135,16 @@ def _admin(federation: FederationConfig) -> list[str]:
 
 
 def _plug_ins(federation: FederationConfig) -> dict[str, Any]:
-    """The plug-ins as they are hashed: names and options count, the place of their code does not, as for a task in a
+    """Return the hashed part of the plug-ins: names and options, but not the location of their code, as for a task in a
     file.
     """
     return {one.name: one.options for one in federation.plug_ins}
 
 
 def _membership(federation: FederationConfig) -> dict[str, Any]:
-    """The hashed part of members and graph: with admin keys the charter has both, and changes while nodes run."""
+    """Return the hashed part of members and graph. With admin keys both are in the charter, which changes while nodes
+    run.
+    """
     if federation.admin:
         usual = federation.gossip.compressor
         return {"edges": sorted(table for table in federation.edge_tables if table[2] != usual)}
@@ -154,8 +159,8 @@ def _by_key(section: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _graph(federation: FederationConfig) -> Any:
-    """The hashed part of the graph: the edges of a static one, the rounds of a schedule in order; then what single
-    edges use.
+    """Return the hashed part of the graph: the edges, or the rounds of a schedule in order, followed by the settings of
+    single edges.
     """
     usual = federation.gossip.compressor
     own = [[*edge, spec] for edge, spec in sorted(federation.edge_compressors.items()) if spec != usual]
@@ -165,7 +170,7 @@ def _graph(federation: FederationConfig) -> Any:
 
 
 def _canonical(content: Any) -> bytes:
-    """Write TOML dates, which JSON lacks, as ISO text."""
+    """Write canonical JSON; TOML dates, which JSON lacks, become ISO text."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     return text.encode("ascii")
 

@@ -1,8 +1,9 @@
-"""The federation's graph: from the spec and the number of members to edges. Every node computes the same from one file.
+"""The federation's graph: computed from the spec and the number of members. Every node computes the same edges from the
+same file.
 
-A spec may name one graph, or an undirected schedule of graphs that repeats: then the union of them holds the sessions.
+A spec may name one graph, or a repeating undirected schedule of graphs; then sessions use the union of them.
 
-The `[[edge]]` tables hold settings of single edges of the graph, such as a slow link.
+The `[[edge]]` tables have settings for single edges, such as a slow link.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ KEY = "federation.topology"
 
 
 class DisconnectedGraph(UserError):  # noqa: N818 - it names the state of the graph
-    """The graph has parts that can never learn from each other."""
+    """Raised if the graph has parts that can never learn from each other."""
 
     exit_code = 3
 
 
 def federation_graph(spec: str, names: Sequence[str], seed: int, folder: Path) -> tuple[Topology, tuple[Edges, ...]]:
-    """The graph of all sessions and, for a schedule, the edges of each round of its period (else nothing).
+    """Return the graph of all sessions and, for a schedule, the edges in each round of its period, else an empty tuple.
 
-    A file is looked up in `folder`, and may call the nodes by name.
+    A file is looked up in `folder`, and may refer to nodes by name.
 
     Raises TopologyError: there is no such graph, or it is directed.
     """
@@ -60,7 +61,7 @@ def _undirected() -> str:
 def read_graph(
     spec: str, members: tuple[Member, ...], seed: int, mistakes: Mistakes
 ) -> tuple[Edges, tuple[Edges, ...]]:
-    """The sorted edges and the schedule, both empty where there is no such graph. Retired members have no edges."""
+    """Return the sorted edges and the schedule, both empty if there is no such graph. Retired members have no edges."""
     there = tuple(member for member in members if not member.retired)
     try:
         refuse_special(mistakes.file.parent / spec)
@@ -102,11 +103,11 @@ def _disconnected(parts: list[list[int]], spec: str, members: tuple[Member, ...]
 Edge = tuple[int, int]
 
 SHOWN = 20
-"""The most names listed in an error."""
+"""The most names that an error lists."""
 
 
 def read_edge_tables(tables: Any, mistakes: Mistakes) -> tuple[tuple[str, str, str], ...]:
-    """Read two sorted names and a compressor from each table. The graph may change, so names need not be
+    """Read two sorted names and a compressor from each table. The graph may change, so the named nodes need not be
     neighbors now.
     """
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
@@ -129,7 +130,8 @@ def read_edge_tables(tables: Any, mistakes: Mistakes) -> tuple[tuple[str, str, s
 def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: Mistakes) -> dict[Edge, str]:
     """Read the compressor of each edge that has a table, in the file's order.
 
-    Names are looked up if there are members, and edges if there are any: else the file has worse mistakes.
+    Names are looked up only if there are members, and edges only if there are any: otherwise the file has worse
+    mistakes.
     """
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         mistakes.add("must be a list of tables", "edge", None, "[[edge]] once for each edge")
@@ -157,7 +159,7 @@ class _Graph:
     edges: frozenset[Edge]
 
     def find(self, names: tuple[str, str] | None, key: str, mistakes: Mistakes) -> Edge | None:
-        """Find the edge between two names; None where there is none, which has been reported by then."""
+        """Find the edge between two names. If there is none, report that and return None."""
         if names is None or not self.index:
             return None
         strangers = [name for name in names if name not in self.index]

@@ -1,9 +1,9 @@
-"""The two lines that people carry: an invite to a new machine, and the request that the machine answers with.
+"""The two lines that people pass on: an invite to a new machine, and the request with which that machine answers.
 
-An invite holds nothing secret but a token, which is good for one request and for a few days. Neither holds code or keys
-that sign. The request is signed with the key that the newcomer has made, so that nobody can request a place for
-somebody else's key. The inviting machine's record and clock decide whether an invite is still valid: a board's clock
-may show any time.
+The only secret in an invite is a token, valid for one request and for a few days. Neither line contains code or signing
+keys. The request is signed with the key that the new member has created, so that nobody can request a place for
+somebody else's key. The inviting machine's record and clock decide whether an invite is still valid, because the clock
+of a board may be wrong.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _Token = Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
 
 
 class Contact(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A member whom a newcomer may ask for the charter."""
+    """A member that a new member may ask for the charter."""
 
     key: _Key
     address: str
 
 
 class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """An invite. `federation` is the id of the federation, `code` the hash of its own code: `code_digest`.
+    """An invite. `federation` is the federation id, `code` the hash of the user's own code (`code_digest`).
 
-    `until` is its end in seconds since 1970; None: an earlier version made it, without an end.
+    `until` is its expiry in seconds since 1970, or None if an earlier version made it without one.
     """
 
     federation: _Hash
@@ -76,7 +76,7 @@ Form = TypeVar("Form", Invite, JoinRequest)
 
 
 def read_invite(text: str) -> Invite:
-    """Read an invite. Raises UserError: it is none, or was cut."""
+    """Read an invite. Raises UserError: it is not an invite, or was truncated."""
     invite = _decoded(text, INVITE, Invite, "LINE", "the line that `p2pfl invite` prints, from its p2pfl: to its end")
     _require_name(invite.name, "LINE")
     _require_name(invite.federation_name, "LINE")
@@ -86,7 +86,7 @@ def read_invite(text: str) -> Invite:
 
 
 def require_current(invite: Invite, now: float) -> None:
-    """Require that the invite has not ended. `now` is this machine's clock. Raises UserError: it has ended."""
+    """Require that the invite has not expired. `now` is this machine's clock. Raises UserError: it has expired."""
     if invite.until is not None and now > invite.until:
         text = f"the invite ended at {in_words(invite.until)}, and by this machine's clock it is {in_words(now)}"
         raise UserError(
@@ -95,18 +95,20 @@ def require_current(invite: Invite, now: float) -> None:
 
 
 def in_words(when_s: float) -> str:
-    """Write a time in seconds since 1970, to the minute: the two ends may be in different time zones."""
+    """Format a time in seconds since 1970, to the minute and in UTC, because the two ends may be in different time
+    zones.
+    """
     return f"{datetime.fromtimestamp(when_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def request_line(request: JoinRequest, sign: Callable[[bytes], bytes]) -> str:
-    """Write and sign a request; `sign` makes the signature (64 bytes) that belongs to `request.key`."""
+    """Write and sign a request; `sign` makes the signature (64 bytes) with the private key for `request.key`."""
     told = msgspec.msgpack.encode(request)
     return _line(REQUEST, sign(SIGNED + told) + told)
 
 
 def read_request(text: str) -> JoinRequest:
-    """Read a request. Raises UserError: it is none, was cut or changed, or the address is not one."""
+    """Read a request. Raises UserError: it is not a request, was truncated or changed, or has an invalid address."""
     from nacl.exceptions import CryptoError  # noqa: PLC0415 - for who adds a member only
     from nacl.signing import VerifyKey  # noqa: PLC0415 - as above
 
@@ -127,7 +129,7 @@ def read_request(text: str) -> JoinRequest:
 def invite_of(
     federation: FederationConfig, name: str, token: bytes, *, until: int | None = None, replacing: bool = False
 ) -> Invite:
-    """Make an invite that names a few members with an address. Raises UserError: the name is invalid or taken, or no
+    """Make an invite that lists a few members with addresses. Raises UserError: the name is invalid or taken, or no
     member has an address.
     """
     _require_name(name, "NAME")
@@ -136,7 +138,7 @@ def invite_of(
         allowed = ", ".join(member.name for member in federation.present)
         raise UserError("no such member to replace", file=federation.path, key="NAME", value=name, allowed=allowed)
     if taken and not replacing:
-        allowed = "another name; --replace for a new machine in place of the one that has it"
+        allowed = "another name; --replace for a new machine that replaces the current one"
         raise UserError("the name is taken", key="NAME", value=name, allowed=allowed)
     others = [member for member in federation.present if member.name != name]
     contacts = [Contact(one.key, one.address) for one in others if one.address is not None]
@@ -154,14 +156,14 @@ def invite_of(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between a copied folder and the folder of the invite."""
+    """A difference between a copied folder and the folder from which the invite came."""
 
     file: Path
     text: str
 
 
 def difference(federation: FederationConfig, invite: Invite) -> Difference | None:
-    """Find a difference of the federation file, or the code that it names, from that of the inviting machine."""
+    """Find a difference in the federation file, or in the code that it names, from the inviting machine's copy."""
     if federation_id(federation) != invite.federation:
         return Difference(federation.path, "not the federation file that the invite was made for")
     if code_digest(federation) != invite.code:
@@ -171,8 +173,8 @@ def difference(federation: FederationConfig, invite: Invite) -> Difference | Non
 
 
 def code_files(federation: FederationConfig) -> list[Path]:
-    """The files of the user's own code: a task, a rule, a method of `file.py:object`. Files that they import are left
-    out.
+    """Return the files with the user's own code: a task, rule or method given as `file.py:object`. Files that they
+    import are left out.
     """
     specs = [federation.task.name, federation.gossip.rule, federation.method]
     names = {spec.partition(".py:")[0] + ".py" for spec in specs if ".py:" in spec}
@@ -197,7 +199,7 @@ def _line(prefix: str, raw: bytes) -> str:
 
 
 def _check(prefix: str, raw: bytes) -> bytes:
-    """Compute the checksum that detects a cut or mistyped line; it protects from nobody."""
+    """Compute a checksum that detects a truncated or mistyped line; it is no protection against attacks."""
     return hashlib.blake2b(raw, digest_size=CHECK_BYTES, person=prefix.encode()[:16]).digest()
 
 
@@ -215,7 +217,7 @@ def _raw(text: str, prefix: str, key: str, allowed: str) -> bytes:
     except (binascii.Error, ValueError):
         raw = b""
     if base64.urlsafe_b64encode(raw).rstrip(b"=") != body.encode(errors="replace"):
-        raw = b""  # the last letter has unused bits: one mistyped there would pass
+        raw = b""  # the last letter has unused bits, in which a typing error would pass
     check, raw = raw[:CHECK_BYTES], raw[CHECK_BYTES:]
     if not raw or check != _check(prefix, raw):
         raise UserError("the line was cut or mistyped", key=key, value=f"{len(text)} characters", allowed=allowed)

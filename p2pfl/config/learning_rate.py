@@ -1,9 +1,9 @@
 """The values of `training.schedule`: how the learning rate of a node changes with its own rounds, or with time.
 
-    NAME[:rounds=N][,key=value,...]
+NAME[:rounds=N][,key=value,...]
 
-In all of them `time_s=T` may stand in place of `rounds=N`; `warmup` is in the same unit. A node counts the rounds that
-it has trained, and the seconds since it began to train, also across restarts.
+In all of them, `time_s=T` may replace `rounds=N`; `warmup` is in the same unit. A node counts the rounds that it has
+trained, and the seconds since it began to train, including those before restarts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from p2pfl.specs import Catalog, Entry, Kind, Parameter, number, spelled, whole
 
 LEAST = 1e-4
-"""The least part of the learning rate in any schedule: what a round changed is divided by its rate."""
+"""The smallest factor in any schedule: the change in a round is divided by its learning rate."""
 PART = number(LEAST, 1)
 LENGTH = (
     Parameter("rounds", whole(1), "its length in rounds", default=None),
@@ -33,16 +33,16 @@ class RateSchedule:
     length: float = 1.0
     warmup: float = 0.0
     to: float = 1.0
-    """The part left at the end; for steps, the factor from each to the next."""
+    """The factor at the end; for steps, the factor from each step to the next."""
 
     def factor(self, rounds: int, elapsed_s: float) -> float:
-        """The part of the learning rate for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
+        """Return the factor for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
         done = elapsed_s if self.by_time else float(rounds)
         return float(max(LEAST, SCHEDULES[self.name].made(self, done)))
 
     @property
     def least(self) -> float:
-        """The smallest part of the learning rate that any round takes."""
+        """Return the smallest factor that any round uses."""
         lowest = {"constant": 1.0, "warmup": self._first, "cosine": min(self.to, self._first), "step": LEAST}
         return max(LEAST, lowest[self.name])
 
@@ -51,12 +51,12 @@ class RateSchedule:
         return self.warmup_factor(0.0) if self.warmup else 1.0
 
     def warmup_factor(self, done: float) -> float:
-        """Rise in a straight line to 1; the first round already has a rate above 0."""
+        """Return a factor that rises linearly to 1; it is above 0 from the first round."""
         first = 0.0 if self.by_time else 1.0
         return min(1.0, (done + first) / self.warmup) if self.warmup else 1.0
 
     def stretched(self, factor: float) -> RateSchedule:
-        """The schedule over `factor` times as many rounds, or seconds."""
+        """Return the schedule over `factor` times as many rounds, or seconds."""
         length = self.length * factor
         return replace(self, length=length if self.by_time else max(1, round(length)), warmup=self.warmup * factor)
 
@@ -72,8 +72,8 @@ class RateSchedule:
 
 
 def allowed() -> str:
-    """All schedules in words."""
-    return ", ".join(entry.shown for entry in SCHEDULES.values()) + "; time_s=600 in place of rounds counts seconds"
+    """Describe all schedules."""
+    return ", ".join(entry.shown for entry in SCHEDULES.values()) + "; time_s=600 instead of rounds counts seconds"
 
 
 def schedule() -> Kind:
@@ -82,8 +82,8 @@ def schedule() -> Kind:
 
 @lru_cache(maxsize=16)
 def parse_schedule(text: str) -> RateSchedule:
-    """Read the schedule of a spec. Raises ValueError: names the wrong word, what is wrong with it and
-    what is allowed.
+    """Parse a schedule's spec. Raises ValueError, which names the wrong word, what is wrong with it and what is
+    allowed.
     """
     entry, found = SCHEDULES.read(text)
     name = entry.name
@@ -105,7 +105,7 @@ def _constant(_schedule: RateSchedule, _done: float) -> float:
     return 1.0
 
 
-@SCHEDULES.add(Entry(name="warmup", means="a straight line up", parameters=LENGTH, example="warmup:rounds=5"))
+@SCHEDULES.add(Entry(name="warmup", means="a linear rise", parameters=LENGTH, example="warmup:rounds=5"))
 def _warmup(schedule: RateSchedule, done: float) -> float:
     return schedule.warmup_factor(done)
 
@@ -113,11 +113,11 @@ def _warmup(schedule: RateSchedule, done: float) -> float:
 @SCHEDULES.add(
     Entry(
         name="cosine",
-        means="half a wave down to a part of it, after a warmup",
+        means="a half cosine down to a fraction, after a warmup",
         parameters=(
             *LENGTH,
             Parameter("warmup", number(0), "its warmup, in the same unit", default=0.0),
-            Parameter("to", PART, "the part that is left at the end", default=0.01),
+            Parameter("to", PART, "the fraction left at the end", default=0.01),
         ),
         example="cosine:rounds=40,warmup=5,to=0.01",
     )
@@ -132,8 +132,8 @@ def _cosine(schedule: RateSchedule, done: float) -> float:
 @SCHEDULES.add(
     Entry(
         name="step",
-        means="again and again by a factor",
-        parameters=(*LENGTH, Parameter("by", PART, "what each step leaves of the one before", default=0.1)),
+        means="repeated steps by a factor",
+        parameters=(*LENGTH, Parameter("by", PART, "the factor of each step", default=0.1)),
         example="step:rounds=20,by=0.1",
     )
 )

@@ -1,7 +1,7 @@
-"""Reads a federation file, and what only one node knows, once, at the edge, into the frozen values of `model`.
+"""Read a federation file and a node's own file, once, at the edge, into the frozen values of `model`.
 
-The members of the federation are the keys in its `[[node]]` tables and nothing else. A node has its own file in
-`<federation folder>/<node name>/node.toml`, which may be missing.
+The members of the federation are exactly the keys in its `[[node]]` tables. A node's own file is `<federation
+folder>/<node name>/node.toml`, which may be missing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HEAD_DEFAULTS: dict[str, Any] = {"seed": 0, "topology": "ring", "name": ""}
 
 
 def load_config(path: Path | str) -> FederationConfig:
-    """The federation that a file describes; a folder stands for the `federation.toml` in it.
+    """Load the federation that a file describes; a folder stands for the `federation.toml` in it.
 
     Raises UserError: the first mistake in the file; `federation_mistakes` has them all; DisconnectedGraph: its graph is
     not connected, and nothing else is wrong.
@@ -58,13 +58,13 @@ def load_config(path: Path | str) -> FederationConfig:
 
 
 def federation_mistakes(path: Path | str) -> list[UserError]:
-    """Return everything that is wrong with a federation file; empty if it can be loaded."""
+    """Return all mistakes in a federation file; empty if it can be loaded."""
     return read_federation(path)[1]
 
 
 def read_federation(path: Path | str) -> tuple[FederationConfig | None, list[UserError]]:
-    """Read the federation and its mistakes. The federation is None if a mistake is worse than a graph in
-    several parts.
+    """Read the federation and its mistakes. The federation is None if there is a worse mistake than a disconnected
+    graph.
     """
     file = federation_file(path)
     try:
@@ -81,7 +81,7 @@ def read_federation(path: Path | str) -> tuple[FederationConfig | None, list[Use
 
 
 def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, list[UserError]]:
-    """Apply the charter beside the federation file, if there is one: it lists the members."""
+    """Apply the charter next to the federation file, if there is one. It lists the members."""
     path = members_file(federation)
     if not path.exists():
         return federation, []
@@ -100,7 +100,7 @@ def _with_members_file(federation: FederationConfig) -> tuple[FederationConfig, 
 
 
 def _edited(federation: FederationConfig, charter: Charter) -> list[str]:
-    """Warn of keys changed in the file since its first charter was signed: these changes are ignored."""
+    """Warn about keys that were changed in the file after its first charter was signed: these changes are ignored."""
     if charter.version > 1:
         return []
     then: list[tuple[str, object, object]] = [
@@ -155,7 +155,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
 
 
 def read_plug_ins(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[PlugIn, ...]:
-    """Read the table `[features]`, and those of the features that it names."""
+    """Read the table `[features]`, and the tables of the features in it."""
     named = document.get("features", {})
     kinds = {key: text() for key in named} if isinstance(named, dict) else {}
     found = []
@@ -186,7 +186,7 @@ def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
 
 
 def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
-    """Read `[training]`. One of two exclusive keys turns off the default of the other."""
+    """Read `[training]`. If one of two exclusive keys is set, the default of the other does not apply."""
     values = read_table(table, "training.", TRAINING, mistakes)
     for usual, other in (("rounds", "time_s"), ("local_steps", "local_epochs")):
         exclusive(table, "training.", usual, other, mistakes)
@@ -198,14 +198,14 @@ def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
 
 
 def _train_no_longer(values: dict[str, Any], mistakes: Mistakes) -> None:
-    """Require `mix` with a privacy budget: rounds beyond a node's own would have to be paid for."""
+    """Require `mix` if there is a privacy budget, because rounds beyond a node's own would have to be paid for."""
     if values.setdefault("when_through", "mix") != "mix":
         text = "with [privacy] a node trains no more rounds than its budget is for"
         mistakes.add(text, "training.when_through", values["when_through"], "mix")
 
 
 def _bound_by_stop(values: dict[str, Any], mistakes: Mistakes) -> None:
-    """Apply `stop`: without `rounds` a time in it bounds training like `time_s`, and a patience needs some bound."""
+    """Apply `stop`. Without `rounds`, a time in it limits training like `time_s`, and a patience needs some limit."""
     stop = parse_stop(values["stop"])
     if values.get("rounds") is None and stop.after_s is not None:
         values |= {"rounds": None, "time_s": min(stop.after_s, values.get("time_s", stop.after_s))}
@@ -219,7 +219,7 @@ FEWEST = 2
 
 
 def read_members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
-    """Read the members in the file's order; empty if any of them is not usable."""
+    """Read the members in the file's order; empty if any of them is unusable."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         mistakes.add("must be a list of tables", "node", None, "[[node]] once for each node")
         return ()
@@ -277,16 +277,17 @@ DEFAULTS: dict[str, Any] = {
 
 
 def node_file(federation: FederationConfig, name: str) -> Path:
-    """The default path of a member's node file."""
+    """Return the default path of a member's node file."""
     return federation.path.parent / name / NODE_FILE_NAME
 
 
 def load_node(path: Path | str, federation: FederationConfig, name: str | None = None) -> NodeConfig:
-    """The node file at `path`, or in the folder `path`; all defaults if there is none.
+    """Load the node file at `path`, or in the folder `path`; if there is none, use defaults only.
 
     `name` says which member it is for; by default that is the name of its folder.
 
-    Raises UserError: the first mistake in the file, or no member of that name; `node_mistakes` has them all.
+    Raises UserError: the first mistake in the file, or there is no member of that name; `node_mistakes` returns all
+    mistakes.
     """
     node, mistakes = _read_node(Path(path), federation, name)
     if mistakes:
@@ -297,8 +298,8 @@ def load_node(path: Path | str, federation: FederationConfig, name: str | None =
 
 
 def load_stranger(path: Path | str, name: str) -> NodeConfig:
-    """Load the node file of a node of that name, whether or not it is a member yet. Raises UserError: a
-    mistake in it.
+    """Load the file of a node with that name, whether or not it is a member yet. Raises UserError: there is a mistake
+    in it.
     """
     file = (Path(path) if Path(path).suffix == ".toml" else Path(path) / NODE_FILE_NAME).absolute()
     mistakes = Mistakes(file)
@@ -310,7 +311,7 @@ def load_stranger(path: Path | str, name: str) -> NodeConfig:
 
 
 def node_mistakes(path: Path | str, federation: FederationConfig, name: str | None = None) -> list[UserError]:
-    """Return everything that is wrong with a node file; empty if it can be loaded."""
+    """Return all mistakes in a node file; empty if it can be loaded."""
     return _read_node(Path(path), federation, name)[1]
 
 
@@ -327,7 +328,7 @@ def _read_node(path: Path, federation: FederationConfig, name: str | None) -> tu
 
 
 def find_member(federation: FederationConfig, name: str) -> Member:
-    """The member called `name`. Raises UserError: there is none, or it was removed."""
+    """Return the member called `name`. Raises UserError: there is none, or it was removed."""
     named = [member for member in federation.members if member.name == name]
     found = next((member for member in named if not member.retired), None)
     if found is not None:

@@ -1,9 +1,9 @@
 """The contents of a federation file and a node file as frozen values, and the keys with their allowed values.
 
-Parsing, defaults' origin and error texts are in `load`; these classes only hold the result. Times are in seconds, sizes
-in bytes. A default here is the default of the file.
+Parsing and error messages are in `load`; these classes only hold the result. Times are in seconds, sizes in bytes. A
+default here is the default in the file.
 
-`federation_id` has what two nodes must agree on before they talk.
+`federation_id` defines what two nodes must agree on before they communicate.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ USUAL_METHOD, USUAL_ROBUST_METHOD = "variate:beta=0.1", "plain"
 
 
 def usual_method(rule: str) -> str:
-    """The default learning method with that rule."""
+    """Return the default learning method for a rule."""
     return USUAL_METHOD if rule == "mean" else USUAL_ROBUST_METHOD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
-    """The task. `name` is built in, `file.py:object` (relative to the federation file) or `package.module:object`.
+    """The task. `name` is a built-in task, `file.py:object` (relative to the federation file) or
+    `package.module:object`.
 
     `options` are the remaining keys of `[task]`; the task itself validates them.
     """
@@ -57,18 +58,18 @@ class TaskConfig:
     name: str = "digits"
     options: dict[str, Any] = field(default_factory=dict)
     given: Any = field(default=None, compare=False, repr=False)
-    """The task itself, if a Python program gave an object instead of a name."""
+    """The task object, if a Python program supplied it instead of a name."""
 
     @property
     def contents(self) -> dict[str, Any]:
-        """The task as a file would hold it."""
+        """Return the task as it would appear in a file."""
         return {"name": self.name, "options": self.options}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """The settings of training. Exactly one of `rounds` and `time_s` bounds it; exactly one of `local_steps` and
-    `local_epochs` bounds a round.
+    """The settings of training. Exactly one of `rounds` and `time_s` limits training; exactly one of `local_steps` and
+    `local_epochs` limits a round.
     """
 
     rounds: int | None = 40
@@ -79,31 +80,35 @@ class TrainingConfig:
     optimizer: str = "sgd"
     learning_rate: float = 0.2
     schedule: str = "constant"
-    """The change of the learning rate with the node's own rounds, or with time."""
+    """The spec of how the learning rate changes with the node's own rounds, or with time."""
     keep_optimizer: bool = False
-    """True: the state of momentum or Adam is kept from round to round; False: each round starts without it."""
+    """True if the state of momentum or Adam carries over from round to round; otherwise each round starts without
+    it.
+    """
     momentum: float = 0.0
     weight_decay: float = 0.0
     method: str | None = None
-    """The spec of the learning method; None stands for the rule's default, `FederationConfig.method`."""
+    """The spec of the learning method; None means the rule's default (see `FederationConfig.method`)."""
     speed_correction: float = 1.0
-    """The limit kmax of rho, the correction for nodes that take more rounds than others; 1 turns it off."""
+    """The upper limit kmax for rho, the correction for nodes that train more rounds than others; 1 turns it off."""
     closing_rounds: int = 10
-    """Mixing rounds without training after the node's last round."""
+    """The number of mixing rounds without training after the node's last round."""
     when_through: str = "train"
-    """A node whose rounds are done while others still train either keeps training (`train`) or only mixes (`mix`)."""
+    """The behavior of a node whose rounds are done while others still train: keep training (`train`) or only mix
+    (`mix`).
+    """
     stop: str | None = None
-    """The condition that ends a node's training before its rounds or its time are over: `config.stop`."""
+    """The condition that ends a node's training before its rounds or its time are over; see `config.stop`."""
     evaluate_every: int = 1
-    """Rounds between two evaluations on the common test set; 0 evaluates only at the end."""
+    """The number of rounds between evaluations on the common test set; 0 evaluates only at the end."""
 
     def rate(self, rounds: int, elapsed_s: float) -> float:
-        """The learning rate of a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
+        """Return the learning rate for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
         return self.learning_rate * parse_schedule(self.schedule).factor(rounds, elapsed_s)
 
     @property
     def least_rate(self) -> float:
-        """The smallest learning rate of any round."""
+        """Return the smallest learning rate in any round."""
         return self.learning_rate * parse_schedule(self.schedule).least
 
 
@@ -111,28 +116,28 @@ class TrainingConfig:
 class GossipConfig:
     compressor: str = "q4"
     share: tuple[str, ...] = ("*",)
-    """Patterns of the names in the model's `state_dict` that are shared; the rest stays on each node."""
+    """Patterns for the names in the model's `state_dict` that are shared; the rest stays on each node."""
     rule: str = "mean"
     staleness: str = "hinge-polynomial:4,0.5"
     gamma: float = 1.0
     start_wait_s: float = 60.0
     """The time that a node waits for its neighbors before its first round."""
     linger_s: float = 30.0
-    """The time that a finished node keeps answering neighbors that are not done."""
+    """The time for which a finished node keeps answering neighbors that have not finished."""
     max_wait_s: float = 5.0
     """The longest time that a round waits for one exchange."""
     exchanges_per_s: float = 200.0
-    """The rate of exchanges that one neighbor may request; beyond it the answer is Busy."""
+    """The number of exchanges per second that a neighbor may request; beyond it, the answer is Busy."""
     audit_every: int = 64
-    """Transactions between two comparisons of replica digests."""
+    """The number of transactions between comparisons of replica digests."""
     vitals: bool = True
     """True if members send each other their phase, round, accuracy and alarms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlugIn:
-    """A feature of the user's own: `spec` is `file.py:object` (relative to the federation file) or
-    `package.module:object`, `options` are the keys of its table `[name]`, which it checks itself.
+    """A feature of the user's own. `spec` is `file.py:object` (relative to the federation file) or
+    `package.module:object`; `options` are the keys in its table `[name]`, which it checks itself.
     """
 
     name: str
@@ -142,15 +147,17 @@ class PlugIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One `[[node]]`. `index` is its place in the file: the lower end of an edge initiates its transactions.
+    """One `[[node]]`. `index` is its position in the file; the end of an edge with the lower index initiates its
+    transactions.
 
-    In a federation with admin keys an index is given once and stays; a removed member keeps its row, as `retired`.
+    In a federation with admin keys, an index is assigned once and for all; a removed member keeps its row, as
+    `retired`.
     """
 
     index: int
     name: str
     key: bytes
-    """Ed25519 public key, 32 bytes."""
+    """The Ed25519 public key, 32 bytes."""
     address: str | None
     """The address host:port, or None for a node that only dials."""
     retired: bool = False
@@ -158,17 +165,17 @@ class Member:
 
 
 class Edition(NamedTuple):
-    """The edition of a charter; the higher one is newer."""
+    """The edition of a charter. Editions are ordered; the higher one is newer."""
 
     version: int
-    """The number that its signer gave it, from 1."""
+    """The number that its signer assigned, from 1."""
     digest: bytes
-    """32 bytes over all that was signed, which decide between two charters of one version."""
+    """A 32-byte hash of everything that was signed; it decides between two charters with the same version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedCharter:
-    """A charter that was checked, with its bytes as they are sent."""
+    """A checked charter, with its bytes as they are sent."""
 
     edition: Edition
     packed: bytes = field(repr=False)
@@ -176,10 +183,10 @@ class SignedCharter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederationConfig:
-    """One federation file, its graph resolved.
+    """One federation file, with its graph resolved.
 
-    Every one of `edges` holds a session. `schedule` is empty for a static graph; otherwise version v of a
-    node's model is exchanged on the edges `schedule[v % len(schedule)]`, in closing round t on those of number t, and
+    There is a session for every one of `edges`. `schedule` is empty for a static graph. Otherwise version v of a node's
+    model is exchanged on the edges `schedule[v % len(schedule)]`, closing round t uses the edges with number t, and
     `edges` is the union of all.
     """
 
@@ -196,54 +203,56 @@ class FederationConfig:
     notices: tuple[str, ...] = ()
     """Remarks about a file that is valid as it is, such as a key that has been renamed."""
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    """Compressors of the edges (i, j), i < j, with their own table, in file order; others use `gossip.compressor`."""
+    """The compressors of edges (i, j), i < j, that have their own tables, in file order; others use
+    `gossip.compressor`.
+    """
     admin: tuple[bytes, ...] = ()
-    """Public keys (32 bytes) of those who may change the members; if empty, nobody may while nodes run."""
+    """The public keys (32 bytes) of those who may change the members; if empty, nobody may while nodes run."""
     founders: tuple[bytes, ...] = ()
-    """With admin keys, the public keys of the `[[node]]` tables: their indices are given by the file."""
+    """With admin keys, the public keys of the `[[node]]` tables: the file determines their indices."""
     edge_tables: tuple[tuple[str, str, str], ...] = ()
-    """With admin keys, the `[[edge]]` tables as written: two names, sorted, and a compressor."""
+    """With admin keys, the `[[edge]]` tables as written: two sorted names and a compressor."""
     signed: SignedCharter | None = None
-    """The charter that defines members, graph and rounds; None: the file itself does."""
+    """The charter that defines members, graph and rounds; None if the file itself defines them."""
     discovery: bool = False
-    """True if nodes find each other on a LAN, unless a node's own file says otherwise. Two nodes may differ."""
+    """True if nodes find each other on a LAN, unless a node's own file says otherwise. Nodes may differ in this."""
     privacy: PrivacyConfig | None = None
-    """The privacy promised to the people in the data; None: nothing is promised."""
+    """The privacy promised to the people in the data; None if there is no promise."""
     plug_ins: tuple[PlugIn, ...] = ()
     """Features of the user's own on every node, in the order of the file."""
 
     @property
     def method(self) -> str:
-        """The spec of the learning method, by default the usual one of the rule."""
+        """Return the spec of the learning method, by default the usual one for the rule."""
         return self.training.method or usual_method(self.gossip.rule)
 
     @property
     def edition(self) -> Edition | None:
-        """The edition of the charter in force; None: the file itself is in force."""
+        """Return the edition of the charter in force, or None if the file itself is in force."""
         return None if self.signed is None else self.signed.edition
 
     @property
     def charter(self) -> bytes:
-        """The bytes of that charter as they are sent; empty where there is none."""
+        """Return the bytes of that charter as they are sent; empty if there is none."""
         return b"" if self.signed is None else self.signed.packed
 
     def compressor_of(self, i: int, j: int) -> str:
-        """The compressor that two neighbors use."""
+        """Return the compressor that two neighbors use."""
         return self.edge_compressors.get((min(i, j), max(i, j)), self.gossip.compressor)
 
     @property
     def retired(self) -> frozenset[int]:
-        """Indices of the members that were removed."""
+        """Return the indices of the removed members."""
         return frozenset(member.index for member in self.members if member.retired)
 
     @property
     def edges_at_once(self) -> float:
-        """The number of edges that one round of all nodes uses, on average over a period of the schedule."""
+        """Return the number of edges that one round of all nodes uses, on average over a period of the schedule."""
         return sum(map(len, self.schedule)) / len(self.schedule) if self.schedule else len(self.edges)
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """The largest number of edges that one round uses at each member."""
+        """Return, for each member, the largest number of its edges that one round uses."""
         most = [0] * len(self.members)
         for edges in self.schedule or (self.edges,):
             for node, count in Counter(node for edge in edges for node in edge).items():
@@ -251,21 +260,21 @@ class FederationConfig:
         return tuple(most)
 
     def neighbors(self, index: int) -> tuple[int, ...]:
-        """Indices of the members joined to member `index` by an edge, ascending."""
+        """Return the indices of the members joined to member `index` by an edge, in ascending order."""
         return tuple(sorted(b if a == index else a for a, b in self.edges if index in (a, b)))
 
     @property
     def present(self) -> tuple[Member, ...]:
-        """The members that were not removed, by index."""
+        """Return the members that were not removed, by index."""
         return tuple(member for member in self.members if not member.retired)
 
     @property
     def charter_version(self) -> int:
-        """The version of its charter, 0 where it has none."""
+        """Return the version of its charter, 0 if it has none."""
         return 0 if self.edition is None else self.edition.version
 
     def member(self, name: str) -> Member:
-        """The present member with that name. Raises KeyError: there is none."""
+        """Return the current member with that name. Raises KeyError: there is none."""
         for member in self.present:
             if member.name == name:
                 return member
@@ -274,7 +283,7 @@ class FederationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """The device and precision with which a node trains and tests. Errors name `file`."""
+    """The device and precision that a node uses for training and tests. Errors name `file`."""
 
     device: str = "cpu"
     """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best available one."""
@@ -285,20 +294,20 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """The settings of one node alone. Paths are absolute."""
+    """The settings of one node only. Paths are absolute."""
 
     path: Path
     name: str
     key_file: Path
     state_dir: Path
     listen: str
-    """The address host:port for gossip; port 0 takes any free one."""
+    """The address host:port to listen on for gossip; port 0 takes any free one."""
     status_listen: str | None
     """The address host:port of the status page, or None for no page."""
     status_names: tuple[str, ...]
-    """Host names under which the page is reached, beside addresses and localhost."""
+    """The host names under which the page is reached, besides addresses and localhost."""
     durability: str
-    """"exchange", "snapshot", or "auto": exchange for models below 1 MB."""
+    """The durability of exchanges: "exchange", "snapshot", or "auto", which means "exchange" for models below 1 MB."""
     snapshot_s: float
     threads: int
     nice: int
@@ -307,19 +316,21 @@ class NodeConfig:
     discovery: bool = False
     """True if the node announces itself on the LAN and looks for the others."""
     interfaces: tuple[str, ...] = ()
-    """The network interfaces to announce on; empty for all that `listen` covers but bridges and tunnels."""
+    """The network interfaces to announce on; empty for all that `listen` covers except bridges and tunnels."""
     device: str = "cpu"
     precision: str = "float32"
     """The precision of training: "float32" or "bf16", as in `Compute`."""
     checkpoint_dir: Path = Path("checkpoints")
     checkpoint_every: int = 0
-    """Rounds between two checkpoints of the model; 0: none is written."""
+    """The number of rounds between checkpoints of the model; 0 writes none."""
     checkpoints_kept: int = 3
-    """The most checkpoints that are kept."""
+    """The number of checkpoints to keep."""
     forwarded_port: int | None = None
-    """The port in its address, if a router forwards it to another port in `listen`; None: both are the same."""
+    """The port in its address, if a router forwards it to a different port in `listen`; None if both are the same."""
     reload_s: float | None = None
-    """The period in which the node checks whether its data have grown; None: they are read only at its start."""
+    """The period, in seconds, in which the node checks whether its data have grown; None if it reads them only at its
+    start.
+    """
 
     @property
     def compute(self) -> Compute:
@@ -343,9 +354,9 @@ TASK: Kinds = {"name": text().key("what is learned: digits, mnist-idx, csv, or f
 
 TRAINING: Kinds = {
     "rounds": whole(1).key("rounds of each node"),
-    "time_s": number(0, above=True).key("how long each node trains, in seconds, in place of rounds"),
+    "time_s": number(0, above=True).key("how long each node trains, in seconds, instead of rounds"),
     "local_steps": whole(1).key("optimizer steps per round"),
-    "local_epochs": whole(1).key("passes over the node's data in one round, in place of local_steps"),
+    "local_epochs": whole(1).key("passes over the node's data in one round, instead of local_steps"),
     "batch_size": whole(1).key("rows of data in one step"),
     "optimizer": choice("sgd", "adam", "adamw").key("optimizer of the local steps"),
     "learning_rate": number(0, above=True).key("step size of the optimizer"),
@@ -399,7 +410,7 @@ MEMBER: Kinds = {
 
 EDGE: Kinds = {
     "between": pair().key("two neighbors in the graph"),
-    "compressor": GOSSIP["compressor"].key("the compressor on this edge, in place of the one in [gossip]"),
+    "compressor": GOSSIP["compressor"].key("the compressor on this edge, instead of the one in [gossip]"),
 }
 
 NODE: Kinds = {
@@ -426,7 +437,9 @@ NODE: Kinds = {
 
 
 def needed_features(federation: FederationConfig) -> dict[str, str]:
-    """The features without which a node cannot do what the file says, by name, with the key that needs each."""
+    """Return the features without which a node cannot do what the file says, by name, each with the key that needs
+    it.
+    """
     asked = {"members": ("federation.admin", federation.admin), "privacy": ("privacy", federation.privacy)}
     return {name: key for name, (key, wanted) in asked.items() if wanted}
 
@@ -444,4 +457,4 @@ DATA: Kinds = {
         "seconds between two checks whether the data have grown; without it they are read once"
     )
 }
-"""The keys of `[data]` that are not the task's."""
+"""The keys in `[data]` that do not belong to the task."""

@@ -1,6 +1,6 @@
-"""The table `[privacy]` of a federation file: a bound on what can be learned of a node's data from its messages.
+"""The table `[privacy]` of a federation file: a bound on what a node's messages reveal about its data.
 
-This module has its values, and the contradictions within the file. `learn.privacy` keeps the promise.
+This module has its values, and checks the file for contradictions. `learn.privacy` keeps the promise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_NOISE = 1000.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyConfig:
     """The promised privacy. Exactly one of `epsilon` and `noise` is given; the other one follows from the rounds and
-    the rows of a node.
+    the number of rows of a node.
     """
 
     unit: str = RECORD
@@ -31,17 +31,17 @@ class PrivacyConfig:
     epsilon: float | None = None
     """The budget of each node for the whole run."""
     noise: float | None = None
-    """The noise multiplier: the standard deviation of the noise, in lengths of `clip`."""
+    """The noise multiplier: the standard deviation of the noise, in units of `clip`."""
     delta: float
-    """The probability that the promise of epsilon does not hold."""
+    """The probability that the epsilon promise does not hold."""
     clip: float = 1.0
-    """The longest gradient of one row (`record`), or change of one round (`member`)."""
+    """The largest norm of one row's gradient (`record`), or of one round's change (`member`)."""
     rounds: int | None = None
-    """The rounds for which the budget is planned; None: those of `[training]`."""
+    """The rounds for which the budget is planned; None means those of `[training]`."""
     accountant: str = PRV
-    """The bound on epsilon: `prv` (numerical, tighter) or `rdp` (Rényi, older)."""
+    """The method that bounds epsilon: `prv` (numerical, tighter) or `rdp` (Rényi, older)."""
     test_set: str = PRIVATE
-    """The kind of common test set: its scores may be reported only if it is not private data (`public`)."""
+    """The kind of common test set: its scores may be reported only if it is not private (`public`)."""
 
 
 PRIVACY: Mapping[str, Kind] = {
@@ -50,7 +50,7 @@ PRIVACY: Mapping[str, Kind] = {
         "each node's budget for all its rounds: the smaller, the more noise"
     ),
     "noise": number(0, MOST_NOISE, above=True).key(
-        "the noise multiplier, in place of epsilon: the standard deviation of the noise, in lengths of clip"
+        "the noise multiplier, instead of epsilon: the standard deviation of the noise, in units of clip"
     ),
     "delta": number(0, 1, above=True, below=True).key(
         "the chance that epsilon does not hold: less than 1 / (rows of a node)"
@@ -65,7 +65,7 @@ PRIVACY: Mapping[str, Kind] = {
 
 
 def read_privacy(table: Any, mistakes: Mistakes) -> PrivacyConfig | None:
-    """Read the table `[privacy]`; None: there is none, or it has mistakes."""
+    """Read the table `[privacy]`; return None if there is none, or if it has mistakes."""
     if table is None:
         return None
     before = len(mistakes.found)

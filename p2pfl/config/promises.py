@@ -1,4 +1,5 @@
-"""Find what contradicts `[privacy]` in a federation file: it would reveal rows without noise, or have no bound.
+"""Find settings in a federation file that contradict `[privacy]`: they would reveal rows without noise, or have no
+bound.
 
 Checks that need the model, the data or imported code are in `learn.methods.catalog` and `learn.privacy`.
 """
@@ -14,7 +15,7 @@ ON_PUBLIC = 'no improvement of a metric of the test set, with privacy.test_set =
 
 
 def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> None:
-    """Report what contradicts the privacy of a federation; nothing where it has none."""
+    """Report what contradicts a federation's privacy promise; report nothing if there is none."""
     privacy = federation.privacy
     if privacy is None:
         return
@@ -32,13 +33,15 @@ def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> 
 
 
 def _refuse_unbounded(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:
-    """Require a number of rounds: the budget is planned for it. With fixed noise, no charter may raise that number."""
+    """Require a number of rounds, for which the budget is planned. If the noise is fixed, no charter may raise that
+    number.
+    """
     if privacy.rounds is None and federation.training.rounds is None:
         text = "is missing, and so is training.rounds: the budget is planned for a number of rounds"
         mistakes.add(text, "privacy.rounds", None, PRIVACY["rounds"].allowed)
     elif privacy.rounds is None and privacy.noise is not None and federation.admin:
         text = "is missing: the noise is fixed, so whoever may change training.rounds could raise the budget"
-        mistakes.add(text, "privacy.rounds", None, f"{PRIVACY['rounds'].allowed}; or epsilon in place of noise")
+        mistakes.add(text, "privacy.rounds", None, f"{PRIVACY['rounds'].allowed}; or epsilon instead of noise")
 
 
 def _refuse_tables(federation: FederationConfig, privacy: PrivacyConfig, mistakes: Mistakes) -> None:

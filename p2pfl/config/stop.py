@@ -1,9 +1,9 @@
 """The values of `training.stop`: conditions that end a node's training before its rounds are done.
 
-    no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d     one, or both with " or " between them
+no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d one, or both with " or " between them
 
-FIGURE is by default `loss`, that of the node's own local rounds; or `test_loss`, `accuracy` or another metric of the
-task on the common test set. `core.early_stopping` applies the condition.
+FIGURE is by default `loss`, the loss of the node's own local rounds; it may be `test_loss`, `accuracy` or another
+metric of the task on the common test set. `core.early_stopping` applies the condition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALLOWED = (
     'or both: "no improvement in 20 rounds or after 2 h"'
 )
 MOST_ROUNDS = 1000
-"""The most rounds that a node trains if its patience, and no key of the file, limits them."""
+"""The most rounds that a node trains if only its patience, and no key in the file, limits them."""
 LONGEST_S = 1e10
 UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -36,7 +36,7 @@ def stop() -> Kind:
 
 
 def parse_stop(text: str) -> Stop:
-    """Read the conditions. Raises ValueError: names the part that is not understood."""
+    """Parse the conditions. Raises ValueError, which names the part that is not understood."""
     found = Stop()
     for part in " ".join(text.split()).split(" or "):
         found = _with_clause(found, part)

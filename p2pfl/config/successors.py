@@ -1,8 +1,8 @@
-"""The next charter: what changes in the member list, and the graph that goes with it. Not signed yet.
+"""Make the next charter, not signed yet: the changed member list and the corresponding graph.
 
-An index is never used again: a newcomer gets the next one, a removed member keeps its row. A replacement takes over the
-edges of the member that it replaces; with any other change of members the topology's spec is resolved again for the
-present ones.
+An index is never reused: a new member gets the next one, a removed member keeps its row. A replacement takes over the
+edges of the member that it replaces. After any other change of members, the topology's spec is resolved again for the
+current ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from p2pfl.errors import UserError
 
 
 def successor(federation: FederationConfig) -> Charter:
-    """Keep the members and the graph, one version on: the first charter of a federation that has none."""
+    """Keep the members and the graph and increase the version; this also makes the first charter of a federation
+    without one.
+    """
     edition = federation.edition
     return Charter(
         realm=realm_of(federation),
@@ -34,7 +36,7 @@ def successor(federation: FederationConfig) -> Charter:
 
 
 def with_member(federation: FederationConfig, *, name: str, key: bytes, address: str | None) -> Charter:
-    """Add a member. Raises UserError: the name or the key is taken, or there is no such graph of one member more."""
+    """Add a member. Raises UserError: the name or the key is taken, or there is no such graph with one more member."""
     _require_new(federation, name=name, key=key)
     _require_free(federation.present, name, address)
     newcomer = Member(index=len(federation.members), name=name, key=key, address=address)
@@ -42,7 +44,7 @@ def with_member(federation: FederationConfig, *, name: str, key: bytes, address:
 
 
 def without_member(federation: FederationConfig, name: str) -> Charter:
-    """Remove a member. Raises UserError: there is no such member, or no such graph of one member fewer."""
+    """Remove a member. Raises UserError: there is no such member, or no such graph with one member fewer."""
     leaving = find_member(federation, name)
     if len(federation.present) <= FEWEST:
         raise UserError("too few members would be left", key="NAME", value=name, allowed=f"{FEWEST} or more")
@@ -51,7 +53,7 @@ def without_member(federation: FederationConfig, name: str) -> Charter:
 
 
 def with_replacement(federation: FederationConfig, *, name: str, key: bytes, address: str | None) -> Charter:
-    """Put another key under the same name, with the same neighbors. Raises UserError: no such member, or the key is
+    """Replace the key of a name; the neighbors stay the same. Raises UserError: there is no such member, or the key is
     taken.
 
     Without an `address` it keeps the one of the member that it replaces.
@@ -81,7 +83,7 @@ def with_settings(
     topology: str | None = None,
     addresses: Sequence[tuple[str, str | None]] = (),
 ) -> Charter:
-    """Change the rounds, the graph, or the addresses of members by name, also to none. Raises UserError: it is
+    """Change the rounds, the graph, or the addresses of members by name, possibly to none. Raises UserError: this is
     impossible.
     """
     if rounds is not None and federation.training.rounds is None:
@@ -111,7 +113,7 @@ def _require_new(federation: FederationConfig, *, key: bytes, name: str | None =
 
 
 def _require_free(others: Sequence[Member], name: str, address: str | None) -> None:
-    """Refuse an address that is taken. Raises UserError: one of the `others` has it."""
+    """Refuse an address that is taken. Raises UserError: one of the `others` already has it."""
     for other in others:
         if address is not None and other.address == address:
             text = f"{other.name} already has the address given for {name}"

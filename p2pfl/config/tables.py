@@ -1,4 +1,4 @@
-"""The tables of a TOML file: the allowed values of each key, and every mistake of a file, in the file's order.
+"""The tables of a TOML file: the allowed values of each key, and all mistakes in a file, in the file's order.
 
 `p2pfl.specs` reads numbers, and the part after the name in a spec such as `trimmed-mean:b=1`.
 """
@@ -23,18 +23,18 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*):(\d{1,5})")
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 MOST_CHARACTERS = 2 << 20
-"""The most characters of a TOML file: 10,000 members with the longest names and addresses that people give them need
-1.7 million.
+"""The most characters in a TOML file: 10,000 members with the longest realistic names and addresses need 1.7
+million.
 """
 MOST_PARTS = 8
-"""The most parts of a dotted key: the parser's time grows with their square, with 100,000 of them to minutes."""
+"""The most parts in a dotted key: the parser's time is quadratic in them, and reaches minutes at 100,000."""
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"""(?<![A-Za-z0-9_\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}""")
-"""A key of more parts; it also matches what looks like one in a text or comment. It takes linear time: a match starts
-at whole parts alone.
+"""Matches a key with more parts, including anything in a string or comment that looks like one. It takes linear time,
+because a match starts only at whole parts.
 """
 MOST_GUESSES = 100
-"""The most unknown keys of one table for which a similar key is searched, which takes a while."""
+"""The most unknown keys per table for which a similar key is searched, because the search takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Mistakes:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Parse a TOML file: the only place that does, since files come from others and the parser has no bounds.
+    """Parse a TOML file. This is the only place that does, because files may come from others and the parser has no
+    limits.
 
     Raises UserError: it cannot be read, is too large, or is not TOML; if a line is to blame, its file is `path:line`.
     """
@@ -72,12 +73,12 @@ def parse_document(text: str, path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise UserError(f"not TOML: {error}", file=f"{path}:{line[1]}" if line else path) from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested without end
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, or endlessly nested brackets
         raise UserError(f"not TOML that can be read: {error}", file=path) from None
 
 
 def refuse_special(path: Path) -> None:
-    """Refuse a path on which a reader could wait for ever: a named pipe, a socket, a device. A missing one passes.
+    """Refuse a path on which a reader could wait for ever: a named pipe, a socket, a device. A missing path passes.
 
     Raises UserError: it is one of these.
     """
@@ -122,7 +123,7 @@ def read_table(table: Any, prefix: str, kinds: Mapping[str, Kind], mistakes: Mis
 
 
 def exclusive(table: Any, prefix: str, first: str, second: str, mistakes: Mistakes) -> None:
-    """Refuse a table that has both keys."""
+    """Refuse a table that has both of these keys."""
     if isinstance(table, dict) and first in table and second in table:
         mistakes.add(
             f"cannot be combined with {prefix}{first}", prefix + second, _brief(table[second]), "one of the two"
@@ -136,7 +137,7 @@ def require(table: Any, prefix: str, keys: Iterable[str], kinds: Mapping[str, Ki
 
 
 def text() -> Kind:
-    """Any text that is not empty."""
+    """A kind of value: any text that is not empty."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not value.strip():
@@ -156,7 +157,7 @@ def matching(pattern: re.Pattern[str], allowed: str) -> Kind:
 
 
 def name() -> Kind:
-    """A name of a node, which also names a folder, so no separator and no leading dot."""
+    """A kind of value: a node's name. It also names a folder, so it has no separator and no leading dot."""
     return matching(NAME, "1 to 64 of A-Z a-z 0-9 . _ -, not starting with a dot")
 
 
@@ -174,7 +175,7 @@ def flag() -> Kind:
 
 
 def texts() -> Kind:
-    """One text or several of them, none empty; always a tuple afterwards."""
+    """A kind of value: one string or a list of strings, none empty; the result is always a tuple."""
     one = text()
 
     def read(value: Any) -> tuple[str, ...]:
@@ -189,7 +190,7 @@ def texts() -> Kind:
 
 
 def hosts() -> Kind:
-    """Names of machines, in lower case; there may be none."""
+    """A kind of value: host names, possibly none, in lower case."""
 
     def read(value: Any) -> tuple[str, ...]:
         values = [value] if isinstance(value, str) else value
@@ -201,7 +202,7 @@ def hosts() -> Kind:
 
 
 def pair() -> Kind:
-    """Two different names."""
+    """A kind of value: two different names."""
     one = name()
 
     def read(value: Any) -> tuple[str, str]:
@@ -230,7 +231,7 @@ def address(least_port: int) -> Kind:
 
 
 def is_host(text: str) -> bool:
-    """True if the text could be an IP address or a name; the resolver decides whether it exists."""
+    """Return True if the text could be an IP address or a host name; the resolver decides whether it exists."""
     try:
         return bool(text.encode("idna")) and not set(text) & set("[]/\\@?#% \t\r\n")
     except UnicodeError:
@@ -238,7 +239,7 @@ def is_host(text: str) -> bool:
 
 
 def or_none(kind: Kind) -> Kind:
-    """Like `kind`, with the word "none" for None."""
+    """Extend `kind` by the word "none" for None."""
     return Kind(f'{kind.allowed}, or "none"', lambda value: None if value == "none" else kind.read(value))
 
 
@@ -247,12 +248,14 @@ PUBLIC_KEY_IN_WORDS = "the public key that `p2pfl key` prints, 43 characters"
 
 
 def public_key() -> Kind:
-    """A public key: 32 bytes from base64url without padding. Most typing errors give no point of the curve."""
+    """A kind of value: a public key, 32 bytes in base64url without padding. Most typing errors do not yield a point on
+    the curve.
+    """
     return Kind(PUBLIC_KEY_IN_WORDS, _read_public_key)
 
 
 def public_keys() -> Kind:
-    """At least one public key, none of them twice; a tuple afterwards."""
+    """A kind of value: at least one public key, none of them twice; the result is a tuple."""
 
     def read(value: Any) -> tuple[bytes, ...]:
         if not isinstance(value, list) or not value:
@@ -275,7 +278,7 @@ def _brief(value: Any) -> Any:
         return value
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
-    if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to print longer numbers
+    if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to print longer integers
         return f"a whole number of {value.bit_length()} bits"
     return value if len(str(value)) <= 100 else str(value)[:100] + "..."
 

@@ -1,7 +1,8 @@
-"""The text of new files, with comments that teach: every key with its default, off until the `#` is removed.
+"""The text of new files, with explanatory comments: every key appears with its default, inactive until the `#` is
+removed.
 
-The comment of a key is its description in the tables of `model`. This module only has additions for a new file: a
-comment that begins with `:`, `;` or `,` continues the description, any other replaces it.
+A key's comment is its description in the tables of `model`. This module only has additions for a new file: a comment
+that begins with `:`, `;` or `,` continues the description; any other replaces it.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def federation_text(
     admin: str | None = None,
     task_keys: str = "",
 ) -> str:
-    """The text of a federation file. Arguments must already be valid: only the rule, which may name a file, is escaped.
-    `task_keys` are further lines of `[task]`.
+    """Return the text of a federation file. Arguments must already be valid: only the rule, which may name a file, is
+    escaped. `task_keys` are additional lines for `[task]`.
 
     `admin` is the public key of the person who may change the members while nodes run.
     """
@@ -82,8 +83,8 @@ def node_text(
     compute: Mapping[str, str] | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> str:
-    """The node file of one member; `reachable`: it listens to other machines. `compute` may set device and precision,
-    `data` is its `[data]` table.
+    """Return a member's node file. With `reachable`, it listens for other machines. `compute` may set device and
+    precision, `data` is its `[data]` table.
     """
     port = None if member.address is None else member.address.rpartition(":")[2]
     listen = _ANYWHERE if port is None else (_REACHABLE if reachable else _LOCAL).format(port=port)
@@ -93,8 +94,8 @@ def node_text(
 
 
 def toml_value(value: Any) -> str:
-    """Write a value as TOML: JSON's strings, numbers, booleans and lists are valid TOML; nested tables
-    stand in braces.
+    """Write a value as TOML: JSON's strings, numbers, booleans and lists are valid TOML; nested tables are written in
+    braces.
     """
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml_value(str(key))} = {toml_value(one)}" for key, one in value.items()) + " }"
@@ -105,7 +106,7 @@ def toml_value(value: Any) -> str:
 
 
 def _aligned(text: str) -> str:
-    """Align the comments after values in one column; they describe the keys."""
+    """Align the comments after values in one column."""
     lines: list[str] = []
     kinds: Kinds = {}
     for line in text.split("\n"):
@@ -196,7 +197,7 @@ rule = {rule}  # {protects}
 # audit_every = {audit_every}
 # vitals = {vitals}
 
-# What a node sends tells of its data. How much, noise can bound: docs/how-to/privacy.md, `p2pfl check`,
+# What a node sends reveals something about its data. Noise can limit it: docs/how-to/privacy.md, `p2pfl check`,
 # `p2pfl privacy begin`.
 #   [privacy]
 #   unit = "record"

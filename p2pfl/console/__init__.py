@@ -1,1 +1,1 @@
-"""Shared by all commands, those of features too: groups of subcommands, and the forms of output."""
+"""Code shared by all commands, including those of features: groups of subcommands, and output formats."""

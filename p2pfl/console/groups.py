@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 
 class Group(StrEnum):
-    """The headings of `p2pfl --help`, in their order."""
+    """The headings in `p2pfl --help`, in order."""
 
     START = "Start here"
     RUN = "Run"
@@ -43,7 +43,7 @@ class Named(click.Group):
     """Imports subcommands on demand: subclasses list them in `lines` and import one in `find`."""
 
     def lines(self) -> Mapping[str, str]:
-        """Each name with its line in `--help`, in the order of the listing."""
+        """Return each name with its line in `--help`, in the order of the list."""
         raise NotImplementedError
 
     def find(self, name: str) -> Any:
@@ -58,7 +58,7 @@ class Named(click.Group):
         return found if isinstance(found, click.Command) else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names from `lines`: click would import every command for its help."""
+        """Complete names from `lines`; click would import every command for its help text."""
         names = [CompletionItem(name, help=line) for name, line in self.lines().items() if name.startswith(incomplete)]
         return [*names, *super(click.Group, self).shell_complete(ctx, incomplete)]
 

@@ -1,4 +1,4 @@
-"""The output of subcommands: data to stdout, as a table, JSON or CSV; the file of a report.
+"""The output of subcommands: data to stdout, as a table, JSON or CSV, and the report file.
 
 Colors appear only on a terminal, and never with NO_COLOR.
 """
@@ -40,13 +40,13 @@ def format_option(*forms: Form) -> Callable[[Function], Function]:
 
 
 def log_option(function: Function) -> Function:
-    """Add the option `--log`, as the argument `log`: texts for `reporting.logs`."""
+    """Add the option `--log`, as the argument `log`: strings for `reporting.logs`."""
     text = "Also write figures live: csv:FILE or tensorboard:DIR."
     return click.option("--log", multiple=True, metavar="KIND:PATH", help=text)(function)
 
 
 def show_mistakes(mistakes: Sequence[Exception]) -> None:
-    """Print the first mistakes on standard error, one a line, and how many more there are."""
+    """Print the first mistakes to stderr, one per line, and the number of others."""
     for mistake in mistakes[:MOST_MISTAKES]:
         click.echo(f"error: {mistake}", err=True)
     if len(mistakes) > MOST_MISTAKES:
@@ -54,7 +54,7 @@ def show_mistakes(mistakes: Sequence[Exception]) -> None:
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], form: Form, *, title: str | None = None) -> None:
-    """Print rows with the same keys, which become the headings of the columns."""
+    """Print rows with the same keys, which become the column headings."""
     match form:
         case "json":
             write_json(list(rows))
@@ -71,7 +71,7 @@ def write_json(value: Any) -> None:
 
 
 def write_facts(facts: Mapping[str, Any], title: str | None = None) -> None:
-    """Print names and values, one to a line; None is left out."""
+    """Print names and values, one per line, without values that are None."""
     from rich.table import Table  # noqa: PLC0415 - only for who prints a table
 
     table = Table(title=title, box=None, show_header=False, title_justify="left", pad_edge=False)
@@ -84,7 +84,7 @@ def write_facts(facts: Mapping[str, Any], title: str | None = None) -> None:
 
 
 def cell(value: Any) -> str:
-    """Write one value for people."""
+    """Format one value for people."""
     match value:
         case None:
             return "-"
@@ -99,19 +99,19 @@ def cell(value: Any) -> str:
 
 
 def figure(value: object, *, stale: bool | None, form: str = ".4g") -> str | None:
-    """Write a figure of a node's latest test, with a star if the tested model is older than the node's last one."""
+    """Format a figure from a node's latest test, with a star if the tested model is older than the node's last one."""
     return format(float(value), form) + STALE * bool(stale) if isinstance(value, int | float) else None
 
 
 def footnote(name: str, *, value: float | None, stale: bool | None, after: int | None, of: int | None) -> str | None:
-    """Explain the star beside a `value` of this node: tested `after` a round, of `of` rounds in all; None without a
+    """Explain the star beside a `value` of this node: tested after round `after` of `of`; return None if there is no
     star.
     """
     return f"{STALE} {name}: tested after round {after} of {of}, not since" if stale and value is not None else None
 
 
 def size(count: float) -> str:
-    """Write bytes for people, in powers of ten."""
+    """Format a number of bytes for people, in powers of ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -120,7 +120,7 @@ def size(count: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Write a time span for people, in the largest unit that is precise enough."""
+    """Format a time span for people, in the largest unit that is precise enough."""
     for unit, most in (("s", 100), ("min", 100), ("h", 48)):
         if seconds < most:
             return f"{seconds:.0f} {unit}"
@@ -129,14 +129,16 @@ def age(seconds: float) -> str:
 
 
 def report_target(report: Path | None, form: Form) -> tuple[Path | None, Form]:
-    """Return the file and the form that the user means: `--report -` is the whole report on stdout, and no file."""
+    """Return the file and the format that the user means: `--report -` prints the whole report to stdout and writes no
+    file.
+    """
     return (None, "json") if report == Path("-") else (report, form)
 
 
 def check_report(path: Path, *, coming: Path | None = None) -> None:
-    """Check before the run that the report can be written. `coming` is a folder that the run creates.
+    """Check before the run that the report can be written. `coming` is a folder that the run will create.
 
-    Raises UserError: there is no such folder, or the path is one.
+    Raises UserError: there is no such folder, or the path is a folder.
     """
     if path.is_dir():
         raise UserError("is a folder", key="--report", value=str(path), allowed="a file")
@@ -145,7 +147,7 @@ def check_report(path: Path, *, coming: Path | None = None) -> None:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write the whole file or nothing; an older one is replaced. Raises StorageError: it cannot be written."""
+    """Write the file atomically, replacing an older one. Raises StorageError: it cannot be written."""
     from topologies.files import replace  # noqa: PLC0415 - `--help` stays instant
 
     content = report.to_bytes()
@@ -160,9 +162,7 @@ def write_report(report: Report, path: Path) -> None:
 
 
 def node_rows(nodes: Iterable[NodeReport], measures: Sequence[Measure]) -> list[dict[str, Any]]:
-    """Return the table's rows for these `nodes` of a report, whose task is measured by `measures`, the main one
-    first.
-    """
+    """Return the table's rows for these `nodes` in a report, with the task's `measures`, the main one first."""
     known = list(nodes)
     private = any(node.privacy is not None for node in known)
     compared = any(node.alone is not None for node in known)
@@ -185,7 +185,7 @@ def node_rows(nodes: Iterable[NodeReport], measures: Sequence[Measure]) -> list[
 
 
 def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") -> dict[str, Any]:
-    """Return the worst node and the mean of the main measure, and the means of the others."""
+    """Return the worst node's value and the mean for the main measure, and the means for the others."""
     from p2pfl.reporting.measures import measures_of, value_of, worst  # noqa: PLC0415 - as above
 
     main, *others = measures_of([report, *report.nodes])
@@ -200,7 +200,9 @@ def learned_facts(report: Report, *, worst_of: str = "node", mean_of: str = "") 
 
 
 def privacy_facts(report: Report) -> dict[str, Any]:
-    """Return a private run's promise, what is spent of it, and the figures that the tables lack for it."""
+    """Return a private run's promise, how much of it is spent, and the figures that the tables withhold because of
+    it.
+    """
     found = report.privacy
     if found is None:
         return {}
@@ -213,7 +215,7 @@ def privacy_facts(report: Report) -> dict[str, Any]:
 
 
 def spent_of(privacy: PrivacyStatus | None) -> str | None:
-    """Write what a node has spent of its budget in one cell."""
+    """Format, in one cell, what a node has spent of its budget."""
     return None if privacy is None else spent_text(privacy.epsilon, privacy.budget, privacy.state)
 
 
@@ -225,8 +227,8 @@ def spent_text(epsilon: float | None, budget: float | None = None, state: str = 
 
 
 def reference_facts(report: Report) -> dict[str, Any]:
-    """Return the results of the same learning without a network of peers: alone, all data in one place, and with a
-    server.
+    """Return the results of the same training without a network of peers: each node alone, all data in one place, and
+    with a server.
     """
     from p2pfl.reporting.measures import value_of, worst  # noqa: PLC0415 - as above
 
@@ -254,7 +256,7 @@ def reference_facts(report: Report) -> dict[str, Any]:
 
 
 def score_words(score: ModelScore, main: Measure) -> str:
-    """Write the main measure; where there is no test set, the loss in training."""
+    """Format the main measure; without a test set, the training loss."""
     from p2pfl.reporting.measures import value_of  # noqa: PLC0415 - as above
 
     value = value_of(score, main)
@@ -264,24 +266,24 @@ def score_words(score: ModelScore, main: Measure) -> str:
 
 
 def _comparison_facts(other: str, comparison: Comparison | None, main: Measure) -> dict[str, str]:
-    """Say which is better, or that the test rows do not decide; empty where nothing was compared."""
+    """Say which is better, or that the test rows do not decide; return an empty dictionary if nothing was compared."""
     if comparison is None:
         return {}
     ends = f", {between(comparison.interval)}" if comparison.interval else ""
     apart = f"{main.label} {comparison.difference:+.3g}{ends}"
     told = {"better": "together is better", "worse": "together is worse"}
-    verdict = told.get(comparison.verdict, "this does not tell which is better")
+    verdict = told.get(comparison.verdict, "this does not show which is better")
     return {f"together beside {other}": f"{apart}: {verdict}: {comparison.why}"}
 
 
 def between(ends: Sequence[float] | None) -> str | None:
-    """Write an interval in one cell, to three digits."""
+    """Format an interval in one cell, to three digits."""
     return None if ends is None else " to ".join(f"{end:.3g}" for end in ends)
 
 
 def _scores(node: NodeReport, measures: Sequence[Measure], *, compared: bool, bounded: bool) -> dict[str, Any]:
     """Return the main measure, then its interval if any node has one (`bounded`), then the node's score without
-    neighbors if that is `compared`, and its score on its own data; then the other measures.
+    neighbors (if `compared`) and its score on its own data; then the other measures.
     """
     from p2pfl.reporting.measures import local_value_of, shown, value_of  # noqa: PLC0415 - as above
 
@@ -312,7 +314,7 @@ def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:
 
 
 def _print(renderable: Any) -> None:
-    """Print; output into a pipe is neither wrapped nor cut."""
+    """Print; output into a pipe is neither wrapped nor truncated."""
     from rich.console import Console  # noqa: PLC0415 - only for who prints a table
 
     console = Console(file=sys.stdout, markup=False, highlight=False)

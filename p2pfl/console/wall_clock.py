@@ -1,4 +1,6 @@
-"""The time of day: for the end of an invite, which people count in days, and for nothing that a node does."""
+"""The time of day. It is used only for the expiry of invites, which people count in days; nothing that a node does uses
+it.
+"""
 
 from __future__ import annotations
 
@@ -6,5 +8,5 @@ import time
 
 
 def seconds_now() -> float:
-    """Read this machine's clock, in seconds since 1970; on a board without a battery it may be anything."""
+    """Read this machine's clock, in seconds since 1970; on a board without a battery it may be wrong."""
     return time.time()

@@ -1,11 +1,12 @@
-"""One room for each feature. A room's declarations are read alone; the rest of the room is imported when needed:
+"""One package ("room") for each feature. The declarations of a room are read first; its other modules are imported on
+demand:
 
-- `FEATURE`: what its nodes have, a class derived from `p2pfl.node.feature.Feature`.
-- `COMMANDS`: the subcommands of `p2pfl` that it brings, by name.
-- `FINDINGS`: what it says of a federation before there are nodes, derived from `p2pfl.node.findings.Findings`.
-- `NEW`: its options of `p2pfl new`, derived from `p2pfl.console.founding.Founding`.
-- `ARRIVE`: (federation, node's name, its node file or None) -> the federation by which it starts; it may wait for one.
-- `PREPARE`: (federation, node, launched) -> bool: prepares what a node needs before its model; False: it was stopped.
+- `FEATURE`: the feature at a node, a class derived from `p2pfl.node.feature.Feature`.
+- `COMMANDS`: the subcommands of `p2pfl` that it adds, by name.
+- `FINDINGS`: what it reports about a federation before nodes exist, derived from `p2pfl.node.findings.Findings`.
+- `NEW`: its options for `p2pfl new`, derived from `p2pfl.console.founding.Founding`.
+- `ARRIVE`: (federation, node's name, its node file or None) -> the federation to start with; it may wait for one.
+- `PREPARE`: (federation, node, launched) -> bool: prepares what a node needs before its model; False if it was stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ROOMS = ("tables", "privacy", "members", "status", "lan")
 
 
 def __getattr__(name: str) -> Any:
-    """Import FEATURES, the feature of each room, on demand, because commands can do without."""
+    """Import FEATURES, the features of all rooms, on demand, because commands do not need them."""
     if name != "FEATURES":
         raise AttributeError(name)
     found = globals()["FEATURES"] = tuple(kind() for kind in import_declared("FEATURE"))
@@ -40,10 +41,10 @@ def import_declared(what: str) -> Iterator[Any]:
 
 
 def declarations(what: str) -> list[Any]:
-    """Return the declarations of all rooms under this name; None for a room that has none."""
+    """Return the declarations of all rooms under this name; None for a room without one."""
     return [getattr(import_module(f"{__name__}.{room}"), what, None) for room in ROOMS]
 
 
 def commands() -> dict[str, Command]:
-    """Return the subcommands of `p2pfl` that features bring, by name."""
+    """Return the subcommands of `p2pfl` that features add, by name."""
     return {name: command for found in declarations("COMMANDS") for name, command in (found or {}).items()}

@@ -1,1 +1,3 @@
-"""Nodes as processes and together: one node with all its features, many on one machine, and the result of a run."""
+"""Nodes as processes, and runs of many: one node with all its features, many nodes on one machine, and a run's
+result.
+"""

@@ -1,4 +1,4 @@
-"""One node of a federation that was started here: the lines that it printed, and how it has ended."""
+"""One node of a federation that was started here: the lines that it printed, and how it ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG_FILE = "node.log"
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """One node process. `lines` are what it printed; no figure of a `byzantine` one is a result."""
+    """One node process. `lines` is what it printed. The figures of a `byzantine` node are never results."""
 
     name: str
     node: NodeConfig
@@ -29,11 +29,11 @@ class Child:
     process: Process | ForkedProcess | None = None
     exit_code: int | None = None
     stranded: bool = False
-    """True if it was stopped because it waited for neighbors that had gone."""
+    """True if it was stopped because it was waiting for neighbors that were gone."""
     ended_lives: list[NodeLine | None] = field(default_factory=list)
-    """The last line of each earlier process of this node that died and was replaced."""
+    """The last line of each of this node's earlier processes that died and were replaced."""
     between_lives: str = ""
-    """The node's state in words, from a death to the first line of the next process."""
+    """A description of the node's state, from a death to the first line of the next process."""
 
     @property
     def starts(self) -> int:
@@ -41,7 +41,7 @@ class Child:
 
     @property
     def bytes_before(self) -> int:
-        """Bytes sent by its processes before this one."""
+        """Return the bytes sent by its processes before this one."""
         return sum(line.bytes_sent for line in self.ended_lives if line is not None)
 
     @property
@@ -62,12 +62,12 @@ class Child:
 
     @property
     def died(self) -> bool:
-        """True if it ended in another way than by finishing or by a clean stop."""
+        """Return True if it ended neither by finishing nor by a clean stop."""
         return self.exit_code is not None and self.exit_code not in (0, STOPPED)
 
     @property
     def waits_for_disk(self) -> bool:
-        """True if its last line says so and it has not ended since. A liar's state counts for nothing."""
+        """Return True if its last line says so and it has not ended since. A liar's state is ignored."""
         return self.exit_code is None and not self.byzantine and self.phase == WAITING_FOR_DISK
 
     @property
@@ -81,19 +81,17 @@ class Child:
 
     @property
     def waits_alone(self) -> bool:
-        """True if it runs, has still to train and finds no neighbor."""
+        """Return True if it runs, still has rounds to train and finds no neighbor."""
         line = self.last
         return self.exit_code is None and line is not None and line.phase == "waiting" and not line.peers
 
     def let_go(self) -> None:
-        """Close the node's stdin, which stops it, also before it handles signals."""
+        """Close the node's stdin, which stops it even before it has installed signal handlers."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
 
     def result(self) -> NodeResult | None:
-        """Read the result that the node left at its end, if this run of it reached the end (or a later start of the
-        same node did).
-        """
+        """Read the result that the node left behind, if this process of it reached the end, or a later one did."""
         path = self.node.state_dir / "result.json"
         try:
             return msgspec.json.decode(path.read_bytes(), type=NodeResult)
@@ -102,7 +100,7 @@ class Child:
 
 
 def ending(exit_code: int) -> str:
-    """Put an exit code into words; a negative one is a signal."""
+    """Describe an exit code; a negative one is a signal."""
     if exit_code < 0:
         return f"died ({signal.Signals(-exit_code).name})"
     return {0: "finished", STOPPED: "stopped"}.get(exit_code, f"failed (exit {exit_code})")

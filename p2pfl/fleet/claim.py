@@ -1,7 +1,8 @@
-"""Ensures that only one launcher runs a federation at a time: a second one would overwrite the report and the logs.
+"""Ensure that only one launcher runs a federation at a time, because a second one would overwrite the report and the
+logs.
 
-The launcher holds a lock on the federation's file. Running nodes, launched or started by hand, show by the lock in each
-state folder. Both end with their process.
+The launcher holds a lock on the federation file. Running nodes, launched or started by hand, are detected by the lock
+in their state folders. Both locks end with their process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 
 @contextmanager
 def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterator[None]:
-    """Hold the claim for as long as the block lasts. Raises UserError: it is launched already, or one of the nodes
+    """Hold the claim for as long as the block lasts. Raises UserError: it is already launched, or one of its nodes
     runs.
     """
     running = [node.name for node in nodes if is_locked(node.state_dir / "lock")]
@@ -39,20 +40,20 @@ def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterat
 def is_locked(file: Path) -> bool:
     """Return True if a running process holds the lock of `file`; the lock of a state folder is held by its node.
 
-    The test takes the lock for a moment, which a node that starts just then would mistake for another node's: it is for
-    a launcher, which is about to start the node. Code that only looks, again and again, uses `whereabouts.find`, which
-    may err and disturbs nobody.
+    The test briefly takes the lock, and a node that starts at that moment would mistake it for another node's. So only
+    a launcher that is about to start the node should use it. Code that only polls should use `whereabouts.find`, which
+    may err but disturbs nobody.
     """
     try:
         with _locked(file) as alone:
             return not alone
-    except OSError:  # the file does not exist yet, or others may not read it
+    except OSError:  # the file does not exist yet, or we may not read it
         return False
 
 
 @contextmanager
 def _locked(file: Path) -> Iterator[bool]:
-    """Yield True if we have the lock. On a file system without locks nobody has it, so we count as having it."""
+    """Yield True if we have the lock. On a file system without locks nobody can hold it, so yield True too."""
     held = os.open(file, os.O_RDONLY)
     try:
         try:

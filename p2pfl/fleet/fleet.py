@@ -24,17 +24,17 @@ from p2pfl.reporting.status import NodeLine
 log = logging.getLogger("p2pfl")
 
 PATIENCE_S = 15.0
-"""Time for a stopped node to end; a node that waits for a full disk gets more."""
+"""The time that a stopped node may take to end; a node that waits for a full disk gets more."""
 STRANDED_S = 5.0
-"""Time for which nodes must have waited alone before they are stopped."""
+"""The time that nodes must have waited without neighbors before they are stopped."""
 
 
 class Fleet:
     """The processes of a federation. `run` returns when every child has ended.
 
-    `stop` asks all of them to end cleanly; called again, it asks those that wait for a full disk to give up. `spawn`:
-    each child is started separately, and shares no import. `restart`: a child that dies is started again, a few times,
-    after longer and longer pauses. `verbose`: the children's logs are verbose.
+    `stop` asks all of them to end cleanly; called again, it asks those that wait for a full disk to give up. With
+    `spawn`, each child is started separately and shares no import. With `restart`, a child that dies is restarted a few
+    times, after increasing pauses. With `verbose`, the children's logs are verbose.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Fleet:
         return time.monotonic() - self.started_at
 
     async def run(self, on_tick: Callable[[], None], every_s: float = 0.2) -> None:
-        """Start all, call `on_tick` regularly and once at the end."""
+        """Start all children, call `on_tick` regularly and once more at the end."""
         for child in self.children:
             (child.node.state_dir / "result.json").unlink(missing_ok=True)
         try:
@@ -86,7 +86,7 @@ class Fleet:
         return [child for child in self.children if not child.byzantine]
 
     def stop(self) -> None:
-        """Close all children's stdin; those that do not end in time are killed, except those that wait for a disk."""
+        """Close all children's stdin. Those that do not end in time are killed, unless they wait for a disk."""
         if self.stopping:
             self._signal(signal.SIGTERM, [child for child in self.children if child.waits_for_disk])
             return
@@ -101,7 +101,7 @@ class Fleet:
         return self.stopping
 
     def _end(self) -> None:
-        """End the children. One that waits for a disk holds unsaved state: it is checked again later."""
+        """End the children. A child that waits for a disk has unsaved state, so it is checked again later."""
         self._signal(signal.SIGKILL, [child for child in self.children if not child.waits_for_disk])
         if any(child.exit_code is None for child in self.children):
             asyncio.get_running_loop().call_later(PATIENCE_S, self._end)
@@ -149,7 +149,7 @@ class Fleet:
         self._dismiss()
 
     async def _start_again(self, child: Child, exit_code: int, pause_s: float) -> Process | None:
-        """Start a child again after a pause; None without `restart`, or if all should stop."""
+        """Start a child again after a pause; return None without `restart`, or if all are to stop."""
         if not self.restart or child.byzantine or child.stranded:
             return None
         log.warning("%s %s: started again in %g s", child.name, ending(exit_code), pause_s)
@@ -165,7 +165,7 @@ class Fleet:
         return again
 
     def _dismiss(self) -> None:
-        """End the liars once the honest nodes have ended: a liar without listeners may wait for ever."""
+        """End the liars once the honest nodes have ended, because a liar without listeners may wait for ever."""
         if all(child.exit_code is not None for child in self.honest):
             for child in self.children:
                 if child.byzantine and child.exit_code is None:
@@ -173,9 +173,11 @@ class Fleet:
                     asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
 
     def _end_stranded(self) -> None:
-        """End the nodes that wait for neighbors once no other runs: all nodes are known here, and nobody will come.
+        """End the nodes that wait for neighbors once no others run: all nodes are known here, so no neighbor will
+        appear.
 
-        A node of `p2pfl run` waits for ever: it cannot distinguish a node that is gone from one that is not there yet.
+        A node under `p2pfl run` waits for ever, because it cannot tell a node that is gone from one that has not
+        started yet.
         """
         left = [child for child in self.honest if child.exit_code is None]
         if not left or self.stopping or not all(child.waits_alone for child in left):

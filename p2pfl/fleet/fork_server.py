@@ -1,20 +1,21 @@
 """Processes that share one import: a small process imports torch once, and forks the processes that use it.
 
-A process that is forked while it has threads may hang in the copy: the thread that holds a lock there is gone. So the
+If a process with several threads forks, the copy may hang, because a lock may be held by a thread that is gone. So the
 server
 
 - sets the linear algebra to one thread before the first import that could start more, computes nothing, opens no event
-  loop, and before each fork counts its threads: with a second one it refuses, and its launcher starts a plain process;
-- imports nothing of the user's: what it forks becomes `python -m MODULE ...` only in the new process;
-- gets requests over its stdin, a socket: JSON, with the new process's stdin, stdout and stderr as file descriptors. It
-  keeps none of them, so an end of file stays one.
+  loop, and counts its threads before each fork: with a second one it refuses, and its
+  launcher starts a plain process;
+- imports no user code: the forked process becomes `python -m MODULE ...` only in the new process;
+- receives requests over its stdin, a socket: JSON, with the new process's stdin, stdout and stderr as file descriptors.
+  It keeps none of these open, so an end of file remains visible.
 
-When all are started the server is killed, and the system hands its children to the launcher, which has declared that it
-takes such orphans (PR_SET_CHILD_SUBREAPER). From then on they are the launcher's own processes, like plain ones. If the
-launcher dies first, the server reads an end of file and leaves.
+When all are started, the server is killed, and the system hands its children to the launcher, which has declared itself
+a subreaper (PR_SET_CHILD_SUBREAPER). From then on they are the launcher's own processes, like plain ones. If the
+launcher dies first, the server reads an end of file and exits.
 
-A new process has what a plain one would have: a session, an environment, a line in `ps` and random numbers of its own,
-the signals as Python sets them, one thread. The difference: torch is imported before the user's first line.
+A new process has what a plain one would have: its own session, environment, line in `ps` and random numbers, Python's
+default signal handlers, and one thread. The only difference is that torch is imported before the user's first line.
 """
 
 from __future__ import annotations
@@ -42,30 +43,32 @@ from p2pfl.errors import P2PFLError
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 PR_SET_CHILD_SUBREAPER = 36
 MOST_BYTES = 1 << 16
-"""The longest request that a server reads."""
+"""The largest request that a server reads, in bytes."""
 READY_S = 300.0
-"""Time for a server's imports."""
+"""The time limit for a server's imports."""
 ANSWER_S = 60.0
-"""Time for a fork, on a machine that swaps."""
+"""The time limit for a fork, generous for a machine that swaps."""
 ACCELERATORS = {
     "cuda": ("/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/dxg"),
     "hip": ("/dev/kfd", "/dev/dxg"),
     "xpu": ("/dev/dri", "/dev/dxg"),
 }
-"""The kinds of accelerators, as named in `torch.version`, and the files by which the system shows that it has one."""
+"""The kinds of accelerators, as named in `torch.version`, and the files whose existence shows that the machine has
+one.
+"""
 
 
 class NotForked(Exception):  # noqa: N818 - no error: it is started in another way
-    """The server cannot fork, and has not: start a plain process."""
+    """The server cannot fork, and did not: start a plain process instead."""
 
 
 class ForkServerError(P2PFLError):
-    """A fork may or may not have happened: it is unknown what runs."""
+    """A fork may or may not have happened, so it is unknown what is running."""
 
 
 def why_not() -> str | None:
-    """Say why processes on this machine cannot share an import; None if they can. Imports neither torch
-    nor a driver.
+    """Return why processes on this machine cannot share an import, or None if they can. This imports neither torch nor
+    a driver.
     """
     if sys.platform != "linux":
         return f"{sys.platform} cannot fork safely"
@@ -78,7 +81,7 @@ def why_not() -> str | None:
         return "torch does not say what it was built for"
     for kind, files in ACCELERATORS.items():
         if built_for.get(kind) and (found := [file for file in files if Path(file).exists()]):
-            return f"torch could use {found[0]}, and a driver does not outlive a fork"
+            return f"torch could use {found[0]}, and a driver does not survive a fork"
     return None
 
 
@@ -86,7 +89,7 @@ def why_not() -> str | None:
 
 
 class ForkedProcess:
-    """A forked process with as much of `asyncio.subprocess.Process` as a launcher needs."""
+    """A forked process, with as much of the interface of `asyncio.subprocess.Process` as a launcher needs."""
 
     def __init__(self, pid: int, stdin: FileIO, stdout: asyncio.StreamReader, handed_over: asyncio.Event) -> None:
         self.pid, self.stdin, self.stdout = pid, stdin, stdout
@@ -94,12 +97,12 @@ class ForkedProcess:
         self._handed_over = handed_over
 
     def send_signal(self, number: int) -> None:
-        """Send a signal. Only `wait` collects the process, so until then no other process has its number."""
+        """Send a signal. Only `wait` reaps the process, so until then no other process can get its number."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
     async def wait(self) -> int:
-        """Wait for the exit code, negative for a signal. Call it once, and best when stdout has ended."""
+        """Wait for the exit code, which is negative for a signal. Call this once, preferably when stdout has ended."""
         await self._handed_over.wait()
         _, status = await asyncio.to_thread(os.waitpid, self.pid, 0)
         self.returncode = os.waitstatus_to_exitcode(status)
@@ -108,9 +111,10 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """A context in which `start` may be called, once at a time; at its end all started processes are the launcher's.
+    """A context in which `start` may be called, one call at a time. At its end, all started processes belong to the
+    launcher.
 
-    `modules` are what the server imports, `room` is the longest command line in `ps`, in bytes.
+    `modules` are the modules that the server imports, `room` is the longest command line in `ps`, in bytes.
     """
 
     def __init__(self, modules: Sequence[str], *, room: int) -> None:
@@ -142,7 +146,9 @@ class ForkServer:
         return self._process.pid
 
     def give_up(self) -> None:
-        """Give up the server: callers that wait until it is ready get an error. A fork takes but a moment, and ends."""
+        """Give up the server: callers that wait for it to become ready get an error. A fork in progress is quick, and
+        completes.
+        """
         if not self._ready:
             self._kill()
 
@@ -151,10 +157,10 @@ class ForkServer:
             self._process.kill()
 
     async def start(self, arguments: Sequence[str], *, stderr: IO[bytes], limit: int) -> ForkedProcess:
-        """Start `python ARGUMENTS`, which begin with `-m`; no line of its stdout may be longer than `limit`.
+        """Start `python ARGUMENTS`, where ARGUMENTS begin with `-m`. No line of its stdout may be longer than `limit`.
 
-        Raises NotForked: nothing was started; a plain process may be; ForkServerError: the server has ended, and it is
-        unknown whether it forked before.
+        Raises NotForked: nothing was started, so a plain process may be; ForkServerError: the server has ended, and it
+        is unknown whether it forked first.
         """
         if not self._ready:
             await self._answer(READY_S)
@@ -198,7 +204,7 @@ class ForkServer:
         return answer
 
     async def _end(self) -> Exception:
-        """Return the error for a server that has closed its end."""
+        """Return the error for a server that has closed its end of the socket."""
         _, errors = await self._process.communicate()
         code = self._process.returncode or 0
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
@@ -207,23 +213,23 @@ class ForkServer:
         )
 
     def _start_error(self, how: str) -> Exception:
-        """Return the error; before it was ready the server cannot have forked."""
+        """Return the error. Before the server was ready, it cannot have forked."""
         if not self._ready:
             return NotForked(f"it {how}")
         return ForkServerError(f"the process that starts the nodes {how}; --spawn does without it")
 
 
 def _take_orphans(*, enabled: bool) -> None:
-    """Take orphans, or stop taking them. Raises NotForked: the system cannot do that."""
+    """Start or stop adopting orphans. Raises NotForked: the system does not support that."""
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(enabled), 0, 0, 0):
-        raise NotForked("the system hands over no orphans")
+        raise NotForked("the system does not support adopting orphans")
 
 
 # -- in the server ----------------------------------------------------------------------------------------------------
 
 
 def serve() -> str:
-    """Fork on request, and leave when the launcher is gone. It returns only in a new process: the module to run."""
+    """Fork on request, and exit when the launcher is gone. Return only in a new process, with the module to run."""
     environment = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     line = socket.socket(fileno=os.dup(0))
@@ -231,7 +237,7 @@ def serve() -> str:
     for module in sys.argv[1:-1]:
         importlib.import_module(module)
     generators = [one for one in gc.get_objects() if isinstance(one, random.Random)]
-    gc.freeze()  # a garbage collector that visits shared objects would write to them
+    gc.freeze()  # the garbage collector would write to the shared objects that it visits
     line.send(json.dumps(_checked({})).encode())
     while True:
         said, descriptors, _, _ = socket.recv_fds(line, MOST_BYTES, 3)
@@ -252,7 +258,7 @@ def serve() -> str:
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return `answer`, or a refusal if there are threads that a fork would cut off."""
+    """Return `answer`, or a refusal if there are threads that would be lost in a fork."""
     try:
         threads = len(list(Path("/proc/self/task").iterdir()))
     except OSError:
@@ -266,7 +272,7 @@ def _become(
     environment: dict[str, str | None],
     generators: list[random.Random],
 ) -> str:
-    """Drop what belongs to the server, in the new process. Returns the module to run, with `sys.argv` set for it."""
+    """In the new process, drop what belongs to the server. Return the module to run; `sys.argv` is set for it."""
     os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -292,7 +298,7 @@ def _become(
 
 
 def _show_as(words: list[str]) -> None:
-    """Overwrite the server's command line, which `ps` shows."""
+    """Overwrite the server's command line as shown by `ps`."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     if 0 < start < end:

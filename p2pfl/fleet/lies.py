@@ -1,5 +1,5 @@
-"""Nodes that lie are commands of another package, found by the entry point group `p2pfl.attackers`: p2pfl has no liar,
-and a node in the field imports none.
+"""The interface to lying nodes, which are commands in another package, found by the entry point group
+`p2pfl.attackers`: p2pfl itself contains no liar, and a deployed node imports none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GROUP = "p2pfl.attackers"
 
 
 class Attackers(Protocol):
-    """The object behind the entry point. `spec` is the text that names an attack."""
+    """The object behind the entry point. `spec` is the text that specifies an attack."""
 
     def check(self, spec: str) -> None:
         """Check the spec. Raises UserError: there is no such attack."""
@@ -28,7 +28,7 @@ class Attackers(Protocol):
         ...
 
     def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
-        """Return arguments for Python that make node `name` lie, as one of `liars`; those of `p2pfl run`
+        """Return the arguments for Python that make node `name` lie, as one of `liars`; the arguments of `p2pfl run`
         are appended.
         """
         ...
@@ -36,15 +36,15 @@ class Attackers(Protocol):
     def success(
         self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
     ) -> dict[str, float]:
-        """Return, by node, the attack's success on a model (d,), from 0 to 1; empty if accuracy shows it. `node` has
-        data.
+        """Return the attack's success, from 0 to 1, on each of the `models` (d,), by node; empty if accuracy already
+        shows it. `node` is one that has data.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lies:
-    """The lies in a run: `names` are the nodes that lie, by the attack `spec`."""
+    """The lies in a run: `names` are the nodes that lie, using the attack `spec`."""
 
     attackers: Attackers
     spec: str
@@ -55,7 +55,7 @@ class Lies:
 
 
 def find_attackers() -> Attackers:
-    """Find the package of attacks. Raises UserError: none is installed."""
+    """Find the attack package. Raises UserError: none is installed."""
     for entry in entry_points(group=GROUP):
         found: Attackers = entry.load()
         return found

@@ -1,7 +1,7 @@
-"""All nodes of a federation in this process: real sockets on loopback, and one thread in which they learn in turn.
+"""All nodes of a federation in this process: real sockets on loopback, and one thread in which they train in turn.
 
-For a script or a notebook, whose own event loop may be busy: the nodes have a loop in a thread of its own. Nothing is
-pickled, no signal is handled, and nothing is left behind: states are in a folder that is removed at the end.
+This is for scripts and notebooks. Their own event loop may be busy, so the nodes have a loop in a separate thread.
+Nothing is pickled, no signal is handled, and nothing is left behind: states are in a folder that is removed at the end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger("p2pfl")
 
 LOOK_EVERY_S = 0.2
 LISTEN_EVERY_S = 0.1
-"""Ctrl-C takes effect within this time."""
+"""The time within which Ctrl-C takes effect."""
 
 OnProgress = Callable[[Point], None]
 
@@ -53,7 +53,7 @@ def run_together(
     *,
     wishes: Wishes | None = None,
 ) -> Report:
-    """Run all nodes to their end. Ctrl-C cancels, once the current local round is over.
+    """Run all nodes to their end. Ctrl-C cancels the run once the current local round is over.
 
     Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
     """
@@ -70,7 +70,7 @@ def run_together(
                 pass
         finally:
             together.cancel()
-            if thread in threading.enumerate():  # Ctrl-C may come while the thread starts
+            if thread in threading.enumerate():  # Ctrl-C may arrive while the thread starts
                 outcome.is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
                 thread.join()
         report = outcome.report()
@@ -88,21 +88,21 @@ TRANSPORTS: Mapping[str, Callable[[], MakeTransport]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """A program's settings for each node beside the federation's."""
+    """A program's settings for each node, in addition to the federation's."""
 
     compute: Mapping[str, Compute] = field(default_factory=dict)
-    """The device of each node whose node file names none."""
+    """The device of each node whose node file does not name one."""
     on_round: OnRound | None = None
     checkpoints: Path | None = None
-    """The folder in which each node has one for its checkpoints, written every `checkpoint_every` rounds."""
+    """The folder in which each node has a folder for its checkpoints, written every `checkpoint_every` rounds."""
     checkpoint_every: int = 0
     checkpoints_kept: int = 1
     references: bool = False
     transport: str = "sockets"
-    """One of TRANSPORTS."""
+    """The name of the transport, one of TRANSPORTS."""
 
     def of(self, node: NodeConfig) -> dict[str, Any]:
-        """Return the configuration of one node."""
+        """Return the configuration for one node."""
         compute = self.compute.get(node.name, node.compute)
         found: dict[str, Any] = {"device": compute.device, "precision": compute.precision}
         if self.checkpoints is None:
@@ -137,13 +137,13 @@ class _Outcome:
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:
-    """Return the first real error: the nodes that are stopped because of it have none of their own."""
+    """Return the first real error; the nodes that are stopped because of it have no errors of their own."""
     first = errors.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Identity]]:
-    """Return the federation on this machine, with keys and addresses made for this run."""
+    """Return the federation with keys and addresses on this machine, made for this run."""
     identities = [Identity.generate() for _ in federation.members]
     members = tuple(
         replace(member, key=identity.public, address=f"127.0.0.1:{port}")
@@ -154,7 +154,9 @@ def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Ide
 
 @dataclass(slots=True)
 class InProcessFleet:
-    """The nodes and the lines that they printed. `run` belongs to one event loop, `cancel` to any thread."""
+    """The nodes and the lines that they printed. `run` belongs to one event loop; `cancel` may be called from any
+    thread.
+    """
 
     federation: FederationConfig
     identities: Sequence[Identity]
@@ -182,8 +184,8 @@ class InProcessFleet:
             self._cancel()
 
     def prepare(self) -> list[Setup]:
-        """Load models and data of all nodes, in the caller's thread: every mistake in them shows before a
-        node starts.
+        """Load the models and data of all nodes, in the caller's thread, so that all mistakes in them are found before
+        a node starts.
         """
         pairs = zip((member.name for member in self.federation.members), self.identities, strict=True)
         return [setup_of(self.federation, self._node(name), identity, passing=True) for name, identity in pairs]
@@ -205,7 +207,7 @@ class InProcessFleet:
                 ]
                 loop = asyncio.get_running_loop()
                 self._cancel = lambda: [loop.call_soon_threadsafe(task.cancel) for task in (*runs, watch)]
-                if self.stopping:  # Ctrl-C came before there was anything to cancel
+                if self.stopping:  # Ctrl-C arrived before there was anything to cancel
                     self._cancel()
                 await asyncio.wait(runs)
                 watch.cancel()
@@ -220,7 +222,7 @@ class InProcessFleet:
         return report
 
     def _node(self, name: str) -> NodeConfig:
-        """Return the node's settings from its file, if there is one, with state and address of this run."""
+        """Return the node's settings from its file, if there is one, with the state folder and address for this run."""
         is_file = self.federation.path.is_file()
         place = node_file(self.federation, name) if is_file else self.folder / name
         node = load_node(place, self.federation, name)
@@ -253,8 +255,10 @@ class InProcessFleet:
 
 
 def _refuse_failure(report: Report) -> None:
-    """Refuse a run in which a node dropped all of its rounds: it learned nothing, and its first model is no result."""
+    """Refuse a run in which a node dropped all of its rounds: it learned nothing, and its initial model is not a
+    result.
+    """
     failed = [node.name for node in report.nodes if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
     if failed:
-        text = "every round ended in no finite model, or raised (learning_rate too high?)"
+        text = "every round raised an error or gave no finite model (learning_rate too high?)"
         raise LearningError(f"{', '.join(failed)}: {text}")

@@ -1,4 +1,4 @@
-"""One node as a process, or as an object of a program."""
+"""One node as a process, or as an object in a program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2pfl.reporting.status import NodeLine, NodeResult
 
 
 def arrived(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
-    """Return the federation by which the node starts: features may know a newer one, or wait for it.
+    """Return the federation with which the node starts; features may know a newer one, or wait for it.
 
     Raises UserError: a file is wrong.
     """
@@ -26,7 +26,7 @@ def arrived(federation: FederationConfig, name: str, config: Path | None = None)
 
 
 def prepared(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> bool:
-    """Let features wait for what they need before there is a model. False: the node was stopped.
+    """Let features wait for what they need before there is a model. Return False if the node was stopped.
 
     Raises UserError: a feature can never get what it needs.
     """
@@ -40,10 +40,10 @@ async def run_node(
     launched: bool = False,
     make: Callable[..., Application] = Application,
 ) -> NodeResult | None:
-    """Run one node to its end, or until SIGINT or SIGTERM; return its result, None where it was stopped at its start.
+    """Run one node to its end, or until SIGINT or SIGTERM. Return its result, or None if it was stopped at its start.
 
-    `launched`: lines carry a sketch of the model, and the node stops when its stdin ends, as it does when the launcher
-    dies. `make` has the arguments of `Application`.
+    With `launched`, lines contain a sketch of the model, and the node stops when its stdin ends, which happens when the
+    launcher dies. `make` takes the arguments of `Application`.
     """
     application = make(setup, on_line=on_line, sketched=launched, features=FEATURES)
     async with on_a_leash(application.stop, launched=launched):
@@ -53,10 +53,10 @@ async def run_node(
 class Node:
     """One node of a federation, as `p2pfl run` starts it; the caller handles signals.
 
-    `federation` is the file or its folder; `on_progress` gets its figures at most ten times a second, `on_round` its
-    state after each local round, in the thread that trains.
+    `federation` is the file or its folder; `on_progress` is called with its figures at most ten times a second,
+    `on_round` with its state after each local round, in the training thread.
 
-    Raises UserError: something in the files is wrong.
+    Raises UserError: there is a mistake in the files.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Node:
         )
 
     async def run(self) -> NodeResult | None:
-        """Run until the rounds are done or `stop` is called; the result also stands in `<state_dir>/result.json`.
+        """Run until the rounds are done or `stop` is called; the result is also written to `<state_dir>/result.json`.
 
-        None where it was stopped before it could begin, because its disk was full.
+        Return None if it was stopped before it could begin, because its disk was full.
         """
         return await self._application.run()
 

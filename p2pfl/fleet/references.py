@@ -1,7 +1,6 @@
-"""The results that the nodes of a launched federation would have had without each other, beside theirs.
+"""The results that the nodes of a launched federation would have had without each other, for comparison.
 
-They are computed after the run, in the launcher's process, from the nodes' own data: so only where all of these are
-here.
+They are computed after the run, in the launcher's process, from the nodes' own data, so all of these must be here.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from p2pfl.storage import peek
 
 
 def refuse_references(federation: FederationConfig, key: str) -> None:
-    """Refuse references with privacy. Raises UserError: the data of nodes that promise privacy are not pooled, nor
-    learned without noise.
+    """Refuse references if privacy is promised. Raises UserError: such data must not be pooled, nor trained on without
+    noise.
     """
     if federation.privacy is not None:
         text = "they would be learned from the nodes' rows without noise, while [privacy] is there"
@@ -33,8 +32,8 @@ def refuse_references(federation: FederationConfig, key: str) -> None:
 
 
 def add_references(report: Report, federation: FederationConfig, children: Sequence[Child]) -> None:
-    """Add to `report` each honest node alone, all their data in one place, with as many rounds as a node has taken, and
-    the distance between their targets.
+    """Add references to `report`: each honest node alone, and one model trained on all their data, with as many rounds
+    as a node has trained; also the distance between their targets.
 
     Raises LearningError: the task failed.
     """
@@ -72,8 +71,8 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
 
 
 def _together(child: Child, learner: Learner, node: NodeReport) -> tuple[Any, Any] | None:
-    """Return outputs of the node's final model, and targets, of its test set; None where it has not ended well, or the
-    task has neither. The learner's own part of the model is as before.
+    """Return outputs of the node's final model and targets, both for its test set. Return None if the node has not
+    ended well, or the task has no outputs or targets. The personal part of the learner's model does not change.
     """
     loaded = peek(child.node.state_dir) if node.finished else None
     if loaded is None or not hasattr(learner, "predictions"):

@@ -1,7 +1,7 @@
-"""One report of a run of real processes, in the same shape as that of a simulated run.
+"""Build the report of a run of real processes, in the same form as for a simulated run.
 
-It is honest about the dead: a node that did not reach its end is listed with how it ended, and no figure of it enters a
-mean. Nor does a figure of a liar, or one of an older model than the node's last.
+It is honest about nodes that died: a node that did not reach its end is listed with how it ended, and its figures are
+excluded from means. So are a liar's figures, and figures for an older model than the node's last.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from topologies import Topology, describe
 
 
 class Nodes(Protocol):
-    """All nodes of one federation, as processes or in this one."""
+    """All nodes of a federation, as processes or in this process."""
 
     federation: FederationConfig
     children: list[Child]
@@ -47,14 +47,15 @@ class Nodes(Protocol):
 
 
 class History:
-    """Collects the figures of a run as it goes on."""
+    """Collects the figures of a run while it is in progress."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
 
     def look(self, nodes: Nodes) -> Point | None:
-        """Return the current figures, None before the first line of a node. They are kept if more than the time has
-        changed.
+        """Return the current figures, or None before any node has printed a line.
+
+        They are recorded if more than the time has changed.
         """
         point = _point(nodes)
         last = self.points[-1] if self.points else None
@@ -64,7 +65,7 @@ class History:
 
 
 def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
-    """Build the report after every node has ended: the consensus distance is computed from the models on disk."""
+    """Build the report after every node has ended. The consensus distance is computed from the models on disk."""
     federation = compacted(fleet.federation)
     nodes = [_node(child) for child in fleet.children]
     ended = [node for node in nodes if node.finished and not node.byzantine]
@@ -117,14 +118,14 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
 
 
 def _warnings(fleet: Nodes) -> list[str]:
-    """Return warnings that need the data of all honest nodes, which only their launcher knows."""
+    """Return the warnings that need the data of all honest nodes, which only their launcher has."""
     told = {child.name: line.classes for child in fleet.honest for line in child.lines if line.classes is not None}
     text = about_lone_classes(fleet.federation.gossip.rule, told) if len(told) == len(fleet.honest) else None
     return [] if text is None else [text]
 
 
 def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> Withheld | None:
-    """Return the privacy promise as reported by the nodes, and the figures that the report lacks for it."""
+    """Return the privacy promise as reported by the nodes, and the figures that the report withholds because of it."""
     told = [node.privacy for node in nodes if node.privacy is not None]
     if federation.privacy is None or not told:
         return None
@@ -141,7 +142,7 @@ def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> With
 
 
 def _sent(fleet: Nodes, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], int]:
-    """Return bytes by (sender, receiver), as far as nodes have left a result."""
+    """Return bytes by (sender, receiver), for the nodes that have left a result."""
     index = {member.name: member.index for member in compacted(fleet.federation).members}
     return {
         (sender, index[neighbor.name]): neighbor.bytes_sent or 0
@@ -165,7 +166,7 @@ def _model(child: Child) -> Vector:
 
 
 def _point(fleet: Nodes) -> Point | None:
-    """Return a point from the latest line of every honest node; None before the first."""
+    """Return a point from the latest line of each honest node, or None if none has printed one yet."""
     lines = [child.last for child in fleet.honest if child.last is not None and not child.died]
     if not lines:
         return None
@@ -197,22 +198,22 @@ def _node(child: Child) -> NodeReport:
         stranded=child.stranded,
         log=None if child.process is None else str(child.log_path),
     )
-    node.restarted = child.died and node.finished  # killed under us, then started by hand and finished
+    node.restarted = child.died and node.finished  # killed during our run, then started by hand and finished
     latest = result or line
     for key in node.__struct_fields__:
         if hasattr(latest, key):
             setattr(node, key, getattr(latest, key))
-    if child.ended_lives:  # the figures of the last process alone say too little
+    if child.ended_lives:  # the figures of the last process alone are incomplete
         node.starts = child.starts
         node.bytes_sent = (node.bytes_sent or 0) + child.bytes_before
         node.messages_sent = (node.messages_sent or 0) + child.messages_before
-    if result is None and line is not None:  # it was killed: its latest test is that of its final model only by chance
+    if result is None and line is not None:  # it was killed, so its latest test is of its final model only by chance
         node.test_is_stale = line.accuracy is not None and line.tested_version != line.version
     return node
 
 
 def _honest_ends(fleet: Nodes) -> float:
-    """Count the ends of edges that one round uses at honest nodes."""
+    """Count the edge ends that one round uses at honest nodes."""
     federation = fleet.federation
     honest = sum(len(federation.neighbors(federation.member(child.name).index)) for child in fleet.honest)
     return federation.edges_at_once * honest / max(1, len(federation.edges))

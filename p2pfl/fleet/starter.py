@@ -1,8 +1,8 @@
 """Start a node of a federation as a process.
 
-Each is an ordinary `p2pfl run`, in a session of its own, so that Ctrl-C reaches it only through its launcher; its stdin
-is a leash: if the launcher dies, the node stops too. Where it is safe nodes are forked from one process, so that torch
-is imported once (`fork_server`).
+Each node is an ordinary `p2pfl run` in its own session, so that Ctrl-C reaches it only through its launcher. Its stdin
+ties it to the launcher: if the launcher dies, the node stops too. Where it is safe, nodes are forked from one process,
+so that torch is imported only once (`fork_server`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ WITHOUT_TORCH = ("quadratic",)
 
 
 class Starter:
-    """Starts children, until it gives up. `spawn`: each separately, so that they share no import; `verbose`: their logs
-    are verbose.
+    """Starts children, until `give_up` is called. With `spawn`, each is started separately, so that they share no
+    import; with `verbose`, their logs are verbose.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Starter:
 
     @asynccontextmanager
     async def sharing(self, children: Sequence[Child]) -> AsyncIterator[list[Child]]:
-        """Allow `start` to fork in this context. Yields the children in the order in which to start them: those that
-        share no import come first, for the others wait for it.
+        """Allow `start` to fork in this context. Yield the children in the order in which to start them: those that
+        share no import come first, because the others wait for it.
         """
         async with AsyncExitStack() as until_started:
             self._server = await self._fork_server(children, until_started)
@@ -53,7 +53,7 @@ class Starter:
         self._server = None
 
     async def start(self, child: Child) -> Process | ForkedProcess | None:
-        """Start a child, one at a time. None: it has given up meanwhile."""
+        """Start a child, one at a time. Return None if `give_up` was called in the meantime."""
         if not self._may_start():
             return None
         if self._server is not None and self._may_share(child):
@@ -80,7 +80,7 @@ class Starter:
             )
 
     def give_up(self) -> None:
-        """Give up: `start` starts no more children, and does not wait for the shared import."""
+        """Start no more children, and stop waiting for the shared import."""
         self._has_given_up = True
         if self._server is not None:
             self._server.give_up()
@@ -103,8 +103,8 @@ class Starter:
             return None
 
     def _may_share(self, child: Child) -> bool:
-        """Return True if the child may be forked: an import fixes the linear algebra's threads at one, the default of
-        nodes.
+        """Return True if the child may be forked. The shared import fixes the number of linear algebra threads at one,
+        the nodes' default.
         """
         return child.node.threads == 1 and self._command(child)[0] == "-m"
 

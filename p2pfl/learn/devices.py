@@ -1,8 +1,9 @@
-"""The device on which a node trains and tests: the CPU, or an accelerator that torch knows. Gossip stays on the host.
+"""The device on which a node trains and tests: the CPU, or an accelerator that torch supports. Gossip stays on the
+host.
 
-A model is built on the host, so that all nodes of a federation begin with the same bits, and moved once; the data of a
-step are moved for the step. Vectors (d,) come and go as float32 on the host. Nothing here touches an accelerator before
-a node uses one: a process that forks must not have.
+A model is built on the host, so that all nodes of a federation start from the same bits, and is then moved to the
+device. The data for a step are moved when the step needs them. Vectors (d,) enter and leave as float32 on the host.
+Nothing here touches an accelerator before a node uses one, because a process that forks must not have.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from p2pfl.errors import UserError
 
 HOST = "cpu"
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-"""Words in torch's errors for a lack of memory on the host and on MPS, which have no exception class for it."""
+"""Phrases in torch's out-of-memory errors on the host and on MPS, which have no exception class of their own."""
 
 
 class Device:
-    """The device of a node; `torch` is torch's name for it. On the host nothing is moved."""
+    """The device of a node; `torch` is torch's name for it. On the host, moving does nothing."""
 
     def __init__(self, compute: Compute | None = None) -> None:
-        """Choose the device. Raises UserError: there is no such device; the error names the existing ones."""
+        """Choose the device. Raises UserError if there is no such device; the error lists the existing ones."""
         self.compute = compute or Compute()
         self.torch = _choose(self.compute)
         self.is_host = self.torch.type == HOST
@@ -39,7 +40,7 @@ class Device:
     def place(self, module: nn.Module) -> nn.Module:
         """Move the tensors of the module to the device; return the module itself.
 
-        Raises UserError: it does not fit into the memory, or has a type that the device does not have.
+        Raises UserError: the module does not fit in memory, or uses a dtype that the device does not support.
         """
         if self.is_host:
             return module
@@ -80,7 +81,9 @@ class Device:
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Seed torch's default generators of the host and of this device with `seed`, and restore them afterwards."""
+        """Seed torch's default generators on the host and on this device with `seed`, and restore their states
+        afterwards.
+        """
         with seeded(seed):
             if self.is_host:
                 yield
@@ -97,7 +100,7 @@ class Device:
 
     @contextmanager
     def explaining_errors(self, what: str) -> Iterator[None]:
-        """Turn errors of torch into UserError where memory is short, or where `what` fails."""
+        """Turn torch errors into UserError if memory ran out, or if `what` fails."""
         try:
             yield
         except (RuntimeError, TypeError, MemoryError) as error:
@@ -105,24 +108,24 @@ class Device:
             raise self.mistake(f"{what}: {_line(error)}", None) from error
 
     def refuse_shortage(self, error: BaseException) -> None:
-        """Raise UserError if the error says that memory is short."""
+        """Raise UserError if the error means that memory ran out."""
         if is_shortage(error):
             self.free()
             allowed = "a smaller batch_size or model, another device, or fewer nodes on this one"
             raise self.mistake("the memory of the device is too small", allowed) from error
 
     def free(self) -> None:
-        """Free the device memory that torch keeps for later."""
+        """Free the device memory that torch keeps cached."""
         if not self.is_host:
             torch.get_device_module(self.torch).empty_cache()
 
     def mistake(self, text: str, allowed: str | None) -> UserError:
-        """Make an error about the node file for its user."""
+        """Make an error that points the user to the node file."""
         return UserError(text, file=self.compute.file, key="node.device", value=str(self), allowed=allowed)
 
 
 def over_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Apply `function` to a tensor, or to tensors in lists, tuples and dictionaries; other values stay as they are."""
+    """Apply `function` to a tensor, or to tensors in lists, tuples and dictionaries; return other values unchanged."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, Mapping):
@@ -134,7 +137,7 @@ def over_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's default CPU generator with `seed`, and restore it afterwards."""
+    """Seed torch's default CPU generator with `seed`, and restore its state afterwards."""
     before = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -144,7 +147,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def available_devices() -> list[torch.device]:
-    """All devices of this machine, the fastest kind first, the host last."""
+    """All devices of this machine, the fastest kind first, with the host last."""
     found: list[torch.device] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # drivers may be too old: then there is no device
@@ -156,12 +159,12 @@ def available_devices() -> list[torch.device]:
 
 
 def describe(device: torch.device) -> str:
-    """Return the device's name, with that of the card."""
+    """Return the device's name, including the model of the card."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
 def is_shortage(error: BaseException) -> bool:
-    """True if an error says that memory is short, on the host or on a device."""
+    """Return True if an error means that memory ran out, on the host or on a device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
@@ -183,7 +186,7 @@ def _choose(compute: Compute) -> torch.device:
 
 @contextmanager
 def _current(device: torch.device) -> Iterator[None]:
-    """Make the device current: `manual_seed` seeds the current one of several devices."""
+    """Make the device current, because `manual_seed` seeds only the current one of several devices."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             yield

@@ -1,13 +1,12 @@
 """Built-in tasks of handwritten digits, and images stored like them.
 
-`digits`: 1,797 real ones of 8 x 8 pixels (data/SOURCE.txt), and a small MLP. The common test set is every fifth image
-in the order of the labels: 360 images, 36 or nearly so of each digit, the same for every seed. The other 1,437 are
-partitioned.
+`digits`: 1,797 scanned digits of 8 x 8 pixels (data/SOURCE.txt), and a small MLP. The common test set is every fifth
+image, ordered by label: 360 images, about 36 of each digit, the same for every seed. The other 1,437 are partitioned.
 
 `mnist-idx`: a folder of IDX files in torchvision's layout (MNIST, Fashion-MNIST, KMNIST). With `path` in a node's
-`[data]`, all of the folder's training images are that node's; with `path` in `[task]`, they are partitioned. The t10k
-files, if there are any, are the common test set. IDX is unsigned bytes behind a magic number and big-endian sizes,
-plain or gzipped.
+`[data]`, all training images in the folder belong to that node; with `path` in `[task]`, they are partitioned. The t10k
+files, if there are any, are the common test set. An IDX file is a magic number and big-endian sizes, followed by
+unsigned bytes; it may be gzipped.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ SIDE, IDX_CLASSES, IDX_BRIGHTEST = 28, 10, 255
 
 
 def digits(*, partition: str = "iid", hidden: int = 32) -> Task:
-    """Build the task. `partition` as in `p2pfl.learn.partition`; `hidden` units give an MLP 64-hidden-10 (2,410
-    parameters).
+    """Build the task. `partition` is a spec as in `p2pfl.learn.partition`; `hidden` units give an MLP 64-hidden-10
+    (2,410 parameters).
     """
     parse_partition(partition)
     at_least("hidden", hidden, 1)
@@ -54,8 +53,8 @@ def digits(*, partition: str = "iid", hidden: int = 32) -> Task:
 
 @cache
 def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return the training and test pair: images (n, 64) float32 in [0, 1], labels (n,) int64. Shared: do not write to
-    them.
+    """Return the training and test pair: images (n, 64) float32 in [0, 1], labels (n,) int64. The tensors are shared:
+    do not write to them.
     """
     with as_file(files("p2pfl.learn") / "data" / "digits.npz") as path, np.load(path, allow_pickle=False) as table:
         inputs = torch.from_numpy(table["images"]).to(torch.float32) / BRIGHTEST
@@ -68,8 +67,8 @@ def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 def mlp(*sizes: int) -> nn.Sequential:
-    """Build fully connected layers with ReLU between them: inputs (b, sizes[0]), flattened, to outputs
-    (b, sizes[-1]).
+    """Build fully connected layers with ReLU between them. Inputs are flattened to (b, sizes[0]); outputs are (b,
+    sizes[-1]).
     """
     layers: list[nn.Module] = [nn.Flatten()]
     for width, following in pairwise(sizes):
@@ -80,8 +79,8 @@ def mlp(*sizes: int) -> nn.Sequential:
 def mnist_idx(
     *, path: str = "", model: Literal["mlp", "cnn"] = "mlp", hidden: int = 128, partition: str | None = None
 ) -> Task:
-    """Build the task. `path` is relative to the federation file; without it every node names its own. `hidden` is for
-    the mlp.
+    """Build the task. `path` is relative to the federation file; without it, every node names its own. `hidden` applies
+    to the mlp only.
     """
     at_least("hidden", hidden, 1)
     if partition is not None:
@@ -95,7 +94,9 @@ def mnist_idx(
         return _pair(images, labels, node.own_rows(labels, partition)), test
 
     def files_of(node: NodeContext) -> list[Path]:
-        """Return the files of a node; none if nodes share the images: more images would be dealt out anew."""
+        """Return the files that a node reads; none if nodes share the images, because additional images would change
+        the partition.
+        """
         if partition is not None or "path" not in node.local:
             return []
         sets = [f"{prefix}-{kind}-ubyte" for prefix in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
@@ -109,7 +110,7 @@ def mnist_idx(
 
 
 def small_cnn() -> nn.Sequential:
-    """Build two convolutions for images (b, 1, 28, 28), ten outputs; 28,938 parameters."""
+    """Build a network of two convolutions for images (b, 1, 28, 28), with ten outputs and 28,938 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, padding=2),
         nn.ReLU(),
@@ -123,13 +124,14 @@ def small_cnn() -> nn.Sequential:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read the array in one file, plain or `.gz`.
+    """Read the array in a file, plain or `.gz`.
 
-    Raises UserError: the file cannot be read, is of another kind or of another length than its header says.
+    Raises UserError: the file cannot be read, is not of this kind, or does not have the length that its header
+    declares.
     """
     content = _content(path)
     header = 4 + 4 * dimensions
-    expected = 0x0800 + dimensions  # unsigned bytes, so many dimensions
+    expected = 0x0800 + dimensions  # unsigned bytes, with this many dimensions
     magic = struct.unpack(">I", content[:4])[0] if len(content) >= header else None
     if magic != expected:
         raise UserError(
@@ -168,7 +170,7 @@ def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint
     images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
     if images.shape[1:] != (SIDE, SIDE):
         raise UserError(
-            "the images have another size", file=image_file, value=images.shape[1:], allowed=f"{SIDE} x {SIDE}"
+            "the images have a different size", file=image_file, value=images.shape[1:], allowed=f"{SIDE} x {SIDE}"
         )
     if len(images) != len(labels):
         raise UserError(
@@ -181,7 +183,7 @@ def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint
 
 
 def _pair(images: NDArray[np.uint8], labels: NDArray[np.uint8], rows: Any = slice(None)) -> Pair:
-    """Convert only the node's own rows to floats; the rest takes a quarter of the memory."""
+    """Convert only the node's own rows to floats; as bytes, the others take a quarter of the memory."""
     inputs = torch.from_numpy(images[rows].astype(np.float32)).div_(IDX_BRIGHTEST).unsqueeze_(1)
     return inputs, torch.from_numpy(labels[rows].astype(np.int64))
 

@@ -1,6 +1,6 @@
-"""Look for problems in a node's own data that speak against a good result.
+"""Look for problems in a node's own data that make a good result unlikely.
 
-Nothing here changes what is computed, and nothing leaves the node: each problem becomes a line and an alarm.
+Nothing here changes what is computed, and nothing leaves the node: each problem becomes a log line and an alarm.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 UNEVEN = 100.0
-"""A feature's spread this many times another's is worth a warning."""
+"""Warn if a feature's spread is at least this many times another's."""
 ROWS = 10_000
-"""The number of rows checked, from the start of the table."""
+"""The number of rows to check, from the start of the table."""
 MOST_CLASSES = 1_000
 
 
 def unscaled(learner: Learner) -> str | None:
-    """Warn if some of the node's inputs spread far more than others. None also where that is unknown: for images,
-    texts, and data that are not in memory.
+    """Warn if some of the node's inputs spread far more widely than others. Return None also if that is unknown: for
+    images, text, and data that are not in memory.
     """
     inputs = getattr(getattr(learner, "train_set", None), "inputs", None)
     if inputs is None or inputs.ndim != 2 or not inputs.is_floating_point():
@@ -45,7 +45,8 @@ def _spreads(inputs: Tensor) -> Tensor:
     """Compute the root mean square distance of each column of (n, d) to its median, over the rows that differ from it:
     (d,).
 
-    So a rare indicator, or a pixel that is mostly empty, spreads as far as a frequent one. 0: the column is constant.
+    In this measure a rare indicator, or a pixel that is mostly empty, spreads as widely as a frequent one. A constant
+    column has spread 0.
     """
     away = (inputs - inputs.median(dim=0).values) ** 2
     moving = (away > 0).sum(dim=0)
@@ -53,8 +54,8 @@ def _spreads(inputs: Tensor) -> Tensor:
 
 
 def own_classes(learner: Learner) -> list[int] | None:
-    """Return the classes in the node's own data, ascending; None where there are none, there are too many, or they are
-    not in memory.
+    """Return the classes in the node's own data, in ascending order. Return None if there are none, if there are too
+    many, or if the data are not in memory.
     """
     targets: Any = getattr(getattr(learner, "train_set", None), "targets", None)
     if targets is None or targets.ndim != 1 or targets.is_floating_point():
@@ -64,7 +65,7 @@ def own_classes(learner: Learner) -> list[int] | None:
 
 
 def lone_classes(held: Mapping[str, Iterable[int]]) -> dict[int, str]:
-    """Find the nodes that alone have some class, and name these classes. `held` are the classes by node."""
+    """Return the classes that only one node has, each with that node's name. `held` maps each node to its classes."""
     holders: dict[int, list[str]] = {}
     for node, classes in held.items():
         for one in classes:
@@ -73,8 +74,8 @@ def lone_classes(held: Mapping[str, Iterable[int]]) -> dict[int, str]:
 
 
 def about_lone_classes(rule: str, classes: Mapping[str, Iterable[int]]) -> str | None:
-    """Warn where the classes of all nodes are known; None: the `rule` is not robust, or no class is on
-    one node alone.
+    """Warn about classes that only one node has; call this where the classes of all nodes are known. Return None if the
+    `rule` is not robust, or if there is no such class.
     """
     lone = lone_classes(classes) if liars_of(rule) and len(classes) > 1 else {}
     if not lone:

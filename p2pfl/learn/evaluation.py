@@ -21,9 +21,9 @@ from p2pfl.learn.task import Task
 from p2pfl.plugins import FAILURES, describe_failure
 
 BATCH = 1024
-"""The number of samples in a batch of a test."""
+"""The number of samples per batch in a test."""
 SMALLER = (128, 16)
-"""Smaller batches, tried where the memory is too small."""
+"""Smaller batch sizes, tried in turn when memory runs out."""
 
 
 def loss_of(task: Task) -> Callable[[Any, Any], Tensor]:
@@ -31,7 +31,7 @@ def loss_of(task: Task) -> Callable[[Any, Any], Tensor]:
 
 
 def are_labels(outputs: Any, targets: Any) -> bool:
-    """True if targets (n, ...) are integer classes of outputs (n, classes, ...)."""
+    """Return True if targets (n, ...) are integer class labels for outputs (n, classes, ...)."""
     return (
         isinstance(outputs, Tensor)
         and isinstance(targets, Tensor)
@@ -41,15 +41,15 @@ def are_labels(outputs: Any, targets: Any) -> bool:
 
 
 def are_classes(outputs: Any, targets: Any) -> bool:
-    """True if the largest of several outputs is the predicted class, so that there is an accuracy."""
+    """Return True if the predicted class is the largest of several outputs, so that accuracy is defined."""
     return are_labels(outputs, targets) and outputs.shape[1] > 1
 
 
 def score(module: nn.Module, samples: Samples, task: Task, device: Device) -> Score:
     """Evaluate without gradients, in evaluation mode and full precision; the module's mode is restored afterwards.
 
-    The loss is the mean over samples of the task's loss of each batch. Raises LearningError: the task failed;
-    UserError: the memory is too small for any batch.
+    The loss is the task's loss per batch, averaged over samples. Raises LearningError: the task failed; UserError:
+    memory is too small even for the smallest batch.
     """
     for batch in (BATCH, *SMALLER):
         try:
@@ -64,7 +64,7 @@ def score(module: nn.Module, samples: Samples, task: Task, device: Device) -> Sc
 
 
 def outputs_of(module: nn.Module, samples: Samples, task: Task, device: Device) -> tuple[Tensor, Tensor]:
-    """All outputs and targets (n, ...), on the processor. Raises as `score` does."""
+    """Return all outputs and targets (n, ...), on the CPU. Raises the same errors as `score`."""
     try:
         with _testing(module):
             batches = batches_of(samples, device, SMALLER[0])
@@ -75,7 +75,7 @@ def outputs_of(module: nn.Module, samples: Samples, task: Task, device: Device) 
 
 
 def value_of(task: Task, measure: Measure) -> Callable[[Any, Any], float]:
-    """The function that computes one of the task's measures from all outputs and targets of a set."""
+    """Return the function that computes one of the task's measures from all outputs and targets of a set."""
     if measure.name in task.metrics:
         metric = task.metrics[measure.name]
         return lambda outputs, targets: float(metric(outputs, targets))
@@ -96,7 +96,7 @@ def _testing(module: nn.Module) -> Iterator[None]:
 
 
 def _failed(error: BaseException, task: Task, device: Device) -> LearningError:
-    """Make the error of a failed evaluation. Raises UserError: memory was short."""
+    """Make the error of a failed evaluation. Raises UserError: memory ran out."""
     device.refuse_shortage(error)
     return LearningError(f"{task.name}: evaluation failed: {describe_failure(error)}")
 
@@ -133,7 +133,9 @@ def batches_of(samples: Samples, device: Device, batch: int) -> Iterator[tuple[A
 def intervals_of(
     task: Task, kept: list[tuple[Any, Any]], *, hits: int, judged: int, samples: int
 ) -> dict[str, Interval]:
-    """The intervals of accuracy, if each row has one label, and of the metrics that have one; the loss has none."""
+    """Return the intervals of accuracy, if each row has one label, and of the metrics that have intervals. The loss has
+    none.
+    """
     accuracy = wilson(hits / judged, samples) if judged == samples else None
     found = {ACCURACY.name: accuracy}
     told = {name: one.interval for name, one in task.metrics.items() if isinstance(one, Metric) and one.interval}

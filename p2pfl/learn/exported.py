@@ -1,4 +1,6 @@
-"""A model in a file that `p2pfl export` made: plain safetensors, with metadata. Needs neither federation nor torch."""
+"""A model file written by `p2pfl export`: plain safetensors with metadata. Reading it needs neither the federation nor
+torch.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,20 @@ from numpy.typing import NDArray
 from p2pfl.errors import UserError
 
 PREPROCESSING = "preprocessing"
-"""The key in the file's metadata: how raw data become inputs, as JSON."""
+"""The key in the file's metadata for the preprocessing: how raw data become inputs, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """An exported model. `preprocessing` is empty where the file has none."""
+    """An exported model. `preprocessing` is empty if the file has none."""
 
     preprocessing: str
     state: Mapping[str, NDArray[Any]]
 
 
 def read_exported(path: Path) -> Exported | None:
-    """Read a model; None if it has no preprocessing, so that its federation must supply it. Raises UserError: it cannot
-    be read.
+    """Read a model; return None if it has no preprocessing, which its federation must then supply. Raises UserError: it
+    cannot be read.
     """
     try:
         with safetensors.safe_open(path, framework="numpy") as file:

@@ -1,4 +1,6 @@
-"""The figure that must improve for training to go on (`training.stop`), read off a local round and the latest test."""
+"""The figure that must keep improving for training to continue (`training.stop`), read from a local round and the
+latest test.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Score
 
 OF_ROUND = "loss"
-"""The figure of the local rounds; all others are measured on the common test set."""
+"""The figure that comes from local rounds; all others are measured on the common test set."""
 FALLING = (OF_ROUND, "test_loss")
-"""Figures of which less is better. Each of the task's metrics has a direction of its own."""
+"""Figures for which lower is better. Each of the task's metrics states its own direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """Reads a figure such that lower is better, as the core expects. `sign` is -1 where higher is better."""
+    """Reads a figure and orients it so that lower is better, as the core expects. `sign` is -1 if higher is better."""
 
     of: str
     sign: float = 1.0
@@ -27,21 +29,22 @@ class Gauge:
         return self.of != OF_ROUND
 
     def read(self, loss: float, score: Score | None) -> float | None:
-        """Read the figure. `loss` is that of a local round, `score` the latest on the common test set; None: there is
-        none yet.
+        """Return the figure, or None if there is none yet. `loss` comes from a local round, `score` is the latest on
+        the common test set.
         """
         figure = loss if not self.is_tested else None if score is None else figures(score).get(self.of)
         return None if figure is None else self.sign * figure
 
 
 def figures(score: Score) -> dict[str, float]:
-    """The figures of a score, by name."""
+    """Return the figures in a score, by name."""
     known = {"test_loss": score.loss, "accuracy": score.accuracy, **score.metrics}
     return {name: value for name, value in known.items() if value is not None}
 
 
 def gauge_of(training: TrainingConfig, learner: Learner) -> Gauge | None:
-    """Make the gauge of a stop condition; None if nothing has to improve. A test figure makes it test the first model.
+    """Make the gauge for a stop condition; return None if nothing has to improve. For a test figure, the initial model
+    is tested once, to check that the figure exists.
 
     Raises UserError: the task has no such figure.
     """

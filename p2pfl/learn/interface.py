@@ -22,11 +22,11 @@ Vector = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRound:
-    """Outcome of one local round. `vector` (d,) is the model after `steps` steps at `learning_rate`.
+    """The outcome of one local round. `vector` (d,) is the model after `steps` steps at `learning_rate`.
 
-    `samples` is n, the size of the node's training set now: its weight in the mean. It may change between rounds.
-    `local` is the learner's `local_state` after the round, recorded by the caller: it survives with the round, or is
-    dropped with it.
+    `samples` is n, the current size of the node's training set and its weight in the mean. It may change between
+    rounds. `local` is the learner's `local_state` after the round. The caller records it, and keeps or drops it
+    together with the round.
     """
 
     vector: Vector
@@ -39,24 +39,27 @@ class LocalRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A test's result. `accuracy` is in [0, 1], or None if the task has none; `loss` is the mean over `samples`."""
+    """The result of a test. `accuracy` is in [0, 1], or None if the task has none; `loss` is the mean over
+    `samples`.
+    """
 
     accuracy: float | None
     loss: float
     samples: int
     metrics: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
-    """95% intervals of accuracy and metrics, by name, for those that have one; they cover the chance of which rows are
+    """95% intervals of accuracy and metrics, by name, for those that have one. They cover the chance in which rows are
     tested.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """The input of a local round: `model` (d,), which is not changed, and the vectors (d,) `given` by `method`, whose
-    `gradient` each step uses.
+    """The input of a local round: the `model` (d,), which is not modified, and the vectors (d,) `given` by the
+    `method`. Each step uses the method's `gradient`.
 
-    Without a method the round uses the loss's gradients as they are. `elapsed_s` is how long the node has trained.
+    Without a method the round uses the gradients of the loss unchanged. `elapsed_s` is how long the node has been
+    training.
     """
 
     model: Vector
@@ -72,9 +75,9 @@ class RoundStart:
 class Learner(Protocol):
     """One node's model and data.
 
-    Called from one thread at a time. `size` is d; `personal` is the number of further floating values, which stay
-    on the node. `shape_digest` (16 bytes) covers the names, shapes and order of all shared tensors: two nodes may mix
-    only if it is equal. A learner may list the task's measures, the main one first, in `measures`; see
+    It is called from one thread at a time. `size` is d; `personal` is the number of other floating-point values, which
+    stay on the node. `shape_digest` (16 bytes) covers the names, shapes and order of all shared tensors: two nodes may
+    mix only if their digests are equal. A learner may list the task's measures, the main one first, in `measures`; see
     `p2pfl.learn.metrics`.
     """
 
@@ -90,7 +93,7 @@ class Learner(Protocol):
     def train(self, start: RoundStart, round_index: int) -> LocalRound:
         """Run one local round from `start`, with its method's gradients.
 
-        Randomness depends only on (federation seed, node, round_index). The state that is not shared continues from the
+        Randomness depends only on (federation seed, node, round_index). State that is not shared carries over from the
         last successful round.
 
         Raises LearningError: the user's code failed, or the state that is not shared is not finite.
@@ -98,30 +101,32 @@ class Learner(Protocol):
         ...
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
-        """Score the model on `part`: "test" (common test set) or "local" (own training data). None: no such data."""
+        """Score the model on `part`: "test" (common test set) or "local" (own training data). Return None if there are
+        no such data.
+        """
         ...
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        """State that is not shared but must survive a restart (personal tensors, integer buffers, the state of a kept
-        optimizer), by name: arrays that nobody writes to.
+        """Return the state that is not shared but must survive a restart, by name: personal tensors, integer buffers,
+        and the optimizer's state if it is kept. Nobody writes to these arrays.
         """
         ...
 
     def load_local_state(self, state: dict[str, NDArray[np.generic]]) -> None:
-        """Restore the result of `local_state`, from this or another process."""
+        """Restore what `local_state` returned, in this or another process."""
         ...
 
     def state_dict(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
-        """The plain model: tensors by name as torch's `state_dict` would name them, local ones included."""
+        """Return the plain model: all tensors, local ones included, under the names in torch's `state_dict`."""
         ...
 
 
 def plan_by(learner: Learner) -> Plan | None:
-    """The plan of a learner's noise; None: its rounds are not private."""
+    """Return the plan for a learner's noise, or None if its rounds are not private."""
     plan: Plan | None = getattr(learner, "plan", None)
     return plan
 
 
 def device_of(learner: Learner) -> str:
-    """The device on which a learner computes, in words; "cpu" if the learner does not name it."""
+    """Return a description of the device on which a learner computes; "cpu" if the learner does not name it."""
     return str(getattr(learner, "device", "cpu"))

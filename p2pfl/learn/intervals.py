@@ -1,10 +1,10 @@
-"""95% intervals of metrics, by standard methods: the error that the choice of test rows can cause.
+"""95% intervals of metrics, by standard methods. They cover the error due to the choice of test rows.
 
-Each is for rows drawn independently, one outcome a row. A proportion has Wilson's score interval (1927), the area under
-a ROC curve the one that Newcombe made of Hanley and McNeil's variance in the same way (Statistics in Medicine 25:559,
-2006, method 5): unlike an estimate and twice its standard error, both stay honest where few rows are all right. Means
-of rows have Student's. Combinations of these are made by MOVER (Zou and Donner, Statistics in Medicine 27:1693, 2008).
-numpy only: a Raspberry Pi installs no scipy.
+All assume rows drawn independently, with one outcome per row. For a proportion this is Wilson's score interval (1927);
+for the area under a ROC curve, Newcombe's analogue with Hanley and McNeil's variance (Statistics in Medicine 25:559,
+2006, method 5). Unlike an estimate plus or minus two standard errors, both stay valid when there are few rows and all
+are right. Means over rows get Student's interval. Intervals are combined by MOVER (Zou and Donner, Statistics in
+Medicine 27:1693, 2008). numpy only: a Raspberry Pi installs no scipy.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ Floats = NDArray[np.float64]
 
 LEVEL = 0.95
 Z = 1.959963984540054
-"""The normal quantile of LEVEL, on both sides."""
+"""The two-sided normal quantile for LEVEL."""
 RESAMPLES = 1000
 _FEW = (12.7062, 4.3027)
-"""Student's quantiles for one and two degrees of freedom."""
+"""Student's quantiles for LEVEL at one and two degrees of freedom."""
 _HALVINGS = 60
 
 
 def wilson(share: float, rows: float) -> Interval | None:
-    """The score interval of a proportion `share` of `rows` (Wilson 1927, JASA 22:209); None without rows."""
+    """Return the score interval for a proportion `share` of `rows` (Wilson 1927, JASA 22:209), or None if there are no
+    rows.
+    """
     if not rows > 0 or math.isnan(share):
         return None
     squared = Z * Z / rows
@@ -41,11 +43,11 @@ def wilson(share: float, rows: float) -> Interval | None:
 
 
 def area(theta: float, first: int, second: int) -> Interval | None:
-    """The interval of an area under a ROC curve, `theta`, of `first` rows of one class and `second` of the other; None
-    without both.
+    """Return the interval for an area under a ROC curve, `theta`, from `first` rows of one class and `second` of the
+    other, or None if a class has no rows.
 
-    Newcombe 2006, method 5: the ends are where `theta` is Z standard errors away, by the variance that Hanley and
-    McNeil (Radiology 143:29, 1982) give there, with the mean of both counts in place of either.
+    Newcombe 2006, method 5: the ends are where `theta` is Z standard errors away, by Hanley and McNeil's variance at
+    those points (Radiology 143:29, 1982), with the mean of both counts in place of each.
     """
     if not first or not second or math.isnan(theta):
         return None
@@ -59,7 +61,9 @@ def area(theta: float, first: int, second: int) -> Interval | None:
 
 
 def of_rows(values: Floats, *, most: float = math.inf) -> Interval | None:
-    """The interval of the mean of `values` (n,), one per row and all at least 0, by Student's t; None for one row."""
+    """Return Student's t interval for the mean of `values` (n,), one per row and all at least 0, or None for a single
+    row.
+    """
     if len(values) < 2 or not np.isfinite(values).all():
         return None
     mean = float(np.mean(values))
@@ -68,10 +72,10 @@ def of_rows(values: Floats, *, most: float = math.inf) -> Interval | None:
 
 
 def of_influence(value: float, influence: Floats, *, most: float = math.inf) -> Interval | None:
-    """The interval of a `value` that is a smooth function of means, by the delta method.
+    """Return the interval for a `value` that is a smooth function of means, by the delta method.
 
-    `influence` (n,) is how the value moves with the weight of each row (Efron 1982, The Jackknife, chapter 6);
-    Student's t replaces the normal.
+    `influence` (n,) is the derivative of the value with respect to the weight of each row (Efron 1982, The Jackknife,
+    chapter 6); Student's t replaces the normal distribution.
     """
     if len(influence) < 2 or not np.isfinite(influence).all():
         return None
@@ -80,7 +84,7 @@ def of_influence(value: float, influence: Floats, *, most: float = math.inf) -> 
 
 
 def student(freedom: int) -> float:
-    """The quantile of Student's t for LEVEL on both sides, by Abramowitz and Stegun 26.7.5; to 0.1%."""
+    """Return the two-sided quantile of Student's t for LEVEL, accurate to 0.1%, by Abramowitz and Stegun 26.7.5."""
     if freedom <= len(_FEW):
         return _FEW[freedom - 1]
     terms = (
@@ -95,11 +99,12 @@ def student(freedom: int) -> float:
 def of_mean(
     parts: Iterable[tuple[float, Interval | None]], weights: Sequence[float] | None = None, *, independent: bool = False
 ) -> Interval | None:
-    """The interval of the mean of several values with intervals, weighted by `weights` if given; None where a value has
-    no interval.
+    """Return the interval for the mean of several values with intervals, weighted by `weights` if given, or None if a
+    value has no interval.
 
-    If `independent`, the values are of different rows, and MOVER combines them. Otherwise it is the mean of the ends,
-    as if all erred alike: nothing can be worse, for the deviation of a mean is at most the mean of the deviations.
+    If `independent`, the values come from different rows, and MOVER combines them. Otherwise each end is the mean of
+    the ends, as if all errors were fully correlated. That is the worst case, because the deviation of a mean is at most
+    the mean of the deviations.
     """
     known = list(parts)
     ends = [ends for _, ends in known if ends is not None]
@@ -116,11 +121,11 @@ def of_mean(
 
 
 def bootstrap(compute: Callable[[Any, Any], float]) -> Callable[[Any, Any], Interval | None]:
-    """Make the interval of any metric by the bootstrap: the metric is computed RESAMPLES times on as many rows, drawn
-    with replacement by a fixed seed.
+    """Return a bootstrap interval function for any metric. It computes the metric RESAMPLES times, each time on as many
+    rows, drawn with replacement from a fixed seed.
 
-    Efron's percentiles, widened for few rows as by Hesterberg, The American Statistician 69:371, 2015, section 3.3.
-    None where the metric is undefined on one of the drawn tables.
+    The interval consists of Efron's percentiles, widened for few rows as in Hesterberg, The American Statistician
+    69:371, 2015, section 3.3. It is None if the metric is undefined on one of the resamples.
     """
 
     def interval(outputs: Any, targets: Any) -> Interval | None:
@@ -135,7 +140,7 @@ def bootstrap(compute: Callable[[Any, Any], float]) -> Callable[[Any, Any], Inte
 
 
 def percentiles(values: Sequence[float] | Floats, rows: int) -> Interval | None:
-    """The interval that holds LEVEL of the resampled `values`, after Hesterberg's widening for tables of that many
+    """Return the interval that contains LEVEL of the resampled `values`, with Hesterberg's widening for this number of
     `rows`.
     """
     found = np.asarray(values)
@@ -148,7 +153,7 @@ def percentiles(values: Sequence[float] | Floats, rows: int) -> Interval | None:
 
 
 def _edge(is_within: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Find by bisection where a condition that holds at `inside` ends on the way to `outside`."""
+    """Find by bisection where a condition that holds at `inside` stops holding on the way to `outside`."""
     if is_within(outside) and inside == outside:
         return outside
     for _ in range(_HALVINGS):

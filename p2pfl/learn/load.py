@@ -1,4 +1,4 @@
-"""Make a learner from `[task]`: find the named object, give it its options, and pass it the node.
+"""Make a learner from `[task]`: find the object it names, and call it with its options and the node.
 
 Torch is imported only for a task that needs it.
 """
@@ -31,12 +31,12 @@ BUILT_IN = {
     "quadratic": ("p2pfl.learn.quadratic", "QuadraticTask"),
 }
 FOLDER = "base_dir"
-"""A parameter of this name is no option: it gets the folder of the federation file."""
+"""A parameter of this name is not an option: it receives the folder of the federation file."""
 ALLOWED = f"{', '.join(BUILT_IN)}, file.py:object or package.module:object"
 
 
 def load_task(config: TaskConfig, base_dir: Path, *, file: Path | None = None) -> Task | LearnerFactory:
-    """Load the task that `config` names. `file` is the federation file, to be named in errors.
+    """Load the task that `config` names. `file` is the federation file, named in errors.
 
     Raises UserError: there is none, it cannot be imported, or its options are wrong.
     """
@@ -68,12 +68,12 @@ def make_learner(
     protection: Protection | None = None,
     secret: Callable[[str], bytes] | None = None,
 ) -> Learner:
-    """Make one node's learner, on the CPU unless `compute` says otherwise. `local` is its `[data]` table, with paths
-    relative to `local_dir`.
+    """Make a node's learner, on the CPU unless `compute` selects another device. `local` is its `[data]` table, with
+    paths relative to `local_dir`.
 
-    With `reload_s` it must be able to read its data again at that interval. With a `protection` its rounds are private.
-    `secret` is `NodeContext.secret`. Raises UserError: the task, its options or the node's data are wrong, or `share`
-    does not fit the model.
+    With `reload_s`, the learner must be able to read its data again at that interval. With a `protection`, its rounds
+    are private. `secret` is `NodeContext.secret`. Raises UserError: the task, its options or the node's data are wrong,
+    or `share` does not fit the model.
     """
     task = load_task(config, base_dir, file=file)
     context = NodeContext(
@@ -107,10 +107,10 @@ def learner_for(
     *,
     protection: Protection | None = None,
 ) -> Learner:
-    """Make the learner of one node, from a task that is already loaded; with a `protection` its rounds are private.
+    """Make a node's learner from a task that is already loaded. With a `protection`, its rounds are private.
 
-    Raises UserError: the node's data are wrong, `share` does not fit the model, there is no such device, or a promise
-    cannot be kept.
+    Raises UserError: the node's data are wrong, `share` does not fit the model, there is no such device, or a privacy
+    promise cannot be kept.
     """
     compute = compute or Compute()
     if isinstance(task, Task):
@@ -131,7 +131,7 @@ def learner_for(
 
 
 def _refuse_device(compute: Compute) -> None:
-    """Refuse a device for a task that makes its own learner, which itself chooses where to compute."""
+    """Refuse a device for a task that makes its own learner, because such a learner chooses its device itself."""
     for key, usual in (("device", ("cpu", "auto")), ("precision", ("float32",))):
         value = getattr(compute, key)
         if value not in usual:
@@ -140,7 +140,7 @@ def _refuse_device(compute: Compute) -> None:
 
 
 def resolved(key: str, value: Any, folder: Path) -> Any:
-    """Resolve a value of `[data]`; a path is absolute, or relative to `folder`."""
+    """Resolve a value of `[data]`; a relative path is relative to `folder`."""
     if isinstance(value, str) and (key == "path" or key.endswith("_path")):
         return (folder / Path(value).expanduser()).absolute()
     return value
@@ -215,7 +215,7 @@ def _check_names(parameters: Mapping[str, inspect.Parameter], options: Mapping[s
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except (NameError, TypeError):  # annotations that only a type checker can read
+    except (NameError, TypeError):  # annotations that only a type checker can resolve
         return {}
 
 
@@ -224,7 +224,7 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
         raise UserError(str(error), key=f"task.{key}", value=value, allowed=_in_words(hint)) from None
-    except TypeError:  # a type that msgspec does not know is the task's own business
+    except TypeError:  # msgspec does not know the type: the task has to check it
         return value
 
 

@@ -1,9 +1,9 @@
-"""Follow the losses of a node, and tell why one of them grows.
+"""Track a node's losses, and find out why one of them grows.
 
-The loss on the common test set grows for several reasons, and only some of them are anybody's fault. A model that
-learns its own rows by heart fits these better and better; a model that is driven away, by steps that are too long or by
-a neighbor that lies, fits them worse as well. So the loss of the node's own rounds tells the two apart. With noise for
-privacy that loss is private, and noise alone explains the growth.
+The loss on the common test set can grow for several reasons, and not all of them are somebody's fault. An overfitted
+model fits its own rows better and better. A model that diverges, because steps are too long or a neighbor lies, fits
+its own rows worse as well. So the loss of the node's own rounds distinguishes the two. With privacy noise that loss is
+private, and the noise alone explains the growth.
 """
 
 from __future__ import annotations
@@ -14,24 +14,30 @@ from statistics import median
 from typing import NamedTuple
 
 WINDOW = 10
-"""Rounds over which the median of a loss is taken: single ones say little."""
+"""The window, in rounds, for the median of a loss: single values are too noisy."""
 GROWN = 1.25
-"""A loss has grown if it is this many times its best, and SHARE above it."""
+"""A loss counts as grown if it is at least this many times its best, and exceeds it by SHARE."""
 SHARE = 0.1
-"""The growth must be at least this share of the first loss: close to zero a factor means nothing."""
+"""The growth must be at least this share of the first loss: near zero, a ratio means nothing."""
 FOLLOWS = 0.25
-"""The own rounds' loss has grown with that of the tests if it has grown by this share of the tests' growth."""
+"""The loss of the node's own rounds counts as grown too if it has grown by at least this share of the test loss's
+growth.
+"""
 DIVERGED = 10.0
-"""Without tests the own rounds' loss counts as grown if it is this many times that of the untrained model."""
+"""Without tests, the loss of the node's own rounds counts as grown if it is this many times that of the untrained
+model.
+"""
 
 DRIVEN, OVERFITTED, NOISY = "driven", "overfitted", "noisy"
-"""The reasons for a growing loss on the common test set: something drives the model away from where it fits, its own
-rows too; it fits its own rows better meanwhile; there is noise for privacy.
+"""The reasons for a growing loss on the common test set. Driven: something pushes the model away from where it fits, so
+that it fits its own rows worse too. Overfitted: it fits its own rows better. Noisy: there is noise for privacy.
 """
 
 
 class Growth(NamedTuple):
-    """A loss that has grown: the reason, and the growth in words. `is_lost`: an untrained model's is lower."""
+    """A loss that has grown: the reason, and a description. `is_lost` is True if an untrained model has a lower
+    loss.
+    """
 
     reason: str
     text: str
@@ -40,7 +46,7 @@ class Growth(NamedTuple):
 
 @dataclass(slots=True)
 class Trend:
-    """The losses of one model during training: medians of the latest ones, at first and at best."""
+    """The losses of one model during training: medians over WINDOW rounds, of which `first` and `best` are kept."""
 
     latest: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     untrained: float | None = None
@@ -49,7 +55,7 @@ class Trend:
     best: float = float("inf")
 
     def note(self, loss: float) -> bool:
-        """Note a loss; return whether it is now at its best."""
+        """Record a loss; return True if this is the best so far."""
         self.untrained = loss if self.untrained is None else self.untrained
         self.latest.append(loss)
         if len(self.latest) < WINDOW:
@@ -61,13 +67,13 @@ class Trend:
         return is_best
 
     def forget(self) -> None:
-        """Forget the losses of earlier data, with which new ones do not compare."""
+        """Forget the losses on earlier data, which are not comparable with new ones."""
         self.latest.clear()
         self.first, self.best = None, float("inf")
 
     @property
     def now(self) -> float:
-        """The median of the latest losses."""
+        """Return the median of the latest losses."""
         return median(self.latest)
 
     @property
@@ -80,8 +86,8 @@ class Trend:
 
 @dataclass(slots=True)
 class Losses:
-    """The losses of a node: `own` are those of the local rounds, `tests` those on the common test set. `private`:
-    rounds have noise.
+    """The losses of a node: `own` from its local rounds, `tests` on the common test set. `private` is True if rounds
+    have noise.
     """
 
     private: bool = False
@@ -98,18 +104,18 @@ class Losses:
             self.own_at_best = self.own.now
 
     def forget(self) -> None:
-        """Forget the losses of earlier data."""
+        """Forget the losses on earlier data."""
         self.own.forget()
         self.tests.forget()
         self.own_at_best = None
 
     @property
     def growth(self) -> Growth | None:
-        """Describe the loss that has grown; None: none has.
+        """Describe the loss that has grown; return None if none has.
 
-        The loss of the own rounds grows also where nodes with unlike data come to agree. So where there is a common
-        test set it only explains why the test loss has grown; else it counts once it is far above that of the untrained
-        model.
+        The loss of a node's own rounds also grows when nodes with different data converge. So if there is a common test
+        set, that loss only explains why the test loss has grown. Without one, it counts once it is far above the
+        untrained model's loss.
         """
         if self.tests.latest:
             if not self.tests.has_grown:

@@ -1,5 +1,5 @@
-"""The learning method of a federation, checked against its rule, training and privacy. `p2pfl.methods` has all methods,
-and the base of a user's own.
+"""The learning method of a federation, checked against its rule, training and privacy. `p2pfl.methods` contains all
+methods, and the base class for a user's own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["Method", "New", "NodeVectors", "Round", "like", "make_method", "meth
 
 
 def method_of(federation: FederationConfig) -> Method:
-    """Make the learning method of a federation.
+    """Make the federation's learning method.
 
-    Raises UserError: it is the user's own and cannot be made, or does not fit the federation's rule, training or
-    privacy.
+    Raises UserError: it is the user's own and cannot be made, or it is incompatible with the federation's rule,
+    training or privacy settings.
     """
     profile = ROBUST if liars_of(federation.gossip.rule) else CONSERVATIVE
     try:

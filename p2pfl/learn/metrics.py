@@ -1,9 +1,9 @@
-"""Metrics with a direction, each a number for a whole set of (outputs, targets).
+"""Metrics, each a number computed from a whole set of (outputs, targets), with a direction.
 
-Definitions are scikit-learn's, against which the tests compare, in a few lines of numpy: a Raspberry Pi installs no
-scikit-learn. Classification takes logits (n, classes, ...) and integer labels (n, ...); one column (n, 1) of logits is
-the odds of class 1. Regression takes (n, outputs). A metric that is undefined on the set is NaN, such as the AUC where
-all labels are equal, and so is the metric of outputs that are not finite.
+Definitions follow scikit-learn, which the tests compare against, in a few lines of numpy, so that a Raspberry Pi need
+not install scikit-learn. Classification takes logits (n, classes, ...) and integer labels (n, ...); one column (n, 1)
+of logits is the odds of class 1. Regression takes (n, outputs). A metric is NaN if it is undefined on the set, such as
+the AUC of equal labels, or if an output is not finite.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A metric. `compute` maps all outputs and targets of a set to a number, `interval` to the 95% interval of that
-    number, by the chance of which rows are in the set; None: it has none.
+    """A metric. `compute` maps all outputs and targets of a set to a number. `interval` maps them to the number's 95%
+    interval, for the choice of rows in the set; None if the metric has no interval.
     """
 
     compute: Callable[[Any, Any], float]
@@ -42,7 +42,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """Outputs and labels of a classification. `logs` (n, classes) are logarithms of probabilities."""
+    """The outputs and labels of a classification. `logs` (n, classes) are logarithms of probabilities."""
 
     logs: Floats
     labels: Labels
@@ -60,8 +60,8 @@ class Classified:
         return bool(self.logs.shape[1] == 2)
 
     def one_against_rest(self) -> Iterator[tuple[Floats, NDArray[np.bool_]]]:
-        """For each class of interest, the scores (n,) that order the rows and a mask of its rows: class 1 of two, else
-        all.
+        """Yield, for each class of interest, the scores (n,) that order the rows and a mask of the class's rows. With
+        two classes only class 1 is of interest, otherwise all.
         """
         if self.is_binary:
             yield self.logs[:, 1] - self.logs[:, 0], self.labels == 1
@@ -70,7 +70,9 @@ class Classified:
 
 
 def classified(outputs: Any, targets: Any) -> Classified:
-    """Logits as a classification. Raises ValueError: targets are no labels of these outputs."""
+    """Interpret outputs as the logits of a classification. Raises ValueError: targets are not labels for these
+    outputs.
+    """
     logits, labels = _array(outputs), np.asarray(_plain(targets))
     if logits.ndim == 1 or logits.shape[1] == 1:
         odds = logits.reshape(-1)
@@ -89,7 +91,7 @@ def classified(outputs: Any, targets: Any) -> Classified:
 
 @dataclass(frozen=True, slots=True)
 class OfClasses:
-    """A metric of a classification, and its interval where each row has one label."""
+    """A classification metric, with an interval if each row has one label."""
 
     compute: Callable[[Classified], float]
     interval_of: Callable[[Classified], Interval | None]
@@ -99,8 +101,8 @@ class OfClasses:
         return self.compute(found) if _is_known(found) else np.nan
 
     def interval(self, outputs: Any, targets: Any) -> Interval | None:
-        """The interval; None where the metric is undefined, or where a row is many pixels, which are not drawn
-        independently.
+        """Return the interval, or None if the metric is undefined, or if a row has many pixels, which are not
+        independent draws.
         """
         found = classified(outputs, targets)
         return self.interval_of(found) if _is_known(found) and len(found.labels) == len(targets) else None
@@ -115,25 +117,29 @@ def accuracy(predictions: Classified) -> float:
 
 
 def balanced_accuracy(predictions: Classified) -> float:
-    """The mean recall of the classes that occur."""
+    """Return the mean recall over the classes that occur."""
     hits = predictions.chosen == predictions.labels
     return float(np.mean([hits[predictions.labels == label].mean() for label in np.unique(predictions.labels)]))
 
 
 def auc(predictions: Classified) -> float:
-    """Area under the ROC curve; for several classes the mean of each against the rest, over those with rows of both
-    kinds.
+    """Return the area under the ROC curve; for several classes, the mean of one-vs-rest over the classes with positive
+    and negative rows.
     """
     return _mean(_area(scores, positive) for scores, positive in predictions.one_against_rest())
 
 
 def average_precision(predictions: Classified) -> float:
-    """Precision over recall, as a sum of steps; for several classes the mean of those that occur."""
+    """Return the area under the precision-recall curve, as a sum of steps; for several classes, the mean over those
+    that occur.
+    """
     return _mean(_precision(scores, positive) for scores, positive in predictions.one_against_rest())
 
 
 def f1(predictions: Classified) -> float:
-    """The F1 score of class 1 of two; for several classes, the mean of those that occur or are predicted."""
+    """Return the F1 score of class 1 if there are two classes; for more, the mean over those that occur or are
+    predicted.
+    """
     chosen, several = predictions.chosen, not predictions.is_binary
     return _mean(
         _f1(chosen == place, predictions.labels == place)
@@ -146,7 +152,9 @@ def log_loss(predictions: Classified) -> float:
 
 
 def brier(predictions: Classified) -> float:
-    """Mean squared error of the probabilities: of class 1 of two, of several classes summed over all."""
+    """Return the mean squared error of the probabilities: of class 1 if there are two classes, summed over all classes
+    if there are more.
+    """
     return float(np.mean(_brier_scores(predictions)))
 
 
@@ -155,12 +163,12 @@ def mae(errors: Floats, _: Floats) -> float:
 
 
 def rmse(errors: Floats, _: Floats) -> float:
-    """The root mean square error; for several outputs, the mean of theirs."""
+    """Return the root mean square error; for several outputs, their mean."""
     return float(np.mean(np.sqrt(np.mean(errors**2, axis=0))))
 
 
 def r2(errors: Floats, targets: Floats) -> float:
-    """The coefficient of determination; for several outputs, the mean of theirs. NaN where a target does not vary."""
+    """Return the coefficient of determination; for several outputs, their mean. It is NaN if a target is constant."""
     variance = np.var(targets, axis=0)
     if not (variance > 0).all():
         return np.nan
@@ -169,7 +177,8 @@ def r2(errors: Floats, targets: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OfNumbers:
-    """A metric of a regression, of errors (n, outputs) and targets (n, outputs), with the interval for one output.
+    """A regression metric, computed from errors (n, outputs) and targets (n, outputs), with its interval for one
+    output.
 
     Raises ValueError: the numbers of targets and outputs differ.
     """
@@ -182,7 +191,7 @@ class OfNumbers:
         return np.nan if pair is None else self.compute(*pair)
 
     def interval(self, outputs: Any, targets: Any) -> Interval | None:
-        """The interval of the metric; for several outputs, as if all erred alike."""
+        """Return the interval of the metric; for several outputs, as if their errors were fully correlated."""
         pair = _errors(outputs, targets)
         if pair is None:
             return None
@@ -192,7 +201,7 @@ class OfNumbers:
 
 
 def _errors(outputs: Any, targets: Any) -> tuple[Floats, Floats] | None:
-    """Errors and targets, (n, outputs) each; None where outputs are not finite."""
+    """Return errors and targets, (n, outputs) each, or None if an output is not finite."""
     found, wanted = _array(outputs), _array(targets)
     if found.size != wanted.size:
         raise ValueError(f"this metric needs one target for each output: {found.shape} and {wanted.shape}")
@@ -207,7 +216,7 @@ def _accuracy_interval(predictions: Classified) -> Interval | None:
 
 
 def _balanced_interval(predictions: Classified) -> Interval | None:
-    """The interval of balanced accuracy: each class's recall is a proportion of rows of its own."""
+    """Return the interval of balanced accuracy, in which each class's recall is a proportion of separate rows."""
     hits = predictions.chosen == predictions.labels
     rows = [hits[predictions.labels == label] for label in np.unique(predictions.labels)]
     recalls = [(float(one.mean()), intervals.wilson(float(one.mean()), len(one))) for one in rows]
@@ -219,8 +228,8 @@ def _auc_interval(predictions: Classified) -> Interval | None:
 
 
 def _precision_interval(predictions: Classified) -> Interval | None:
-    """The interval of average precision, by the rows of the class, as by Boyd, Eng and Page (ECML PKDD 2013, section
-    3.2), with Wilson's ends in place of theirs.
+    """Return the interval of average precision from the number of rows of the class, as in Boyd, Eng and Page (ECML
+    PKDD 2013, section 3.2), but with Wilson's interval in place of theirs.
     """
     return _of_each(predictions, lambda s, p: intervals.wilson(_precision(s, p), int(p.sum())))
 
@@ -228,14 +237,14 @@ def _precision_interval(predictions: Classified) -> Interval | None:
 def _of_each(
     predictions: Classified, interval: Callable[[Floats, NDArray[np.bool_]], Interval | None]
 ) -> Interval | None:
-    """The interval of the mean over the defined classes, which share their rows."""
+    """Return the interval of the mean over the classes for which the metric is defined. They share their rows."""
     ends = [interval(scores, positive) for scores, positive in predictions.one_against_rest()]
     return intervals.of_mean((0.0, one) for one in ends if one is not None)
 
 
 def _f1_interval(predictions: Classified) -> Interval | None:
-    """The interval of F1 = 2J / (1 + J), where J is a proportion: of the rows that are of the class or predicted as it,
-    those that are both.
+    """Return the interval of F1 = 2J / (1 + J). J is a proportion: among the rows that belong to the class or are
+    predicted to, the share for which both hold.
     """
     chosen, labels = predictions.chosen, predictions.labels
     ends = []
@@ -257,14 +266,14 @@ def _brier_scores(predictions: Classified) -> Floats:
 
 
 def _rmse_interval(errors: Floats, _: Floats) -> Interval | None:
-    """The interval on the logarithmic scale, on which squares of errors are less skewed."""
+    """Return the interval of the RMSE, computed on the logarithmic scale, on which squared errors are less skewed."""
     mean = float(np.mean(errors**2))
     ends = intervals.of_influence(0.0, errors**2 / mean) if mean > 0 else None
     return ends and (math.sqrt(mean * math.exp(ends[0])), math.sqrt(mean * math.exp(ends[1])))
 
 
 def _r2_interval(errors: Floats, targets: Floats) -> Interval | None:
-    """The interval of R2, by how the ratio of both sums of squares moves with the weight of each row."""
+    """Return the interval of R2, from the influence of each row's weight on the ratio of the two sums of squares."""
     variance = float(np.var(targets))
     if not variance > 0:
         return None
@@ -274,7 +283,9 @@ def _r2_interval(errors: Floats, targets: Floats) -> Interval | None:
 
 
 def _area(scores: Floats, positive: NDArray[np.bool_]) -> float:
-    """The share of pairs (positive, negative) in the right order, ties half: Mann and Whitney's U."""
+    """Return the share of pairs (positive, negative) in the right order, where ties count half: the Mann-Whitney U
+    statistic.
+    """
     first, second = int(positive.sum()), int((~positive).sum())
     if not first or not second:
         return np.nan
@@ -298,7 +309,7 @@ def _f1(chosen: NDArray[np.bool_], positive: NDArray[np.bool_]) -> float:
 
 
 def _mean(values: Iterator[float]) -> float:
-    """The mean of the values that are defined."""
+    """Return the mean of the values that are defined."""
     known = [value for value in values if not np.isnan(value)]
     return float(np.mean(known)) if known else np.nan
 
@@ -308,7 +319,7 @@ def _array(value: Any) -> Floats:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a torch tensor, on any device, to numpy's array; return anything else as it is."""
+    """Convert a torch tensor, on any device, to a numpy array; return anything else unchanged."""
     return value.detach().cpu().double().numpy() if hasattr(value, "detach") else value
 
 
@@ -330,9 +341,9 @@ BUILT_IN: dict[str, Metric] = {
 
 
 def named(names: Sequence[str], *, key: str = "task.metrics") -> dict[str, Metric]:
-    """The built-in metrics of these names, in their order.
+    """Return the built-in metrics with these names, in the order given.
 
-    Raises UserError: there is no such metric; it names `key`.
+    Raises UserError: there is no such metric; the error names `key`.
     """
     for name in names:
         if name not in BUILT_IN:
@@ -356,10 +367,10 @@ LOSS = Measure("loss", "loss", higher_is_better=False)
 def measured_by(
     metrics: Mapping[str, Metric | Callable[[Any, Any], Any]], main: str | None, *, labels: bool
 ) -> tuple[Measure, ...]:
-    """The measures of a task, the main one first; loss is always included, accuracy where targets are `labels`.
+    """Return the measures of a task, the main one first. Loss is always included, accuracy if targets are `labels`.
 
-    Without `main` the main one is accuracy, else the first of `metrics`, else loss. For a bare function higher is taken
-    to be better.
+    Without `main`, the main one is accuracy if there is one, else the first of `metrics`, else loss. For a plain
+    function, higher is taken to be better.
     """
     own = [
         Measure(name, one.label, one.higher_is_better)

@@ -1,8 +1,8 @@
-"""Torch's own SGD, Adam and AdamW steps, through its functional interface.
+"""Torch's SGD, Adam and AdamW steps, through its functional interface.
 
-The `torch.optim.Optimizer` objects pull in torch's compiler when the first one is made: 1.3 CPU-seconds and 80 MB that
-a node on a small board never uses. State lasts one local round, unless `training.keep_optimizer` says otherwise: then
-it goes on with the next one, whatever mixing has done to the model in between.
+The `torch.optim.Optimizer` objects pull in torch's compiler when the first one is made, which costs a node on a small
+board 1.3 CPU-seconds and 80 MB for nothing. State lasts for one local round, unless `training.keep_optimizer` is set.
+Then it carries over to the next round, although mixing has changed the model in between.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Optimizer(Protocol):
     memory: Memory
 
     def begin(self, rate: float) -> Step:
-        """Make a step function at this learning rate; it leaves parameters alone whose gradient is None. Its state is
-        empty, or `memory`.
+        """Make a step function with this learning rate. It skips parameters whose gradient is None. Its state starts
+        from `memory`, or empty.
         """
 
 
@@ -121,7 +121,7 @@ class Adam:
 def make_optimizer(parameters: Sequence[nn.Parameter], training: TrainingConfig, source: str) -> Optimizer:
     """Make the optimizer that `training.optimizer` names.
 
-    Raises UserError: no such optimizer, no parameter to train, or momentum for an optimizer without it.
+    Raises UserError: there is no such optimizer, no parameter to train, or momentum is set for an optimizer without it.
     """
     if not parameters:
         raise UserError("the model has no parameter that can be trained", file=source, key="model")
@@ -138,7 +138,7 @@ def make_optimizer(parameters: Sequence[nn.Parameter], training: TrainingConfig,
 
 
 def remembered(optimizer: Optimizer) -> dict[str, NDArray[np.generic]]:
-    """Copy the memory of an optimizer, by kind and the number of the parameter, such as `momentum.0`."""
+    """Copy the state of an optimizer, keyed by kind and parameter number, such as `momentum.0`."""
     numbers = {id(parameter): number for number, parameter in enumerate(optimizer.parameters)}
     return {
         f"{kind}.{numbers[id(parameter)]}": tensor.detach().float().cpu().numpy().copy()
@@ -148,7 +148,7 @@ def remembered(optimizer: Optimizer) -> dict[str, NDArray[np.generic]]:
 
 
 def remember(optimizer: Optimizer, state: Mapping[str, NDArray[np.generic]]) -> None:
-    """Restore what `remembered` returned. Arrays that do not fit the parameters come from another optimizer and are
+    """Restore what `remembered` returned. Arrays that do not fit the parameters come from a different optimizer and are
     dropped.
     """
     memory: Memory = {}

@@ -1,14 +1,14 @@
 """A torch module as one flat float32 vector, and back.
 
-Shared, in the order of the module's `state_dict`: every floating parameter and every floating buffer (BatchNorm's
-running mean and variance) that the patterns of `sharing` select. Tensors that occupy the same memory (tied weights)
-count once, under their first name. float16, bfloat16 and float64 tensors are cast to float32 for the vector and back to
-their own type when it is loaded. A `running_var` is raised to at least 0 when it is loaded, because mixing quantized
-models can push it just below.
+The vector contains every floating-point parameter and buffer (such as BatchNorm's running mean and variance) that the
+patterns of `sharing` select, in the order of the module's `state_dict`. Tensors that occupy the same memory (tied
+weights) count once, under their first name. float16, bfloat16 and float64 tensors are cast to float32 for the vector
+and back to their own dtype when it is loaded. A `running_var` is clamped to at least 0 on loading, because mixing
+quantized models can push it just below.
 
-Local tensors stay with the node and change there: personal floating tensors, and all integer and boolean ones
-(BatchNorm's num_batches_tracked). A personal parameter that is not trained is rebuilt by the task on every start: it is
-not saved. Nor are buffers that are not persistent: they are no part of the `state_dict`.
+Local tensors stay on the node and change there: personal floating-point tensors, and all integer and boolean ones (such
+as BatchNorm's num_batches_tracked). A frozen personal parameter is not saved: the task rebuilds it on every start.
+Non-persistent buffers are not saved either, because they are not in the `state_dict`.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ class TensorPlace:
 
 
 class FlatModule:
-    """Moves vectors (d,) in and out of one module. It keeps no copy of that size: tensors are copied in place.
+    """Copies vectors (d,) into and out of a module, in place: it keeps no second copy of that size.
 
-    `size` is d, `personal` the number of floating values outside the vector. Tensors are looked up anew each time,
-    because a module may put a new tensor in a buffer's place.
+    `size` is d, `personal` the number of floating-point values outside the vector. Tensors are looked up each time,
+    because a module may replace a buffer's tensor.
     """
 
     def __init__(self, module: nn.Module, source: str, share: Sequence[str] = WHOLE) -> None:
         """Lay out the tensors of a module. `source` names the task in errors; `share` are patterns as in `sharing`.
 
-        Raises UserError: the module has nothing to share or a tensor that cannot be, or a pattern matches nothing.
+        Raises UserError: the module has nothing to share, has a tensor that cannot be shared, or a pattern matches
+        nothing.
         """
         tensors = {name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
         self._lookups = {name: _lookup(module, name, tensor) for name, tensor in tensors.items()}
@@ -77,7 +78,7 @@ class FlatModule:
                 variance().clamp_(min=0)
 
     def vector(self) -> NDArray[np.float32]:
-        """The module as a fresh (d,) array."""
+        """Return the module as a new (d,) array."""
         vector = np.empty(self.size, np.float32)
         flat = torch.from_numpy(vector)
         with torch.no_grad():
@@ -86,8 +87,8 @@ class FlatModule:
         return vector
 
     def parts(self, vectors: Mapping[str, Vector]) -> list[tuple[nn.Parameter, dict[str, Tensor]]]:
-        """Pair each trained parameter with its part of each of the `vectors` (d,), in its shape and type: views, if
-        that is float32. Parts of buffers and frozen parameters are left out.
+        """Pair each trained parameter with its part of each of the `vectors` (d,), in its shape and dtype; a float32
+        part is a view. Buffers and frozen parameters are left out.
         """
         flat = {name: self._checked(vector) for name, vector in vectors.items()}
         return [
@@ -99,11 +100,11 @@ class FlatModule:
         ]
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the tensors that are not shared and may change, by name."""
+        """Return copies of the tensors that are not shared and may change, by name."""
         return {name: _as_array(lookup()) for name, lookup in self._local.items()}
 
     def is_finite(self) -> bool:
-        """True if all numbers of the local tensors are finite."""
+        """Return True if all local tensors are finite."""
         return all(bool(torch.isfinite(lookup()).all()) for lookup in self._local.values())
 
     def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
@@ -120,11 +121,11 @@ class FlatModule:
                 tensor.copy_(torch.from_numpy(np.array(state[name])))
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of all tensors under all their names; bfloat16, which numpy lacks, as float32."""
+        """Return copies of all tensors under all their names. bfloat16, which numpy lacks, becomes float32."""
         return {name: _as_array(lookup()) for name, lookup in self._lookups.items()}
 
     def _checked(self, vector: Vector) -> Tensor:
-        """Return the memory of `vector` itself where torch can read it there."""
+        """Return a tensor that shares the memory of `vector` if torch can read it, else a copy."""
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape {vector.shape}, but the model has {(self.size,)}")
         plain = np.ascontiguousarray(vector, np.float32)
@@ -132,7 +133,7 @@ class FlatModule:
 
 
 def _places(named: Mapping[str, Tensor]) -> list[TensorPlace]:
-    """Place the tensors one after the other."""
+    """Lay out the tensors one after the other."""
     places, start = [], 0
     for name, tensor in named.items():
         part = slice(start, start + tensor.numel())
@@ -147,8 +148,8 @@ def _part(flat: Tensor, place: TensorPlace) -> Tensor:
 
 
 def _lookup(module: nn.Module, name: str, tensor: Tensor) -> Callable[[], Tensor]:
-    """A function that returns the tensor that the module holds now, or `tensor` itself if its `state_dict` name is not
-    a path.
+    """Return a function that fetches the module's current tensor, or `tensor` itself if its `state_dict` name is not an
+    attribute path.
     """
     path = attrgetter(name)
     try:
@@ -172,7 +173,7 @@ def _is_local(name: str, tensor: Tensor, personal: Sequence[str]) -> bool:
 
 
 def _distinct_floats(tensors: Mapping[str, Tensor], source: str) -> dict[str, list[str]]:
-    """All names of each floating tensor, by the first of them."""
+    """Group the names of each floating-point tensor under its first name."""
     names: dict[tuple[object, ...], list[str]] = {}
     for name, tensor in tensors.items():
         if is_lazy(tensor) or tensor.is_complex():

@@ -10,14 +10,14 @@
 | `natural` | NaturalIdPartitioner, GroupedNaturalIdPartitioner | whole groups of equal `ids` |
 | `draw:14` | - | k distinct rows, drawn by each node for itself |
 
-`dirichlet:0.5,10` is drawn anew, then mended, until each node has at least 10 rows (flwr-datasets' min_partition_size).
-flwr-datasets' names `shard`, `pathological`, `size` and `natural-id` mean `shards`, `classes`, `sizes` and `natural`.
-Its pathological partition draws k classes for each node, so that no node may have some class; here every class has a
-holder.
+`dirichlet:0.5,10` redraws, then repairs the partition, until each node has at least 10 rows (flwr-datasets'
+min_partition_size). flwr-datasets' names `shard`, `pathological`, `size` and `natural-id` mean `shards`, `classes`,
+`sizes` and `natural`. Its pathological partition draws k classes for each node, so that a class may be on no node; here
+every class is on at least one node.
 
-Every node gets at least one row, no row is held twice, none is left over; the same seed gives the same parts. Only
-`draw` breaks this: nodes may share rows and some rows may belong to no node, so that a simulation can have more nodes
-than the set has rows. A node's rows are then the same however many nodes there are.
+Every node gets at least one row, no row is assigned twice, none is left over, and the same seed gives the same parts.
+Only `draw` differs: nodes may share rows and some rows may belong to no node, so that a simulation can have more nodes
+than the set has rows. With `draw`, a node's rows do not depend on the number of nodes.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ Rows = NDArray[np.int64]
 Labels = NDArray[Any]
 
 ALIASES = {"shard": "shards", "pathological": "classes", "size": "sizes", "natural-id": "natural"}
-"""Names of flwr-datasets for the same thing."""
+"""The names that flwr-datasets uses for the same partitions."""
 ALLOWED = "iid, dirichlet:ALPHA or ALPHA,LEAST, shards:K, classes:K, sizes:A,B,... (one per node), natural, draw:K"
 _DIRICHLET_DRAWS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A parsed spec. `numbers` are those after its colon."""
+    """A parsed spec. `numbers` are the ones after its colon."""
 
     spec: str
     name: str
     numbers: tuple[float, ...] = ()
 
     def split(self, labels: Labels, nodes: int, *, seed: int, ids: ArrayLike | None = None) -> list[Rows]:
-        """Row numbers per node, ascending, for `labels` (n,); `ids` (n,) are the groups of `natural`.
+        """Return each node's row numbers in ascending order, for `labels` (n,). `ids` (n,) are the groups for
+        `natural`.
 
-        Raises UserError: the set cannot be split so.
+        Raises UserError: the set cannot be split in this way.
         """
         if labels.ndim != 1:
             raise UserError("labels must have one dimension", key="labels", value=labels.shape)
@@ -72,7 +73,9 @@ class Partition:
         return [np.sort(part) for part in parts]
 
     def part(self, labels: Labels, node: int, nodes: int, *, seed: int) -> Rows:
-        """One node's rows. The last splits are cached: a simulation calls this for every node of the same set."""
+        """Return one node's rows. The latest splits are cached, because a simulation calls this for every node of the
+        same set.
+        """
         if self.name == "draw":
             return self._draw(len(labels), node, seed)
         if labels.dtype.kind not in "iuf":
@@ -101,7 +104,7 @@ def _sizes(split: Partition, labels: Labels, nodes: int, rng: np.random.Generato
 
 
 def _dirichlet(split: Partition, labels: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
-    """Draw anew while a node has too few rows; after some draws, the largest part gives it some."""
+    """Redraw while a node has too few rows; after several draws, move rows to it from the largest part."""
     least = int(split.numbers[1]) if len(split.numbers) > 1 else 1
     if least * nodes > len(labels):
         raise split.refusal(f"{nodes} nodes cannot have {least} of {len(labels)} samples each")
@@ -143,7 +146,7 @@ def _classes(split: Partition, labels: Labels, nodes: int, rng: np.random.Genera
 
 
 def _natural(split: Partition, ids: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
-    """Give each node one group, in the groups' order; if there are more groups than nodes, they are dealt out at
+    """Give each node one group, in the groups' order; if there are more groups than nodes, the others are dealt out at
     random.
     """
     groups = np.unique(ids)
@@ -185,7 +188,7 @@ def _fill_up(parts: list[Rows], least: int) -> list[Rows]:
 
 
 def parse_partition(spec: str) -> Partition:
-    """Read `name` or `name:numbers`. Raises UserError: no such partition, or impossible numbers."""
+    """Read `name` or `name:numbers`. Raises UserError: there is no such partition, or its numbers are impossible."""
     name, _, text = spec.partition(":")
     name = ALIASES.get(name, name)
     try:

@@ -1,7 +1,7 @@
 """Built-in task `quadratic`: node k minimizes F_k(w) = 1/2 (w - t_k)^T A_k (w - t_k), A_k diagonal. No torch.
 
-The federation's optimum, the minimum of sum_k n_k F_k / sum_k n_k, is known exactly, so that tests, checks of the
-network and simulations can compare with it.
+The federation's optimum, the minimum of sum_k n_k F_k / sum_k n_k, is known exactly, so tests, network checks and
+simulations can compare against it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ EQUAL_SAMPLES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuadraticTask:
-    """Options of `[task]`. `condition` is the ratio of the largest to the smallest curvature of each node.
+    """Options of `[task]`. `condition` is the ratio of the largest to the smallest curvature at each node.
 
-    Each node has the curvatures in an order of its own. `noise` is the standard deviation of each gradient entry;
-    `samples` are the n_k; `step_s` is slept in each round, in place of slow training (a node's own `[data]` may
+    Each node has the curvatures in a different order. `noise` is the standard deviation of the noise in each gradient
+    entry; `samples` are the n_k. Each round sleeps for `step_s` to imitate slow training (a node's own `[data]` may
     override it).
     """
 
@@ -76,7 +76,7 @@ class QuadraticLearner:
         return np.zeros(self.size, dtype=np.float32)
 
     def optimum(self) -> NDArray[np.float64]:
-        """The minimum (d,) of the federation's objective: sum n_k A_k t_k / sum n_k A_k."""
+        """Return the minimum (d,) of the federation's objective: sum n_k A_k t_k / sum n_k A_k."""
         weights = self._counts[:, None] * self._curvatures
         return np.asarray((weights * self._targets).sum(axis=0) / weights.sum(axis=0), dtype=np.float64)
 
@@ -103,7 +103,7 @@ class QuadraticLearner:
         )
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
-        """Score on F_k for "local", on the federation's objective for "test"."""
+        """Evaluate F_k for "local", and the federation's objective for "test"."""
         nodes = {"local": [self._context.node], "test": list(range(self._context.nodes))}[part]
         away = vector.astype(np.float64) - self._targets[nodes]
         values = 0.5 * (self._curvatures[nodes] * away**2).sum(axis=1)
@@ -147,8 +147,8 @@ def _counts(task: QuadraticTask, nodes: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=2)
 def _problem(size: int, condition: float, nodes: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Targets and curvatures of all nodes, (nodes, d) each; the largest curvature is 1. Cached, because a simulation
-    needs the same at each of its nodes.
+    """Return the targets and curvatures of all nodes, (nodes, d) each; the largest curvature is 1. The result is
+    cached, because all nodes of a simulation need the same.
     """
     targets, curvatures = [], []
     spread = np.geomspace(1 / condition, 1.0, size)

@@ -1,6 +1,7 @@
-"""Data that grow while a node runs: what a learner must offer, and whether files have changed.
+"""Data that grow while a node runs: the interface that a learner must provide, and the check whether files have
+changed.
 
-`node.reloading` decides when they are read again, and reports it.
+`node.reloading` decides when to read them again, and reports it.
 """
 
 from __future__ import annotations
@@ -20,46 +21,52 @@ if TYPE_CHECKING:
 KEY = "data.reload_s"
 
 Mark = tuple[tuple[int, int, int] | None, ...]
-"""The last change in ns, the size in bytes and the inode number of each file; None: it does not exist."""
+"""The last change (ns), size (bytes) and inode number of each file; None for a file that does not exist."""
 
 
 @runtime_checkable
 class Reloads(Protocol):
-    """A learner that can read its node's data again, between two of its rounds."""
+    """A learner that can read its node's data again between rounds."""
 
     samples: int
 
     @property
     def data_sets(self) -> DataSets:
-        """The data sets in use."""
+        """Return the data sets in use."""
         ...
 
     def data_files(self) -> tuple[Path, ...] | None:
-        """The files behind the data sets; None if unknown. Raises UserError: the task's own code fails."""
+        """Return the files that the data sets come from, or None if unknown. Raises UserError: the task's own code
+        fails.
+        """
         ...
 
     def read_again(self) -> DataSets:
-        """Read the present data and check them as at the start; those in use stay. Raises UserError: they are wrong."""
+        """Read the current data and check them as at the start; the data sets in use do not change. Raises UserError:
+        the data are wrong.
+        """
         ...
 
     def adopt(self, sets: DataSets) -> None:
-        """Learn from these from now on, and be tested on them."""
+        """Train and test on these sets from now on."""
         ...
 
 
 def reloads(learner: Learner, every_s: float) -> Reloads:
-    """The learner as one that reads its data again every `every_s` seconds. Raises UserError: it cannot."""
+    """Return the learner if it can read its data again every `every_s` seconds. Raises UserError: it cannot."""
     if not isinstance(learner, Reloads):
         text = "the learner of this task cannot read its data again"
         raise UserError(text, key=KEY, value=every_s, allowed="no reload_s with this task")
     if learner.data_files() == ():
-        text = "this task does not read its data from files of this node alone, so nothing can be read again"
+        text = "this task does not read its data from files of this node alone, so they cannot be read again"
         raise UserError(text, key=KEY, value=every_s, allowed="a `path` in [data], whose rows are all this node's")
     return learner
 
 
 def files_of(task: Task, context: NodeContext) -> tuple[Path, ...] | None:
-    """The files behind a node's data; None: the task does not say. Raises UserError: its function fails."""
+    """Return the files that a node's data come from, or None if the task does not name them. Raises UserError: the
+    task's function fails.
+    """
     if task.files is None:
         return None
     try:
@@ -71,7 +78,7 @@ def files_of(task: Task, context: NodeContext) -> tuple[Path, ...] | None:
 
 
 def mark_of(files: Iterable[Path]) -> Mark:
-    """A mark that changes as soon as one of the files is written to or replaced."""
+    """Return a mark that changes whenever one of the files is written to or replaced."""
     return tuple(_mark(file) for file in files)
 
 

@@ -1,7 +1,8 @@
-"""A node's data for the trainer: rows by number, checked once when the node starts, and the rows of each step.
+"""A node's data for the trainer, checked once when the node starts: rows by number, and the choice of rows for each
+step.
 
-Arrays become tensors that stay in memory. Any other map-style torch Dataset stays lazy, so that it may be larger than
-memory and may augment what it reads.
+Arrays become tensors that stay in memory. Any other map-style torch Dataset is read lazily, so it may be larger than
+memory and may augment its samples.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def rows(self, numbers: Tensor) -> tuple[Any, Any]:
-        """Inputs and targets of the rows `numbers` (b,), int64."""
+        """Return inputs and targets of the rows with these `numbers` (b,), int64."""
         ...
 
 
@@ -71,23 +72,27 @@ class DataSets:
     test: Samples | None
 
     def differ_from(self, other: DataSets) -> bool:
-        """True if one of the two sets differs, as far as can be known: of a Dataset only its length is known."""
+        """Return True if one of the two sets differs, as far as can be known: for a Dataset only the length is
+        compared.
+        """
         return not (are_equal(self.train, other.train) and are_equal(self.test, other.test))
 
     def compare_with(self, earlier: DataSets) -> bool:
-        """True if scores are comparable with earlier ones: the test set has at most grown at its end."""
+        """Return True if scores are comparable with earlier ones: the test set is the same, or has only grown at its
+        end.
+        """
         return earlier.test is None or (self.test is not None and begins_with(self.test, earlier.test))
 
 
 def are_equal(first: Samples | None, other: Samples | None) -> bool:
-    """True if both hold the same rows in the same order; for a Dataset, equally many."""
+    """Return True if both have the same rows in the same order; for a Dataset, the same number of rows."""
     if first is None or other is None:
         return first is other
     return len(first) == len(other) and begins_with(first, other)
 
 
 def begins_with(samples: Samples, other: Samples) -> bool:
-    """True if `samples` begins with all rows of `other`, as far as can be known."""
+    """Return True if `samples` begins with all rows of `other`, as far as can be known."""
     if not (isinstance(samples, TensorSamples) and isinstance(other, TensorSamples)):
         return len(samples) >= len(other)
     pairs = ((samples.inputs, other.inputs), (samples.targets, other.targets))
@@ -95,20 +100,20 @@ def begins_with(samples: Samples, other: Samples) -> bool:
 
 
 class Distinct:
-    """Sets of samples, each kept once however often it is added."""
+    """Sets of samples, each stored only once however often it is added."""
 
     def __init__(self) -> None:
         self.sets: list[Samples] = []
         self._known: dict[tuple[object, ...], int] = {}
 
     def add(self, samples: Samples | None) -> int:
-        """Keep a set, if it is new; return its number, -1 for None."""
+        """Store a set if it is new. Return its number, or -1 for None."""
         if samples is None:
             return -1
         place = place_in_memory(samples)
         if place in self._known:
             return self._known[place]
-        if self.sets and _same(self.sets[-1], samples):  # the common set made anew, or as many sets as nodes
+        if self.sets and _same(self.sets[-1], samples):  # common data, rebuilt each time
             return len(self.sets) - 1
         self._known[place] = len(self.sets)
         self.sets.append(samples)
@@ -123,7 +128,7 @@ def _same(first: Samples, other: Samples) -> bool:
 
 
 def place_in_memory(samples: Samples) -> tuple[object, ...]:
-    """A key that is equal for two sets in the same memory, as long as both are alive."""
+    """Return a key that is equal for two sets in the same memory, as long as both are alive."""
     if not isinstance(samples, TensorSamples):
         return (id(samples),)
     both = (samples.inputs, samples.targets)
@@ -133,7 +138,7 @@ def place_in_memory(samples: Samples) -> tuple[object, ...]:
 def read_samples(task: Task, context: NodeContext) -> tuple[Samples, Samples | None]:
     """Call the task's `data` and check its result: a training set and possibly a test set.
 
-    Raises UserError: it failed, or returned something that cannot be learned from.
+    Raises UserError: it failed, or returned something that cannot be trained on.
     """
     returned = _call_data(task, context)
     if not (isinstance(returned, tuple | list) and len(returned) == 2):
@@ -182,7 +187,7 @@ def _dataset(task: Task, what: str, dataset: Dataset[Any]) -> Samples:
 
 
 def _tensor(task: Task, what: str, value: Any) -> Tensor:
-    """Return a torch tensor as it is; convert anything else through numpy, floating values to float32."""
+    """Return a torch tensor unchanged; convert anything else through numpy, with floating-point values to float32."""
     tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(task, what, value)
     if tensor.dtype == torch.bool or tensor.is_complex():
         raise _refused(task, what, f"its type is {tensor.dtype}", "floating or integer numbers")
@@ -201,7 +206,7 @@ def _from_numpy(task: Task, what: str, value: Any) -> Tensor:
         array = np.asarray(value)
     except ValueError as error:
         raise _refused(task, what, str(error), "rows of equal length") from error
-    copy = not array.flags.writeable  # torch does not take read-only memory
+    copy = not array.flags.writeable  # torch does not accept read-only memory
     convert: dict[str, Callable[[], Any]] = {
         "f": lambda: array.astype(np.float32, copy=copy),
         "i": lambda: array.astype(np.int64, copy=copy),
@@ -221,18 +226,18 @@ def _refused(task: Task, key: str, message: str, allowed: str) -> UserError:
 
 
 def draw_batches(training: TrainingConfig, samples: int, rng: np.random.Generator) -> list[Tensor]:
-    """Draw the row numbers (b,) of each step, in the order of a fresh permutation per pass.
+    """Draw the row numbers (b,) for each step, with a new permutation for each pass.
 
-    With `local_steps` every batch is full, so one may span two passes. With `local_epochs` a pass ends with the
+    With `local_steps` every batch is full, so a batch may span two passes. With `local_epochs` a pass ends with the
     remaining rows, and a single remaining row joins the batch before it, because BatchNorm cannot learn from one
-    sample. A batch size above the number of samples takes them all.
+    sample. If the batch size exceeds the number of samples, a batch has them all.
     """
     sizes = batch_sizes(training, samples)
     return list(torch.split(torch.from_numpy(draw_rows(samples, sum(sizes), rng)), sizes))
 
 
 def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
-    """The number of rows of each step of a round, at a node with `samples` rows."""
+    """Return the number of rows in each step of a round, at a node with `samples` rows."""
     size = min(training.batch_size, samples)
     if training.local_steps is not None:
         return [size] * training.local_steps
@@ -247,7 +252,7 @@ def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
 
 
 def draw_rows(samples: int, total: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw the rows (total,) of all steps, one after the other: permutation after permutation.
+    """Draw the rows (total,) for all steps in sequence, from one permutation after another.
 
     The last permutation is drawn only as far as needed.
     """

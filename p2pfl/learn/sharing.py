@@ -1,7 +1,7 @@
-"""Select the tensors of a model that are gossiped, by shell patterns on their names from `[gossip] share`.
+"""Select which tensors of a model are gossiped: `[gossip] share` has shell patterns for their names.
 
-A tensor is shared if one of its names matches a pattern, and none of them a pattern after a `!`. All others are
-personal: their node trains them, and they never leave it. If all patterns begin with `!`, they exclude from the whole
+A tensor is shared if one of its names matches a pattern and none matches a pattern that starts with `!`. All others are
+personal: the node trains them, and they never leave it. If all patterns begin with `!`, they exclude from the whole
 model.
 
 Two nodes compare a digest of the shared tensors' names, shapes, dtypes and order before they mix.
@@ -24,7 +24,7 @@ _MOST_NAMES = 12
 
 
 def shared_names(tensors: Mapping[str, Sequence[str]], patterns: Sequence[str]) -> list[str]:
-    """The keys of `tensors` that are shared, in their order; each stands for a tensor and has all its names.
+    """Return the keys of `tensors` that are shared, in order. Each key stands for a tensor and maps to all its names.
 
     Raises UserError: a pattern matches nothing, or nothing is left to share.
     """
@@ -52,7 +52,7 @@ def _matches(names: Iterable[str], pattern: str) -> bool:
 
 
 def _shortened(names: Sequence[str]) -> str:
-    """List a few names as they are; for many, their beginnings, each with a count."""
+    """List a few names as they are; summarize many by their common prefixes, each with a count."""
     if len(names) <= _MOST_NAMES:
         return ", ".join(names)
     beginnings = _beginnings(names)
@@ -62,7 +62,7 @@ def _shortened(names: Sequence[str]) -> str:
 
 
 def _beginnings(names: Sequence[str]) -> Counter[str]:
-    """Count tensors by the beginning of their names, with as few parts as tell any two apart."""
+    """Count tensors by the prefixes of their names, with as few parts as yield more than one prefix."""
     deepest = max(name.count(".") for name in names)
     for depth in range(1, deepest + 1):
         found = Counter(_beginning(name, depth) for name in names)
@@ -80,7 +80,7 @@ DIGEST_BYTES = 16
 
 
 def shape_digest(tensors: Iterable[tuple[str, Sequence[int], str]]) -> bytes:
-    """BLAKE2b-128 of (name, shape, dtype) for every shared tensor, in the order of the vector."""
+    """Return the BLAKE2b-128 digest of (name, shape, dtype) of every shared tensor, in the order of the vector."""
     rows = [[name, list(shape), dtype] for name, shape, dtype in tensors]
     text = json.dumps(rows, separators=(",", ":"), ensure_ascii=True)
     return hashlib.blake2b(text.encode("ascii"), digest_size=DIGEST_BYTES).digest()

@@ -1,10 +1,12 @@
-"""Measure how unequal the nodes' data are: the distance of each node's targets, in distribution, from those of all.
+"""Measure how much the nodes' data differ: the distance between the distribution of each node's targets and that of all
+targets.
 
 For class labels it is the total variation, half the sum of |p_k(class) - p(class)|, from 0 to 1: the share of a node's
-rows that would have to change their class. For numbers it is Wasserstein's distance of order one, the integral of |F_k
-- F|, in the targets' own unit: how far they would have to be moved, on average.
+rows that would have to change their class. For numbers it is the Wasserstein-1 distance, the integral of |F_k - F|, in
+the unit of the targets: how far they would have to be moved, on average.
 
-The measure needs all data at once, so it is for one machine that has them: no node reveals its labels to another.
+The measure needs all data at once, so it can only be computed on a machine that has them: no node reveals its labels to
+another.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from p2pfl.learn.interface import Learner
 
 MOST_COMPARED = 200_000_000
-"""The largest product of nodes and rows for which numbers are compared: about two seconds."""
+"""The largest product of nodes and rows for which numeric targets are compared; this takes about two seconds."""
 
 Floats = NDArray[np.float64]
 Kind = Literal["total variation", "Wasserstein-1"]
@@ -27,8 +29,8 @@ Kind = Literal["total variation", "Wasserstein-1"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelShift:
-    """The shift of all nodes. `nodes` has each node's distance by name; `mean` weighs them by their samples, `max` is
-    the largest.
+    """The shift of all nodes. `nodes` has each node's distance by name; `mean` is weighted by samples, `max` is the
+    largest.
     """
 
     kind: Kind
@@ -42,21 +44,23 @@ class LabelShift:
 
 
 def targets_of(learner: Learner) -> NDArray[Any] | None:
-    """The targets (n,) that a node learns from; None unless they are labels or numbers in memory, one to a row."""
+    """Return the targets (n,) that a node trains on, or None unless they are labels or numbers in memory, one per
+    row.
+    """
     targets = getattr(getattr(learner, "train_set", None), "targets", None)
     return None if targets is None else flat_targets(targets.numpy())
 
 
 def flat_targets(targets: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the targets flat. Integers of any shape are labels; numbers must be one to a row."""
+    """Return the targets flattened. Integers of any shape are labels; of numbers there must be one per row."""
     if targets.dtype.kind in "iu" or targets.size == len(targets):
         return targets.reshape(-1)
     return None
 
 
 def label_shift(targets: Mapping[str, NDArray[Any] | None]) -> LabelShift | None:
-    """The shift of each node's targets (n_k,), by name; None for fewer than two nodes, or if they cannot
-    be compared.
+    """Return the shift of each node's targets (n_k,), given by name. None for fewer than two nodes, or if the targets
+    cannot be compared.
     """
     known = {name: values for name, values in targets.items() if values is not None and len(values)}
     kinds = {values.dtype.kind in "iu" for values in known.values()}
@@ -76,7 +80,7 @@ def label_shift(targets: Mapping[str, NDArray[Any] | None]) -> LabelShift | None
 
 
 def total_variation(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
-    """The total variation of each node's integer labels (n_k,) from those of all: (nodes,)."""
+    """Return the total variation distance of each node's integer labels (n_k,) from those of all: (nodes,)."""
     values, places = np.unique(np.concatenate(parts), return_inverse=True)
     ends = np.cumsum([len(part) for part in parts])[:-1]
     counted = np.array([np.bincount(part, minlength=len(values)) for part in np.split(places, ends)], dtype=np.float64)
@@ -85,19 +89,19 @@ def total_variation(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
 
 
 def wasserstein(parts: list[NDArray[Any]]) -> NDArray[np.float64]:
-    """The Wasserstein distance of each node's numbers (n_k,) from those of all: (nodes,)."""
+    """Return the Wasserstein distance of each node's numbers (n_k,) from those of all: (nodes,)."""
     together = np.sort(np.concatenate(parts).astype(np.float64))
     return np.array([_area(_ecdf(part, together), _ecdf_of_sorted(together, together), together) for part in parts])
 
 
 def wasserstein_between(first: NDArray[Any], other: NDArray[Any]) -> float:
-    """The Wasserstein distance of two sets of numbers (n,) and (m,)."""
+    """Return the Wasserstein distance between two sets of numbers (n,) and (m,)."""
     together = np.sort(np.concatenate([first, other]).astype(np.float64))
     return _area(_ecdf(first, together), _ecdf(other, together), together)
 
 
 def _ecdf(numbers: NDArray[Any], places: Floats) -> Floats:
-    """The share of `numbers` (n,) that is not above each of `places` (m,) but the last: (m - 1,)."""
+    """Return the share of `numbers` (n,) that is at most each of `places` (m,) except the last: (m - 1,)."""
     return _ecdf_of_sorted(np.sort(numbers.astype(np.float64)), places)
 
 
@@ -106,5 +110,5 @@ def _ecdf_of_sorted(numbers: Floats, places: Floats) -> Floats:
 
 
 def _area(first: Floats, other: Floats, places: Floats) -> float:
-    """The area between two distribution functions, given at `places` but the last."""
+    """Return the area between two distribution functions, given at all `places` except the last."""
     return float(np.diff(places) @ np.abs(first - other))

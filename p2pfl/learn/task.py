@@ -4,11 +4,11 @@
         table = np.load(node.path() / "mine.npz")
         return (table["x"], table["y"]), None          # training pair, test pair or None
 
-    task = Task(model=lambda: torch.nn.Linear(8, 3), data=data)
+task = Task(model=lambda: torch.nn.Linear(8, 3), data=data)
 
-In `federation.toml`: `[task] name = "task.py:task"`. A function with keyword parameters that returns a Task takes the
-other keys of `[task]` as its arguments, and the folder of that file if it has a parameter `base_dir`. Nothing here
-imports torch: a task may do without it (see `LearnerFactory`).
+In `federation.toml`: `[task] name = "task.py:task"`. A function with keyword parameters that returns a Task receives
+the other keys of `[task]` as arguments, and the folder of that file if it has a parameter `base_dir`. Nothing here
+imports torch, because a task need not use it (see `LearnerFactory`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class NodeContext:
     node: int
     """The node's index in the federation, from 0."""
     nodes: int
-    """The length of the list of members, including removed ones, so that a removal moves no other node's data."""
+    """The number of members, including removed ones, so that removing a member does not change the other nodes'
+    data.
+    """
     name: str
     seed: int
     """The federation's seed, equal on every node."""
@@ -50,11 +52,11 @@ class NodeContext:
     local: Mapping[str, Any] = field(default_factory=dict)
     """This node's `[data]` table; `path` and every `..._path` are absolute `Path`s."""
     secret: Callable[[str], bytes] | None = field(default=None, compare=False, repr=False)
-    """Computes 32 bytes for a purpose, which only this node can compute; None in a simulation."""
+    """A function that computes 32 bytes for a purpose; only this node can compute them. None in a simulation."""
 
     def key_for(self, purpose: str) -> bytes:
-        """32 bytes for random draws of this node, always the same: from its own secret, or else from the federation's
-        seed.
+        """Return 32 bytes for this node's random draws, always the same, derived from the node's secret or else from
+        the federation's seed.
 
         Raises UserError: the node's key file cannot be read.
         """
@@ -62,11 +64,12 @@ class NodeContext:
         return self.secret(named) if self.secret else chance.key(self.seed, purpose, self.node)
 
     def has(self, key: str) -> bool:
-        """True if `path(key)` would find a path."""
+        """Return True if `path(key)` would find a path."""
         return key in self.local or key in self.options
 
     def path(self, key: str = "path") -> Path:
-        """A path from the node's own `[data]`, or else from `[task]`, relative to the federation file.
+        """Return the path from the node's own `[data]`, or else from `[task]`, where it is relative to the federation
+        file.
 
         Raises UserError: it is in neither.
         """
@@ -81,9 +84,9 @@ class NodeContext:
         )
 
     def partition(self, labels: ArrayLike, spec: str, ids: ArrayLike | None = None) -> NDArray[np.int64]:
-        """This node's rows of a common set with `labels` (n,), in ascending order; for demos and simulations.
+        """Return this node's rows of a common set with `labels` (n,), in ascending order, for demos and simulations.
 
-        `spec` as in `p2pfl.learn.partition`. All nodes together hold each row exactly once, except with `draw`.
+        `spec` is as in `p2pfl.learn.partition`. Each row belongs to exactly one node, except with `draw`.
         """
         partition, values = parse_partition(spec), np.asarray(labels)
         if ids is None and values.ndim == 1:
@@ -91,10 +94,10 @@ class NodeContext:
         return partition.split(values, self.nodes, seed=self.seed, ids=ids)[self.node]
 
     def own_rows(self, labels: ArrayLike, spec: str | None) -> NDArray[np.int64]:
-        """This node's rows of the table behind `path()`.
+        """Return this node's rows of the table at `path()`.
 
-        Without a `spec`: all rows of a table named in `[data]`, or an equal random share of a table common to all
-        nodes.
+        Without a `spec` these are all rows of a table named in `[data]`, or an equal random share of a table common to
+        all nodes.
         """
         if spec is None and "path" in self.local:
             return np.arange(len(np.asarray(labels)), dtype=np.int64)
@@ -120,13 +123,14 @@ Pair = tuple[Any, Any]
 class Task:
     """A model and how it is trained.
 
-    `model` draws from torch's generator alone, so that every node builds the same one; its tensors stay on the CPU.
-    `data` returns (training set, common test set or None); a set is a pair (inputs (n, ...), targets (n, ...)) or a
-    torch Dataset of such pairs. `loss` maps (outputs, targets) to a scalar tensor, the mean over the batch; None is
-    cross entropy on integer class labels or class probabilities. Each of `metrics` maps all (outputs, targets) of a set
-    to a number; a `p2pfl.learn.metrics.Metric` says whether higher or lower is better, for a bare function higher is
-    better. Accuracy is included by default if targets are integer labels. `metric` names the main one, which tables and
-    pictures show first; None: accuracy if there is one, else the first of `metrics`, else the loss.
+    `model` must draw random numbers only from torch's generator, so that every node builds the same model; its tensors
+    stay on the CPU. `data` returns (training set, common test set or None); a set is a pair (inputs (n, ...), targets
+    (n, ...)) or a torch Dataset of such pairs. `loss` maps (outputs, targets) to a scalar tensor, the mean over the
+    batch; None is cross entropy on integer class labels or class probabilities. Each of `metrics` maps all (outputs,
+    targets) of a set to a number; a `p2pfl.learn.metrics.Metric` says whether higher or lower is better; for a plain
+    function, higher is better. Accuracy is included by default if targets are integer labels. `metric` names the main
+    one, which tables and pictures show first. By default it is accuracy if there is one, else the first of `metrics`,
+    else the loss.
     """
 
     model: Callable[[], torch.nn.Module]
@@ -136,14 +140,16 @@ class Task:
     metric: str | None = None
     name: str = ""
     digest: bytes = b""
-    """A digest of what nodes must share besides the model's shapes and `[task]`, such as a schema in its own file."""
+    """A digest of what nodes must have in common besides the model's shapes and `[task]`, such as a schema in a
+    separate file.
+    """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
-    """The way from raw data to inputs, as JSON values; exported files contain it."""
+    """The preprocessing from raw data to inputs, as JSON values; exported files contain it."""
 
     files: Callable[[NodeContext], Iterable[Path]] | None = None
-    """The files that `data` reads for a node. With `reload_s` the node reads them again when they have changed, never
-    if there are none. Without `files` it reads its data again each time.
+    """A function that lists the files that `data` reads for a node. With `reload_s`, the node reads them again when
+    they have changed, and never if the list is empty. Without `files` it reads its data again each time.
     """
 
     def __post_init__(self) -> None:
@@ -162,14 +168,14 @@ class Task:
 
 @runtime_checkable
 class LearnerFactory(Protocol):
-    """A task without torch, which makes its own learner."""
+    """A task that makes its own learner, without torch."""
 
     def learner(self, context: NodeContext, training: TrainingConfig) -> Learner:
-        """The learner of one node: `context` leads to its data, `training` has the keys of `[training]`."""
+        """Make the learner of one node. `context` leads to its data, `training` has the keys of `[training]`."""
         ...
 
 
 def at_least(key: str, value: float, least: float) -> None:
-    """Refuse an option below its bound."""
+    """Raise an error if an option is below its bound."""
     if not value >= least:
         raise UserError("too small", key=f"task.{key}", value=value, allowed=f"at least {least}")

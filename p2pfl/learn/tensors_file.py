@@ -25,7 +25,9 @@ LENGTH_BYTES = 8
 
 
 def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]) -> bytes:
-    """The file for `vector` (d,) and the learner's local tensors. Tied tensors appear under each name."""
+    """Return the content of the file for `vector` (d,) and the learner's local tensors. Tied tensors appear under each
+    of their names.
+    """
     state = learner.state_dict(vector)
     torch_learner = of_torch(learner)
     if torch_learner is None:
@@ -33,7 +35,7 @@ def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]
     from safetensors.torch import save  # noqa: PLC0415 - only for a learner that has imported torch
     from torch import Tensor  # noqa: PLC0415 - as above
 
-    # The module holds `vector` now, in dtypes that numpy may lack.
+    # The module contains `vector` now, in dtypes that numpy may lack.
     whole = torch_learner.model.module.state_dict()
     tensors = {name: t.detach().cpu().clone() for name, t in whole.items() if isinstance(t, Tensor)}
     plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -41,9 +43,10 @@ def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]
 
 
 def from_safetensors(learner: Learner, content: bytes) -> Vector:
-    """Read the vector (d,) of a file that `to_safetensors` wrote; the learner takes the tensors that are not shared.
+    """Return the vector (d,) from a file written by `to_safetensors`, and load the tensors that are not shared into the
+    learner.
 
-    Raises UserError: it is no such file, or of another model.
+    Raises UserError: it is not such a file, or it holds another model.
     """
     try:
         state = safetensors.numpy.load(content) if of_torch(learner) is None else _load_torch(content)
@@ -54,7 +57,7 @@ def from_safetensors(learner: Learner, content: bytes) -> Vector:
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
-    """The file's metadata; empty if it has none or is no safetensors file."""
+    """Return the file's metadata, empty if it has none or is not a safetensors file."""
     length = int.from_bytes(content[:LENGTH_BYTES], "little")
     try:
         head = json.loads(content[LENGTH_BYTES : LENGTH_BYTES + length])
@@ -85,7 +88,9 @@ def _load_through_torch(learner: TorchLearner, state: Mapping[str, Any]) -> Vect
 
 
 def _concatenated(learner: Learner, state: Mapping[str, NDArray[np.generic]]) -> Vector:
-    """Join the tensors, if that gives the same tensors back: a learner may arrange them otherwise."""
+    """Concatenate the tensors, and check that the learner splits them in the same way, because it may arrange them
+    differently.
+    """
     names = [name for name in learner.state_dict(learner.initial()) if name in state]
     parts = [np.asarray(state[name], dtype=np.float32).reshape(-1) for name in names]
     vector = np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
@@ -98,4 +103,4 @@ def _concatenated(learner: Learner, state: Mapping[str, NDArray[np.generic]]) ->
 
 
 def _other_model(reason: str) -> UserError:
-    return UserError(f"this file holds another model: {reason}", allowed="the model of the federation's task")
+    return UserError(f"this file contains a different model: {reason}", allowed="the model of the federation's task")

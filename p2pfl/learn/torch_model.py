@@ -1,11 +1,11 @@
-"""A task's torch module in training: steps of an optimizer from the vector that it holds, and the state that stays.
+"""A task's torch module in training: the optimizer's steps, and the state that is kept between rounds.
 
-Each round starts with an empty optimizer state, because the model that it belongs to is mixed in between, unless
-`training.keep_optimizer` is set: then the state is part of what is not shared. `devices` decides on device and
-precision; the learner decides which rows are read, with which random draws, and which figures may be reported.
+Each round starts with an empty optimizer state, because mixing changes the model between rounds. With
+`training.keep_optimizer`, the state is kept as part of what is not shared. `devices` chooses device and precision; the
+learner chooses the rows to read, the random draws, and which figures may be reported.
 
-Between rounds the module is scratch space for the shared tensors, and the home of the personal and the integer ones. A
-copy of these is kept as of the last successful round. A failed round restores it.
+Between rounds, the module is only scratch space for the shared tensors, but it holds the personal and integer ones. A
+copy of those is kept from the last successful round, and a failed round restores it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from p2pfl.learn.task import Task
 from p2pfl.plugins import FAILURES, describe_failure
 
 OPTIMIZER = "optimizer:"
-"""The prefix of the names of an optimizer's arrays beside a model's."""
+"""The prefix for the names of an optimizer's arrays, which are stored with a model's."""
 
 
 class TorchModel:
-    """The task's initial model, as drawn from the federation's `seed`, on a device.
+    """A task's model on a device, initialized from the federation's `seed`.
 
-    `share` are the patterns of what is shared; `flat` moves vectors (d,) in and out.
+    `share` has the patterns for what is shared; `flat` copies vectors (d,) in and out.
     """
 
     def __init__(self, task: Task, training: TrainingConfig, share: Sequence[str], device: Device, seed: int) -> None:
@@ -62,19 +62,21 @@ class TorchModel:
         self._last_local = self._local()
 
     def anew(self) -> TorchModel:
-        """Build another model in the same way."""
+        """Build another model from the same arguments."""
         return TorchModel(self.task, self.training, self.share, self.device, self.seed)
 
     @property
     def keeps_nothing(self) -> bool:
-        """True if one round leaves nothing to the next, so that the rounds of several nodes may take turns."""
+        """Return True if no state carries over from one round to the next, so that several nodes may share this model,
+        one round at a time.
+        """
         return not self._last_local and not self.training.keep_optimizer
 
     def initial(self) -> Vector:
-        """Build the model once more: this is called once, and a copy kept for it would take as much memory as the
-        model.
+        """Build the model again and return its vector (d,). This is called only once, and keeping a copy for it would
+        double the memory.
 
-        Raises UserError: the task gives the same module each time.
+        Raises UserError: the task returns the same module each time.
         """
         module = self._build()
         if module is self.module:
@@ -93,19 +95,19 @@ class TorchModel:
             except FAILURES as error:
                 raise UserError(f"model failed: {describe_failure(error)}", file=task.name, key="model") from error
         if not isinstance(module, nn.Module):
-            text = "model returned something else"
+            text = "model returned no torch module"
             raise UserError(text, file=task.name, key="model", value=module, allowed="a torch.nn.Module")
         return module
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def reader(self, samples: Samples) -> Callable[[Tensor], tuple[Any, Any]]:
-        """Map row numbers to their inputs and targets, on the device."""
+        """Return a function that maps row numbers to their inputs and targets, on the device."""
         return self.device.rows(samples.rows)
 
     def backward(self, samples: Samples) -> Callable[[Tensor], Tensor]:
-        """Make a function that leaves the gradient of the batch of these rows at the parameters, and
-        returns its loss.
+        """Make a function that computes the gradient for a batch of rows, stores it in the parameters, and returns the
+        loss.
         """
         backward, loss_of_batch, read = torch.autograd.backward, self._loss_of_batch, self.reader(samples)
 
@@ -118,7 +120,7 @@ class TorchModel:
         return differentiate
 
     def gradients(self, start: RoundStart) -> Callable[[], None]:
-        """Make a function to call after each backward pass: it replaces the loss's gradients by the method's."""
+        """Make a function to call after each backward pass: it replaces the gradients of the loss by the method's."""
         method = start.method
         if method is None:
             return lambda: None
@@ -140,11 +142,11 @@ class TorchModel:
         put_gradients: Callable[[], None],
         rate: float,
     ) -> float:
-        """Take a step for each of `batches`, from the module's present state. Returns the mean of the steps' losses;
-        NaN where no step had a row.
+        """Take a step for each of `batches`, from the module's current state. Return the mean loss of the steps, or NaN
+        if no step had a row.
 
-        Gradients are gone afterwards, from memory too, and so is an optimizer's state that is not kept. Raises
-        LearningError: the task's code failed; UserError: the memory is too small.
+        Afterwards the gradients are freed, and so is the optimizer's state unless it is kept. Raises LearningError: the
+        task's code failed; UserError: memory ran out.
         """
         self.module.train()
         try:
@@ -166,7 +168,9 @@ class TorchModel:
         put_gradients: Callable[[], None],
         rate: float,
     ) -> list[Tensor]:
-        """Run the inner loop. It looks everything up in local names: a step of a small model takes 0.1 ms."""
+        """Run the inner loop. It keeps everything in local variables, because a step of a small model takes only 0.1
+        ms.
+        """
         step, losses, parameters = self._optimizer.begin(rate), [], self.parameters
         for rows in batches:
             for parameter in parameters:
@@ -190,11 +194,11 @@ class TorchModel:
             raise
 
     def put_back(self) -> None:
-        """Restore the state that is not shared to the end of the last successful round."""
+        """Reset the state that is not shared to the end of the last successful round."""
         self._load_local(self._last_local)
 
     def settle(self, vector: Vector) -> None:
-        """Keep the tensors that are not shared as of a round that ended in `vector` (d,).
+        """Keep the current tensors that are not shared, after a round that ended in `vector` (d,).
 
         Raises LearningError: training made one of them infinite or NaN.
         """
@@ -209,7 +213,7 @@ class TorchModel:
         self._last_local = settled
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
-        """The very arrays that are kept: a round replaces them, nobody writes to them."""
+        """Return the kept arrays themselves: a round replaces them, and nobody writes to them."""
         return dict(self._last_local)
 
     def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
@@ -218,16 +222,16 @@ class TorchModel:
         self._last_local = dict(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Vector:
-        """Load a plain model: its shared part (d,) is returned, the rest is kept here.
+        """Load a plain model: return its shared part (d,) and keep the rest here.
 
-        Raises RuntimeError: torch says that it is of another model.
+        Raises RuntimeError: according to torch, the state belongs to another model.
         """
         self.module.load_state_dict(dict(state), strict=True)
         self._last_local = self._local()
         return self.flat.vector()
 
     def _local(self) -> dict[str, NDArray[np.generic]]:
-        """Copy the present state that is not shared."""
+        """Copy the current state that is not shared."""
         if not self.training.keep_optimizer:
             return self.flat.local_state()
         kept = {OPTIMIZER + name: array for name, array in remembered(self._optimizer).items()}

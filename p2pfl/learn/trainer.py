@@ -1,8 +1,8 @@
 """A torch task as a `Learner`: one node's data, its local rounds on them, and the scores of a model.
 
-Batch order and dropout depend on (seed, node, round) alone. Dropout draws from torch's default generator, which is one
-per process and device: it is seeded for the round and put back afterwards, so two learners must not train in two
-threads of one process at the same time. What is trained is `torch_model`.
+Batch order and dropout depend on (seed, node, round) alone. Dropout draws from torch's default generator, of which
+there is one per process and device. It is seeded for the round and restored afterwards, so two learners must not train
+in two threads of a process at the same time. The model itself is in `torch_model`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from p2pfl.plugins import FAILURES, describe_failure
 
 
 class TorchLearner:
-    """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples.
+    """The `Learner` of a `Task`. Constructing it reads the node's data and tries the model on two samples.
 
-    `share` are the patterns of what is shared, `compute` selects the device. With a `protection` its rounds are
-    `private`: it has a `plan`, and reports no figure of what it protects.
+    `share` has the patterns for what is shared, `compute` selects the device. With a `protection`, its rounds are
+    `private`: it has a `plan`, and reports no figure computed from protected rows.
     """
 
     def __init__(
@@ -69,23 +69,23 @@ class TorchLearner:
             self.labels = try_out(self.model.module, self.train_set, task, self.device)
         """True if targets are class labels."""
         self.measures = _measures(task, labels=self.labels)
-        """The measures of the task, the main one first."""
+        """The task's measures, the main one first."""
         self.private = None if protection is None else PrivateRounds(protection, self.model, self.train_set)
 
     @property
     def plan(self) -> Plan | None:
-        """The plan of the noise of its rounds; None: they are not private."""
+        """Return the plan for the noise in its rounds, or None if they are not private."""
         return None if self.private is None else self.private.plan
 
     def steps_with(self, samples: int) -> int:
-        """The number of steps of a local round on `samples` rows."""
+        """Return the number of steps in a local round on `samples` rows."""
         private = None if self.private is None else self.private.steps_with(samples)
         return len(batch_sizes(self.training, samples)) if private is None else private
 
     def at_node(self, context: NodeContext, train_set: Samples, test_set: Samples | None) -> TorchLearner:
-        """The same task at another node, with data already read: as one made anew.
+        """Return a learner of the same task for another node, whose data have already been read.
 
-        Where the model keeps nothing from one round to the next, both share it, and the new learner takes almost no
+        If the model keeps nothing from one round to the next, both share it, and the new learner needs almost no
         memory.
         """
         other = copy(self)
@@ -155,8 +155,9 @@ class TorchLearner:
         return steps.backward(self.model.parameters, self.model.reader(self.train_set))
 
     def _end_round(self) -> Vector:
-        """The model at the end of a round, its local part kept. With protected members, a local part that is not finite
-        makes the whole model NaN: a dropped round would reveal something about rows, without noise.
+        """Return the model at the end of a round, and keep its local part. If members are protected and the local part
+        is not finite, the whole model becomes NaN, because dropping the round would reveal something about rows without
+        noise.
         """
         vector = self.model.flat.vector()
         try:
@@ -169,10 +170,10 @@ class TorchLearner:
         return vector
 
     def finetune(self, vector: Vector, epochs: int) -> Vector:
-        """The model (d,) after `epochs` passes over the node's own data, from `vector`.
+        """Return the model (d,) after `epochs` passes over the node's own data, starting from `vector`.
 
-        Where the node trains a part of the model for itself, that alone is trained, and `vector` is returned as it is.
-        Raises LearningError: the user's code failed, or what is learned is not finite; UserError: rounds are private.
+        If the node has personal parameters, only these are trained, and `vector` is returned unchanged. Raises
+        LearningError: the user's code failed, or the result is not finite; UserError: rounds are private.
         """
         if self.plan is not None:
             raise UserError("would reveal the node's rows without noise", key="--finetune", allowed="no [privacy]")
@@ -208,7 +209,8 @@ class TorchLearner:
         return score(self.model.module, samples, self.task, self.device)
 
     def predictions(self, vector: Vector) -> tuple[Tensor, Tensor] | None:
-        """Outputs and targets (n, ...) of the test set, on the processor; None without one, or where it is withheld.
+        """Return outputs and targets (n, ...) for the test set, on the CPU; None if there is no test set, or if it is
+        withheld.
 
         Raises LearningError: the task failed.
         """
@@ -229,7 +231,7 @@ class TorchLearner:
 
 
 def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> bool:
-    """Refuse at the start what would fail in the first round: outputs, targets and loss that do not match.
+    """Check at the start that outputs, targets and loss fit together, instead of failing in the first round.
 
     Returns True if targets are class labels, so that there is an accuracy.
     """
@@ -250,13 +252,13 @@ def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | No
     if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point()):
         found = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise UserError(
-            "loss returned something else", file=task.name, key="loss", value=found, allowed="a scalar tensor"
+            "loss returned no scalar tensor", file=task.name, key="loss", value=found, allowed="a scalar tensor"
         )
     return are_classes(outputs, targets)
 
 
 def _measures(task: Task, *, labels: bool) -> tuple[Measure, ...]:
-    """The measures of the task. Raises UserError: accuracy should be the main one, and there is none."""
+    """Return the task's measures. Raises UserError: accuracy is to be the main one, but there is none."""
     if task.metric == ACCURACY.name and not labels and task.metric not in task.metrics:
         text, others = "targets are not class labels, so there is no accuracy", (*task.metrics, LOSS.name)
         raise UserError(text, file=task.name, key="metric", value=task.metric, allowed=", ".join(others))

@@ -1,5 +1,5 @@
-"""Learning methods, one file each: the effect of local rounds and mixing on a node's model. Nothing here knows tasks,
-files or torch. `catalog` makes them from the spec in `[training] method`.
+"""Learning methods, one per file: they define how local rounds and mixing change a node's model. Nothing here depends
+on tasks, files or torch. `catalog` makes a method from the spec in `[training] method`.
 """
 
 from p2pfl.methods.catalog import make_method

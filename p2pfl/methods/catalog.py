@@ -1,4 +1,4 @@
-"""From a spec like `variate:beta=0.1` to the method. Its grammar is in `spelling`."""
+"""Make the method for a spec such as `variate:beta=0.1`, whose grammar is in `spelling`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2pfl.plugins import FAILURES, describe_failure, find_object
 KEY = "training.method"
 CODE_DIGITS = 16
 TAKEN = frozenset({MODEL, "anchor", "own", "peer", "local", "kept", "pending", "reply"})
-"""Names that already mean something else in a round, or in the files of a state."""
+"""Names that already have another meaning in a round, or in the files of a state."""
 _UNFIT = {
     ROBUST: "this method needs exchanges that move models, and under a robust rule none do",
     CONSERVATIVE: "this method is for robust rules only",
@@ -26,10 +26,10 @@ _UNFIT = {
 def make_method(
     spec: str, training: TrainingKeys, *, profile: str | None = CONSERVATIVE, folder: Path | None = None
 ) -> Method:
-    """Make the method of a spec, ready to use. A path to a `file.py` is relative to `folder`; without a `profile` the
-    check for the profile is left out.
+    """Make the method for a spec, ready to use. A path to a `file.py` is relative to `folder`; without a `profile`, the
+    profile is not checked.
 
-    Raises UserError: the spec is wrong, or the method is not valid in this profile, or with this training.
+    Raises UserError: the spec is wrong, or the method is invalid in this profile or with these training settings.
     """
     try:
         parsed = parse_method(spec)
@@ -70,7 +70,7 @@ def _methods_for(profile: str) -> str:
 
 
 def _check(method: Method, spec: str) -> None:
-    """Refuse at the start what would make a user's method fail later."""
+    """Refuse, at the start, what would make a user's method fail later."""
     for name in ("channels", "kept", "kept_edges", "given"):
         names = getattr(method, name)
         if not isinstance(names, tuple) or not all(isinstance(one, str) and one.isidentifier() for one in names):
@@ -96,7 +96,7 @@ def _check(method: Method, spec: str) -> None:
 
 
 def _digest(method: Method) -> str:
-    """Hash the file that defines the method's class, and the names that the method keeps and exchanges."""
+    """Hash the file that defines the method's class, and the names of what the method keeps and exchanges."""
     try:
         text = Path(inspect.getfile(type(method))).read_bytes()
     except (OSError, TypeError):

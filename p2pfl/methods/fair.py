@@ -1,13 +1,14 @@
-"""`fair:q=1`: nodes with a higher loss count for more. q-FFL, Li, Sanjabi, Beirami and Smith, arXiv 1905.10497.
+"""`fair:q=1`: nodes with a higher loss get more weight. q-FFL, Li, Sanjabi, Beirami and Smith, arXiv 1905.10497.
 
 The goal is sum (n_k/N) F_k^(q+1)/(q+1). q-FedAvg (Algorithm 2) moves by sum F_k^q (w_k - w) / sum h_k, where h_k =
 F_k^q + q F_k^(q-1) |w_k - w|^2/eta keeps the step as short as the new goal's curvature requires. (A round counts as one
-step here, so eta is the learning rate times the steps.) Here each node adds F_k^q/h times its change, with one h for
-all: the largest h_k. So no node moves further than by `plain`. A common factor does not move the optimum; one that
-differed from node to node would.
+step here, so eta is the learning rate times the number of steps.) Here each node adds F_k^q/h times its change, with
+one h for all: the largest h_k. So no node moves further than with `plain`. A common factor does not move the optimum; a
+factor that differs between nodes would.
 
-The largest h_k falls as all learn, so it is collected anew again and again. The terms are a clock that every round
-advances, the largest h so far in this epoch of the clock, that of the epoch before, which is in use, and the own h.
+The largest h_k falls as all nodes learn, so it is determined again in each epoch. The terms are a clock that every
+round advances, the largest h so far in the current epoch of the clock, the largest in the previous epoch, which is in
+use, and the node's own h.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from p2pfl.methods.method import CONSERVATIVE, METHODS, MODEL, Array, Method, Ne
 from p2pfl.specs import Entry, Parameter, number
 
 EPOCH = 10.0
-"""The length of an epoch in ticks of the clock. The clock is as fast as the fastest nodes, or a little faster; within a
-few ticks all nodes agree on the largest h.
+"""The length of an epoch in ticks of the clock. The clock runs as fast as the fastest nodes, or slightly faster; all
+nodes agree on the largest h within a few ticks.
 """
 LEAST_LOSS = 1e-9
-"""Smaller losses, and those that are NaN, count as this."""
+"""The value used for losses that are smaller or NaN."""
 BOUND = 600.0
-"""The largest absolute value of the logarithm of an h."""
+"""The largest absolute value of log h."""
 
 
 @METHODS.add(
     Entry(
         name="fair",
         aliases=("qffl", "qfedavg"),
-        means="nodes with a higher loss count for more: for a model that serves its worst node better",
-        parameters=(Parameter("q", number(0, 100), "how much more a higher loss counts; with 0 all count alike"),),
+        means="nodes with a higher loss get more weight: for a model that serves its worst node better",
+        parameters=(Parameter("q", number(0, 100), "how much more weight a higher loss gets; 0: all are equal"),),
         source="q-FFL: Li et al., arXiv 1905.10497",
     )
 )
@@ -63,7 +64,7 @@ class Fair(Method):
         return clock + 1.0, max(collected, own), used, own
 
     def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
-        """Agree on the largest of each term within one epoch; of two epochs the later one counts."""
+        """Agree on the maximum of each term within the same epoch; otherwise the later epoch counts."""
         if _epoch(ours[0]) != _epoch(theirs[0]):
             return max(ours, theirs)
         return tuple(map(max, ours, theirs))

@@ -1,12 +1,12 @@
 """The interface of a learning method: it makes the next model from local rounds and from mixing.
 
-A subclass overrides what differs from `plain`. Its functions are pure and elementwise: they return new values and look
-at no other coordinate, so the same lines serve a tile of a vector (d,) in a node and the rows (nodes, d) of a
-simulation, and an exchange that is refused leaves no trace. They must be deterministic, because an exchange on the disk
-is computed again after a crash.
+A subclass overrides what differs from `plain`. Its functions are pure and elementwise: they return new values, and each
+coordinate depends on no other. So the same code works on a tile of a vector (d,) in a node and on the rows (nodes, d)
+of a simulation, and a refused exchange leaves no trace. They must be deterministic, because an exchange on disk is
+computed again after a crash.
 
-`like` converts numbers to the type of a vector; a number of the node is a Python float in a node, and a column (nodes,
-1) where rows are computed together.
+`like` converts numbers to a vector's dtype. A per-node number is a Python float in a node, and a column (nodes, 1) if
+rows are computed together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import numpy as np
 from p2pfl.specs import Catalog, Entry
 
 Array = Any
-"""A numpy array (d,), a tile of it, or rows (nodes, d); in `gradient` a torch tensor, or numpy in a task without torch.
+"""A numpy array (d,), a tile of it, or rows (nodes, d); in `gradient`, a torch tensor, or a numpy array if the task
+does not use torch.
 """
 Number = Any
 """A float, or a column (nodes, 1) of float64."""
@@ -35,10 +36,10 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A finished local round: `steps` at `learning_rate`, on `samples` n; `rho` raises the weight of nodes with fewer
-    rounds.
+    """A finished local round of `steps` at `learning_rate`, on n = `samples`. `rho` raises the weight of nodes with
+    fewer rounds.
 
-    `loss` is the mean over the steps and `moved` the length of their change: NaN unless the method `needs_loss`.
+    `loss` is the mean over the steps and `moved` the norm of their change; both are NaN unless the method `needs_loss`.
     `terms` are the node's terms before the round.
     """
 
@@ -53,8 +54,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """The result of a round. `change` by channel is added to what the node exchanges, `kept` replaces vectors of the
-    node. Vectors that are not named stay as they were.
+    """The result of a round. `change` is added to what the node exchanges, by channel; `kept` replaces the node's own
+    vectors. Vectors that are not named do not change.
     """
 
     change: Vectors
@@ -62,7 +63,7 @@ class New:
 
 
 class TrainingKeys(Protocol):
-    """The part of `[training]` that a method may contradict."""
+    """The part of `[training]` that a method may be incompatible with."""
 
     @property
     def optimizer(self) -> str: ...
@@ -75,9 +76,10 @@ class TrainingKeys(Protocol):
 
 
 class NodeVectors(Protocol):
-    """A node as its method sees it: `samples` n, `channels` what it exchanges, `kept` its own vectors, by name.
+    """A node as its method sees it: `samples` is n, `channels` are the vectors it exchanges, `kept` its own vectors, by
+    name.
 
-    `given` is what `begin` returned for the round that ends now; it is zero where the round used the loss's own
+    `given` is what `begin` returned for the round that is ending; it is zero if the round used the loss's own
     gradients.
     """
 
@@ -90,7 +92,7 @@ class NodeVectors(Protocol):
     @property
     def given(self) -> Vectors: ...
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Array:
-        """Sum a kept vector over all edges, in the order of the neighbors."""
+        """Sum a kept vector over all edges, in the order of neighbors."""
         ...
 
 
@@ -98,62 +100,64 @@ class Method:
     """The base class is `plain`: each local round is added to the model, and mixing moves it.
 
     `channels` are the vectors that neighbors exchange, each as long as the model, in one message. The first is the
-    model, the others begin at zero. `kept` are vectors of the node that survive a restart and change only at a commit.
-    `kept_edges` are vectors of each edge, as long as all channels; both ends drop them when the edge is reset.
+    model, the others start at zero. `kept` are the node's own vectors, which survive a restart and change only at a
+    commit. `kept_edges` are vectors for each edge, as long as all channels; both ends drop them when the edge is reset.
     """
 
     meaning: str = ""
-    """A sentence for people that describes a method of your own; `source` is the paper."""
+    """A sentence that describes your own method to people; `source` is the paper."""
     source: str = ""
     profiles: frozenset[str] = frozenset({CONSERVATIVE, ROBUST})
     """The profiles in which the method is valid."""
     unfit: str = ""
-    """Why it is not valid in the other profiles, as a clause; empty for the usual reason."""
+    """The reason why it is not valid in the other profiles, as a clause; empty means the usual reason."""
     channels: tuple[str, ...] = (MODEL,)
     kept: tuple[str, ...] = ()
     kept_edges: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
-    """Names of the vectors that `begin` returns for a round."""
+    """The names of the vectors that `begin` returns for a round."""
     no_terms: tuple[float, ...] = ()
-    """The `terms` of a node that has not trained yet; their number never changes."""
+    """The `terms` of a node that has not trained yet; the number of terms never changes."""
     needs_company = False
-    """True if a round without a neighbor is trained without `gradient`; in others `begin` sees only edges to present
-    neighbors.
+    """True if a round without a neighbor is trained without `gradient`; in other rounds, `begin` sees only edges to
+    connected neighbors.
     """
     needs_loss = False
     """True if `trained` or `terms` use `Round.loss`, `moved` or `terms`."""
     every_parameter = False
-    """True to call `gradient`, with zeros, even for parameters on which the loss does not depend."""
+    """True if `gradient` is also called, with zeros, for parameters on which the loss does not depend."""
 
     is_users = False
-    """True if the method is the user's, so that the engine checks its results on a neighbor's terms. The catalog sets
-    this.
+    """True if the method is the user's own, so that the engine checks its results for a neighbor's terms. The catalog
+    sets this.
     """
     spec: str = "plain"
     """The spec of the method, in its canonical spelling. The catalog sets this and `code`."""
     code: str = "plain"
-    """The method's name without its parameters, and its code if it is from a file: vectors kept by other code are
+    """The method's name without parameters, and its code if it comes from a file: vectors kept by different code are
     dropped.
     """
 
     def prepare(self, training: TrainingKeys) -> None:
-        """Check the training; called once, before anything else.
+        """Check the training settings; called once, before anything else.
 
-        Raises ValueError: the method contradicts the federation's training; the reason is shown to the user.
+        Raises ValueError: the method is incompatible with the federation's training settings; the user sees the reason.
         """
 
     def first(self, name: str, model: Array) -> Array:
-        """Return the value of a vector of `kept` until the first commit, for a node's `model` (d,): zero."""
+        """Return the value of a `kept` vector until the first commit, for a node with this `model` (d,). The default is
+        zero.
+        """
         return np.zeros_like(model)
 
     def begin(self, node: NodeVectors) -> Vectors:
-        """Return the vectors that `gradient` gets besides `anchor`, by the names in `given`."""
+        """Return the vectors that `gradient` receives in addition to `anchor`, by the names in `given`."""
         return {}
 
     def gradient(self, g: Array, w: Array, start: Vectors) -> Array:
-        """Compute the gradient of one step, from the loss's gradient `g` at the parameters `w`, in their shape.
+        """Compute the gradient for one step from the loss's gradient `g` at the parameters `w`, in their shape.
 
-        `start["anchor"]` is the model that the round began with; the rest is what `begin` returned.
+        `start["anchor"]` is the model at the beginning of the round; the rest is what `begin` returned.
         """
         return g
 
@@ -162,25 +166,25 @@ class Method:
         return New({MODEL: change * like(change, round.rho)})
 
     def terms(self, round: Round) -> tuple[float, ...]:
-        """Return nonnegative numbers that the node's messages carry after this round."""
+        """Return the nonnegative numbers that the node's messages contain after this round."""
         return self.no_terms
 
     def valid(self, terms: tuple[float, ...]) -> bool:
-        """Return True if a neighbor's terms are valid; others are refused before anything is applied."""
+        """Return True if a neighbor's terms are valid; invalid terms are refused before anything is applied."""
         return True
 
     def agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
-        """Compute the terms of one exchange, for both ends. To agree again must change nothing: a node believes its
-        neighbor only if `agree(ours, agreed) == agreed`.
+        """Compute the terms of one exchange, for both ends. Agreeing again must change nothing: a node accepts its
+        neighbor's result only if `agree(ours, agreed) == agreed`.
         """
         return ours
 
     def heard(self, ours: tuple[float, ...], agreed: tuple[float, ...]) -> tuple[float, ...]:
-        """Return the node's terms after an exchange on the `agreed` ones; before it they were `ours`."""
+        """Return the node's terms after an exchange with the `agreed` terms; before it they were `ours`."""
         return ours
 
     def moves(self, terms: tuple[float, ...]) -> bool:
-        """Return True if an exchange on these terms changes what its edge keeps."""
+        """Return True if an exchange with these terms changes what the edge keeps."""
         return bool(self.kept_edges)
 
     def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:
@@ -191,10 +195,10 @@ class Method:
 
 
 def like(vector: Array, number: Number) -> Any:
-    """Round `number` to the vector's type: float64 must not widen a float32."""
+    """Round `number` to the vector's dtype, because float64 must not widen a float32."""
     return np.asarray(number, dtype=vector.dtype) if isinstance(number, np.ndarray) else vector.dtype.type(number)
 
 
 def overrides(method: Method, name: str) -> bool:
-    """Return True if a method overrides this function, so that the others cost nothing."""
+    """Return True if a method overrides this function; functions that are not overridden need not be called."""
     return getattr(type(method), name) is not getattr(Method, name)

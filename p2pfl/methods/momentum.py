@@ -1,9 +1,9 @@
 """`momentum:mu=0.9`: quasi-global momentum. QG-DSGDm, Lin, Karimireddy, Stich and Jaggi, arXiv 2102.04761.
 
-Momentum of the own gradients pulls each node further toward its own data. This one is an average of what the *mixed*
-model did from one own round to the next, which is where the whole federation went: m <- mu m + (1 - mu) d, with
-d = (x before - x now)/(eta H). Each step takes gradient + mu m (Algorithm 1 with beta = mu and a local round for its
-step). Where all agree on the direction, steps grow to 1/(1 - mu) times those of `plain`, within 1/(1 - mu)^2 rounds.
+Momentum of a node's own gradients pulls the node further toward its own data. This one averages the movement of the
+*mixed* model between the node's rounds, which is the movement of the whole federation: m <- mu m + (1 - mu) d, with d =
+(x before - x now)/(eta H). Each step takes gradient + mu m (Algorithm 1 with beta = mu, and a local round in place of
+its step). If all agree on the direction, steps grow to 1/(1 - mu) times those of `plain`, within 1/(1 - mu)^2 rounds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MOMENTUM, LAST = "momentum", "last"
     Entry(
         name="momentum",
         aliases=("qgm", "qgdsgdm"),
-        means="steps also go on in the direction in which the mixed model has been moving",
-        parameters=(Parameter("mu", number(0, 1, below=True), "the part of the momentum that is left a round later"),),
+        means="steps also continue in the direction in which the mixed model has been moving",
+        parameters=(Parameter("mu", number(0, 1, below=True), "the fraction of momentum left after a round"),),
         source="quasi-global momentum: Lin et al., arXiv 2102.04761",
     )
 )
 class Momentum(Method):
-    """The method; `last` is the model just before the latest round was added to it."""
+    """The method. `last` is the model just before the latest round was added to it."""
 
     kept = (MOMENTUM, LAST)
     given = (MOMENTUM,)

@@ -1,8 +1,9 @@
 """`normalized:steps=20`: a local round counts as if it had 20 steps. FedNova, Wang et al., arXiv 2007.07481.
 
-Where rounds are passes over data of different sizes, nodes with more data take more steps and pull the mean toward
-their own optimum. FedNova divides what a round has changed by its number of steps (eq. 6, plain SGD) and lets all nodes
-move by one common number of them, which here is a parameter: there is no server to average the nodes' numbers.
+If rounds are passes over data of different sizes, nodes with more data take more steps and pull the mean toward their
+own optimum. FedNova divides the change in a round by its number of steps (eq. 6, plain SGD) and multiplies it by a
+common number of steps for all nodes. Here that number is a parameter, because there is no server to average the nodes'
+numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from p2pfl.specs import Entry, Parameter, number
     )
 )
 class Normalized(Method):
-    """The correction for speed; it excludes rho, because only one may be made."""
+    """The method. It corrects for speed, so it excludes rho: only one correction may be applied."""
 
     def __init__(self, steps: float = 20.0) -> None:
         self.steps = steps

@@ -1,11 +1,11 @@
 """`outer:momentum=0.5,rate=0.7`: an outer optimizer over local rounds. NoLoCo, Kolehmainen et al., arXiv 2506.10911.
 
-DiLoCo uses the change of a local round as the gradient of an outer step with Nesterov momentum, over a mean of all
-nodes. NoLoCo has no such mean: its velocity also includes the difference to a neighbor, so that the models of different
-nodes do not drift apart: delta <- momentum delta + rate change - gamma (x_i - the mean of both).
+DiLoCo uses the change of a local round as the gradient of an outer step with Nesterov momentum, with a mean over all
+nodes. NoLoCo has no such mean; instead its velocity also includes the difference from a neighbor, so that the models of
+different nodes do not drift apart: delta <- momentum delta + rate change - gamma (x_i - the mean of both).
 
-Here that last term is mixing itself, which has moved the model already when a round ends. So delta is the whole
-movement of the model since the latest round, and a round adds momentum (x now - x before) + rate change.
+Here the last term is mixing itself, which has already moved the model when a round ends. So delta is the whole movement
+of the model since the previous round, and a round adds momentum (x now - x before) + rate change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LAST = "last"
         aliases=("diloco", "noloco"),
         means="local rounds are the gradients of an outer step with momentum: for long rounds, or AdamW inside them",
         parameters=(
-            Parameter("momentum", number(0, 1, below=True), "the part of the latest move that goes on"),
+            Parameter("momentum", number(0, 1, below=True), "the fraction of the latest move that continues"),
             Parameter("rate", number(0, 1e30, above=True), "how much of a local round counts"),
         ),
         source="NoLoCo: Kolehmainen et al., arXiv 2506.10911; DiLoCo: Douillard et al., arXiv 2311.08105",
     )
 )
 class Outer(Method):
-    """The method; `last` is the model just before the latest round was added to it."""
+    """The method. `last` is the model just before the latest round was added to it."""
 
     kept = (LAST,)
 

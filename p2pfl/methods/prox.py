@@ -1,4 +1,4 @@
-"""`prox:mu=0.01`: each step is also pulled back to where its round began. FedProx, Li et al., arXiv 1812.06127."""
+"""`prox:mu=0.01`: each step is also pulled back toward the start of its round. FedProx, Li et al., arXiv 1812.06127."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2pfl.specs import Entry, Parameter, number
     )
 )
 class Prox(Method):
-    """The method whose steps follow the gradient of F(w) + mu/2 |w - anchor|^2."""
+    """The method. Its steps follow the gradient of F(w) + mu/2 |w - anchor|^2."""
 
     def __init__(self, mu: float = 0.01) -> None:
         self.mu = mu

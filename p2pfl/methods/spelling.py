@@ -23,7 +23,7 @@ class ParsedMethod:
 
     @property
     def is_object(self) -> bool:
-        """True if the method is the user's, and must be imported."""
+        """Return True if the method is the user's own, and must be imported."""
         return self.name not in METHODS
 
     def __str__(self) -> str:
@@ -32,13 +32,15 @@ class ParsedMethod:
 
 
 def allowed() -> str:
-    """Describe all methods in words."""
+    """Describe all methods."""
     known = ", ".join(entry.shown for entry in METHODS.values())
     return f"{known}; or your own: module:object,key=1 or file.py:object,key=1"
 
 
 def parse_method(text: str) -> ParsedMethod:
-    """Read the method of a spec. Raises ValueError: names the wrong word, what is wrong with it and what is allowed."""
+    """Parse a method's spec. Raises ValueError, which names the wrong word, what is wrong with it and what is
+    allowed.
+    """
     if own := METHODS.own(text):
         return ParsedMethod(name=own[0], parameters=read_any_parameters(*own))
     entry, values = METHODS.read(text)
@@ -46,9 +48,10 @@ def parse_method(text: str) -> ParsedMethod:
 
 
 def from_here(spec: str) -> str:
-    """Make the path of a file in a spec absolute, from the working folder: a federation file may be elsewhere.
+    """Make a file's path in a spec absolute, relative to the working folder, because a federation file may be
+    elsewhere.
 
-    Raises ValueError: as `parse_method`.
+    Raises ValueError in the same cases as `parse_method`.
     """
     parsed = parse_method(spec)
     return str(replace(parsed, name=str(Path(parsed.name).absolute())) if ".py:" in parsed.name else parsed)

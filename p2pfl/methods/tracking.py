@@ -1,13 +1,15 @@
 """`tracking:gain=0.5`: gradient tracking with local steps. K-GT, Liu, Lin, Koloskova and Stich, arXiv 2301.01313.
 
-A second channel is the tracker y_i = g_i + C_i: g_i the mean gradient of the own latest round (the own part), C_i the
-contribution of mixing (the flows: C_i = (1/n_i) sum_j S_ij, S_ij the sum of all D that the tracker's exchanges on that
-edge moved). Each step takes gradient + C_i, so that a round moves along y_i. A flow is opposite at its two ends, so sum
-n_i C_i is zero whatever a node has lost: at rest, where all y_i are equal, the sum of n_i g_i is zero.
+A second channel is the tracker y_i = g_i + C_i. The node's own part g_i is the mean gradient in its latest round; C_i
+is the contribution of mixing (the flows: C_i = (1/n_i) sum_j S_ij, where S_ij is the sum of all D by which exchanges on
+that edge moved the tracker). Each step takes gradient + C_i, so that a round moves along y_i. A flow has opposite signs
+at its two ends, so sum n_i C_i is zero even if a node has lost data. At equilibrium, where all y_i are equal, the sum
+of n_i g_i is zero.
 
-In the paper (Algorithm 1) all nodes mix once a round: C_i <- C_i - y_i + sum_j w_ij y_j. Here a slow node's g_i is old
-when fast ones mix with it, and delayed gradients overshoot. So a flow includes only the share `gain` of a move; 1 is
-the paper's, and better where speeds differ little. The rest of y_i is corrected when the next round is committed.
+In the paper (Algorithm 1) all nodes mix once per round: C_i <- C_i - y_i + sum_j w_ij y_j. Here a slow node's g_i is
+old when fast ones mix with it, and delayed gradients overshoot. So a flow includes only the fraction `gain` of a move;
+the paper's value is 1, which is better if speeds differ little. The rest of y_i is corrected when the next round is
+committed.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ TRACKER, FLOW, CORRECTION = "tracker", "flow", "correction"
     Entry(
         name="tracking",
         aliases=("kgt", "gradienttracking"),
-        means="each step follows an estimate of everybody's mean gradient, which nodes mix beside the model",
+        means="each step follows an estimate of everybody's mean gradient, which nodes mix along with the model",
         parameters=(
-            Parameter("gain", number(0, 1, above=True), "the part of what mixing moves that an estimate takes in"),
+            Parameter("gain", number(0, 1, above=True), "the fraction of a move by mixing that an estimate includes"),
         ),
         source="K-GT: Liu et al., arXiv 2301.01313",
     )
 )
 class Tracking(Method):
-    """The decentralized SCAFFOLD, with twice the traffic."""
+    """The method: decentralized SCAFFOLD, with twice the traffic."""
 
     profiles = frozenset({CONSERVATIVE})
     channels = (MODEL, TRACKER)
@@ -57,7 +59,7 @@ class Tracking(Method):
 
     def prepare(self, training: TrainingKeys) -> None:
         if training.optimizer != "sgd" or training.momentum:
-            raise ValueError("tracking reckons with plain SGD: training.momentum must be 0, training.optimizer sgd")
+            raise ValueError("tracking assumes plain SGD: training.momentum must be 0, training.optimizer sgd")
 
     def begin(self, node: NodeVectors) -> Vectors:
         return {CORRECTION: self._correction(node)}

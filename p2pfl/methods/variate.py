@@ -1,9 +1,9 @@
-"""`variate:beta=0.1`: a control variate made of the flows of mixing, for data that differ.
+"""`variate:beta=0.1`: a control variate computed from the flows of mixing, for heterogeneous data.
 
 The variate of node i is C_i = -(beta/n_i) sum_j S_ij, added to each gradient. S_ij, the *flow* of an edge, is the sum
-over its exchanges of D/a, where n times the model moved by D, and a = rho eta H is the larger of both ends' learning
-rate times steps. Its two ends differ only in sign, so sum_i n_i C_i is zero whatever else a node has lost; flows of
-neighbors that are away do not count. The idea is that of SCAFFOLD (Karimireddy et al., arXiv 1910.06378) and of K-GT
+over its exchanges of D/a, where n times the model moved by D, and a = rho eta H (learning rate times steps) is the
+larger of both ends' values. Its two ends differ only in sign, so sum_i n_i C_i is zero whatever else a node has lost;
+flows from absent neighbors do not count. The idea comes from SCAFFOLD (Karimireddy et al., arXiv 1910.06378) and K-GT
 (Liu et al., arXiv 2301.01313), without a second vector on the wire.
 """
 
@@ -31,13 +31,13 @@ LEAST_DRIFT = 1e-9
     Entry(
         name="variate",
         aliases=("scaffold", "controlvariate"),
-        means="each gradient is corrected by what mixing has moved so far: for data that differ from node to node",
+        means="each gradient is corrected by the movement due to mixing so far: for data that differ between nodes",
         parameters=(Parameter("beta", number(0, 1e30, above=True), "how strongly flows correct a gradient"),),
         source="after SCAFFOLD (arXiv 1910.06378) and K-GT (arXiv 2301.01313)",
     )
 )
 class Variate(Method):
-    """The method; the drift a is its only term, 0 before a node has trained."""
+    """The method. The drift a is its only term; it is 0 before a node has trained."""
 
     profiles = frozenset({CONSERVATIVE})
     kept_edges = (FLOW,)
@@ -72,7 +72,7 @@ class Variate(Method):
         return (max(ours[0], theirs[0]),)
 
     def moves(self, terms: tuple[float, ...]) -> bool:
-        """Return True if either end has trained: otherwise no disagreement that flows comes from training."""
+        """Return True if either end has trained: otherwise none of the disagreement that flows comes from training."""
         return terms[0] > 0.0
 
     def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:

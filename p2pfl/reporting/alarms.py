@@ -1,8 +1,8 @@
-"""The kinds of alarm of every node: what each means, what the node does, what to do.
+"""The kinds of alarms that every node can raise: what each means, what the node does, and what to do about it.
 
-Features bring more; docs/reference_pages.py makes the page docs/reference/alarms.md of all of them.
+Features add more; docs/reference_pages.py generates the page docs/reference/alarms.md from all of them.
 
-An alarm stands until it is settled: by an event of another kind (`ended_by`), or because it has not come again for
+An alarm stays active until an event of another kind ends it (`ended_by`), or until it has not been raised for
 `LASTS_S`.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LASTS_S = 600.0
-"""The time for which an alarm that nothing ends stands after it was last raised."""
+"""The time for which an alarm that no event ends stays active after it was last raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,11 @@ class AlarmText:
     does: str
     advice: str
     ended_by: str | None = None
-    """The kind of event, about the same member, that ends the alarm."""
+    """The kind of event about the same member that ends the alarm."""
 
 
 BACK = "neighbor-back"
-"""The kind of the event that a neighbor has a session again."""
+"""The kind of event that reports a new session with a neighbor."""
 
 ALARMS: Mapping[str, AlarmText] = {
     "neighbor-lost": AlarmText(
@@ -76,7 +76,7 @@ ALARMS: Mapping[str, AlarmText] = {
     ),
     "two-places": AlarmText(
         means="Two running processes use the same node.key.",
-        does="The later of the two stops, if it can tell that it is the later one.",
+        does="The later of the two stops, if it can detect that.",
         advice="Stop one of them. A copied SD card or folder needs its own key: `p2pfl key NAME/node.key`.",
     ),
     "storage": AlarmText(
@@ -185,29 +185,29 @@ OTHER = AlarmText(
 
 NEWS: Mapping[str, str] = {
     BACK: "A session with the neighbor is open again.",
-    "back": "A member that is no neighbor is heard again.",
+    "back": "There is news again of a member that is not a neighbor.",
     "budget-begun": "The node begins to train with a privacy budget.",
-    "budget-spent": "The node has spent its privacy budget and trains no more.",
+    "budget-spent": "The node has spent its privacy budget and has stopped training.",
     "charter-in-force": "A newer charter takes effect.",
-    "data-reloaded": "The data were read again.",
+    "data-reloaded": "The data have been read again.",
     "disk-roomy": "There is room for a snapshot again.",
-    "enough-neighbors": "Enough neighbors are there again for the robust rule.",
+    "enough-neighbors": "The robust rule has enough neighbors again.",
     "federation-changed": "Members, their addresses or keys, the rounds or the graph have changed.",
     "finished": "This node, or a member, has done all its rounds.",
-    "forgets": "The loss on the common test set grows while members are away, whose data nobody brings.",
-    "joined": "This node begins at the others' round, or hears of a member for the first time.",
-    "kept-again": "Something of the neighbors' models is kept again.",
+    "forgets": "The loss on the common test set grows while members are away whose data nobody else has.",
+    "joined": "This node starts at the round that the others have reached, or learns of a new member.",
+    "kept-again": "The robust rule keeps part of the neighbors' models again.",
     "left": "A member has stopped before all its rounds were done.",
     "loss-back": "The loss is close to its best again.",
     "neighbor-away": "The session with a neighbor has ended.",
-    "new-life": "A member has begun anew, without what it had learned.",
-    "not-alone": "A neighbor is there.",
-    "not-heard": "A member that is no neighbor has not been heard of for a while.",
-    "overfits": "The loss on the common test set grows, and the model fits the node's own rows ever better.",
+    "new-life": "A member has started over and lost what it had learned.",
+    "not-alone": "A neighbor is connected.",
+    "not-heard": "There has been no news of a member that is not a neighbor for a while.",
+    "overfits": "The loss on the common test set grows, while the model fits the node's own rows better and better.",
     "probation": "A quarantine is over, and the neighbor is on trial.",
     "software-agrees": "The member runs the same version.",
     "started": "The node has started.",
-    "storage-restored": "The disk takes the state again.",
-    "trained-enough": "The node's training has ended by `stop`.",
+    "storage-restored": "The state can be written to disk again.",
+    "trained-enough": "The node has stopped training, because the condition `stop` was met.",
 }
-"""Kinds of events that are reported and are no alarm; some end one (`AlarmText.ended_by`)."""
+"""Kinds of events that are reported but are not alarms; some of them end one (`AlarmText.ended_by`)."""

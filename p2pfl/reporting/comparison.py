@@ -1,8 +1,8 @@
-"""Compare models that learned together with others: are they better, or are the test rows too few to decide?
+"""Compare models trained together with reference models: are they better, or are there too few test rows to decide?
 
-Two models that are tested on the same rows are compared row by row: by the bootstrap of the difference, with a fixed
-seed (Efron and Tibshirani 1993, chapter 16), widened as in `learn.intervals`. Where rows are not available it takes two
-intervals that do not overlap, which demands more.
+Two models tested on the same rows are compared row by row, by a bootstrap of the difference with a fixed seed (Efron
+and Tibshirani 1993, chapter 16), widened as in `learn.intervals`. If the rows are not available, two intervals must not
+overlap, which is a stricter test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from p2pfl.reporting.report import Report
 
 FEWEST_ROWS = 30
 FEWEST_OF_A_CLASS = 5
-"""The fewest test rows of a class, on all nodes together, for a comparison: a rule of thumb."""
+"""The fewest test rows per class, over all nodes, that allow a comparison: a rule of thumb."""
 MOST_VALUES = 20_000
 LEAST_RESAMPLES = 200
 BETTER, WORSE, OPEN = "better", "worse", "open"
@@ -36,7 +36,7 @@ Bounded = tuple[float, Interval | None]
 class Pair:
     """The outputs (n, ...) of a node's model and of another one on the same test rows, and their targets (n, ...).
 
-    `place` is equal for pairs with one test set.
+    `place` is equal for pairs that share a test set.
     """
 
     together: Any
@@ -51,8 +51,8 @@ class Pair:
 
 
 def paired(pairs: Sequence[Pair], measure: Measure, value: Value) -> Comparison | None:
-    """Compare the means over nodes, each with its pair; `value` is the measure of outputs and targets. None if it is
-    defined for no pair.
+    """Compare means over nodes, with one pair per node; `value` computes the measure from outputs and targets. Return
+    None if it is undefined for all pairs.
     """
     pairs = [pair for pair in pairs if math.isfinite(pair.difference(value))]
     if not pairs:
@@ -72,7 +72,7 @@ def paired(pairs: Sequence[Pair], measure: Measure, value: Value) -> Comparison 
 
 
 def by_intervals(together: Bounded, other: Bounded, measure: Measure) -> Comparison | None:
-    """Compare two values with intervals; None if one has none."""
+    """Compare two values that have intervals; return None if one has none."""
     (value, ends), (against, others) = together, other
     if ends is None or others is None:
         return None
@@ -102,7 +102,7 @@ def _verdict(difference: float, measure: Measure) -> str:
 
 
 def _too_few(sets: Sequence[Any], rows: int) -> str:
-    """Say why these targets decide nothing; empty where they may."""
+    """Say why these targets cannot decide anything; return an empty string if they may."""
     if rows < FEWEST_ROWS:
         return f"there are only {rows} test rows"
     arrays = [np.asarray(targets) for targets in sets]
@@ -114,8 +114,8 @@ def _too_few(sets: Sequence[Any], rows: int) -> str:
 
 
 def _ends(pairs: Sequence[Pair], value: Value, rows: int) -> Interval | None:
-    """Resample each test set, once for all nodes that have it. Tables that do not define the measure at a node are left
-    out there.
+    """Resample each test set, once for all nodes that share it. If a resample leaves a node's measure undefined, that
+    node ignores it.
     """
     draws, found = generator(0, "comparison"), []
     sizes = {pair.place: len(pair.targets) for pair in pairs}

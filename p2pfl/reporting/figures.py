@@ -1,4 +1,4 @@
-"""The parts of a report that do not depend on where the run took place, and how far a round is expected to contract."""
+"""The parts of a report that do not depend on where the run took place, and the expected contraction per round."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from topologies.graph import component_count
 from topologies.schedules.contraction import PRODUCTS, ROUNDING, SETTLED
 
 FLOOR = 1e-3
-"""Closing rounds count for the measured contraction until the distance is this share of the first."""
+"""Closing rounds count towards the measured contraction until the distance has fallen to this share of the first."""
 
 MOST_DENSE = 1000
-"""The most nodes of a schedule for which a whole period is multiplied out."""
+"""The most nodes of a schedule for which the matrices of a whole period are multiplied out."""
 
 
 class ClosingPoint(NamedTuple):
-    """A round without training: the distance between the nodes, and exchanges so far, per end of an edge."""
+    """A round without training: the distance between the nodes, and the exchanges so far, per end of an edge."""
 
     distance: float
     exchanges: float
 
 
 def spread(values: Iterable[float | None]) -> Statistic | None:
-    """Return mean, minimum, maximum; None where nobody has a value, NaN where one value is NaN."""
+    """Return mean, minimum and maximum; None if there are no values, NaN if one of them is NaN."""
     known = [float(value) for value in values if value is not None]
     if not known:
         return None
@@ -46,7 +46,7 @@ def spread(values: Iterable[float | None]) -> Statistic | None:
 
 
 def overall_staleness(nodes: Iterable[MeanAndMax | None]) -> MeanAndMax | None:
-    """The staleness of all nodes, from each one's own mean and maximum."""
+    """Combine the mean and maximum staleness of all nodes."""
     known = [one for one in nodes if one]
     if not known:
         return None
@@ -64,11 +64,11 @@ def contraction(
     """Predict the contraction of one synchronous exchange on every edge, and measure it in the closing rounds, per
     exchange on an edge.
 
-    In a schedule: on every edge of one of its rounds. `closing` has each node's line after each of its closing rounds,
-    by number, with `sketch` and `exchanges`; `ends` is how many ends of edges one round uses at these nodes, None: all;
-    `size` is the number of parameters, None if unknown. Where a node reported no number of samples, because it died,
-    all count as equal in the prediction, and `samples_known` is False. Under a robust rule mixing is no Laplacian step:
-    nothing is predicted.
+    For a schedule, "every edge" means the edges of one of its rounds. `closing` has each node's line after each of its
+    closing rounds, by number, with `sketch` and `exchanges`. `ends` is the number of edge ends that one round uses at
+    these nodes; None means all. `size` is the number of parameters, None if unknown. If a node died before it reported
+    its number of samples, the prediction gives all nodes equal weight, and `samples_known` is False. Under a robust
+    rule, mixing is not a Laplacian step, so nothing is predicted.
     """
     known = [n for n in samples if n]
     complete = len(known) == len(samples)
@@ -82,9 +82,9 @@ def contraction(
 
 
 def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], int]) -> dict[str, EdgeTraffic]:
-    """The traffic of each compressor: the number of its edges, and the bytes that their ends have sent.
+    """Return the traffic for each compressor: the number of edges that use it, and the bytes sent over them.
 
-    `sent` is by (sender, receiver); bytes sent by a node that left no result are not counted.
+    `sent` is keyed by (sender, receiver); bytes sent by a node that left no result are not counted.
     """
     found = {federation.gossip.compressor: EdgeTraffic(edges=0, bytes_sent=0)}
     for i, j in federation.edges:
@@ -95,7 +95,9 @@ def by_compressor(federation: FederationConfig, sent: Mapping[tuple[int, int], i
 
 
 def configuration(federation: FederationConfig) -> dict[str, Any]:
-    """The contents of a federation file, without keys and addresses. `edge_compressors` has rows [i, j, compressor]."""
+    """Return the contents of a federation file without keys and addresses. `edge_compressors` has rows [i, j,
+    compressor].
+    """
     return {
         "federation": federation.name,
         "task": federation.task.contents,
@@ -112,14 +114,14 @@ def configuration(federation: FederationConfig) -> dict[str, Any]:
 def predicted(federation: FederationConfig, samples: Sequence[float] | None, size: int | None = None) -> float:
     """Compute the factor by which one exchange on every edge in use shrinks the n-weighted distance to consensus.
 
-    With `size`, the number of parameters, each edge takes the step that its compressor allows; without it all take a
-    full one. Messages count as exact: what a compressor leaves out arrives in later exchanges, by error feedback, so
-    that under a sparse one the distance falls more slowly at first than predicted.
+    With `size`, the number of parameters, each edge takes the step size that its compressor allows; without it, all
+    take a full step. Messages are treated as exact: what a compressor leaves out arrives in later exchanges, by error
+    feedback. So with a sparse compressor the distance at first falls more slowly than predicted.
 
-    For a schedule it is the factor of a whole period from its worst start, to the power of one over the period; 0 where
-    every node has the mean at its end. The weights are those that nodes use, c_ij = min(n_i/(deg_i+1), n_j/(deg_j+1)),
-    deg the largest number of edges that one round uses, not those of the schedule's own matrices. Without `samples` n
-    is 1.
+    For a schedule of period p, it is the p-th root of the factor for a whole period from the worst starting round; 0 if
+    the period ends with the mean at every node. The weights are those that nodes use, c_ij = min(n_i/(deg_i+1),
+    n_j/(deg_j+1)), where deg is the largest number of edges that a node has in one round, not the weights in the
+    schedule's own matrices. Without `samples`, every n is 1.
     """
     topology = Topology(federation.topology, len(federation.members), federation.edges, federation.seed)
     gammas = _gammas(federation, size)
@@ -134,7 +136,9 @@ def predicted(federation: FederationConfig, samples: Sequence[float] | None, siz
 
 
 class _Rounds:
-    """One period, or a static graph, as an operator on z = root x, root = N^1/2, where the n-weighted norm is plain."""
+    """One period, or a static graph, as an operator on z = N^1/2 x, for which the n-weighted norm is the ordinary
+    one.
+    """
 
     def __init__(
         self, federation: FederationConfig, root: NDArray[np.float64], gammas: Mapping[tuple[int, int], float]
@@ -149,8 +153,8 @@ class _Rounds:
         self.mean = root / np.linalg.norm(root)
 
     def apply(self, z: NDArray[np.float64], *, back: bool = False) -> NDArray[np.float64]:
-        """Apply all rounds in turn to each column of z (nodes, k), in place. Each is symmetric: `back` is the
-        transpose.
+        """Apply all rounds in turn to each column of z (nodes, k), in place. `back` applies the transpose, in reverse
+        order, because each round is symmetric.
         """
         root = self.root.reshape(-1, *[1] * (z.ndim - 1))
         for i, j, weight in reversed(self.rounds) if back else self.rounds:
@@ -164,7 +168,7 @@ class _Rounds:
         return float(np.linalg.norm(self.apply(away), 2))
 
     def lanczos_norm(self) -> float:
-        """Approximate the norm from below, to about six digits."""
+        """Return a lower approximation of the norm, accurate to about six digits."""
         krylov = Krylov(lambda z: self.apply(self.apply(z.copy()), back=True), self.mean)
         while True:
             krylov.extend(krylov.size + 4)
@@ -174,8 +178,8 @@ class _Rounds:
 
 
 def _measured_contraction(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> float | None:
-    """Measure the contraction in the closing rounds, from sketches: how much closer the nodes came, per exchange at
-    `ends` ends of edges.
+    """Measure the contraction in the closing rounds from sketches: how much closer the nodes came per exchange at
+    `ends` edge ends.
     """
     ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing and ends else []
     points = []

@@ -10,7 +10,7 @@ from p2pfl.reporting.status import MeanAndMax
 
 
 class Statistic(msgspec.Struct, frozen=True):
-    """A figure over the honest nodes that have a value; NaN where one of these is NaN."""
+    """A figure over the honest nodes that have a value; NaN if one of them is NaN."""
 
     mean: float
     min: float
@@ -25,7 +25,7 @@ class Point(msgspec.Struct, kw_only=True):
     """One moment of a run's history."""
 
     time_s: float
-    """Seconds since the start, virtual in a simulation."""
+    """Seconds since the start; virtual time in a simulation."""
     rounds: Statistic | None = None
     accuracy: Statistic | None = None
     loss: Statistic | None = None
@@ -35,14 +35,14 @@ class Point(msgspec.Struct, kw_only=True):
     train_loss: Statistic | None = None
     consensus_distance: float | None = None
     neighbor_distance: Statistic | None = None
-    """The distance of nodes to their neighbors' replicas; real runs only."""
+    """The distance between nodes and the replicas of their neighbors; real runs only."""
     staleness: MeanAndMax | None = None
     bytes_sent: int | None = None
     messages_sent: int | None = None
     running: int | None = None
-    """The number of nodes that had not ended."""
+    """The number of nodes still running."""
     evaluated: int | None = None
-    """The number of nodes in the figures; null: all honest ones."""
+    """The number of nodes in the figures; null if all honest ones are."""
 
 
 class ModelScore(msgspec.Struct, kw_only=True):
@@ -51,7 +51,7 @@ class ModelScore(msgspec.Struct, kw_only=True):
     metrics: dict[str, float | None] = {}
     """The task's own metrics, by name."""
     intervals: dict[str, tuple[float, float]] = {}
-    """95% intervals of accuracy and metrics, by name, for the chance of which rows are in the test set."""
+    """95% intervals of accuracy and metrics, by name, for the choice of test rows."""
 
 
 class ReferencePoint(ModelScore):
@@ -67,25 +67,25 @@ class Reference(ReferencePoint):
 
 
 class Centralized(msgspec.Struct, kw_only=True):
-    """One model that learns from all data, with as many steps as one node, and as all nodes."""
+    """A model trained on all data: once with as many steps as one node takes, and once with as many as all nodes."""
 
     one_node: Reference | None = None
     all_nodes: Reference | None = None
 
 
 class Alone(msgspec.Struct, kw_only=True):
-    """The scores of models that each learned from one node's data: on the common test set, over the nodes."""
+    """The scores on the common test set, over all nodes, of models that were each trained on one node's data."""
 
     accuracy: Statistic | None = None
     loss: Statistic | None = None
     metrics: dict[str, Statistic] = {}
     intervals: dict[str, tuple[float, float]] = {}
-    """95% intervals of the means, by name, as if the nodes were all tested on the same rows."""
+    """95% intervals of the means, by name, as if all nodes were tested on the same rows."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """The difference between the mean over the nodes and a reference, and whether the choice of test rows could explain
-    it.
+    """The difference between the mean over the nodes and a reference, and whether the choice of test rows alone could
+    explain it.
     """
 
     measure: str
@@ -93,9 +93,9 @@ class Comparison(msgspec.Struct, kw_only=True):
     difference: float
     """The mean over the nodes minus the reference."""
     interval: tuple[float, float] | None
-    """The 95% interval of the difference; null where the same rows were not tested, or too few."""
+    """The 95% interval of the difference; null if the models were tested on different rows, or on too few."""
     rows: int | None = None
-    """The number of test rows in all."""
+    """The total number of test rows."""
     verdict: str
     """"better", "worse", or "open": the figures do not decide which is better."""
     why: str
@@ -103,15 +103,15 @@ class Comparison(msgspec.Struct, kw_only=True):
 
 
 class References(msgspec.Struct, kw_only=True):
-    """The results of the same learning without a network of peers."""
+    """The results of the same training without a network of peers."""
 
     alone: Alone | None = None
-    """Each node with its own data; null unless the run was started with references."""
+    """Each node trained on its own data only; null unless the run was started with references."""
     against_alone: Comparison | None = None
     """The nodes together compared with each alone; null if they were not compared."""
     centralized: Centralized | None = None
-    """One model that learns from all data; null if they cannot be pooled."""
+    """A model trained on all data; null if the data cannot be pooled."""
     against_pooled: Comparison | None = None
-    """The nodes together compared with all data in one place, with as many steps as all nodes."""
+    """The nodes together, compared with a model trained on all data with as many steps as all nodes."""
     fedavg: Reference | None = None
-    """A server that averages all models each round; null if nodes keep part of the model to themselves."""
+    """A server that averages all models each round; null if part of the model is personal."""

@@ -1,7 +1,7 @@
-"""Lying neighbors, for reports and readers: how many a node tolerates under its rule, and which it has proven.
+"""Lying neighbors, for reports: how many a node tolerates under its rule, and against which it has proof.
 
-`p2pfl check`, a node's log and its status show how many a node tolerates. `topologies.metrics.byzantine` has the effect
-of the graph, `aggregate` the rules, and the core the faults that count.
+`p2pfl check`, a node's log and its status show how many a node tolerates. `topologies.metrics.byzantine` computes the
+effect of the graph, `aggregate` has the rules, and the core defines the faults that count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from p2pfl.reporting.report import HeldAgainst, NodeReport
 class Bearing:
     """The number of malicious neighbors that one node tolerates. `liars` is the rule's b, 0 if it gives no protection.
 
-    `needed`: the fewest neighbors with which it mixes, 2 b + 1 or more, because of 2 b the liars could be half.
+    `needed` is the fewest neighbors with which it mixes: at least 2 b + 1, because b liars could be half of 2 b.
     """
 
     rule: str
@@ -33,7 +33,9 @@ class Bearing:
 
     @property
     def borne(self) -> int:
-        """The number of its neighbors that may lie; 0 for a node that never mixes, which none can harm or help."""
+        """Return the number of its neighbors that may lie; 0 for a node that never mixes, because no neighbor can harm
+        or help it.
+        """
         return self.liars if self.mixes else 0
 
     def __str__(self) -> str:
@@ -47,7 +49,7 @@ class Bearing:
 
 
 def bearings(federation: FederationConfig) -> list[Bearing]:
-    """The tolerance of each member, in their order. Raises UserError: the rule is the user's own and cannot be
+    """Return the tolerance of each member, in order. Raises UserError: the rule is the user's own and cannot be
     imported.
     """
     rule, degrees = rule_of(federation), Counter(node for edge in federation.edges for node in edge)
@@ -64,13 +66,13 @@ def count(number: int, what: str) -> str:
 
 
 def names(federation: FederationConfig, nodes: Sequence[int], most: int = 5) -> str:
-    """Write the first few names, and the number of the others."""
+    """Write the first few names, and how many others there are."""
     told = ", ".join(federation.members[node].name for node in nodes[:most])
     return f"{told} and {len(nodes) - most} more" if len(nodes) > most else told
 
 
 def held_against(nodes: Iterable[NodeReport]) -> list[HeldAgainst]:
-    """Return one entry for each neighbor of which a node has proven a fault."""
+    """Return one entry for each neighbor against which a node has proven a fault."""
     return [
         HeldAgainst(
             node=node.name,
@@ -86,8 +88,8 @@ def held_against(nodes: Iterable[NodeReport]) -> list[HeldAgainst]:
 
 
 def in_words(held: Sequence[HeldAgainst]) -> str | None:
-    """Write the faults: `node3: payload 40, flood 2, told by 4 neighbors, quarantined by 3`; None where
-    there is none.
+    """Describe the faults: `node3: payload 40, flood 2, told by 4 neighbors, quarantined by 3`; return None if there
+    are none.
     """
     told = []
     for name in sorted({one.neighbor for one in held}):

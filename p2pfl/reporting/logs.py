@@ -1,7 +1,7 @@
-"""The figures of a run as it goes on, for other programs: `--log csv:FILE` and `--log tensorboard:DIR`.
+"""The figures of a run in progress, for other programs: `--log csv:FILE` and `--log tensorboard:DIR`.
 
-A row is about one node, or about all honest ones together (`mean`, `min` and `max`). A log that can no longer be
-written is given up, with a line that says so, and the run goes on.
+A row is about one node, or about all honest ones together (`mean`, `min` and `max`). If a log can no longer be written,
+it is abandoned with a warning, and the run goes on.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("p2pfl")
 
 Row = Mapping[str, Any]
-"""A row of a log, by column; an unknown figure is left out or None."""
+"""A row of a log, by column; an unknown figure is absent or None."""
 
 WHERE = ("time_s", "node", "rounds")
-"""Columns that identify a row: seconds, the node or `mean`, `min`, `max`, and its own rounds."""
+"""The columns that identify a row: seconds, the node or one of `mean`, `min` and `max`, and the node's own rounds."""
 FIGURES = (
     "accuracy",
     "loss",
@@ -37,10 +37,10 @@ FIGURES = (
     "bytes_sent",
     "messages_sent",
 )
-"""The columns, as in a report's history: `loss` is that of the common test set."""
+"""The columns, as in a report's history: `loss` is measured on the common test set."""
 COLUMNS = (*WHERE, "phase", *FIGURES, "metrics")
-"""All columns of a table. `metrics` are the task's own on the common test set, by name: a JSON object in a table,
-curves of their own in TensorBoard.
+"""All columns of a table. `metrics` are the task's own metrics on the common test set, by name: a JSON object in a
+table, separate curves in TensorBoard.
 """
 OF_ALL = ("mean", "min", "max")
 KEY = "--log"
@@ -84,7 +84,7 @@ class CsvLog:
 
 
 class TensorBoardLog:
-    """A folder in the folder for each node, which TensorBoard shows as curves on top of each other, over own rounds."""
+    """A folder with a subfolder for each node. TensorBoard overlays them as curves over the nodes' own rounds."""
 
     def __init__(self, path: Path) -> None:
         self._folder = path
@@ -117,16 +117,16 @@ ALLOWED = "csv:FILE or tensorboard:DIR"
 
 
 def check_logs(specs: Sequence[str], *, coming: Path | None = None) -> None:
-    """Check before the run that logs can be written. `coming` is a folder that the run creates.
+    """Check before the run that logs can be written. `coming` is a folder that the run will create.
 
-    Raises UserError: no such kind of log, or its place cannot be one.
+    Raises UserError: there is no such kind of log, or it cannot be written at that path.
     """
     for kind, path in _places(specs):
         KINDS[kind].check(path, (coming or path).absolute())
 
 
 def open_logs(specs: Sequence[str]) -> Logs:
-    """Open the logs. Raises UserError: as `check_logs`."""
+    """Open the logs. Raises UserError in the same cases as `check_logs`."""
     check_logs(specs)
     try:
         return Logs([KINDS[kind](path) for kind, path in _places(specs)])
@@ -151,14 +151,14 @@ def _require_folder(kind: str, path: Path, coming: Path) -> None:
 
 
 class Logs:
-    """All logs of one run; without any, nothing happens. Figures that have not changed are not written again."""
+    """All logs of a run, possibly none. Unchanged figures are not written again."""
 
     def __init__(self, sinks: Sequence[Sink] = ()) -> None:
         self._sinks = list(sinks)
         self._latest: dict[str, object] = {}
 
     def line(self, line: NodeLine) -> None:
-        """Log a line of a node's progress, if its model has moved or was tested since the last one."""
+        """Log a node's progress, if its model has changed or was tested since the last line."""
         if self._sinks and self._is_new(line.node, (line.rounds, line.version, line.tested_version, line.phase)):
             self._write(row_of(line))
 
@@ -191,7 +191,7 @@ class Logs:
 
 
 def row_of(line: NodeLine) -> Row:
-    """Make the row of one node; its time counts from the start of its process."""
+    """Make the row of one node; time is measured from the start of its process."""
     return {
         "time_s": line.uptime_s,
         "node": line.node,
@@ -209,7 +209,9 @@ def row_of(line: NodeLine) -> Row:
 
 
 def rows_of(point: Point) -> list[Row]:
-    """Make the rows of all honest nodes: one for each of `OF_ALL`. Figures without a spread are in the first."""
+    """Make the rows about all honest nodes together, one for each of `OF_ALL`. Figures that are single numbers are in
+    the first.
+    """
     once = {name: getattr(point, name) for name in ("consensus_distance", "bytes_sent", "messages_sent")}
     rows: list[Row] = []
     for which in OF_ALL:
@@ -223,5 +225,5 @@ def rows_of(point: Point) -> list[Row]:
 
 
 def _other_metrics(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """The known metrics that have no column of their own."""
+    """Return the known metrics that do not have a column."""
     return {name: value for name, value in metrics.items() if value is not None and name not in FIGURES}

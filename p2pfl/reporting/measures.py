@@ -1,4 +1,4 @@
-"""The measures of a task in tables and pictures: its main metric first, then its others, then the loss.
+"""The measures of a task in tables and pictures: its main metric first, then the others, then the loss.
 
 Everything with figures of a model (a line of a node, a point of a history, a report) has `accuracy`, `metrics` by name,
 and the loss, as `test_loss` where there is a training loss too. This module finds one of them by a `Measure`.
@@ -16,11 +16,14 @@ from p2pfl.learn.metrics import ACCURACY, LOSS, Measure, measured_by
 from p2pfl.reporting.history import ModelScore, Statistic
 
 MOST_SHOWN = 5
-"""The most measures that a table shows of each node; reports have all."""
+"""The most measures that a table shows for each node; reports have all."""
 
 
 def measures_of(sources: Iterable[Any]) -> tuple[Measure, ...]:
-    """The measures of the first of `sources` that has any. If none has: accuracy, if a source has one, and loss."""
+    """Return the measures of the first of `sources` that has any.
+
+    If none has, return the loss, preceded by accuracy if a source has it.
+    """
     known = list(sources)
     for one in known:
         if told := getattr(one, "measures", None):
@@ -29,9 +32,9 @@ def measures_of(sources: Iterable[Any]) -> tuple[Measure, ...]:
 
 
 def measures_in(learner: Learner, score: Score | None) -> list[Measure]:
-    """The measures of a learner; if it names none, those in its latest `score`, empty before there is one.
+    """Return the measures of a learner. If it names none, return those in its latest `score`, or none before the first.
 
-    Such a metric has only a name: higher counts as better.
+    The direction of such a metric is unknown: higher counts as better.
     """
     if told := getattr(learner, "measures", ()):
         return list(told)
@@ -41,14 +44,16 @@ def measures_in(learner: Learner, score: Score | None) -> list[Measure]:
 
 
 def shown(measures: Sequence[Measure]) -> tuple[Measure, ...]:
-    """The measures for which a table has room: the loss is always included, and last unless it is the main one."""
+    """Return the measures for which a table has room. The loss is always included; it comes last unless it is the main
+    one.
+    """
     others = [one for one in measures[1:] if one.name != LOSS.name]
     last = [one for one in measures[1:] if one.name == LOSS.name]
     return (*measures[:1], *others[: MOST_SHOWN - 1 - len(last)], *last)
 
 
 def value_of(source: Any, measure: Measure) -> Any:
-    """The value of a measure in `source` on the common test set: a number, a `Statistic`, or None."""
+    """Return the value of a measure in `source` on the common test set: a number, a `Statistic`, or None."""
     if measure.name == ACCURACY.name:
         return source.accuracy
     if measure.name == LOSS.name:
@@ -57,19 +62,19 @@ def value_of(source: Any, measure: Measure) -> Any:
 
 
 def local_value_of(source: Any, measure: Measure) -> Any:
-    """The value of a measure on the node's own training data; reports have no loss there."""
+    """Return the value of a measure on the node's own training data; reports have no loss there."""
     if measure.name == ACCURACY.name:
         return source.local_accuracy
     return source.local_metrics.get(measure.name)
 
 
 def worst(values: Statistic, measure: Measure) -> float:
-    """The end of a statistic at which the worst node is."""
+    """Return the end of a statistic that belongs to the worst node."""
     return values.min if measure.higher_is_better else values.max
 
 
 def in_words(source: Any, measures: Sequence[Measure]) -> str | None:
-    """Write the main measure over all nodes, `AUC 0.912 (worst 0.874)`; None where nothing is tested."""
+    """Describe the main measure over all nodes, as in `AUC 0.912 (worst 0.874)`; return None if nothing was tested."""
     main = (measures or measures_of([source]))[0]
     values: Statistic | None = value_of(source, main)
     if values is None:
@@ -79,17 +84,17 @@ def in_words(source: Any, measures: Sequence[Measure]) -> str | None:
 
 
 def merit(value: float | None, measure: Measure) -> tuple[bool, float]:
-    """Make a sort key, the worst first; a missing value comes before all."""
+    """Make a sort key that puts the worst first; a missing value precedes all others."""
     if value is None or math.isnan(value):
         return (False, 0.0)
     return (True, value if measure.higher_is_better else -value)
 
 
 def metrics_in(score: Score) -> dict[str, float | None]:
-    """Return the metrics of a score as in a report: None for one that the set does not define, such as the AUC of one
-    class.
+    """Return the metrics of a score as in a report: None for a metric that is undefined on the set, such as the AUC if
+    there is only one class.
 
-    For a model that has diverged, whose loss is not finite either, they stay as they are.
+    If the model has diverged, so that its loss is not finite either, the metrics are returned unchanged.
     """
     if not math.isfinite(score.loss):
         return dict(score.metrics)
@@ -102,10 +107,10 @@ def rounded(intervals: Mapping[str, tuple[float, float]]) -> dict[str, tuple[flo
 
 
 def mean_intervals(sources: Iterable[Any]) -> dict[str, tuple[float, float]]:
-    """Compute the intervals of the mean of nodes that each have `intervals`, by name, as if all were tested on the same
-    rows.
+    """Compute the intervals of means over nodes from each node's `intervals`, by name, as if all nodes were tested on
+    the same rows.
 
-    A metric for which some node has no interval gets none.
+    If a node has no interval for a metric, the mean gets none.
     """
     known = [one for one in sources if one is not None]
     found: dict[str, tuple[float, float]] = {}
@@ -122,7 +127,7 @@ def _figure(source: Any, name: str) -> Any:
 
 
 def model_score(score: Score | None) -> ModelScore | None:
-    """The score of a model as in a report."""
+    """Convert a model's score to its form in a report."""
     if score is None:
         return None
     return ModelScore(
@@ -131,7 +136,9 @@ def model_score(score: Score | None) -> ModelScore | None:
 
 
 def spreads(scores: Iterable[Mapping[str, float | None]], *, defined: bool = False) -> dict[str, Statistic]:
-    """Compute mean, minimum and maximum of each metric, by name. `defined`: over the scores in which it is a number."""
+    """Compute mean, minimum and maximum of each metric, by name. With `defined`, ignore scores in which the metric is
+    not a number.
+    """
     found: dict[str, list[float]] = {}
     for metrics in scores:
         for name, value in metrics.items():

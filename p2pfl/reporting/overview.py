@@ -1,7 +1,8 @@
-"""One node's view of its whole federation, the answer of `GET /federation`: page, `watch` and `status` read it.
+"""One node's view of its whole federation: the response to `GET /federation`, which the page, `watch` and `status`
+read.
 
-A field that is null is unknown. Times are seconds of one clock of the node that answers, which begins anywhere: `now`
-minus another of them is an age. Clocks of different nodes need not agree.
+A field that is null is unknown. Times are in seconds on a clock of the responding node, whose zero is arbitrary: `now`
+minus another time is an age. The clocks of different nodes need not agree.
 """
 
 from __future__ import annotations
@@ -13,52 +14,52 @@ from p2pfl.reporting.status import PrivacyStatus
 
 
 class MemberRow(msgspec.Struct, kw_only=True):
-    """One member, by its latest row about itself. Without a row all but index and name is null."""
+    """One member, according to its own latest row. Without a row, all fields except index and name are null."""
 
     index: int
     name: str
     at: float | None = None
-    """When the member sent this row, by the clock of the answering node."""
+    """The time when the member sent this row, on the clock of the responding node."""
     source: str | None = None
-    """The node that passed the row on to the answering node, if it was not the member itself."""
+    """The node that forwarded the row to the responding node, if it was not the member itself."""
     quiet: bool = False
-    """True if the member should have sent a newer row, and has not."""
+    """True if a newer row from the member is overdue."""
     lost: bool = False
-    """True if no neighbor of the member hears it, as far as they report."""
+    """True if none of the member's neighbors reports that it hears from it."""
     phase: str | None = None
     rounds: int | None = None
     main: float | None = None
-    """The score of its latest test by the task's main measure."""
+    """The score in its latest test, by the task's main measure."""
     accuracy: float | None = None
     scores: dict[str, float | None] = {}
-    """The scores of its latest test, by name of each of the task's measures, the main one first."""
+    """The scores in its latest test, by the name of each measure of the task, the main one first."""
     intervals: dict[str, tuple[float, float]] = {}
-    """The 95% intervals of the answering node's own scores, by name; they are not sent to other nodes."""
+    """The 95% intervals of the responding node's own scores, by name; they are not sent to other nodes."""
     loss: float | None = None
     distance: float | None = None
     staleness: float | None = None
     bytes_sent: int | None = None
     bytes_received: int | None = None
     bytes_per_s: float | None = None
-    """Bytes sent per second between its latest two rows."""
+    """The bytes that it sent per second between its latest two rows."""
     exchanges: int | None = None
     live: list[int] | None = None
     """The members with which it has a session."""
     unheard: list[int] = []
-    """The neighbors with a session that have sent nothing for some heartbeats."""
+    """The neighbors with a session that have sent nothing for several heartbeats."""
     alarms: int | None = None
     """The number of alarms raised since its process started."""
     standing: list[str] = []
-    """The kinds of its alarms that stand."""
+    """The kinds of its active alarms."""
     charter: int | None = None
     software: str | None = None
     life: int | None = None
     epsilon: float | None = None
-    """The epsilon that it has spent of its privacy budget."""
+    """The epsilon that it has spent from its privacy budget."""
 
 
 class NotableEvent(msgspec.Struct, kw_only=True, frozen=True):
-    """One notable event, as the answering node saw it."""
+    """One notable event, as the responding node observed it."""
 
     number: int
     at: float
@@ -69,7 +70,7 @@ class NotableEvent(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class StandingAlarm(msgspec.Struct, kw_only=True, frozen=True):
-    """One alarm of the answering node that stands."""
+    """One active alarm of the responding node."""
 
     kind: str
     about: str | None
@@ -82,23 +83,23 @@ class StandingAlarm(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class FederationStatus(msgspec.Struct, kw_only=True):
-    """The answer of `GET /federation`."""
+    """The response to `GET /federation`."""
 
     federation: str
     node: str
-    """The name of the answering node."""
+    """The name of the responding node."""
     number: int
-    """Grows with each answer that differs from the one before."""
+    """A number that grows with each response that differs from the previous one."""
     now: float
     vitals: bool
-    """True if members send each other their status."""
+    """True if members send their status to each other."""
     period_s: float
     """The period in which a member sends its row."""
     quiet_after_s: float
     measures: list[Measure] = []
     """The measures of the task, the main one first."""
     privacy: PrivacyStatus | None = None
-    """The budget of the answering node; null where nothing is promised."""
+    """The budget of the responding node; null if there is no privacy promise."""
     rounds_to_do: int | None
     topology: str
     charter: int
@@ -110,12 +111,12 @@ class FederationStatus(msgspec.Struct, kw_only=True):
 
 
 class FederationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The changes since the answer with the previous number."""
+    """The changes since the response with the previous number."""
 
     number: int
     now: float
     members: list[MemberRow] = []
-    """The rows that have changed, complete."""
+    """The rows that have changed, each in full."""
     events: list[NotableEvent] = []
     alarms: list[StandingAlarm] | None = None
     privacy: PrivacyStatus | None = None

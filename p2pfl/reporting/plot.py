@@ -1,4 +1,4 @@
-"""Runs, real or simulated, in one picture: what they learn, how far the nodes are apart, what they send."""
+"""Runs, real or simulated, in one picture: what they learn, how far apart the nodes are, and what they send."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ X = Literal["time", "rounds", "bytes"]
 FORMATS = (".png", ".svg", ".pdf")
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
-"""The colors of Okabe and Ito, which everybody can tell apart."""
+"""Okabe and Ito's colors, which color-blind people can tell apart too."""
 STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
 GRAY = "#555555"
 DOTS: Any = "dotted"
@@ -36,13 +36,13 @@ MOST_RUNS = len(COLORS) * len(STYLES)
 TRAINING = Measure("train_loss", "loss", higher_is_better=False)
 """The measure in the first panel if there is no common test set."""
 MOST_LEARNED = 3
-"""The most of the task's measures that have a panel: the main one, then its own metrics."""
+"""The most measures of the task that get a panel: the main one, then the task's own metrics."""
 WIDEST = 28
-"""The most letters in a line beside a panel."""
+"""The most characters in a line beside a panel."""
 HELD_FROM = 3.0
-"""The gap between two points, in usual gaps, from which the first one is repeated."""
+"""From this gap between two points, in multiples of the usual gap, the first point is repeated."""
 POWERS_FROM = 20.0
-"""The scale is logarithmic where the largest value is this many times the smallest."""
+"""The scale is logarithmic if the largest value is at least this many times the smallest."""
 
 
 class Drawable(Protocol):
@@ -62,7 +62,7 @@ class Drawable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A report as it is drawn. `label` distinguishes it from the others in the picture."""
+    """A report, as drawn. `label` distinguishes it from the others in the picture."""
 
     report: Drawable
     history: list[Point]
@@ -70,9 +70,10 @@ class Run:
 
 
 def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None) -> None:
-    """Check before a run that its picture can be drawn. `coming`: a folder that the run makes; `key`: the option.
+    """Check before a run that its picture can be drawn. `coming` is a folder that the run will create; `key` is the
+    option.
 
-    Raises UserError: no such folder, or a format that cannot be drawn.
+    Raises UserError: there is no such folder, or the format is not supported.
     """
     if path.suffix.lower() not in FORMATS:
         raise UserError("no such picture format", key=key, value=str(path), allowed=", ".join(FORMATS))
@@ -84,7 +85,9 @@ def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None
 
 
 def _repeat_points(report: Drawable) -> list[Point]:
-    """Repeat a simulated point until shortly before the next after a gap, without bytes: no model moved meanwhile."""
+    """Repeat a simulated point, without its bytes, shortly before the next one if there is a gap: no model changed in
+    between.
+    """
     history = report.history
     gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(history)]
     if not report.simulated or not gaps:
@@ -101,8 +104,8 @@ def _repeat_points(report: Drawable) -> list[Point]:
 def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", labels: Sequence[str] = ()) -> Figure:
     """Draw the picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file.
 
-    Raises UserError: there are too many runs, one has no history, or `path` is no file that can be drawn;
-    TopologyError: the file cannot be written.
+    Raises UserError: there are too many runs, one has no history, or `path` has no supported format; TopologyError: the
+    file cannot be written.
     """
     if len(reports) > MOST_RUNS:
         raise UserError("too many runs for one picture", key="REPORT", value=len(reports), allowed=f"up to {MOST_RUNS}")
@@ -135,7 +138,7 @@ def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", lab
 
 
 def _learned(runs: Sequence[Run]) -> list[Measure]:
-    """Return the main measure of the first run that has a value of its own, and the metrics that the task adds."""
+    """Return the main measure of the first run that has a value for it, and the metrics that the task adds."""
     for run in runs:
         main, *others = measures_of([run.report, *run.report.nodes, *run.history])
         found = [one for one in (main, *others) if any(_finite(value_of(point, one)) for point in run.history)]
@@ -150,7 +153,7 @@ def _have(runs: Sequence[Run], name: str) -> bool:
 
 
 def _finite(value: Statistic | float | None) -> Any:
-    """Return a statistic to draw; None for a run in which a node's model diverged."""
+    """Return a statistic if it can be drawn, or None if a node's model diverged in the run."""
     return None if isinstance(value, Statistic) and not value.is_finite else value
 
 
@@ -185,11 +188,11 @@ def _of_point(point: Point, measure: Measure) -> Statistic | None:
 
 
 def _draw_references(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> None:
-    """Draw the references. Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run:
-    all data at once.
+    """Draw the references.
 
-    Dashed and dotted, of a single run: the mean of the nodes, had each been alone. In gray where it is the same for all
-    runs, else in the run's own color.
+    Federated averaging is dashed, as a curve if it has the same axis. Only for a single run, training on all data is
+    dotted, and the mean of nodes that train alone is dash-dotted. A reference is gray if it is the same for all runs,
+    otherwise it has the run's color.
     """
     curves = [_fedavg(run, measure, x) for run in runs]
     same = all(curve == curves[0] for curve in curves)
@@ -210,7 +213,7 @@ def _draw_references(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> 
 
 
 def _fedavg(run: Run, measure: Measure, x: X) -> list[tuple[float, float]]:
-    """Return the points of its curve; over time, which a server does not have, the end alone."""
+    """Return the points of its curve. Over time, which the reference server does not have, return only the end."""
     fedavg = run.report.reference.fedavg if run.report.reference else None
     if fedavg is None:
         return []
@@ -260,7 +263,7 @@ def _color(place: int) -> str:
 
 
 def _place(run: Run, point: Point, x: X) -> float | None:
-    """Return the position on the horizontal axis. Real processes take a while to start: their time begins with the
+    """Return the position on the horizontal axis. Real processes take a while to start, so their time begins with the
     first point.
     """
     match x:
@@ -320,7 +323,7 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
 
 
 def _band(runs: Sequence[Run]) -> str:
-    """Describe the band; a run of very many nodes evaluates only some of them on its way."""
+    """Describe the band. A run with very many nodes evaluates only some of them before the end."""
     run = runs[0]
     some, honest = run.history[-1].evaluated, len(run.report.nodes) - len(run.report.byzantine)
     return f"worst to best of {some} nodes" if len(runs) == 1 and some and some < honest else "worst to best node"

@@ -1,8 +1,8 @@
-"""References without a network of peers: each node alone with its own data, and all data in one place.
+"""References without a network of peers: each node trained alone on its own data, and one model trained on all data.
 
-Both take the same optimizer, batch size and length of a round, and plain steps. Where nodes have test sets of their
-own, one model's score is the mean over the nodes, as that of the federation is. A schedule by time takes rounds to be
-as long as they were in the run. Import it only when needed: it needs torch where the task does.
+Both use the same optimizer, batch size and round length, and plain steps. If nodes have their own test sets, a model's
+score is the mean over the nodes, as for the federation. A learning rate schedule by time assumes rounds as long as they
+were in the run. Import this module only when needed, because it may import torch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from p2pfl.reporting.history import Alone, Centralized, ModelScore, Point, Refer
 from p2pfl.reporting.measures import mean_intervals, metrics_in, model_score, rounded, spreads
 
 EVALUATIONS = 20
-"""Most evaluations in one history."""
+"""The most evaluations in one history."""
 MOST_STEPS = 20_000
-"""Most steps of a centralized run: more would cost as much as the run itself, long after it converged."""
+"""The most steps in a centralized run: more would cost as much as the run itself, long after convergence."""
 
 
 def centralized(
@@ -39,12 +39,12 @@ def centralized(
     most_steps: int = MOST_STEPS,
     round_s: float = 0.0,
 ) -> Centralized | None:
-    """Train one model on all data; None where data cannot be pooled.
+    """Train one model on all data; return None if the data cannot be pooled.
 
-    The first takes as many steps as one of `learners` in `rounds` rounds, on average; the second goes on until it has
-    taken as many as all of them, or `most_steps`. Each has accuracy, loss (of the test set, or the training loss where
-    there is none), metrics, steps and history. `rows` are all data, if they are in one set already; `round_s` is how
-    long a round took. A schedule of the learning rate is stretched to the length of the second.
+    The first result is after as many steps as one of `learners` takes in `rounds` rounds, on average; the second after
+    as many as all of them together, or `most_steps`. Each has accuracy, loss (on the test set, or in training if there
+    is no test set), metrics, steps and history. `rows` has all data, if they are already in one set; `round_s` is the
+    duration of a round. A learning rate schedule is stretched to the length of the second.
     """
     rows = joined([learner.train_set for learner in learners]) if rows is None else rows
     if rows is None:
@@ -64,7 +64,7 @@ def centralized(
 
 
 def joined(sets: Sequence[Samples]) -> TensorSamples | None:
-    """Join all rows in one set; None where they are read row by row, or differ in shape or type."""
+    """Join all rows in one set; return None if they are read row by row, or differ in shape or dtype."""
     import torch  # noqa: PLC0415 - a task without torch has no such sets
 
     tensors = [samples for samples in sets if isinstance(samples, TensorSamples)]
@@ -77,13 +77,15 @@ def joined(sets: Sequence[Samples]) -> TensorSamples | None:
 def alone(learner: Learner, rounds: int, round_s: float = 0.0) -> ModelScore | None:
     """Score a node's model on its test set after `rounds` rounds on its own data, without neighbors.
 
-    None where there is no test set. Afterwards the learner's own part of the model has changed.
+    Return None if there is no test set. This changes the personal part of the learner's model.
     """
     return model_score(learner.evaluate(learned_alone(learner, rounds, round_s), "test"))
 
 
 def learned_alone(learner: Learner, rounds: int, round_s: float = 0.0) -> Vector:
-    """Train a node's model (d,) for `rounds` rounds on its own data. The learner keeps the own part of that model."""
+    """Train a node's model (d,) for `rounds` rounds on its own data. The learner keeps the personal part of that
+    model.
+    """
     model = learner.initial()
     for index in range(rounds):
         model = learner.train(RoundStart(model, elapsed_s=index * round_s), index).vector
@@ -91,7 +93,7 @@ def learned_alone(learner: Learner, rounds: int, round_s: float = 0.0) -> Vector
 
 
 def of_alone(scores: Sequence[ModelScore | None]) -> Alone | None:
-    """The scores of all nodes, each alone; None if none has a score."""
+    """Combine the scores of all nodes, each trained alone; return None if there are no scores."""
     known = [one for one in scores if one is not None]
     if not known:
         return None
@@ -104,7 +106,7 @@ def of_alone(scores: Sequence[ModelScore | None]) -> Alone | None:
 
 
 def reference_point(score: Score | None, training_loss: float) -> ReferencePoint:
-    """Make a point of a reference; without a test set its loss is that in training."""
+    """Make a point of a reference; without a test set, its loss is the training loss."""
     if score is None:
         return ReferencePoint(loss=training_loss)
     return ReferencePoint(
@@ -113,21 +115,21 @@ def reference_point(score: Score | None, training_loss: float) -> ReferencePoint
 
 
 def with_history(history: list[ReferencePoint]) -> Reference:
-    """Make a reference from its last point, and those on the way to it."""
+    """Make a reference from the last of these points, with all of them as its history."""
     return Reference(**msgspec.structs.asdict(history[-1]), history=history)
 
 
 def moments(rounds: int) -> list[int]:
-    """Return the rounds after which a model is evaluated: evenly spaced, the last among them."""
+    """Return the rounds after which a model is evaluated: evenly spaced and including the last."""
     count = min(rounds, EVALUATIONS)
     return [rounds * (place + 1) // count for place in range(count)]
 
 
 def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
-    """Average the scores of one model on several test sets, each with the number of nodes that have it.
+    """Average the scores of one model on several test sets, each weighted by the number of nodes that have it.
 
-    A metric that a set does not define is left out of the mean. A single score is returned as it is; None: there is
-    none.
+    If a metric is undefined on a set, the mean ignores that set. A single score is returned unchanged; without scores,
+    return None.
     """
     known = [(score, nodes) for score, nodes in scores if score is not None]
     scored = [score for score, _ in known]
@@ -144,7 +146,7 @@ def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
 
 
 def _intervals_of_mean(known: Sequence[tuple[Score, int]]) -> Iterator[tuple[str, Interval]]:
-    """The intervals of means over test sets without common rows, each weighted by its number of nodes."""
+    """Yield the intervals of means over test sets without common rows, each weighted by its number of nodes."""
     for name in dict.fromkeys(name for score, _ in known for name in score.intervals):
         parts = [(score.accuracy if name == ACCURACY.name else score.metrics.get(name), score, n) for score, n in known]
         there = [(value, score.intervals.get(name), n) for value, score, n in parts if value is not None]
@@ -155,7 +157,7 @@ def _intervals_of_mean(known: Sequence[tuple[Score, int]]) -> Iterator[tuple[str
 
 
 def round_seconds(history: Sequence[Point]) -> float:
-    """The average time of a round of training in a run, mixing and waiting included; 0 if none was seen."""
+    """Return the average duration of a training round in a run, including mixing and waiting; 0 if there was none."""
     counted = [(point.time_s, point.rounds.mean) for point in history if point.rounds is not None]
     if not counted or not counted[-1][1]:
         return 0.0
@@ -171,7 +173,7 @@ def _mean(values: Iterable[tuple[float | None, int]]) -> float:
 
 
 def _tests_of(learners: Sequence[TorchLearner]) -> list[tuple[Samples, int]]:
-    """Return the different test sets, and how many nodes have each."""
+    """Return the distinct test sets, each with the number of nodes that have it."""
     distinct, counts = Distinct(), Counter[int]()
     for learner in learners:
         counts[distinct.add(learner.test_set)] += 1
@@ -179,13 +181,15 @@ def _tests_of(learners: Sequence[TorchLearner]) -> list[tuple[Samples, int]]:
 
 
 class _Pooled:
-    """One model of all data: `learner` has all rows, `tests` are the sets that it is tested on."""
+    """One model trained on all data: `learner` has all rows, `tests` has the sets that it is tested on."""
 
     def __init__(self, learner: TorchLearner, tests: Sequence[tuple[Samples, int]], round_s: float) -> None:
         self.learner, self.tests, self.round_s = learner, tests, round_s
 
     def run(self, goals: Sequence[int]) -> Iterator[Reference]:
-        """Yield a reference after each of these numbers of rounds; a number that has passed adds nothing."""
+        """Yield a reference after each of these numbers of rounds; no training is added for a number already
+        reached.
+        """
         learner, steps = self.learner, self.learner.training.local_steps or 1
         model, done, history = learner.initial(), 0, list[ReferencePoint]()
         for goal in goals:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")
 """The figures that a private run withholds."""
 SCORES = "scores on the test set"
-"""A further figure that a private run withholds, unless the test set is public."""
+"""Another figure that a private run withholds, unless the test set is public."""
 
 
 class NodeReport(msgspec.Struct, kw_only=True):
@@ -45,7 +45,7 @@ class NodeReport(msgspec.Struct, kw_only=True):
     tested_round: int | None = None
     tested_version: int | None = None
     test_is_stale: bool | None = None
-    """True if accuracy and test_loss are those of an older model than the last one."""
+    """True if accuracy and test_loss belong to an older model than the last one."""
     loss: float | None = None
     """The loss of the latest local round."""
     bytes_sent: int | None = None
@@ -54,25 +54,25 @@ class NodeReport(msgspec.Struct, kw_only=True):
     exchanges: int | None = None
     rounds_without_neighbor: int = 0
     ended_by: str | None = None
-    """Why its training ended."""
+    """The reason why its training ended."""
     through_by: str | None = None
-    """Why it had trained all that it had to; null if it had not."""
+    """The reason why it counts as having done all its training; null if it has not."""
     device: str | None = None
-    """The device on which it trained, and the precision if that was not float32."""
+    """The device on which it trained, with the precision if that was not float32."""
     stranded: bool = False
-    """True if it was stopped because it waited for neighbors that would never come."""
+    """True if it was stopped because it was waiting for neighbors that would never come."""
     local_accuracy: float | None = None
     """Accuracy on the node's own training data."""
     metrics: dict[str, float | None] = {}
     """The task's own metrics on the common test set, by name."""
     test_samples: int | None = None
-    """The rows that it was tested on."""
+    """The number of rows on which it was tested."""
     intervals: dict[str, tuple[float, float]] = {}
-    """95% intervals of accuracy and metrics, by name, for the chance of which rows these are."""
+    """95% intervals of accuracy and metrics, by name, for the choice of these rows."""
     local_metrics: dict[str, float | None] = {}
     """The same on the node's own training data."""
     alone: ModelScore | None = None
-    """The score that it would have on the common test set without neighbors; null unless the run was started with
+    """Its score on the common test set if trained without neighbors; null unless the run was started with
     references.
     """
     samples: int | float | None = None
@@ -83,17 +83,17 @@ class NodeReport(msgspec.Struct, kw_only=True):
     neighbors: list[NeighborStatus] | None = None
     durability: str | None = None
     rounds_mixed: int | None = None
-    """Rounds that a robust rule mixed; null with the mean."""
+    """The rounds in which a robust rule mixed; null for the mean."""
     rounds_alone: int | None = None
-    """Rounds in which a robust rule had too few neighbors to mix."""
+    """The rounds in which a robust rule had too few neighbors to mix."""
     restarted: bool = False
     """True if it was killed during the run, started again by hand and finished."""
     starts: int | None = None
     log: str | None = None
     attack_success: float | None = None
-    """The share of samples that its model labels as the poisoned data teach."""
+    """The share of samples to which its model gives the label that the poisoned data teach."""
     privacy: PrivacyStatus | None = None
-    """The spending of its privacy budget; null if nothing is promised."""
+    """The spending of its privacy budget; null if there is no privacy promise."""
 
 
 class Withheld(msgspec.Struct, kw_only=True):
@@ -105,13 +105,13 @@ class Withheld(msgspec.Struct, kw_only=True):
     budget: float
     delta: float
     figures: list[str]
-    """The withheld figures, in words: they would reveal rows without noise."""
+    """Descriptions of the withheld figures: without noise, they would reveal rows."""
     instead: str | None = None
-    """Another way to find out how good the model is, in words."""
+    """A description of another way to find out how good the model is."""
 
 
 class HeldAgainst(msgspec.Struct, kw_only=True):
-    """Faults that `node` has proven of `neighbor`."""
+    """Faults that `node` has proven against `neighbor`."""
 
     node: str
     neighbor: str
@@ -133,11 +133,11 @@ class Contraction(msgspec.Struct, kw_only=True):
     predicted: float | None = None
     """Computed from the graph's spectrum; null under a robust rule."""
     samples_known: bool = True
-    """False: computed as if all nodes had equally many samples."""
+    """False if the prediction assumes equally many samples on all nodes."""
     measured: float | None = None
     """Measured in the closing rounds."""
     per: str = ""
-    """The unit: an exchange on every edge, or a round of a schedule."""
+    """The unit of the factor: an exchange on every edge, or on every edge of a schedule's round."""
 
 
 class Cost(msgspec.Struct, kw_only=True):
@@ -146,7 +146,7 @@ class Cost(msgspec.Struct, kw_only=True):
     cpu_s: float
     set_up_cpu_s: float
     abandoned_cpu_s: float
-    """Of a batched run that had to start over, one operation at a time."""
+    """The CPU time of a batched run that had to be repeated one operation at a time."""
     run_cpu_s: float
     evaluation_cpu_s: float
     report_cpu_s: float
@@ -156,81 +156,83 @@ class Cost(msgspec.Struct, kw_only=True):
 
 
 class Batching(msgspec.Struct, kw_only=True):
-    """The way in which a simulation was computed."""
+    """A summary of how a simulation was computed."""
 
     operations: str
-    """Batched, or one at a time."""
+    """The way in which operations were computed: batched, or one at a time."""
     why: str | None
-    """The reason for one at a time."""
+    """The reason why operations were computed one at a time."""
     training: str
-    """Batched, or one node at a time."""
+    """The way in which training was computed: batched, or one node at a time."""
     batch_stable: bool
     """True if a sample's result does not depend on what else is in its batch."""
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """The result of a run. Figures are those of honest nodes that reached their end."""
+    """The result of a run. Its figures cover the honest nodes that reached the end."""
 
     nodes: list[NodeReport]
-    """Each node, malicious ones and those that died included."""
+    """All nodes, including malicious ones and those that died."""
     topology: str = ""
     """The graph, as the federation file names it."""
     algebraic_connectivity: float | None = None
-    """Of the graph; for a schedule, of the union of all its rounds."""
+    """The algebraic connectivity of the graph; for a schedule, of the union of all its rounds."""
     rounds: dict[str, int | None] = {}
-    """The number of own rounds, by node."""
+    """The number of each node's own rounds, by node."""
     accuracy: Statistic | None = None
-    """The accuracy on the common test set; null where there is none."""
+    """The accuracy on the common test set; null if there is none."""
     local_accuracy: Statistic | None = None
     """The accuracy on each node's own training data."""
     loss: Statistic | None = None
     """The loss on the common test set."""
     measures: list[Measure] = []
-    """The measures of the task, the main one first, and whether higher or lower is better for each."""
+    """The measures of the task, the main one first, each with its direction."""
     metrics: dict[str, Statistic] = {}
     """The task's own metrics on the common test set, by name."""
     intervals: dict[str, tuple[float, float]] = {}
-    """95% intervals of the means, by name, as if the nodes were all tested on the same rows."""
+    """95% intervals of the means, by name, as if all nodes were tested on the same rows."""
     local_metrics: dict[str, Statistic] = {}
     """The task's own metrics on each node's own training data, by name."""
     label_shift: LabelShift | None = None
-    """The differences between the targets of honest nodes; null if no machine has seen all of them."""
+    """The difference between the targets of the honest nodes; null if no machine has seen all of them."""
     mean_model: ModelScore | None = None
-    """The score of the mean of the honest models, which no node has. Simulated runs only."""
+    """The score of the mean of the honest models, a model that no node has. Simulated runs only."""
     attack: str | None = None
     """The attack of the malicious nodes."""
     attack_success: Statistic | None = None
-    """The share of test samples that go where poisoned data lead; null for attacks that poison none."""
+    """The share of test samples that get the label taught by poisoned data; null for attacks that do not poison
+    data.
+    """
     consensus_distance: float | None = None
-    """The root mean square distance of the models to their mean, divided by that mean's norm."""
+    """The root mean square distance between the models and their mean, divided by that mean's norm."""
     bytes_sent: int | None = None
-    """By all nodes together: headers, retries and encryption included, TCP and WebSocket not."""
+    """Bytes sent by all nodes together, including headers, retries and encryption, but not TCP and WebSocket."""
     messages_sent: int | None = None
-    """By all nodes together."""
+    """Messages sent by all nodes together."""
     compressors: dict[str, EdgeTraffic] = {}
-    """For each compressor, on how many edges it was used and the bytes that their ends sent."""
+    """For each compressor, the number of edges that used it, and the bytes sent over them."""
     wall_time_s: float | None = None
     """Seconds of real time."""
     virtual_time_s: float | None = None
-    """Seconds that the nodes of a simulation took."""
+    """The virtual duration of a simulation, in seconds."""
     staleness: MeanAndMax | None = None
-    """The age of what was mixed, in rounds, as nodes weight it."""
+    """The age, in rounds, of the models that were mixed, as nodes weight it."""
     contraction: Contraction = msgspec.field(default_factory=Contraction)
-    """How fast models agree: predicted from the graph, and measured."""
+    """How fast the models approach each other: predicted from the graph, and measured."""
     rule: str = "mean"
-    """The rule by which neighbors were mixed."""
+    """The rule by which nodes mixed their neighbors' models."""
     held_against: list[HeldAgainst] = []
-    """Which honest node has proven which fault of which neighbor."""
+    """The faults that honest nodes have proven against their neighbors."""
     died: list[str] = []
-    """Names of the nodes that neither finished nor were stopped cleanly."""
+    """The names of the nodes that neither finished nor were stopped cleanly."""
     byzantine: list[str] = []
-    """Names of the malicious nodes."""
+    """The names of the malicious nodes."""
     warnings: list[str] = []
-    """Doubts about the result that are visible from this machine."""
+    """Reasons to doubt the result that are visible on this machine."""
     stopped: bool = False
-    """True if somebody stopped the run before its end."""
+    """True if somebody stopped the run before it ended."""
     reached_limit: bool | None = None
-    """True if a simulation ended at the limit of its virtual time."""
+    """True if a simulation ended because it reached its limit of virtual time."""
     history: list[Point] = []
     """The same figures at about forty times."""
     config: dict[str, Any] = {}
@@ -242,21 +244,21 @@ class Report(msgspec.Struct, kw_only=True):
     simulated: bool = False
     """True if no real node ran."""
     digest: str | None = None
-    """A hash of a simulation's trace of events, without vectors: the same for the same seed on any machine."""
+    """A hash of a simulation's trace of events, without vectors: the same seed gives the same hash on any machine."""
     value_digest: str | None = None
     """A hash of every bit that the simulated nodes have at the end."""
     reference: References | None = None
-    """The results of a server, of all data in one place, and of each node alone."""
+    """The results of a server, of one model trained on all data, and of each node alone."""
     peak_memory_bytes: int | None = None
-    """Of the process that simulated."""
+    """The peak memory use of the simulator's process."""
     cost: Cost | None = None
-    """CPU-seconds of a simulation, by part."""
+    """The CPU-seconds that a simulation used, by part."""
     batching: Batching | None = None
     """Whether a simulation was computed in batches, and if not, why."""
     privacy: Withheld | None = None
     """The privacy of a real run with a budget; null if nothing is withheld."""
     sweep: dict[str, Any] | None = None
-    """The sweep and the run in it, for a simulation of a sweep."""
+    """For a simulation in a sweep, the sweep and which of its runs this is."""
 
     def __repr__(self) -> str:
         """Summarize the report in one line, as a notebook shows it."""
@@ -272,25 +274,26 @@ class Report(msgspec.Struct, kw_only=True):
         return measures_of([self, *self.nodes])[0]
 
     def to_json(self) -> str:
-        """The report as indented JSON text."""
+        """Return the report as indented JSON text."""
         return self.to_bytes().decode()
 
     def to_bytes(self) -> bytes:
-        """The same text in UTF-8, as the report's file holds it."""
+        """Return the same text in UTF-8, as in the report's file."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
     def from_json(cls, content: bytes | str) -> Report:
-        """Read a report from the result of `to_json`, of this version or an older one. Raises ValueError: this is no
+        """Read a report from the result of `to_json` in this version or an older one. Raises ValueError: this is not a
         report.
         """
         return msgspec.convert(_with_nan(msgspec.json.decode(content)), type=cls)
 
     def to_frame(self, of: Literal["history", "nodes"] = "history") -> DataFrame:
-        """A pandas DataFrame: one row for each point of the history, or for each node.
+        """Return a pandas DataFrame with one row for each point in the history, or for each node.
 
-        A statistic becomes three columns, as `accuracy_mean`, `accuracy_min` and `accuracy_max`; staleness two. A
-        metric of the task has a column, or three, of its own name, `local_` before it on a node's own data.
+        A statistic becomes three columns, such as `accuracy_mean`, `accuracy_min` and `accuracy_max`; staleness becomes
+        two. A task's own metric has one column of that name, or three; on a node's own data the name starts with
+        `local_`.
 
         Raises ModuleNotFoundError: pandas is not installed.
         """
@@ -303,10 +306,11 @@ class Report(msgspec.Struct, kw_only=True):
         return frame.set_index("time_s" if of == "history" else "name") if rows else frame
 
     def plot(self, path: Path | str | None = None, x: Literal["time", "rounds", "bytes"] = "time") -> Figure:
-        """Draw what was learned, how far the nodes were apart and what they sent, over `x`; also into a file.
+        """Draw what was learned, how far apart the nodes were and what they sent, over `x`; with a `path`, also into a
+        file.
 
-        Raises ModuleNotFoundError: matplotlib is not installed; UserError: the history is empty, or `path` is no .png,
-        .svg or .pdf in an existing folder; TopologyError: `path` cannot be written.
+        Raises ModuleNotFoundError: matplotlib is not installed; UserError: the history is empty, or `path` is not a
+        .png, .svg or .pdf file in an existing folder; TopologyError: `path` cannot be written.
         """
         from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - matplotlib is an extra
 
@@ -316,7 +320,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def _with_nan(value: Any) -> Any:
-    """Turn nulls of statistics into NaN."""
+    """Turn the nulls in statistics into NaN."""
     if isinstance(value, list):
         return [_with_nan(one) for one in value]
     if not isinstance(value, dict):
@@ -327,7 +331,7 @@ def _with_nan(value: Any) -> Any:
 
 
 def _flat(row: Point | NodeReport) -> dict[str, Any]:
-    """Flatten a row, with the same columns for every row, known or not."""
+    """Flatten a row into the same columns for every row, whether values are known or not."""
     flat: dict[str, Any] = {}
     metrics: dict[str, Statistic | float | None] = {}
     for field in msgspec.structs.fields(row):

@@ -1,5 +1,5 @@
-"""The picture of `p2pfl score`: for classes the ROC curve and, for two classes, the calibration; for a number the
-predicted against the true values.
+"""The picture of `p2pfl score`: for classes, the ROC curve and, if there are two, the calibration; for a numeric
+target, predicted against true values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 GRAY = "#999999"
 BINS = 10
 MOST_CURVES = 7
-"""The most classes whose curves people can tell apart."""
+"""The most classes whose curves are easy to tell apart."""
 
 
 def draw_scores(outputs: TableOutputs, path: Path | None = None) -> Figure:
-    """Draw the test; with a `path` also into a .png, .svg or .pdf file.
+    """Draw the test's results; with a `path`, also into a .png, .svg or .pdf file.
 
     Raises TopologyError: the file cannot be written.
     """
@@ -45,7 +45,9 @@ def draw_scores(outputs: TableOutputs, path: Path | None = None) -> Figure:
 
 
 def roc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """False and true positive rates (k,) from (0, 0) to (1, 1), of `scores` (n,); equal scores are one threshold."""
+    """Return the false and true positive rates (k,) of `scores` (n,), from (0, 0) to (1, 1). Equal scores are one
+    threshold.
+    """
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
     right = np.cumsum(positive[order])[ends]
@@ -63,7 +65,7 @@ def _draw_roc(axes: Any, outputs: TableOutputs) -> None:
     if not found.is_binary and axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
-    axes.set_xlabel("share of others mistaken for it", fontsize=9)
+    axes.set_xlabel("share of others classified as it", fontsize=9)
     axes.set_ylabel(f"{shown(names[1])} recognized" if found.is_binary else "share of the class recognized", fontsize=9)
 
 

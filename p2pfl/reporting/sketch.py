@@ -1,8 +1,8 @@
-"""A count sketch: distances between models that live in different processes, from a few numbers of each.
+"""A count sketch, which estimates distances between models in different processes from a few numbers per model.
 
 Charikar, Chen, Farach-Colton (2002): with `width` buckets the squared distance is unbiased and its relative standard
-deviation is sqrt(2/width), 9% at 256, so 4.4% of the distance itself. Used for the history of a run on one machine;
-the final figure is computed from the models themselves.
+deviation is sqrt(2/width), 9% at 256, so 4.4% of the distance itself. It is used for the history of a run on one
+machine; the final distance is computed from the models themselves.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from p2pfl.learn.interface import Vector
 
 WIDTH = 256
 BLOCK = 2**16
-"""Values at a time, so that a large model needs no second copy in memory."""
+"""The number of values processed at a time, so that a large model needs no second copy in memory."""
 
 
 class Sketch:
-    """A sketch that is the same for all nodes of a federation: a function of its seed and the model's size alone.
+    """A sketch that is the same for all nodes of a federation: it depends only on the seed and the model's size.
 
-    It takes two bytes a value.
+    It takes two bytes per value.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -39,8 +39,8 @@ class Sketch:
 
 
 def consensus_distance(rows: NDArray[np.float64]) -> float:
-    """Compute the root mean square distance of the rows (k, m) to their mean, divided by that mean's norm; of equal
-    rows exactly 0.
+    """Compute the root mean square distance between the rows (k, m) and their mean, divided by that mean's norm. It is
+    exactly 0 for equal rows.
     """
     from_first = rows - rows[0]
     center = from_first.mean(axis=0)

@@ -1,4 +1,4 @@
-"""A node's status: one line of a live view, its status page, and the result that it leaves.
+"""A node's status in three forms: one line in a live view, its status page, and the result that it leaves behind.
 
 Each form has all fields of the one before. Times are in seconds, sizes in bytes; a field that is null is unknown.
 """
@@ -13,18 +13,18 @@ from p2pfl.learn.metrics import Measure
 
 
 class MeanAndMax(msgspec.Struct, frozen=True):
-    """Staleness over all exchanges in which it was measured, in own rounds in which the edge has its turn."""
+    """The staleness over all exchanges in which it was measured, counted in the node's own rounds that use the edge."""
 
     mean: float
     max: int | float
 
 
 class ClosedRound(msgspec.Struct, frozen=True):
-    """The position of the model after closing round `closing_rounds`."""
+    """The model's position after closing round `closing_rounds`."""
 
     closing_rounds: int
     exchanges: int
-    """Exchanges of all edges since the process began, until that round."""
+    """The number of exchanges on all edges from the start of the process to that round."""
     sketch: list[float]
     """A short random projection of the model: distances between sketches estimate distances between models."""
 
@@ -40,13 +40,13 @@ class PrivacyStatus(msgspec.Struct, frozen=True):
     """The epsilon for the whole run."""
     delta: float
     rounds_left: int
-    """The number of further rounds that the budget has room for."""
+    """The number of further rounds that the budget allows."""
     state: str
-    """"open"; "spent"; or "missing" or "unsure", where nothing is left because the spending is unknown."""
+    """"open" or "spent"; or "missing" or "unsure", if nothing is left because the spending is unknown."""
 
 
 class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One line of a node's progress, and one point of its history."""
+    """One line about a node's progress, and one point in its history."""
 
     node: str
     uptime_s: float
@@ -60,9 +60,9 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     metrics: dict[str, float | None] = {}
     """The task's own metrics on the common test set, by name."""
     test_samples: int | None = None
-    """The rows of that test set."""
+    """The number of rows in that test set."""
     intervals: dict[str, tuple[float, float]] = {}
-    """95% intervals of accuracy and metrics, by name, for the chance of which rows are in the test set."""
+    """95% intervals of accuracy and metrics, by name, for the choice of test rows."""
     measures: list[Measure] = []
     """The measures of the task, the main one first."""
     tested_round: int | None
@@ -83,32 +83,36 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     exchanges: int
     closing_rounds: int
     neighbor_distance: float | None
-    """The root mean square distance to the models of the neighbors in contact, relative to the own model's norm."""
+    """The root mean square distance to the models of neighbors in contact, relative to the norm of the node's own
+    model.
+    """
     disk_refuses: str | None
-    """Why the disk does not take the state; null while it does."""
+    """The reason why the state cannot be written to disk; null if it can."""
     sketch: list[float] | None = None
     closed: ClosedRound | None = None
     classes: list[int] | None = None
-    """The classes in the node's own data, reported once, for a launcher on the same machine."""
+    """The classes in the node's own data, reported once to a launcher on the same machine."""
     privacy: PrivacyStatus | None = None
-    """The privacy budget; null where nothing is promised."""
+    """The privacy budget; null if there is no privacy promise."""
 
 
 class NeighborStatus(msgspec.Struct, kw_only=True):
-    """A node's knowledge of one neighbor. A simulated run fills in the first fields only; p2pfl 0.1.0 had fewer."""
+    """A node's information about one neighbor. A simulated run fills in the first fields only; p2pfl 0.1.0 had
+    fewer.
+    """
 
     name: str
     compressor: str | None = None
     bytes_sent: int | None = None
     messages_sent: int | None = None
     standing: float | None = None
-    """The neighbor's standing: 1 where nothing is proven against it, 0 in quarantine."""
+    """The neighbor's standing: 1 if nothing is proven against it, 0 in quarantine."""
     faults: dict[str, int] = {}
-    """The number of faults proven since this process started, by kind."""
+    """The number of faults proven since this process started, for each kind."""
     quarantines: int = 0
     latest_fault: str | None = None
     quarantined_s: float | None = None
-    """The remaining time of its quarantine."""
+    """The remaining time in quarantine."""
     probation: bool | None = None
     bytes_received: int | None = None
     messages_received: int | None = None
@@ -118,18 +122,18 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     version: int | None = None
     exchanges: int | None = None
     staleness: int | None = None
-    """The staleness of the latest exchange, in turns of the edge."""
+    """The staleness in the latest exchange, counted in rounds that use the edge."""
     exchange_s: float | None = None
-    """The usual time of an exchange with it."""
+    """The typical duration of an exchange with it."""
     waited_s: float | None = None
-    """The time that rounds waited for it alone in the last minute."""
+    """The time in the last minute that rounds waited only for this neighbor."""
     resyncs: int | None = None
     kept: float | None = None
-    """The share of its pull that passed the robust rule."""
+    """The share of its pull on the model that the robust rule let through."""
 
 
 class NodeStatus(NodeLine, kw_only=True):
-    """The answer of `GET /status`."""
+    """The response to `GET /status`."""
 
     federation: str
     rounds_to_do: int | None
@@ -139,47 +143,47 @@ class NodeStatus(NodeLine, kw_only=True):
     """The number of alarms raised, by kind."""
     failed_rounds: int
     through: bool
-    """True once the node has done all its training."""
+    """True once the node has finished all its training."""
     ended_by: str | None
-    """Why training has ended."""
+    """The reason why training has ended."""
     unfinished: list[str] = []
-    """The members that were not through when training ended."""
+    """The members that had not finished training when it ended here."""
     pace_set_by: str | None
-    """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
+    """The neighbor for which rounds waited longest in the last minute, if much longer than for any other."""
     rule: str
     liars: int
     """The number of lying neighbors that the rule is set to tolerate."""
     liars_borne: int
-    """The number of this node's neighbors that may lie."""
+    """The number of this node's neighbors that may lie without harm."""
     neighbors_needed: int
     rounds_mixed: int | None
     rounds_alone: int | None
     too_few_neighbors: bool | None
     standing_alarms: list[str] = []
-    """The kinds of alarms that stand."""
+    """The kinds of active alarms."""
     software: str | None = None
     """The version of p2pfl."""
     neighbors: list[NeighborStatus]
     members_version: int | None = None
     features: dict[str, dict[str, Any]] = {}
-    """The further status of each feature, by its name."""
+    """Additional status of each feature, by its name."""
     """The version of the newest charter that the node has; null in a federation without admin keys."""
     through_by: str | None = None
-    """Why the node has trained all that it had to; null if it has not."""
+    """The reason why the node counts as having done all its training; null if it has not."""
     device: str | None = None
-    """The device on which it trains, and the precision if that is not float32."""
+    """The device on which it trains, with the precision if that is not float32."""
 
     def to_bytes(self) -> bytes:
-        """The answer of `GET /status`. Infinity and NaN become null."""
+        """Return the response to `GET /status`. Infinity and NaN become null."""
         return msgspec.json.encode(self)
 
 
 class NodeResult(NodeStatus, kw_only=True):
-    """The result that a node leaves in `<state_dir>/result.json`."""
+    """The result that a node writes to `<state_dir>/result.json`."""
 
     finished: bool
     resigned: bool
-    """True if it gave way to another process with its key."""
+    """True if it gave way to another process with the same key."""
     removed: bool
     """True if it stopped because it was removed from the federation."""
     pid: int
@@ -190,7 +194,7 @@ class NodeResult(NodeStatus, kw_only=True):
     steps: int
     wall_time_s: float
     cpu_time_s: float | None
-    """The CPU time of the whole process; null if the process has other nodes too."""
+    """The CPU time of the whole process; null if the process runs other nodes too."""
     cpu_time_running_s: float | None
-    """The CPU time from the core's start to its end; null if the process has other nodes too."""
+    """The CPU time from the core's start to its end; null if the process runs other nodes too."""
     cpu_time_training_s: float

@@ -1,6 +1,7 @@
-"""Traffic on the edges of a federation: mistakes in its compressors, the cost of each, and the cost of a round.
+"""Traffic on the edges of a federation: mistakes in its compressors, the cost of each compressor, and the cost of a
+round.
 
-Bytes are those of compressed models alone; headers and sealing add about eighty to a message.
+Only the bytes of compressed models are counted; headers and encryption add about eighty per message.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ BITS = 8
 
 
 def compressor_mistakes(federation: FederationConfig, size: int | None = None) -> list[UserError]:
-    """Return the mistakes in the common compressor and those of single edges, for models of `size` values if that is
-    known.
+    """Return the mistakes in the common compressor and in those for single edges, for models of `size` values if the
+    size is known.
     """
     found = []
     for key, spec in _named(federation):
@@ -43,7 +44,7 @@ def _named(federation: FederationConfig) -> Iterator[tuple[str, str]]:
 
 
 def compressor_figures(compressor: Compressor, size: int) -> dict[str, Any]:
-    """The cost of one message of a model of `size` values, and the figures that the theory needs."""
+    """Return the cost of one message for a model of `size` values, and the figures that the theory needs."""
     payload = compressor.size_bytes(size)
     return {
         "compressor": compressor.spec,
@@ -58,11 +59,11 @@ def compressor_figures(compressor: Compressor, size: int) -> dict[str, Any]:
 
 
 def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
-    """Return the traffic of a federation whose models have `size` values, and whose compressors are all valid.
+    """Return the traffic in a federation whose models have `size` values and whose compressors are all valid.
 
-    A node sends a compressed model to each neighbor in its round, and another when that neighbor asks in its own. So
-    the figures of a round are bounds: one exchange on every edge, and two. For a schedule they are for the edges of a
-    round, for all nodes on average. Where a compressor is not `exact`, its bytes are the most that may be.
+    A node sends a compressed model to each neighbor in its own round, and another when that neighbor asks in its round.
+    So the figures for a round are bounds, for one and for two exchanges on every edge. For a schedule they cover the
+    edges of one round, on average over all nodes. If a compressor is not `exact`, its bytes are an upper bound.
     """
     names = [member.name for member in federation.members]
     edges = Counter(federation.compressor_of(*edge) for edge in federation.edges)
@@ -94,7 +95,7 @@ def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
 
 
 def _busiest(edges: Edges, payloads: dict[tuple[int, int], int]) -> int:
-    """Return the most that one node sends to its neighbors, once to each."""
+    """Return the most that any node sends when it sends once to each neighbor."""
     sent: Counter[int] = Counter()
     for edge in edges:
         for end in edge:

@@ -1,9 +1,8 @@
-"""The row that a node sends to all members about itself, and its signature. It is for people only: nothing decides by
-it.
+"""The row about itself that a node signs and sends to all members. It is for people only: no decision depends on it.
 
-A row is msgpack, its fields in order, followed by an Ed25519 signature. The signed bytes begin with a name for this
-purpose and the federation's name and seed, so that no other signature of the same key can take its place. Fields may be
-added at the end: a node that does not know them ignores them.
+A row consists of its fields in order, as msgpack, and an Ed25519 signature. The signed bytes begin with a name for this
+purpose and the federation's name and seed, so that no other signature by the same key can be used in its place. Fields
+may be added at the end: a node that does not know them ignores them.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from p2pfl.errors import PeerFault
 from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 
 MOST_ROW_BYTES = 384
-"""The most bytes of one row, its signature included."""
+"""The largest size of a row in bytes, including its signature."""
 MOST_WORDS = 6
-"""The most kinds of alarms in one row."""
+"""The most alarm kinds in one row."""
 MOST_METRICS = 8
 """The most metrics in one row."""
 
@@ -42,13 +41,13 @@ Bits = Annotated[bytes, Meta(max_length=128)]
 class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A member's report about itself. `counter` grows with each row that it signs; a null figure is unknown.
 
-    `live` is the set of members with which it has a session, as a bitmap whose lowest bit is member 0, cut off where it
-    would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand, as
-    many as there is room for. `loss` is that of the latest local round. `metrics` are the task's own and the loss of
-    the latest test, in the order of `in_row`: every member has the same task. `epsilon` is what it has spent of its
+    `live` is the set of members with which it has a session, as a bitmap whose lowest bit is member 0, left out if it
+    would be too long. `alarms` counts the alarms in this process; `standing` has the kinds of active alarms, as many as
+    there is room for. `loss` comes from the latest local round. `metrics` are the task's own metrics and the loss in
+    the latest test, in the order of `in_row`: every member has the same task. `epsilon` is what it has spent from its
     privacy budget; `budget`, `begun` and `paid` identify that budget by name and order, and say how many steps are paid
-    for (`engine.ledger.Signed`). Where nothing is promised the row has none of these. `unheard` are the members of
-    `live` that have sent nothing for some heartbeats.
+    for (`engine.ledger.Signed`). Without a privacy promise the row has none of these. `unheard` are the members of
+    `live` that have sent nothing for several heartbeats.
     """
 
     member: Count
@@ -77,20 +76,20 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 _LATER = ("epsilon", "budget", "begun", "paid", "unheard")
-"""Fields that a row leaves out at its end while they have their default, in order."""
+"""Fields at the end of a row that are left out if they have their default values, in order."""
 _DEFAULTS = [field.default for field in msgspec.structs.fields(Vitals) if field.name in _LATER]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Vitals)
 
 
 def realm_of(federation: FederationConfig) -> bytes:
-    """The bytes that bind a signature to this purpose in this federation."""
+    """Return the bytes that bind a signature to this purpose in this federation."""
     name = federation.name.encode()
     return hashlib.blake2b(name + b"\0%d" % federation.seed, digest_size=32, person=b"p2pfl-vitals").digest()
 
 
 def shortened(vitals: Vitals) -> Vitals:
-    """Shorten a row until it fits: kinds of alarms are left out from the end, then `live`. The rest always fits."""
+    """Shorten a row until it fits: drop alarm kinds from the end, then `live`. The rest always fits."""
     while vitals.standing and not _fits(vitals):
         vitals = msgspec.structs.replace(vitals, standing=vitals.standing[:-1])
     return vitals if _fits(vitals) else msgspec.structs.replace(vitals, live=b"")
@@ -110,7 +109,7 @@ def _row(vitals: Vitals) -> bytes:
 
 
 def sign(vitals: Vitals, identity: Identity, realm: bytes) -> bytes:
-    """Encode and sign the row. Raises ValueError: it holds what no member would accept."""
+    """Encode and sign the row. Raises ValueError: it has contents that no member would accept."""
     row = _row(vitals)
     try:
         _DECODER.decode(row)
@@ -122,7 +121,7 @@ def sign(vitals: Vitals, identity: Identity, realm: bytes) -> bytes:
 
 
 def read(raw: bytes) -> Vitals:
-    """Decode a row without proof: `prove` checks that its member signed it. Raises PeerFault: it is not a row."""
+    """Decode a row without checking its signature, which `prove` does. Raises PeerFault: it is not a row."""
     try:
         return _DECODER.decode(raw[:-SIGNATURE_BYTES])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -130,7 +129,7 @@ def read(raw: bytes) -> Vitals:
 
 
 def prove(raw: bytes, key: bytes, realm: bytes) -> None:
-    """Check the signature. Raises PeerFault: the member with that public key has not signed the row."""
+    """Check the signature. Raises PeerFault: the row is not signed by the member with this public key."""
     try:
         VerifyKey(key).verify(realm + raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:])
     except (BadSignatureError, ValueError):
@@ -138,7 +137,7 @@ def prove(raw: bytes, key: bytes, realm: bytes) -> None:
 
 
 def figure(value: float | None) -> float | None:
-    """Round a figure for a row to four digits; one that is not finite becomes None."""
+    """Round a figure for a row to four digits; a value that is not finite becomes None."""
     return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
 
 
@@ -149,16 +148,16 @@ def word(text: str) -> str:
 
 
 def in_row(measures: Sequence[Measure]) -> list[Measure]:
-    """Return the measures whose values a row has, by name, in this order: all but accuracy, which has a field of its
-    own.
+    """Return the measures whose values a row has, by name, in this order: all except accuracy, which has a separate
+    field.
     """
     return sorted((one for one in measures if one.name != ACCURACY.name), key=lambda one: one.name)[:MOST_METRICS]
 
 
 def scores(vitals: Vitals, measures: Sequence[Measure]) -> dict[str, float | None]:
-    """Return the scores of a member's latest test, by the names of its task's `measures`, the main one first.
+    """Return the scores in a member's latest test, by the names of its task's `measures`, the main one first.
 
-    Where the task does not name its measures: accuracy if there is one, else the latest round's loss.
+    If the task does not name its measures, return accuracy if there is one, else the latest round's loss.
     """
     found = {ACCURACY.name: vitals.accuracy}
     found |= {one.name: value for one, value in zip(in_row(measures), vitals.metrics, strict=False)}

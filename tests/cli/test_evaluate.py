@@ -143,7 +143,7 @@ def test_the_file_of_another_model_or_federation_is_refused(p2pfl, learned, copy
     change(copy / "task.py", "UNITS = 20", "UNITS = 21")
     outcome = p2pfl("evaluate", "m.safetensors", "--federation", copy)
     assert outcome.code == 2
-    assert "m.safetensors: this file holds another model: " in outcome.err
+    assert "m.safetensors: this file contains a different model: " in outcome.err
     assert outcome.err.count("\n") == 1
     change(copy / "federation.toml", 'name = "ward"', 'name = "other"')
     assert "another federation" in p2pfl("evaluate", "m.safetensors", "--federation", copy).err
@@ -172,7 +172,7 @@ def test_a_task_without_torch_is_evaluated_and_exported_too(p2pfl, tmp_path, tra
     safetensors.numpy.save_file({"w": np.zeros(6, np.float32)}, tmp_path / "quad" / "wrong")
     outcome = p2pfl("evaluate", "quad/wrong", "--node", "node0")
     assert outcome.code == 2
-    assert "wrong: this file holds another model: it has the tensors ['w']" in outcome.err
+    assert "wrong: this file contains a different model: it has the tensors ['w']" in outcome.err
 
 
 def test_what_a_removed_member_has_learned_can_be_read(p2pfl, trained, tmp_path):

@@ -121,7 +121,7 @@ def test_only_a_whole_ledger_of_the_same_unit_can_go_on(p2pfl, ward):
         leave_state(ward / "node1", ledger=found)
         ended, out, err = p2pfl("begin", ward, "--raise", "--node", "node1")
         assert ended == code
-        assert ("goes on" in out) == (code == 0)
+        assert ("continues" in out) == (code == 0)
         assert ("--again" in err) == (code == 2)
     word = read_permission(ward / "node1" / "node.key")
     assert (word.promise, word.raises) == (PERMITTED, True)
@@ -153,7 +153,7 @@ def test_rounds_that_no_budget_has_paid_for_are_said_to_be_uncovered(p2pfl, ward
     leave_state(ward / "node1")
     code, _, err = p2pfl("begin", ward)
     assert code == 0
-    assert "node1 has a state after 7 rounds that no budget knows of" in err
+    assert "node1 has a state after 7 rounds that no budget covers" in err
     assert words(ward) == ["node0", "node1", "node2"]
 
 
@@ -193,7 +193,7 @@ def test_where_nothing_is_promised_there_is_no_budget(p2pfl, ward):
     file.write_text(file.read_text().replace(PRIVACY, ""))
     code, _, err = p2pfl("begin", ward)
     assert code == 2
-    assert "nothing is promised here" in err
+    assert "no privacy is promised here" in err
     assert words(ward) == []
 
 

@@ -214,7 +214,7 @@ def test_proposals_that_are_carried_by_hand_make_the_schema(p2pfl, hospitals, tm
 def test_where_a_schema_file_names_the_target_a_proposal_needs_no_more(p2pfl, hospitals):
     outcome = p2pfl("schema", "propose", "h", "--node", "north")
     assert outcome.code == 0, outcome.err
-    assert "of its 40 rows" in outcome.out
+    assert "about its 40 rows" in outcome.out
     file = hospitals / "north" / "proposal.json"
     assert p2pfl("schema", "propose", "h", "--node", "north", "-o", "-").out == file.read_text(encoding="utf-8")
 

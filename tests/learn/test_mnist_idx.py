@@ -67,7 +67,7 @@ def test_both_models_train(tmp_path, mnist, model, size):
         ("train-labels-idx1-ubyte", idx(np.zeros(20))[:-1], r"the length does not match the header \(found 19\)"),
         ("train-labels-idx1-ubyte", idx(np.zeros(21)), r"the numbers of labels and images differ \(found 21\)"),
         ("train-labels-idx1-ubyte", idx(np.full(20, 10)), r"labels are wrong \(found 10\); allowed: 0 to 9"),
-        ("train-images-idx3-ubyte", idx(np.zeros((20, 8, 8))), "the images have another size .*28 x 28"),
+        ("train-images-idx3-ubyte", idx(np.zeros((20, 8, 8))), "the images have a different size .*28 x 28"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path, mnist, file, content, text):

@@ -64,7 +64,7 @@ def test_bridges_and_tunnels_are_left_out_unless_they_are_named():
     ("flags", "carrier", "why"),
     [
         (UP | MULTICAST, "1\n", None),
-        (UP | MULTICAST, "0\n", "no link: is the cable in?"),
+        (UP | MULTICAST, "0\n", "no link: is the cable plugged in?"),
         (UP | MULTICAST, None, None),
         (UP | LOOPBACK, "0\n", None),
         (MULTICAST, "1\n", "down"),

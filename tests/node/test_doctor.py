@@ -92,7 +92,7 @@ def test_who_is_alone_cannot_tell_and_says_so(ward):
     for patient in found.patients:
         patient.places.clear()
     (problem,) = _of_the_lan(found)
-    assert "None is there, or multicast is blocked" in problem.text
+    assert "There is none, or multicast is blocked" in problem.text
     assert "on another machine at the same time" in problem.remedy
 
 

@@ -1,4 +1,4 @@
-"""The announcement of a node on its LAN and the members that it looks for, read from its files."""
+"""A node's announcement on its LAN and the members that it looks for, as its files define them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from p2pfl.node.feature import NetworkView
 def discovery_of(
     member: Member, node: NodeConfig, federation: Callable[[], FederationConfig], links: NetworkView
 ) -> Discovery:
-    """Return the discovery of one node.
+    """Make the discovery for one node.
 
-    `links` must be bound already, because their port is announced. `federation` is called for the members at any time.
+    `links` must already be bound, because their port is announced. `federation` may be called at any time to get the
+    current members.
     """
     now, host = federation(), parse_address(node.listen, "listen").host
 

@@ -1,10 +1,10 @@
 """The announcement of a node on the LAN, and how to recognize listed members in it.
 
-A name under `_p2pfl._tcp.local.` is a hash of the federation's name and the member's public key, with a random ending
-that is new whenever the node begins to announce: two nodes that announce one key do not get in each other's way. A
-reader without the key learns neither the key nor the federation. The text record is sealed with a key made of the same
-two, for `p2pfl doctor` at any machine that lists the member. All of it is a hint: anyone who knows a member's public
-key can forge it.
+A name under `_p2pfl._tcp.local.` is a hash of the federation's name and the member's public key, with a random suffix
+that changes whenever the node starts to announce itself, so that two nodes with the same key do not conflict. A reader
+without the key learns neither the key nor the federation. The text record is encrypted with a key derived from the same
+two values; `p2pfl doctor` can read it on any machine that lists the member. An announcement is only a hint: anyone who
+knows a member's public key can forge it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from p2pfl.software import software
 
 SERVICE = "_p2pfl._tcp.local."
 TTL_S = 120
-"""The seconds for which others may remember a record, so that no machine is believed present long after it has left."""
+"""The time for which others may cache a record: short, so that no machine seems present long after it has left."""
 PREFIX_BYTES = 16
 ENDING_BYTES = 4
 ABOUT = b"about"
-"""The key of the sealed text in the text record."""
+"""The key of the encrypted entry in the text record."""
 MOST_ABOUT_BYTES = 200
 
 
@@ -36,9 +36,9 @@ class About(msgspec.Struct, frozen=True, array_like=True):
 
     protocol: str
     version: str
-    """The version of the software."""
+    """The software version."""
     federation: bytes
-    """The first bytes of the federation's id."""
+    """The first bytes of the federation id."""
 
 
 FEDERATION_BYTES = 8
@@ -46,17 +46,17 @@ FEDERATION_BYTES = 8
 
 @lru_cache(maxsize=4096)
 def prefix_of(federation: str, key: bytes) -> str:
-    """Return the prefix of that member's instance names: 32 letters."""
+    """Return the prefix of a member's instance names: 32 letters."""
     return _hash(federation, key, b"p2pfl-lan-name", PREFIX_BYTES).hex()
 
 
 def instance_of(prefix: str) -> str:
-    """Return a new instance name for a member, as records have it."""
+    """Return a new instance name for a member, as it appears in records."""
     return f"{prefix}-{secrets.token_hex(ENDING_BYTES)}.{SERVICE}"
 
 
 def member_of(instance: str, prefixes: Container[str]) -> str | None:
-    """Return the prefix that an instance's name has; None: none of `prefixes`."""
+    """Return the prefix of an instance's name, or None if it is none of `prefixes`."""
     prefix = instance.partition("-")[0].lower()
     return prefix if prefix in prefixes else None
 
@@ -66,7 +66,7 @@ def seal(about: About, federation: str, key: bytes) -> bytes:
 
 
 def unseal(sealed: bytes | None, federation: str, key: bytes) -> About | None:
-    """Open a sealed text record. None: it was not sealed for that member, or cannot be read."""
+    """Decrypt a text record; return None if it was not encrypted for that member, or cannot be read."""
     if not sealed or len(sealed) > MOST_ABOUT_BYTES:
         return None
     try:
@@ -76,7 +76,7 @@ def unseal(sealed: bytes | None, federation: str, key: bytes) -> About | None:
 
 
 def own_about(federation_id: bytes) -> About:
-    """Return the facts that this software announces for a node of that federation."""
+    """Return the facts that this software announces for a node in that federation."""
     return About(protocol=PROTOCOL, version=software()[:40], federation=federation_id[:FEDERATION_BYTES])
 
 

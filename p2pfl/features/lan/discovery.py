@@ -1,9 +1,9 @@
 """A node announces itself on the LAN and finds the others, by multicast DNS (python-zeroconf, an extra).
 
-Announcements are hints: addresses of listed members to dial. Nothing else in them is believed, and nothing waits for
-them. Interfaces are checked every few seconds; when one has appeared, vanished or changed its address, all is announced
-anew under another name, and the others are asked again. They are also asked now and then while a neighbor is missing,
-because they may have come while packets were lost.
+Announcements are hints: addresses at which to dial listed members. Nothing else in them is trusted, and nothing waits
+for them. Interfaces are checked every few seconds. If one appears, disappears or changes its address, the node
+announces itself again under a new name, and queries the others again. It also queries them now and then while a
+neighbor is missing, because their announcements may have been lost.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ LOOK_S = 2.0
 ASK_AGAIN_S = 30.0
 RESOLVE_S = 3.0
 MOST_LOOKUPS = 8
-"""The names of one member that are resolved at one time."""
+"""The most names per member that are resolved at the same time."""
 GOODBYE_S = 1.0
 MOST_ADDRESSES = 4
 QUERY, POINTER, INTERNET = 0, 12, 1
-"""Constants of DNS: the flags of a query, the type PTR and the class IN."""
+"""DNS constants: the flags of a query, the type PTR and the class IN."""
 INSTALL = "pip install '.[lan]' in a checkout of p2pfl"
 
 OnHint = Callable[[int, Sequence[str]], Any]
 
 
 def require_zeroconf(file: object = None) -> None:
-    """Check that python-zeroconf is installed, which `file` asks for. Raises UserError: it is not."""
+    """Check that python-zeroconf, which `file` requires, is installed. Raises UserError: it is not."""
     from importlib.util import find_spec  # noqa: PLC0415 - for this alone
 
     if find_spec("zeroconf") is None:
@@ -52,13 +52,13 @@ def require_zeroconf(file: object = None) -> None:
 
 
 class Discovery:
-    """A context on the event loop that announces this node and looks for others.
+    """An async context that announces this node and looks for others.
 
-    `prefix` begins this node's name; `port` is the port on which it listens. `interfaces` returns all of this machine,
-    and why it does not announce itself on some; it is called in a thread. `members` returns the prefixes of the other
-    members with their indices, as they are now. `on_hint` gets an index and addresses of one machine, at most four.
-    `on_change` gets a function that says whether an address is one of this machine, whenever interfaces have changed.
-    `is_complete` says whether all neighbors are found.
+    This node's name starts with `prefix`; `port` is the port on which it listens. `interfaces` returns all interfaces
+    of this machine, with the reason if the node does not announce itself on one; it is called in a thread. `members`
+    returns the current prefixes of the other members with their indices. `on_hint` is called with an index and up to
+    four addresses of one machine. `on_change` is called when interfaces have changed, with a function that tells
+    whether an address belongs to this machine. `is_complete` returns True if all neighbors have been found.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Discovery:
 
     async def __aenter__(self) -> Self:
         require_zeroconf()
-        logging.getLogger("zeroconf").setLevel(logging.CRITICAL)  # it logs each packet that a missing link refuses
+        logging.getLogger("zeroconf").setLevel(logging.CRITICAL)  # it logs each packet lost on a down link
         self._watch = asyncio.create_task(self._keep())
         return self
 
@@ -96,8 +96,8 @@ class Discovery:
         await self._close()
 
     async def _keep(self) -> None:
-        """Announce and ask; never returns, whatever the network does: a node that others cannot find can still dial
-        them.
+        """Announce and query, whatever the network does, and never return: a node that others cannot find can still
+        dial them.
         """
         asked_at, asked_for = 0.0, set(self._members())
         loop = asyncio.get_running_loop()
@@ -120,7 +120,7 @@ class Discovery:
     async def _look(self) -> list[Interface]:
         try:
             return await asyncio.to_thread(self._interfaces)
-        except OSError as error:  # for example a service that may not ask the system
+        except OSError as error:  # for example, a service that may not query the system
             self._tell(logging.WARNING, f"discovery: the network interfaces cannot be listed: {error}")
             return []
 
@@ -146,14 +146,14 @@ class Discovery:
             await mdns.close()
 
     def _tell(self, level: int, text: str) -> None:
-        """Log a text once, until it changes."""
+        """Log a text, but not again until it changes."""
         if text != self._last_text:
             self._last_text = text
             log.log(level, "%s", text)
 
     def _pass_hints(self, prefix: str, addresses: Sequence[str], port: int) -> None:
-        """Pass on addresses of this network: those beyond a router are useless here, and loopback is this machine's
-        own.
+        """Pass on addresses on this network. Addresses beyond a router are useless here, and loopback is this machine
+        itself.
         """
         index = self._members().get(prefix)
         if index is None or self._mdns is None or not 0 < port < 65536:
@@ -172,7 +172,7 @@ def _ownership(interfaces: Sequence[Interface]) -> Callable[[str], bool]:
 
 
 class _Mdns:
-    """The sockets of one set of interfaces: made, used and closed once."""
+    """The sockets for one set of interfaces: opened, used and closed once."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class _Mdns:
         self._resolving: dict[str, asyncio.Task[None]] = {}
 
     async def open(self, instance: str, port: int, about: bytes) -> None:
-        """Announce and browse. Raises OSError, or whatever zeroconf raises, where it does not work."""
+        """Announce and browse. Raises OSError, or whatever zeroconf raises, if this fails."""
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf  # noqa: PLC0415 - an extra
 
         texts = [text for interface in self.interfaces for text in _senders(interface)]
@@ -199,14 +199,16 @@ class _Mdns:
             addresses=[address.ip.packed for interface in self.interfaces for address in interface.announced],
             port=port,
             properties={ABOUT: about},
-            server=f"{instance.partition('.')[0]}.local.",  # not the name of this machine, which tells strangers more
+            server=f"{instance.partition('.')[0]}.local.",  # not this machine's name, which would tell strangers more
             host_ttl=TTL_S,
             other_ttl=TTL_S,
         )
         await zeroconf.async_register_service(info)
 
     def ask(self) -> None:
-        """Ask which nodes are present, and check earlier records again: their sender may have become a member since."""
+        """Ask which nodes are present, and check earlier records again, because their senders may have become members
+        since.
+        """
         from zeroconf import DNSOutgoing, DNSQuestion  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
         if self._zeroconf is not None:
@@ -224,7 +226,7 @@ class _Mdns:
             task.cancel()
         if self._zeroconf is None:
             return
-        with suppress(Exception):  # goodbyes that cannot be sent any more
+        with suppress(Exception):  # goodbye packets that can no longer be sent
             async with asyncio.timeout(GOODBYE_S):
                 if self._browser is not None:
                     await self._browser.async_cancel()
@@ -233,7 +235,7 @@ class _Mdns:
             await self._zeroconf.async_close()
 
     def _on_change_of_service(self, *, zeroconf: Zeroconf, service_type: str, name: str, state_change: Any) -> None:
-        """Consider an announcement; zeroconf calls this with these keywords."""
+        """Handle an announcement; zeroconf calls this with these keywords."""
         from zeroconf import ServiceStateChange  # noqa: PLC0415 - an extra
 
         del service_type
@@ -243,8 +245,8 @@ class _Mdns:
     def _consider(self, zeroconf: Zeroconf, name: str) -> None:
         """Report the addresses in an announcement of a listed member.
 
-        A complete announcement is used at once. For the rest it asks, for few names at a time of each member: made-up
-        names delay nobody for longer than they are asked for.
+        A complete announcement is used at once. Otherwise the missing records are queried, for a few names per member
+        at a time, so that made-up names delay others only for the duration of their own queries.
         """
         from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415 - an extra
 
@@ -266,7 +268,7 @@ class _Mdns:
 
 
 def _senders(interface: Interface) -> list[str]:
-    """Return one address of each family, by which zeroconf selects an interface."""
+    """Return one address of each family, which zeroconf uses to select an interface."""
     by_version = {address.version: str(address.ip) for address in reversed(interface.addresses)}
     return [by_version[version] for version in sorted(by_version)]
 

@@ -1,6 +1,6 @@
-"""Diagnose why nodes do not find or reach each other: the LAN, each member's answer, and the remedy.
+"""Diagnose why nodes do not find or reach each other: check the LAN and each member's answer, and suggest a remedy.
 
-Nothing is started, and no session of a running node is touched. It needs neither a key nor root.
+This starts nothing, does not disturb the sessions of running nodes, and needs neither a key nor root.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from p2pfl.software import software
 RESOLVE_S = 4.0
 CLOCK_OFF_S = 30.0
 UNKNOWN_SECTIONS = frozenset(LEARNED)
-"""The sections that only a program that has loaded the task knows, such as the model's shape."""
+"""The sections that are known only after the task has been loaded, such as the model's shape."""
 MOST_PLACES = 8
-"""The addresses that are tried of one member."""
+"""The most addresses that are tried per member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Problem:
 class AddressTried:
     """One address at which a member may be.
 
-    `via` says where it is from: "file", "state", or the interfaces that heard it.
+    `via` is its source: "file", "state", or the interfaces on which it was received.
     """
 
     address: str
@@ -59,11 +59,11 @@ class Patient:
 
     member: Member
     here: bool
-    """True if it is the node of this machine."""
+    """True if this is the node on this machine."""
     listens: str | None = None
-    """The address on which it says that it listens, if it runs here."""
+    """The address on which it reports to listen, if it runs here."""
     hides: bool = False
-    """True if its node.toml, which is here, does not listen on the address at which others look for it."""
+    """True if its node.toml is on this machine and does not make it listen on the address that others use."""
     heard: list[Announced] = field(default_factory=list)
     about: About | None = None
     places: list[AddressTried] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Diagnosis:
 
 
 async def examine(federation: FederationConfig, node: NodeConfig | None, listen_s: float) -> Diagnosis:
-    """Examine the members. `node` is the one of this machine, if known: then only its neighbors are examined."""
+    """Examine the members. If `node`, the node on this machine, is known, only its neighbors are examined."""
     discovery = federation.discovery if node is None else node.discovery
     listen = "0.0.0.0" if node is None else parse_address(node.listen, "listen").host  # noqa: S104 - as nodes do
     interfaces = _interfaces(listen, () if node is None else node.interfaces)
@@ -132,7 +132,7 @@ def _interfaces(listen: str, named: Sequence[str]) -> list[Interface]:
 
 
 async def _machines(patients: Sequence[Patient]) -> list[str]:
-    """Return the configured addresses as numbers."""
+    """Return the configured addresses that are numeric."""
     loop = asyncio.get_running_loop()
     found: list[str] = []
     for patient in patients:
@@ -154,7 +154,7 @@ def _recognize(federation: FederationConfig, patient: Patient, overhearing: Over
 
 
 async def _visit(diagnosis: Diagnosis) -> None:
-    """Ask at every address where a member may be."""
+    """Send a query to every address where a member may be."""
     federation = diagnosis.federation
     members = [member.key for member in federation.members]
     async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS) as prober:
@@ -172,7 +172,7 @@ async def _visit(diagnosis: Diagnosis) -> None:
 
 
 def _places(patient: Patient) -> dict[str, list[str]]:
-    """Return each address of a member, and where it is from."""
+    """Return each address of a member, with its sources."""
     found: dict[str, list[str]] = {}
     if patient.member.address is not None:
         found[patient.member.address] = ["file"]
@@ -250,8 +250,8 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
             remedy=f"{BLOCKED} Or discovery is off there.",
         )
     return Problem(
-        text=f"{name}: no other node was heard: {heard}. None is there, or multicast is blocked on the way",
-        remedy="run `p2pfl doctor` on another machine at the same time: each hears the other, if multicast passes. "
+        text=f"{name}: no other node was heard: {heard}. There is none, or multicast is blocked on the way",
+        remedy="run `p2pfl doctor` on another machine at the same time: each hears the other if multicast works. "
         + BLOCKED,
     )
 
@@ -259,7 +259,7 @@ def _of_interface(diagnosis: Diagnosis, tally: Tally) -> Problem | None:
 BLOCKED = (
     "Look in switch and access point for client isolation, IGMP snooping without a querier, or guest network; "
     "in firewalls for UDP port 5353. mDNS does not pass routers, VPNs or container networks. "
-    "What always works: an address for each node in federation.toml."
+    "An address for each node always works: list it in federation.toml."
 )
 
 
@@ -285,7 +285,7 @@ def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
 
 
 def _of_other_places(federation: FederationConfig, patient: Patient, works: AddressTried) -> Iterator[Problem]:
-    """Report a listed address that does not work, beside one that does."""
+    """Report a listed address that does not work, if another one does."""
     if patient.hides:
         port = str(patient.member.address).rpartition(":")[2]
         yield Problem(
@@ -304,7 +304,7 @@ def _of_other_places(federation: FederationConfig, patient: Patient, works: Addr
 
 
 def _another_address(federation: FederationConfig, name: str) -> str:
-    """Say how to change a member's address: with a charter, the address in the file is ignored."""
+    """Say how to change a member's address. If there is a charter, the address in the file is ignored."""
     if not federation.admin:
         return "change its address in federation.toml, everywhere"
     return f"`p2pfl member set {federation.path.parent.name} --address {name}=HOST:PORT` where the admin key is"
@@ -340,7 +340,7 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
     name = patient.member.name
     if not patient.places:
         return Problem(
-            text=f"{name}: its address is unknown: none is listed, and it was not heard on the LAN",
+            text=f"{name}: its address is unknown: none is listed, and it was not found on the LAN",
             remedy="start it there, with discovery on; or list its address. Its log (`p2pfl run -v`) says where it "
             "announces itself",
         )

@@ -1,4 +1,4 @@
-"""`p2pfl doctor`: why nodes do not find or reach each other, and what to do about it."""
+"""`p2pfl doctor`: find out why nodes do not find or reach each other, and what to do about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WRONG = 1
 NOTICEABLE_S = 2.0
-"""The difference of clocks from which it is reported; a clock is known to a second."""
+"""The clock difference from which a report is made; clocks are only known to the second."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl doctor ward-7\n  p2pfl doctor /var/lib/p2pfl --node pi1")
@@ -39,10 +39,10 @@ NOTICEABLE_S = 2.0
 def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) -> int:
     """Find out why nodes do not reach each other, and what to do.
 
-    Asks on the LAN by multicast DNS, if discovery is on, and at every address where a listed member may be; says what
-    each network interface sent and heard, who answers where, and whose clock, software, federation file or
-    list of members differs.
-    Nothing is changed: it may be run beside a node or without one, by any user. Exits with 1 if something is wrong.
+    Queries the LAN by multicast DNS, if discovery is on, and every address where a listed member may be. Reports what
+    each network interface sent and received, who answers where, and whose clock, software, federation file or list of
+    members differs. Nothing is changed: any user may run it, while a node runs or not. Exits with 1 if something is
+    wrong.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.lan.doctor import examine  # noqa: PLC0415 - as above
@@ -59,7 +59,7 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
 
 
 def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
-    """Return the node that was named, or the only one whose key is here."""
+    """Return the named node, or the only one whose key is on this machine."""
     from p2pfl.config.load import find_member, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
 
     if name is None:
@@ -73,7 +73,7 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
 
 
 def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
-    """Return the problem of members with an older list of members than the newest known to the node that runs here."""
+    """Report members whose list of members is older than the newest one known to the node that runs here."""
     from p2pfl.features.lan.doctor import Problem  # noqa: PLC0415 - as above
     from p2pfl.features.status.asking import ask_federation, place_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.status.whereabouts import find  # noqa: PLC0415 - as above
@@ -138,7 +138,7 @@ def _member_row(diagnosis: Diagnosis, patient: Patient) -> dict[str, Any]:
 
 
 def _round_offset(seconds: float | None) -> float | None:
-    """Round to 0 what is too small to measure."""
+    """Round differences that are too small to measure to 0."""
     return None if seconds is None else 0.0 if abs(seconds) < NOTICEABLE_S else round(seconds)
 
 
@@ -174,7 +174,7 @@ def _print(diagnosis: Diagnosis) -> None:
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the cells of a table."""
+    """Return the cells for a table."""
     at = row["answers_at"] or (", ".join(f"{one['address']}: {one['found']}" for one in row["places"]) or None)
     off_s = row["clock_off_s"]
     return {

@@ -1,4 +1,4 @@
-"""One node announces itself on its LAN and finds the others."""
+"""The discovery of one node: it announces itself on its LAN and finds the others."""
 
 from __future__ import annotations
 

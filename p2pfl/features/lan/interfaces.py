@@ -1,8 +1,8 @@
 """The network interfaces of this machine, and those on which a node announces itself.
 
-These are the interfaces that `listen` covers. Bridges (Docker's and libvirt's reach no other machine) and links to one
-other end (tunnels) count only if the user names them. The list is read from the system each time, because interfaces
-come and go. Needs `ifaddr`, which comes with python-zeroconf.
+A node announces itself on the interfaces that `listen` covers. Bridges (Docker's and libvirt's reach no other machine)
+and point-to-point links (tunnels) count only if the user names them. The list is read from the system each time,
+because interfaces come and go. This needs `ifaddr`, which comes with python-zeroconf.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 SYSTEM = Path("/sys/class/net")
 UP, LOOPBACK, POINT_TO_POINT, MULTICAST = 0x1, 0x8, 0x10, 0x1000
-"""Flags, as in Linux's net/if.h."""
+"""Interface flags, as in Linux's net/if.h."""
 BRIDGES = re.compile(r"docker\d*|br-.*|virbr.*|lxcbr.*|lxdbr.*|cni\d*|podman\d*|veth.*")
 
 IpInterface = IPv4Interface | IPv6Interface
@@ -27,7 +27,7 @@ IpInterface = IPv4Interface | IPv6Interface
 class Interface:
     """One interface.
 
-    `addresses` are in the order of the system, without the link-local ones of IPv6, which need a scope.
+    `addresses` are in the system's order, without IPv6 link-local ones, which need a scope.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Interface:
     """The addresses at which the node answers."""
     loopback: bool = False
     skipped: str | None = None
-    """Why a node does not announce itself here; None if it does."""
+    """The reason why a node does not announce itself here; None if it does."""
 
     def reaches(self, address: str) -> bool:
         """Return True if a machine with this address is on the same network, without a router between."""
@@ -75,7 +75,7 @@ def all_interfaces() -> list[Interface]:
 
 
 def own_addresses() -> set[str]:
-    """Return all addresses of this machine, link-local ones too."""
+    """Return all addresses of this machine, including link-local ones."""
     import ifaddr  # noqa: PLC0415 - an extra
 
     texts = (
@@ -87,7 +87,7 @@ def own_addresses() -> set[str]:
 def cover(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = ()) -> list[Interface]:
     """Return every interface, with the addresses at which a socket bound to `listen` answers, or why it is skipped.
 
-    If interfaces are `named`, all others are skipped. Loopback counts only for a node that listens on it alone.
+    If interfaces are `named`, all others are skipped. Loopback counts only if the node listens only there.
     """
     hosts = _resolve(listen)
     found = []
@@ -119,7 +119,7 @@ def _unfit(name: str, flags: int) -> str | None:
     if not flags & UP:
         return "down"
     if not flags & LOOPBACK and not _has_carrier(name):
-        return "no link: is the cable in?"
+        return "no link: is the cable plugged in?"
     if (SYSTEM / name / "bridge").exists() or BRIDGES.fullmatch(name):
         return "a bridge"
     if flags & POINT_TO_POINT:

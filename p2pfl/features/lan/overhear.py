@@ -1,9 +1,9 @@
 """Record the multicast DNS traffic of each network interface, to find out why nodes do not find each other.
 
-On each interface three kinds of question about `_p2pfl._tcp.local.` go out: by multicast from the port of mDNS, which
-is answered by multicast; by multicast from another port, which is answered to that port alone; and directly to a
-machine. A machine that answers the last but not the first is cut off from multicast. The sockets share the port with a
-node that runs here, or with avahi. They need no privilege. zeroconf parses the packets.
+On each interface, three kinds of queries for `_p2pfl._tcp.local.` are sent: by multicast from the mDNS port, which is
+answered by multicast; by multicast from another port, which is answered to that port only; and directly to a machine.
+If a machine answers the last but not the first, multicast does not reach it. The sockets share the port with a node
+that runs here, or with avahi, and need no privileges. zeroconf parses the packets.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from p2pfl.features.lan.interfaces import Interface
 PORT = 5353
 GROUPS = {4: "224.0.0.251", 6: "ff02::fb"}
 QUERY, POINTER, INTERNET = 0, 12, 1
-"""Constants of DNS: the flags of a query, the type PTR and the class IN."""
+"""DNS constants: the flags of a query, the type PTR and the class IN."""
 IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
-"""Socket options of Linux: whether a socket hears groups that other sockets have joined."""
+"""Linux socket options: whether a socket receives from groups that other sockets have joined."""
 MOST_BYTES = 9000
 MOST_ANNOUNCED = 1000
 """The most names that are kept, because anyone can make them up."""
@@ -33,36 +33,36 @@ ASK_EVERY_S = 1.2
 
 @dataclass(slots=True, kw_only=True)
 class Announced:
-    """The announcements of one name."""
+    """The announcements received for one name."""
 
     name: str
     addresses: set[str] = field(default_factory=set)
     port: int = 0
     about: bytes | None = None
     by_multicast: bool = False
-    """True if it was heard by multicast from another machine."""
+    """True if it was received by multicast from another machine."""
     asked: bool = False
-    """True if its machine has answered us directly."""
+    """True if its machine has answered a direct query."""
     interfaces: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """The packets of one interface; `strangers` are other machines that were heard by multicast."""
+    """The packet counts for one interface; `strangers` are the other machines that were heard by multicast."""
 
     interface: Interface
     sent: int = 0
     failed: str = ""
-    """Why nothing could be sent or heard, in the system's words."""
+    """The reason why nothing could be sent or received, as the system reports it."""
     heard_own: int = 0
     heard_others: int = 0
     strangers: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
-    """Other machines that have answered us alone."""
+    """Other machines that have answered directly to us."""
 
 
 class Overhearing:
-    """Listens on each interface, and counts and keeps announcements. `own` are the addresses of this machine."""
+    """Listens on each interface, and counts and stores announcements. `own` has the addresses of this machine."""
 
     def __init__(self, interfaces: Sequence[Interface], own: set[str]) -> None:
         self.tallies = [Tally(interface=interface) for interface in interfaces]
@@ -71,7 +71,7 @@ class Overhearing:
         self._ears: list[_Ear] = []
 
     async def run(self, listen_s: float, machines: Sequence[str] = ()) -> None:
-        """Ask and listen for `listen_s` seconds. `machines` are addresses that are also asked directly."""
+        """Query and listen for `listen_s` seconds. `machines` are addresses that are also queried directly."""
         try:
             for tally in self.tallies:
                 for version in sorted({address.version for address in tally.interface.addresses}):
@@ -105,7 +105,7 @@ class Overhearing:
                         ear.ask(machine)
 
     def note(self, tally: Tally, data: bytes, source: str, *, multicast: bool) -> None:
-        """Count a packet that has arrived, and note its records."""
+        """Count a received packet, and store its records."""
         from zeroconf import DNSIncoming  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
         packet = DNSIncoming(data)
@@ -148,7 +148,7 @@ class Overhearing:
 
 
 class _Ear(asyncio.DatagramProtocol):
-    """One socket. With `multicast` it has the port of mDNS, else a port of its own."""
+    """One socket. With `multicast` it uses the mDNS port, else a port of its own."""
 
     def __init__(self, overhearing: Overhearing, tally: Tally, version: int, *, multicast: bool) -> None:
         self.tally, self.version, self.multicast = tally, version, multicast
@@ -160,7 +160,7 @@ class _Ear(asyncio.DatagramProtocol):
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        with suppress(Exception):  # any failure of zeroconf on packets of strangers
+        with suppress(Exception):  # whatever zeroconf raises on packets from strangers
             source = addr[0].partition("%")[0]
             self._overhearing.note(self.tally, data[:MOST_BYTES], source, multicast=self.multicast)
 
@@ -168,7 +168,7 @@ class _Ear(asyncio.DatagramProtocol):
         self.tally.failed = str(getattr(exc, "strerror", None) or exc)
 
     def ask(self, machine: str) -> None:
-        """Send a question. Each has its own number, because equal questions are answered only once a second."""
+        """Send a query. Each has a different id, because identical queries are answered only once a second."""
         from zeroconf import DNSOutgoing, DNSQuestion  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
         if self._transport is None:
@@ -188,7 +188,9 @@ class _Ear(asyncio.DatagramProtocol):
 
 
 def _socket(interface: Interface, version: int, *, shared: bool) -> socket.socket:
-    """Open a socket: with `shared` on the port of mDNS, in its group on that interface alone; else on any port."""
+    """Open a socket. With `shared`, it uses the mDNS port and joins the mDNS group on that interface only; else it uses
+    any port.
+    """
     own = next(str(address.ip) for address in interface.addresses if address.version == version)
     made = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
     try:
@@ -203,7 +205,7 @@ def _socket(interface: Interface, version: int, *, shared: bool) -> socket.socke
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, interface.index)
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
-        if shared:  # bound to the group: packets to this machine alone are for the node that runs here
+        if shared:  # bound to the group: unicast packets are for the node that runs here
             made.bind((GROUPS[version], PORT, *(() if version == 4 else (0, interface.index))))
         else:
             made.bind((own, 0))
@@ -216,7 +218,7 @@ def _socket(interface: Interface, version: int, *, shared: bool) -> socket.socke
 
 
 def _join(made: socket.socket, interface: Interface, version: int, own: str) -> None:
-    """Join the group of mDNS, and receive only packets of that interface."""
+    """Join the mDNS group, and receive only packets from that interface."""
     if version == 4:
         made.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
         group = socket.inet_aton(GROUPS[4]) + socket.inet_aton(own) + struct.pack("@i", interface.index)

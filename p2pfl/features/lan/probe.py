@@ -1,7 +1,7 @@
-"""Find out which node answers at an address: send the first two messages of a handshake, then nothing.
+"""Find out which node answers at an address, by exchanging only the first two messages of a handshake.
 
-The dialer's key is made for the occasion, because only the third message would show it. So anyone who has the
-federation file can ask, even while a node with the same files runs, and no session of that node is touched.
+The dialer's key is generated for the occasion, because only the third message would reveal it. So anyone who has the
+federation file can probe, even while a node with the same files runs, without disturbing that node's sessions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from p2pfl.net.websocket import MESSAGE_BYTES, PATH, TappedSocket, WebSocketLine
 CONNECT_S = 4.0
 ANSWER_S = 4.0
 MOST_TRIES = 64
-"""The members that are tried, one handshake each, to find out which one answers in place of the expected one."""
+"""The most members that are tried, with one handshake each, to find out which one answers instead of the expected
+one.
+"""
 
 
 class AnswerKind(Enum):
@@ -48,15 +50,15 @@ class AnswerKind(Enum):
 class Answer:
     kind: AnswerKind
     detail: str = ""
-    """Why there is no answer, in the system's words; or the index of the other member."""
+    """The reason why there is no answer, as the system reports it; or the index of the other member."""
     differences: tuple[str, ...] = ()
     """The keys in which its federation file differs."""
     clock_off_s: float | None = None
-    """The other end's clock minus ours, to a second."""
+    """The remote clock minus ours, accurate to a second."""
 
 
 class DatedSocket(TappedSocket):
-    """Measures how far the other end's clock is off, by the header of its answer."""
+    """Measures how far the remote clock is off, from the header of its answer."""
 
     def __init__(self, reader: Any, writer: Any, protocol: Any, response: Any, *rest: Any, **more: Any) -> None:
         super().__init__(reader, writer, protocol, response, *rest, **more)
@@ -67,7 +69,7 @@ class DatedSocket(TappedSocket):
 
 
 class Prober:
-    """An async context that probes addresses. `keys` are those of the members, by index."""
+    """An async context that probes addresses. `keys` are the members' keys, by index."""
 
     def __init__(self, keys: Sequence[bytes], binding: FederationBinding, *, ignored: frozenset[str]) -> None:
         self._keys, self._binding, self._ignored = keys, binding, ignored
@@ -81,7 +83,7 @@ class Prober:
         await self._http.close()
 
     async def ask(self, address: Address, index: int) -> Answer:
-        """Find out if member `index` answers there, and which one does if not."""
+        """Find out whether member `index` answers there, and if not, which one does."""
         answer = await self._try(address, index)
         if answer.kind is not AnswerKind.OTHER_NODE:
             return answer

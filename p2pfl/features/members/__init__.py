@@ -1,7 +1,7 @@
-"""Members that change: the charter of a running node, how it arrives and spreads, and the commands about it.
+"""Membership changes: the charter of a running node, how it arrives and spreads, and the commands for it.
 
-Only what a federation with `admin` keys needs belongs here. The charter as a document is in `p2pfl.config.charter`; how
-a node follows a changed federation is the node's own task (`amend`).
+Only what federations with `admin` keys need belongs here. The charter as a document is in `p2pfl.config.charter`; how a
+node follows a changed federation is the node's own task (`amend`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The alarms of a charter: what each means, what the node does, what to do."""
+"""The alarms about charters: what each means, what the node does, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node without sessions asks the other members whether there is a newer charter.
+"""Ask the other members for a newer charter while the node has no sessions.
 
 All its neighbors may have been replaced while it was off, and the new ones may not know its address.
 """
@@ -15,15 +15,15 @@ from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.net.errands import Errand, UnreachableError
 
 ALONE_S = 30.0
-"""The time for which neighbors are awaited."""
+"""The time to wait for neighbors before asking others."""
 PAUSE_S = 10.0
-"""The time between two members that are asked."""
+"""The pause before asking the next member."""
 
 
 async def ask_when_alone(
     keeper: CharterKeeper, identity: Identity, is_alone: Callable[[], bool], *, alone_s: float = ALONE_S
 ) -> None:
-    """Ask the other members while no session is open; never returns. `is_alone` says whether none is open."""
+    """Ask the other members while no session is open; never return. `is_alone` returns True while none is open."""
     pause_s, quiet_s, turn = min(PAUSE_S, alone_s), 0.0, 0
     while True:
         await asyncio.sleep(pause_s)
@@ -35,7 +35,9 @@ async def ask_when_alone(
 
 
 def _others(keeper: CharterKeeper, identity: Identity) -> list[Member]:
-    """Return the members to ask. Neighbors are dialed all the time, and then hand over a newer charter."""
+    """Return the members to ask. Neighbors are left out: they are dialed all the time, and hand over a newer charter
+    then.
+    """
     federation = keeper.federation
     own = next((member.index for member in federation.present if member.key == identity.public), None)
     near = set() if own is None else {own, *federation.neighbors(own)}

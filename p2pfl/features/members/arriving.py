@@ -1,6 +1,6 @@
-"""The first start of a newcomer: it asks the members for the charter, and waits until one lists it.
+"""The first start of a new member: it asks the members for the charter, and waits until a charter lists it.
 
-It asks the members whose address is in its invite or its files and, with discovery, those that it hears on the LAN.
+It asks the members whose addresses are in its invite or its files and, with discovery, those that it finds on the LAN.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from p2pfl.storage.disk import replace_file
 notice = logging.getLogger("p2pfl.notice")
 
 PAUSE_S = 2.0, 3.0
-"""The time between two rounds of asking: members answer one address only about as often over a long time."""
+"""The pause between rounds of queries: members answer the same address only about this often in the long run."""
 SAY_AGAIN_S = 600.0
 SAY_NEWS_S = 60.0
-"""The least time between two lines about what the newcomer waits for, where the reason has changed."""
+"""The minimum time between log lines about what the new member waits for, even if the reason changes."""
 MOST_SHOWN = 6
 NOBODY = "no member has an address, here or in the invite"
 NOBODY_NEAR = f"{NOBODY}, and none is heard on the LAN: `p2pfl doctor` says why"
 MOST_ASKED = 8
-"""The most members asked by the files here, beside those that the invite names."""
+"""The most members asked because of the local files, in addition to those in the invite."""
 
 
 def arrive(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
-    """Return the federation by the newest charter that this node can get; a newcomer waits until one lists it.
+    """Return the federation as of the newest charter that this node can get. A new member waits until a charter lists
+    it.
 
     Raises UserError: its node file or key is wrong, or the files here are not those with which it was invited.
     """
@@ -52,7 +53,7 @@ def arrive(federation: FederationConfig, name: str, config: Path | None = None) 
     identity = Identity.load(node.key_file)
     is_listed = any(member.key == identity.public for member in federation.members)
     if not (is_listed and node.state_dir.exists()):
-        require_same(federation, invite)  # later the file may change, as on every other node
+        require_same(federation, invite)  # later the file may change, as on any other node
     if is_listed:
         return federation
     interfaces = node.interfaces if node.discovery or federation.discovery else None
@@ -66,9 +67,10 @@ async def wait_for_charter(
     folder: Path,
     interfaces: Sequence[str] | None = None,
 ) -> FederationConfig:
-    """Return when some member has a charter that lists this node; the charter is kept in `folder`.
+    """Wait until a member has a charter that lists this node, store that charter in `folder`, and return the
+    federation.
 
-    `interfaces` are those on which to listen for members, empty for all that can be used; None: do not listen.
+    `interfaces` are those on which to listen for members, empty for all usable ones. With None, do not listen.
     """
     said, said_at = "", float("-inf")
     while True:
@@ -92,7 +94,7 @@ async def wait_for_charter(
 
 
 def _contacts(federation: FederationConfig, invite: Invite, nearby: Places, own: bytes) -> Iterator[Contact]:
-    """Yield all addresses of a member where they differ: those of the invite, which is usually newer, first."""
+    """Yield all known addresses of the members. Those in the invite, which is usually newer, come first."""
     heard = [Contact(key, place) for key, places in sorted(nearby.items()) for place in places]
     listed = [Contact(one.key, one.address) for one in federation.present if one.address is not None]
     found = dict.fromkeys([*invite.contacts, *heard, *listed])
@@ -104,7 +106,7 @@ def _name_of(federation: FederationConfig, contact: Contact) -> str:
 
 
 async def _ask(federation: FederationConfig, identity: Identity, contact: Contact, folder: Path) -> FederationConfig:
-    """Return the federation by this member's charter, if that is newer; then it is on disk too.
+    """Return the federation as of this member's charter, if that is newer; the charter is then on disk too.
 
     Raises UnreachableError; CharterError: the member sent no valid charter.
     """

@@ -1,4 +1,6 @@
-"""The charter of one node: kept, sent to neighbors, received from visitors, and asked for when no neighbor is there."""
+"""The charter of one node: it is stored, sent to neighbors, received from visitors, and requested when no neighbor is
+connected.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Members(Attached):
         return (Feeding(channel=CHANNEL, handler=self.talk, guards=True),)
 
     def trusts(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
-        """Return the members that the newest charter lists: it may wait for a restart, but cuts off others at once."""
+        """Return the members listed in the newest charter. Even if it must wait for a restart, others are cut off at
+        once.
+        """
         keys = self.keeper.keys
         return {key: index for key, index in members.items() if key in keys}
 
@@ -57,7 +61,7 @@ class Members(Attached):
         await ask_when_alone(self.keeper, self._node.setup().identity, self.talk.is_alone)
 
     def _follow(self, federation: FederationConfig) -> None:
-        """Follow a newer charter, which is on disk and was sent to the neighbors. Raises UserError as `amend` does."""
+        """Follow a newer charter, which is already on disk and sent to the neighbors. Raises UserError like `amend`."""
         try:
             self._node.amend(federation)
             if federation is self.keeper.federation:

@@ -1,4 +1,4 @@
-"""`p2pfl new --admin`: a key that changes the members, and the first signed list of them."""
+"""`p2pfl new --admin`: create a key that can change the members, and the first signed list of members."""
 
 from __future__ import annotations
 

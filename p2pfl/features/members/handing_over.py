@@ -1,7 +1,7 @@
-"""Hand a charter from a laptop to running nodes, or ask them for a newer one.
+"""Hand a charter from an admin's machine to running nodes, or ask them for a newer one.
 
-A few nodes are enough, because they pass it on. A removed member also gets it, if it can be reached, and stops. Nodes
-that find each other on a LAN need no address in any file: `nearby` has their addresses.
+A few nodes are enough, because they pass it on. A removed member also receives it, if it can be reached, and stops.
+Nodes that find each other on a LAN need no address in any file: `nearby` has their addresses.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Delivery:
-    """The names of the members that have the charter now, and why others do not."""
+    """The names of the members that now have the charter, and why others do not."""
 
     received_by: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     newer: dict[str, int] = field(default_factory=dict)
-    """The higher versions that members say they have already. Nothing proves this."""
+    """The higher versions that members claim to have already, without proof."""
 
 
 async def newest_from(
     federation: FederationConfig, admin: Identity, nearby: Places = NOWHERE
 ) -> tuple[FederationConfig, int]:
-    """Return the federation by the newest charter of the first nodes to answer, and the number of answers."""
+    """Return the federation as of the newest charter among the first nodes to answer, and the number of answers."""
     errand, version = Errand.of(federation, admin), 0 if federation.edition is None else federation.edition.version
 
     async def ask(address: str, key: bytes) -> bytes | None:
@@ -60,9 +60,9 @@ async def newest_from(
 
 
 async def hand(before: FederationConfig, charter: Charter, admin: Identity, nearby: Places = NOWHERE) -> Delivery:
-    """Bring the charter to a few members, and to those that it removes.
+    """Send the charter to a few members, and to those that it removes.
 
-    `before` may be the federation by this very charter: then removed members are not told again.
+    If `before` is already the federation as of this charter, removed members are not notified again.
     """
     errand, raw, handed = Errand.of(before, admin), charter.packed(), Delivery()
 
@@ -84,7 +84,7 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity, near
 async def _visit(
     members: Sequence[Member], act: Callable[[str, bytes], Awaitable[Result]], nearby: Places, *, enough: int
 ) -> tuple[dict[str, Result], dict[str, str]]:
-    """Return answers and failures by name, of as many members as it takes for `enough` answers."""
+    """Visit members until there are `enough` answers; return answers and failures by name."""
     answers: dict[str, Result] = {}
     failures: dict[str, str] = {}
     known = [(member, _places(member, nearby)) for member in members]
@@ -108,6 +108,6 @@ async def _visit(
 
 
 def _places(member: Member, nearby: Places) -> list[str]:
-    """Return the addresses heard just now, then the listed one."""
+    """Return the addresses announced just now, followed by the listed one."""
     listed = [] if member.address is None else [member.address]
     return list(dict.fromkeys([*nearby.get(member.key, ()), *listed]))

@@ -1,4 +1,4 @@
-"""`p2pfl invite` and `p2pfl join`: a new machine and the owner of the admin key find each other by two lines."""
+"""`p2pfl invite` and `p2pfl join`: a new machine and the owner of the admin key exchange two lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from p2pfl.console.wall_clock import seconds_now
 
 SQUARES = 3
-"""The quiet zone of the QR code, in squares: on a terminal fewer than the standard's four are enough."""
+"""The width of the QR code's quiet zone, in squares: on a terminal, fewer than the standard's four are enough."""
 MOST_DAYS = 366
 
 
@@ -25,8 +25,8 @@ MOST_DAYS = 366
 def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bool) -> None:
     """Print the line with which the new machine NAME asks to become a member, and its QR code.
 
-    On the new machine: p2pfl join 'LINE'. The line holds no code and no signing key; its one secret is a token that is
-    good for one request, for some days.
+    On the new machine: p2pfl join 'LINE'. The line contains no code and no signing key. Its only secret is a token,
+    valid for a few days and for one request.
     """
     from p2pfl.config.invites import in_words  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.load import load_config  # noqa: PLC0415 - as above
@@ -50,12 +50,12 @@ def invite(*, federation: Path, name: str, replacing: bool, days: int, no_qr: bo
         text = f"no member has an address, so that {name} cannot ask to be added: p2pfl member set"
         click.echo(f"{text} {federation} --address NAME=HOST:PORT, or discovery = true on one LAN", err=True)
     if made.contacts and all(is_loopback(parse_address(one.address, "address").host) for one in made.contacts):
-        text = "the members' addresses are for this machine alone: from another one nobody reaches them; first"
+        text = "the members' addresses are for this machine alone: no other machine can reach them; first"
         click.echo(f"{text} p2pfl member set {federation} --address NAME=HOST:PORT, and invite again", err=True)
 
 
 def _show_code(line: str) -> None:
-    """Print the QR code to stderr: the line alone is data."""
+    """Print the QR code to stderr, so that stdout has only the line."""
     try:
         import segno  # noqa: PLC0415 - an extra, and only for this
     except ModuleNotFoundError:
@@ -73,9 +73,9 @@ def _show_code(line: str) -> None:
 def join(*, line: str, directory: Path | None, source: Path | None, address: str | None) -> None:
     """Create this machine's key and the folder DIR from the LINE that `p2pfl invite` printed.
 
-    It prints a request, one line, for `p2pfl member add`. DIR is by default named as the federation. The key never
-    leaves this machine. Code does not come with the line: copy federation.toml and the task's file into DIR, before or
-    after, or say with --from where they are; they must be those that the invite was made for.
+    Prints a one-line request for `p2pfl member add`. By default DIR has the federation's name. The key never leaves
+    this machine. The line contains no code: copy federation.toml and the task's file into DIR, before or after, or give
+    their location with --from. They must be the files for which the invite was made.
     """
     from p2pfl.config.invites import read_invite, require_current  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.load import FILE_NAME  # noqa: PLC0415 - as above
@@ -97,7 +97,7 @@ def join(*, line: str, directory: Path | None, source: Path | None, address: str
     shown = directory or Path(found.federation_name)
     click.echo(joined.line)
     click.echo(f"made {shown / found.name}: its key stays on this machine", err=True)
-    text = "the line above goes to who made the invite, for p2pfl member add, or replace"
+    text = "send the line above to whoever made the invite, for p2pfl member add, or replace"
     click.echo(f"{text}: what `p2pfl invite` has named there", err=True)
     click.echo(f"the command asks there whether the key is {fingerprint(joined.request.key)}: compare", err=True)
     if not (target / FILE_NAME).exists():

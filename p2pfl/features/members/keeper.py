@@ -1,8 +1,8 @@
 """The charter of a running node: the newest one that it knows, on disk and in memory, and how neighbors get it.
 
-`CharterKeeper` decides which charter is taken: however it comes, only a newer one that an admin has signed. It is on
-disk before others see it, beside the node's state, so that an older one is refused also after a restart. `talk` has
-what open sessions say about it, `p2pfl.net.visits` what strangers may do.
+`CharterKeeper` decides which charter to accept: only a newer one signed by an admin, whatever its source. It is stored
+with the node's state before others see it, so that an older one is refused even after a restart. `talk` has the
+messages about it in open sessions, `p2pfl.net.visits` what strangers may do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ notice = logging.getLogger("p2pfl.notice")
 
 CONFLICT = "charter-conflict"
 WAITS = "charter-waits"
-"""The kinds of alarms: one version was signed twice; the newest one does not take effect in this process."""
+"""The kinds of alarms. Conflict: a version was signed twice. Waits: the newest one cannot take effect in this
+process.
+"""
 
 
 class Verdict(Enum):
@@ -48,12 +50,12 @@ OnAlarm = Callable[[str, int | None, str], object]
 
 
 class CharterKeeper:
-    """Keeps the newest charter.
+    """Stores the newest charter.
 
-    `federation` is what the node runs with; `file` is where the charter is kept. `on_charter` is called when a newer
-    charter was taken, with the federation to follow from now on: the amended one, or, if the node cannot follow all of
-    it while it runs, the previous one without the removed members. It may raise UserError: the node cannot follow that
-    one either. `on_alarm` gets a kind, the peer from which the charter came, and a text.
+    `federation` is what the node runs with; `file` is where the charter is stored. `on_charter` is called when a newer
+    charter has been accepted, with the federation to follow from now on. This is the amended one or, if the running
+    node cannot follow the whole charter, the previous one without the removed members. It may raise UserError if the
+    node cannot follow that either. `on_alarm` is called with a kind, the peer from which the charter came, and a text.
     """
 
     def __init__(self, federation: FederationConfig, file: Path, *, on_charter: OnCharter, on_alarm: OnAlarm) -> None:
@@ -62,11 +64,11 @@ class CharterKeeper:
         self._on_charter = on_charter
         self.alarm = on_alarm
         self.on_taken: Callable[[], object] = lambda: None
-        """Called when a newer charter was taken and is on disk, before it takes effect."""
+        """Called when a newer charter has been accepted and is on disk, before it takes effect."""
         self._running = federation
         self._conflicts: set[bytes] = set()
         self._left_at: dict[int | None, int] = {}
-        """The newest version of which each member has said that it does not list this node."""
+        """The newest version that, according to each member, does not list this node."""
         self._unsaved = bool(federation.charter)
 
     @property
@@ -75,7 +77,7 @@ class CharterKeeper:
 
     @property
     def packed(self) -> bytes:
-        """The charter as it travels; empty if there is none yet."""
+        """Return the charter in the form in which it is sent, empty if there is none yet."""
         return self.federation.charter
 
     @property
@@ -83,7 +85,7 @@ class CharterKeeper:
         return self.edition.version
 
     def bring(self, raw: bytes) -> None:
-        """Take a charter from a visitor, which need not be a member. Raises PeerFault: it is not a charter."""
+        """Accept a charter from a visitor, which need not be a member. Raises PeerFault: it is not a charter."""
         try:
             self.offer(raw)
         except CharterError as error:
@@ -93,8 +95,8 @@ class CharterKeeper:
         """Raise an alarm, once for each version, if a member says that it has a newer charter that does not list this
         node.
 
-        A member that lies about its version must not hide what another one says. Of the members that say the same, the
-        first, the fourth, the sixteenth and so on raise the alarm.
+        A member that lies about its version must not hide another's report. Of the members that report the same
+        version, the first, fourth, sixteenth and so on raise the alarm.
         """
         if version > max(self._left_at.get(peer, 0), self.version):
             self._left_at[peer] = version
@@ -107,22 +109,22 @@ class CharterKeeper:
             self.alarm("charter-older", peer, f"{text} {self.version}. {why}")
 
     def may_ask(self, public: bytes) -> bool:
-        """Return True for an admin, and for members of the newest charter, which may not have taken effect yet."""
+        """Return True for an admin, and for members of the newest charter even if it has not taken effect yet."""
         return public in self.federation.admin or public in self.keys
 
     def wants(self, theirs: Edition) -> bool:
         """Return True if a charter is worth asking for.
 
-        That includes another charter of our version, even if it does not win, because then an admin key has signed
-        twice.
+        This includes a different charter with our version, even if ours takes precedence, because then an admin key has
+        signed twice.
         """
         own = self.edition
         return theirs > own or (theirs.version == own.version and theirs.digest not in {own.digest, *self._conflicts})
 
     def save(self) -> None:
-        """Make the newest charter durable, if it is not.
+        """Make the newest charter durable, if it is not yet.
 
-        If the disk refuses, raise an alarm; the next call tries again.
+        If writing fails, raise an alarm; the next call tries again.
         """
         if not self._unsaved:
             return
@@ -134,8 +136,8 @@ class CharterKeeper:
             self._unsaved = False
 
     def offer(self, raw: bytes, peer: int | None = None) -> Verdict:
-        """Take a charter if it is newer and an admin has signed it. Raises CharterError: it may not be taken."""
-        require_signed(raw, self.federation.admin)  # before any of it is parsed, which may take a tenth of a second
+        """Accept a charter if it is newer and signed by an admin. Raises CharterError: it cannot be accepted."""
+        require_signed(raw, self.federation.admin)  # before parsing it, which may take a tenth of a second
         offered, known = edition_of(raw), self.edition
         if offered == known:
             return Verdict.KNOWN
@@ -166,7 +168,7 @@ class CharterKeeper:
             self.alarm(WAITS, None, text)
 
     def _follow(self, federation: FederationConfig) -> str | None:
-        """Put a federation into force. Return why that is impossible while the node runs; None: it is in force."""
+        """Put a federation into force. Return None, or the reason why that is impossible while the node runs."""
         if not extends(federation.members, self._running.members):
             return "it gives an index to another member than this node has run with"
         try:
@@ -178,5 +180,5 @@ class CharterKeeper:
 
     @property
     def keys(self) -> frozenset[bytes]:
-        """The keys of all members of the newest charter, which may have to wait for a restart."""
+        """Return the keys of all members in the newest charter, even if it has to wait for a restart."""
         return frozenset(member.key for member in self.federation.present)

@@ -1,7 +1,7 @@
 """`p2pfl member`: the signed list of members, and the commands that change it.
 
-Each command reads the charter, makes the next one, signs it with the admin key, writes members.toml and hands it to the
-running nodes. They pass it on among themselves.
+Each command reads the charter, makes the next one, signs it with the admin key, writes members.toml and sends it to
+running nodes, which pass it on.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from p2pfl.features.members.nearby import Places
 
 LINES = {
-    "list": "Show the members, those that were removed too.",
-    "add": "Add a new member, by the request that `p2pfl join` printed.",
-    "remove": "Remove a member: within a round nobody talks to it any more.",
+    "list": "Show the members, including removed ones.",
+    "add": "Add a new member, using the request that `p2pfl join` printed.",
+    "remove": "Remove a member: within a round, nobody talks to it.",
     "replace": "Put a new machine in the place of one that is gone.",
     "set": "Change the number of rounds, the graph or addresses while nodes run.",
     "hand": "Send the newest list of members to the nodes again.",
@@ -65,7 +65,7 @@ _offline = click.option(
 @_federation
 @format_option("table", "json", "csv")
 def show(*, federation: Path, form: Form) -> None:
-    """Show the members, those that were removed too, and how many neighbors each has."""
+    """Show the members, including removed ones, and how many neighbors each has."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - as above
     from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
@@ -97,8 +97,8 @@ def add(
 ) -> None:
     """Add a new member, by the REQUEST that `p2pfl join` printed on its machine.
 
-    It shows whose key and address that is, and asks: the two people should compare the key. Exit code 1: you did not
-    say yes, and nothing was changed.
+    It shows the key and address, and asks for confirmation: the two people should compare the key. Exit code 1: you did
+    not confirm, and nothing was changed.
     """
     from p2pfl.config.successors import with_member  # noqa: PLC0415 - `--help` stays instant
 
@@ -112,7 +112,7 @@ def add(
 @_key
 @_offline
 def remove(*, federation: Path, name: str, key_file: Path | None, offline: bool) -> None:
-    """Remove the member NAME: within a round nobody talks to it any more. Its key does not come back."""
+    """Remove the member NAME: within a round, nobody talks to it. Its key cannot be used again."""
     from p2pfl.config.successors import without_member  # noqa: PLC0415 - `--help` stays instant
 
     opened = _open(federation, key_file, offline=offline)
@@ -133,8 +133,8 @@ def replace(
 ) -> None:
     """Put a new machine in the place of one that is gone: the same name and neighbors, another key.
 
-    REQUEST is what `p2pfl join` has printed on the new machine, for an invite made with --replace. As with add, it is
-    shown and asked first.
+    REQUEST is what `p2pfl join` printed on the new machine, for an invite made with --replace. As with add, it asks for
+    confirmation first.
     """
     from p2pfl.config.successors import with_replacement  # noqa: PLC0415 - `--help` stays instant
 
@@ -154,7 +154,7 @@ def replace(
     "addresses",
     multiple=True,
     metavar="NAME=HOST:PORT",
-    help="Where a member is now; NAME= for none: it dials, or is found on the LAN.",
+    help="Where a member is now; NAME= removes it: the member dials, or is found on the LAN.",
 )
 @_key
 @_offline
@@ -183,9 +183,9 @@ def change(
 @_key
 @click.pass_context
 def hand_again(context: click.Context, *, federation: Path, key_file: Path | None) -> None:
-    """Send the newest list of members to the nodes again, where a change has reached nobody.
+    """Send the newest list of members to the nodes again, in case a change has reached nobody.
 
-    Nothing is signed. The list is that of members.toml, or a newer one that a node has, which is then written there.
+    Nothing is signed. The list comes from members.toml, or is a newer one from a node, which is then written there.
     Exit code 1: no node could be reached.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
@@ -208,7 +208,9 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
 def _admit(
     successor: Callable[..., Charter], path: Path, line: str, key_file: Path | None, *, yes: bool, offline: bool
 ) -> bool:
-    """Admit the machine that asks, by the charter of `successor`, which uses up the invite; return False if refused."""
+    """Admit the machine that asks, with the charter from `successor`. This uses up the invite. Return False if
+    refused.
+    """
     from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import require_invited, use_up  # noqa: PLC0415 - as above
@@ -231,7 +233,7 @@ def _admit(
 
 
 def _show_request(federation: FederationConfig, charter: Charter, asked: JoinRequest) -> None:
-    """Show the key and address that the new charter gives to that name, and those that it replaces."""
+    """Show the key and address that the new charter assigns to that name, and the ones that they replace."""
     from p2pfl.crypto.identity import fingerprint  # noqa: PLC0415 - `--help` stays instant
 
     newcomer = next(one for one in charter.present if one.key == asked.key)
@@ -259,7 +261,7 @@ def _address(text: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class _OpenFederation:
-    """The federation by the newest charter, the key that signs, and the addresses of members heard on the LAN."""
+    """The federation as of the newest charter, the signing key, and the addresses of members found on the LAN."""
 
     federation: FederationConfig
     admin: Identity
@@ -268,7 +270,7 @@ class _OpenFederation:
 
 
 def _open(path: Path, key_file: Path | None, *, offline: bool) -> _OpenFederation:
-    """Open the federation by the newest charter here or, unless `offline`, on the nodes that can be reached."""
+    """Open the federation as of the newest charter here or, unless `offline`, on the nodes that can be reached."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.handing_over import newest_from  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import load_admin  # noqa: PLC0415 - as above
@@ -281,16 +283,16 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _OpenFederatio
     found, answers = asyncio.run(newest_from(here, admin, nearby))
     if found.edition is not None and found.edition != here.edition:
         click.echo(
-            f"the nodes have version {found.edition.version} of the members already: that is what changes", err=True
+            f"the nodes have version {found.edition.version} of the members already: the change starts there", err=True
         )
     if not answers:
-        text = "no node answers: the change is made from members.toml here, which should be the newest there is"
+        text = "no node answers: the change is made from members.toml here, which should be the newest"
         click.echo(text, err=True)
     return _OpenFederation(found, admin, nearby, offline)
 
 
 def _listen(federation: FederationConfig) -> Places:
-    """Listen for the members' addresses, with discovery.
+    """Listen for the members' addresses, if discovery is on.
 
     Raises UserError: no member has an address, and listening is impossible.
     """
@@ -318,7 +320,7 @@ def _sign(opened: _OpenFederation, charter: Charter) -> None:
     click.echo(f"{text} (+{came} -{went})", err=True)
     click.echo(f"wrote {members_file(federation)}", err=True)
     if amended(federation, made).edge_compressors != federation.edge_compressors:
-        text = "an edge with an [[edge]] table of its own comes or goes: nodes take the change on at their next start"
+        text = "an edge with its own [[edge]] table is added or removed: nodes adopt that at their next start"
         click.echo(text, err=True)
     if not opened.offline:
         _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby)))

@@ -1,7 +1,7 @@
 """Find members on this LAN without a running node: for the owner of the admin key, and for a newcomer.
 
-A node listens all the time (`net/discovery`); here multicast DNS is asked once, for a few seconds at most. The answers
-are hints: the handshake proves which member is at an address.
+A node listens all the time (`features.lan.discovery`); here multicast DNS is queried once, for a few seconds at most.
+The answers are hints: only the handshake proves which member is at an address.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from p2pfl.net.address import Address
 LISTEN_S = 3.0
 LOOK_S = 0.1
 MOST_ADDRESSES = 4
-"""The most addresses of one member."""
+"""The most addresses per member."""
 
 Places = Mapping[bytes, Sequence[str]]
-"""Addresses host:port by public key."""
+"""Maps public keys to addresses host:port."""
 
 
 async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = (), listen_s: float = LISTEN_S) -> Places:
-    """Return the addresses that members announce, as soon as all are heard. `named` are the interfaces to listen on.
+    """Return the addresses that members announce, as soon as all have answered. `named` are the interfaces to listen
+    on.
 
-    Empty if python-zeroconf is not installed or no interface can be used.
+    The result is empty if python-zeroconf is not installed or no interface can be used.
     """
     if find_spec("zeroconf") is None:
         return {}
@@ -49,7 +50,7 @@ async def find_nearby(federation: FederationConfig, *, named: Sequence[str] = ()
 
 
 def _announced_places(overhearing: Overhearing, keys: Mapping[str, bytes], interfaces: Sequence[Interface]) -> Places:
-    """Return the announced addresses on this network, IPv4 first; those beyond a router are useless here."""
+    """Return the announced addresses on this network, IPv4 first. Addresses beyond a router are useless here."""
     found: dict[bytes, list[str]] = {}
     for one in overhearing.announced.values():
         prefix = member_of(one.name, keys)

@@ -35,8 +35,8 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
     """Make a folder for the new member in `target`, and its request. `target` is new, or a copy of the federation's
     files.
 
-    `source` is such a copy elsewhere. The files are checked by the invite. Raises UserError: the files differ, or the
-    member has a folder there already.
+    `source` is such a copy elsewhere. The files are checked against the invite. Raises UserError: the files differ, or
+    the member has a folder there already.
     """
     is_copy = (target / FILE_NAME).exists()
     if is_copy and source is not None:
@@ -74,7 +74,7 @@ def _fill(own: Path, invite: Invite, identity: Identity, address: str | None) ->
 
 
 def _place(invite: Invite, federation: FederationConfig | None) -> str | None:
-    """Return the address to ask for; None if members find each other, and have none themselves."""
+    """Return the address to request, or None if members find each other and have no addresses."""
     finds = federation is None or federation.discovery
     return None if finds and not invite.contacts else own_address(invite)
 
@@ -86,7 +86,7 @@ def files_of(federation: FederationConfig) -> list[Path]:
 
 
 def find_invite(federation: Path | str, name: str) -> Invite | None:
-    """Return the invite by which the member `name` was made here; None if it was not."""
+    """Return the invite with which the member `name` was created here, or None if it was not."""
     path = federation_file(federation).parent / name / INVITE_FILE
     try:
         return read_invite(path.read_text(encoding="ascii"))
@@ -97,7 +97,7 @@ def find_invite(federation: Path | str, name: str) -> Invite | None:
 
 
 def require_same(federation: FederationConfig, invite: Invite) -> None:
-    """Check that the copied files are those for which the invite was made. Raises UserError: they differ."""
+    """Check that the copied files are the ones for which the invite was made. Raises UserError: they differ."""
     found = difference(federation, invite)
     if found is not None:
         allowed = "a copy from the machine that made the invite, or from a node"
@@ -110,7 +110,7 @@ def _check(federation: FederationConfig, invite: Invite) -> FederationConfig:
 
 
 def own_address(invite: Invite) -> str:
-    """Guess where others can reach this machine: its address on the way to a member, and a free port."""
+    """Guess where others can reach this machine: its address on the route to a member, and a free port."""
     host = "127.0.0.1"
     for contact in invite.contacts:
         there = parse_address(contact.address, "LINE")

@@ -1,6 +1,6 @@
-"""The work of an admin key's owner on a laptop: check the next charter, sign it and write it.
+"""Check the next charter, sign it and write it: the work of an admin key's owner, on their own machine.
 
-The graph of a charter is resolved and checked here, once: nodes take it as it is.
+The graph of a charter is resolved and checked here, once; nodes accept it unchanged.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ INVITES_FILE = "invites.json"
 READABLE = 0o644
 DAY_S = 86_400
 USUAL_DAYS = 3
-"""The default validity of an invite in days; also that of one from an earlier version, from its record's date."""
+"""The default validity of an invite in days. It also applies to invites from an earlier version, from the date of the
+record.
+"""
 
 
 def require_admin(federation: FederationConfig) -> None:
-    """Check that the federation has an admin key. Raises UserError: its members are those of its file."""
+    """Check that the federation has an admin key. Raises UserError: its members are fixed by its file."""
     if not federation.admin:
-        text = "names no admin key, so its members are those of the file, the same on every node"
+        text = "names no admin key, so its members are fixed by the file, the same on every node"
         allowed = 'admin = ["<public key>"], from `p2pfl key admin.key`'
         raise UserError(text, file=federation.path, key="federation.admin", allowed=allowed)
 
 
 def load_admin(federation: FederationConfig, path: Path | None) -> Identity:
-    """Load the key that signs, by default `admin.key` beside the federation file.
+    """Load the signing key, by default `admin.key` next to the federation file.
 
-    Raises UserError: there is none, or it is not one of those that the file names.
+    Raises UserError: there is none, or it is not one of the keys that the file names.
     """
     require_admin(federation)
     file = path or federation.path.parent / ADMIN_FILE
@@ -56,17 +58,17 @@ def load_admin(federation: FederationConfig, path: Path | None) -> Identity:
 
 
 def publish(federation: FederationConfig, charter: Charter, admin: Identity) -> Charter:
-    """Sign a charter, and write `members.toml`, whole or not at all. Raises UserError: it is too large."""
+    """Sign a charter, and write `members.toml` atomically. Raises UserError: the charter is too large."""
     made = signed(charter, admin.public, admin.sign)
     keep(federation, made)
     return made
 
 
 def keep(federation: FederationConfig, charter: Charter) -> Path:
-    """Write a signed charter to `members.toml`, whole or not at all; return its path."""
+    """Write a signed charter to `members.toml` atomically; return its path."""
     path = members_file(federation)
     replace_file(path, [members_text(charter, federation.name).encode()])
-    path.chmod(READABLE)  # no secret, unlike other files written in this way: nodes run as another user
+    path.chmod(READABLE)  # readable, unlike other files written in this way: nodes run as another user
     return path
 
 
@@ -99,7 +101,7 @@ def _bearings(federation: FederationConfig) -> Iterator[tuple[Member, Bearing]]:
 
 
 def _bearable(federation: FederationConfig, needed: int) -> str:
-    """Suggest a graph that is dense enough: the sparsest of a few, tried on these members."""
+    """Suggest a graph that is dense enough for these members: the sparsest of a few that were tried."""
     count = len(federation.present)
     if count <= needed:
         return f"{needed + 1} members or more, or a rule with a smaller b"
@@ -115,23 +117,23 @@ def _bearable(federation: FederationConfig, needed: int) -> str:
 
 
 class IssuedInvite(msgspec.Struct):
-    """One printed invite; `token` is in hexadecimal digits."""
+    """One printed invite; `token` is in hexadecimal."""
 
     name: str
     token: str
     used: bool = False
     until: int | None = None
-    """Its end in seconds since 1970."""
+    """The time at which it expires, in seconds since 1970."""
     key: str = ""
-    """The fingerprint of the key that it admitted; empty also if an earlier version has admitted one."""
+    """The fingerprint of the key that it admitted; also empty if an earlier version recorded the admission."""
 
 
 def issue(
     federation: FederationConfig, name: str, *, now: float, days: int = USUAL_DAYS, replacing: bool = False
 ) -> Invite:
-    """Make and record an invite that holds for `days` days from `now`.
+    """Make and record an invite that is valid for `days` days from `now`.
 
-    Raises UserError: that name cannot be invited.
+    Raises UserError: this name cannot be invited.
     """
     until = min(int(now) + days * DAY_S, MOST_SECONDS)
     invite = invite_of(federation, name, os.urandom(TOKEN_BYTES), until=until, replacing=replacing)
@@ -140,7 +142,9 @@ def issue(
 
 
 def require_invited(federation: FederationConfig, request: JoinRequest, *, now: float) -> None:
-    """Check a request. Raises UserError: it is for another federation, or answers no invite of ours valid at `now`."""
+    """Check a request. Raises UserError: it is for another federation, or does not answer one of our invites that is
+    valid at `now`.
+    """
     if request.federation != federation_id(federation):
         text = "for another federation, or for another federation.toml than the one here"
         allowed = "a request that was made with this very file: `p2pfl invite` and `join` again"
@@ -159,7 +163,7 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
 
 
 def _used_up(federation: FederationConfig, issued: IssuedInvite, request: JoinRequest) -> UserError:
-    """Say for which key the invite was used, and what the owner can do: the line may be in the wrong hands."""
+    """Say which key the invite was used for, and what the owner can do, because the line may be in the wrong hands."""
     name, folder = issued.name, federation.path.parent.name
     shown = {fingerprint(member.key): member.name for member in federation.present}
     key = issued.key or next((one for one, whose in shown.items() if whose == name), "")
@@ -185,7 +189,7 @@ def use_up(federation: FederationConfig, request: JoinRequest) -> None:
 def _read_invites(federation: FederationConfig) -> list[IssuedInvite]:
     """Read the invites.
 
-    Those of an earlier version, without an end, hold for the usual time from the file's last write.
+    Invites from an earlier version, without an expiry, are valid for the default time from the file's last change.
     """
     path = federation.path.parent / INVITES_FILE
     try:

@@ -1,7 +1,7 @@
-"""The side channel about the charter: which one this end has, and the newer one in pieces for a neighbor that asks.
+"""The side channel for the charter: it announces which one this end has, and sends a newer one in pieces on request.
 
-A node announces its charter at the start of each session, and again to all when it has taken a newer one. So the
-charter spreads along the edges, each neighbor asking for what it lacks.
+A node announces its charter at the start of each session, and again to all neighbors when it has accepted a newer one.
+So the charter spreads along the edges, as each neighbor requests what it lacks.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PATIENCE_S = 30.0
 MOST_ASKS = 3
 """The most requests for one charter in one session."""
 BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
-"""The limits on requests for charters to a neighbor and on charters sent to it: an honest one needs each once."""
+"""The rate limits on charters requested from a neighbor and sent to it: an honest one needs each only once."""
 MOST_PART_BYTES = 48 * 1024
-"""The most bytes of a charter in one message."""
+"""The largest size of a charter's piece in one message."""
 
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
@@ -39,9 +39,9 @@ class CharterSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unk
 
 
 class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
-    """The version and 32-byte digest of the sender's charter: version 0 and no digest for none.
+    """The version and 32-byte digest of the sender's charter, or version 0 and no digest if it has none.
 
-    A receiver with an older one asks for it.
+    A receiver with an older one requests it.
     """
 
     version: Counter
@@ -49,13 +49,17 @@ class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
 
 
 class CharterAsked(CharterSaid, frozen=True, kw_only=True, tag=2):
-    """The sender has the charter of that `version`, and asks for the one that the receiver has announced."""
+    """A request: the sender has the charter with this `version`, and asks for the one that the receiver has
+    announced.
+    """
 
     version: Counter
 
 
 class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
-    """A piece of the requested charter: of `size` bytes, those from `offset` on. Pieces come in order."""
+    """A piece of the requested charter, which has `size` bytes; the piece starts at `offset`. Pieces arrive in
+    order.
+    """
 
     size: Counter
     offset: Counter
@@ -65,7 +69,7 @@ class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
 CHANNEL = SideChannel(
     "charter", CharterTold, CharterAsked, CharterPart, most_bytes=MOST_PART_BYTES + 64, per_s=5.0, at_once=400.0
 )
-"""The side channel of the charter. The largest charter has 22 pieces."""
+"""The side channel for the charter. The largest charter has 22 pieces."""
 
 
 @dataclass(slots=True)
@@ -86,11 +90,11 @@ class Conversation:
 
     allowance: Allowance
     theirs: Edition = NONE
-    """The charter that the neighbor says it has."""
+    """The charter that the neighbor claims to have."""
     pieces: bytearray | None = None
-    """The pieces received of the requested charter; None: nothing is on its way."""
+    """The pieces received of the requested charter; None if none was requested."""
     heard_at: float = 0.0
-    """The time when it was requested, or when the latest piece came."""
+    """The time of the request, or of the latest piece."""
     asks: int = 0
     """The number of requests for the neighbor's charter."""
     given_up: bool = False
@@ -118,12 +122,14 @@ class CharterTalk:
         return not self._with
 
     def _spread(self) -> None:
-        """Announce a newer charter to all neighbors, also to those that it removes."""
+        """Announce a newer charter to all neighbors, including those that it removes."""
         for peer in sorted(self._with):
             self._tell(peer)
 
     def look(self, now: float) -> None:
-        """Ask again for a charter that does not come, and report it if it never does; call this once in a while."""
+        """Repeat requests for a charter that does not arrive, and report it if it never does. Call this once in a
+        while.
+        """
         self.keeper.save()
         for peer, talk in sorted(self._with.items()):
             if talk.pieces is not None and now - talk.heard_at >= PATIENCE_S:
@@ -133,7 +139,7 @@ class CharterTalk:
             self._ask_if_wanted(peer, talk, now)
 
     def hear(self, peer: int, message: CharterSaid) -> None:
-        """Handle a message. Raises PeerFault: no honest node sends it."""
+        """Handle a message. Raises PeerFault: an honest node would not send it."""
         talk, now = self._with[peer], self._clock()
         match message:
             case CharterTold(version=version, fingerprint=digest):
@@ -167,7 +173,7 @@ class CharterTalk:
         if coming is None and not talk.asks:
             raise PeerFault("a piece of a charter that was not asked for")
         if coming is None or piece.offset != len(coming):
-            return  # of an answer that came too late
+            return  # part of a reply that came too late
         if not len(coming) < len(coming) + len(piece.part) <= piece.size <= MOST_BYTES:
             raise PeerFault("a piece of a charter beyond its end")
         coming += piece.part
@@ -183,7 +189,7 @@ class CharterTalk:
             self._give_up(peer, talk, f"but sends an invalid one: {error}")
             return
         if talk.asks >= MOST_ASKS and self.keeper.wants(talk.theirs):
-            self._give_up(peer, talk, "but sends another one")
+            self._give_up(peer, talk, "but sends a different one")
         self._ask_if_wanted(peer, talk, now)
 
     def _give_up(self, peer: int, talk: Conversation, why: str) -> None:

@@ -1,8 +1,8 @@
-"""The privacy budget of a node: its permission, the cost of a round, and the record of the spending.
+"""The privacy budget of a node: its permission, the cost of a round, and the record of its spending.
 
-It also says which figures of a private node are withheld (`budget.withheld`). Only what a node with `[privacy]` needs
-beside its learner belongs here. How rounds are made private is in `p2pfl.learn.privacy`, the table in
-`p2pfl.config.privacy`; the ledger, a part of the state, is `p2pfl.engine.ledger`.
+The package also defines which figures of a private node are withheld (`budget.withheld`). Only what a node with
+`[privacy]` needs besides its learner belongs here. `p2pfl.learn.privacy` makes rounds private, `p2pfl.config.privacy`
+has the settings, and `p2pfl.engine.ledger` the ledger, which is part of the state.
 """
 
 from __future__ import annotations

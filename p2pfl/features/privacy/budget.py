@@ -1,6 +1,6 @@
-"""The privacy budget of one node: how it begins, the objections to one more round, and its public status.
+"""The privacy budget of one node: how it starts, the reasons to refuse another round, and its public status.
 
-The state records what was spent (`engine.ledger`). Unknown spending counts as spending of the whole budget.
+The state records what was spent (`engine.ledger`). If the spending is unknown, the whole budget counts as spent.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from p2pfl.storage import Store
 OPEN, SPENT, MISSING, UNSURE, UNPERMITTED = "open", "spent", "missing", "unsure", "unpermitted"
 """The states of a budget.
 
-Rounds may be trained; none is left; there is no ledger, or one of another unit; the ledger is known to lack something;
-the federation file promises less than a person has permitted.
+In this order: rounds may be trained; none is left; there is no ledger, or one for another unit; the ledger is known to
+be incomplete; the federation file promises less privacy than a person has permitted.
 """
 
 RESERVED_PART = 100
-"""The part of the planned rounds that is at most reserved at once beside the key, and wasted by a crash."""
+"""At most one in this many of the planned rounds is reserved at once in the ledger file, and lost in a crash."""
 
 
 def withheld(setup: Setup) -> frozenset[str]:
-    """Return the parts of the data of which a node shows no figure, because scores and losses have no noise."""
+    """Return the parts of the data on which a node reports no figures, because scores and losses have no noise."""
     if plan_by(setup.learner) is None:
         return frozenset()
     privacy = setup.federation.privacy
@@ -54,17 +54,17 @@ def withheld(setup: Setup) -> frozenset[str]:
 
 
 def promise_of(federation: FederationConfig, plan: Plan) -> Promise:
-    """Return the promise of the federation file to a node with that plan."""
+    """Return the promise that the federation file makes to a node with this plan."""
     noise = None if federation.privacy is None else federation.privacy.noise
     return Promise(plan.unit, plan.epsilon, plan.delta, noise)
 
 
 @dataclass(slots=True, eq=False)
 class BudgetGuard:
-    """Decides whether the budget allows one more round.
+    """Decides whether the budget allows another round.
 
-    `advice` is the command by which a person gives a permission. `look` and `wrong` may take an accountant's time, in
-    the thread that trains; the same question again takes none.
+    `advice` is the command with which a person gives a permission. `look` and `wrong` may need a slow privacy
+    computation, in the training thread; repeated calls with the same arguments are fast.
     """
 
     plan: Plan
@@ -72,7 +72,7 @@ class BudgetGuard:
     advice: str
     evidence: Evidence = field(default_factory=Evidence)
     status: PrivacyStatus | None = None
-    """The latest status, for any thread: replaced, never written to."""
+    """The latest status, readable from any thread: it is replaced, never modified."""
 
     @classmethod
     def of(cls, setup: Setup, plan: Plan) -> BudgetGuard:
@@ -80,7 +80,7 @@ class BudgetGuard:
         return cls(plan, promise_of(setup.federation, plan), f"p2pfl privacy begin {where}")
 
     def wrong(self, ledger: Ledger | None, spend: Spend) -> RoundRefused | None:
-        """Return why a round at that cost is refused; None: it is allowed."""
+        """Return why a round at this cost is refused, or None if it is allowed."""
         state = self.state(ledger, spend)
         if state == OPEN:
             return None
@@ -126,7 +126,7 @@ class BudgetGuard:
         return OPEN if self.plan.allows(ledger.spent, spend) else SPENT
 
     def reserved_rounds(self, ledger: Ledger, samples: int) -> int:
-        """Return the number of rounds reserved at once in the file beside the key."""
+        """Return the number of rounds that are reserved at once in the ledger file."""
         left = self.plan.rounds_left(ledger.spent, samples)
         return max(1, min(left, self.plan.rounds // RESERVED_PART))
 
@@ -136,7 +136,7 @@ class BudgetGuard:
         known = ledger is not None and state != MISSING
         epsilon = plan.spent(ledger.spent) if ledger is not None and known else None
         permitted = None if ledger is None or ledger.promise is None else ledger.promise.epsilon
-        if state == UNPERMITTED and epsilon and permitted and ledger is not None:  # the stages shown are the file's
+        if state == UNPERMITTED and epsilon and permitted and ledger is not None:  # the ledger file's stages
             epsilon = min(epsilon, max(permitted, plan.exact(ledger.spent)))
         self.status = PrivacyStatus(
             unit=plan.unit,
@@ -148,7 +148,7 @@ class BudgetGuard:
         )
 
     def doubt(self) -> None:
-        """Show at once that evidence of lost spending has come; known figures stay."""
+        """Show at once that there is evidence of lost spending; known figures stay."""
         if self.status is not None:
             self.status = msgspec.structs.replace(self.status, rounds_left=0, state=UNSURE)
 
@@ -163,33 +163,34 @@ class Opening:
     file: LedgerFile
     ledger: Ledger | None
     key_file: Path | None = None
-    """The key beside which a permission was read; None: there was none."""
+    """The key next to which a permission was found; None if there was none."""
     news: str = ""
-    """The log text about the permission."""
+    """The log line about the permission."""
     began: bool = False
     """True if the permission starts the ledger."""
 
     def keep(self, state: NodeState, store: Store) -> None:
         """Make the ledger durable, then remove the permission.
 
-        Raises StorageError: the disk is full; UserError: it refuses for another reason, or the permission cannot be
-        removed. The permission is removed last: a crash in between wastes nothing, because the file names it.
+        Raises StorageError: the disk is full; UserError: writing fails for another reason, or the permission cannot be
+        removed. The permission is removed last. A crash in between loses nothing, because the ledger names the
+        permission.
         """
         before, state.ledger = state.ledger, self.ledger
         if self.ledger is not None:
             self.file.begin(self.ledger)
             if before is None or before.word != self.ledger.word:
-                store.end_log("a privacy budget has begun that it knows nothing of")
+                store.end_log("a privacy budget has begun that it does not cover")
         if self.news:
-            state.ended = None  # there may be something to train again
+            state.ended = None  # there may be rounds to train again
         if self.key_file is not None:
             discard_permission(self.key_file)
 
 
 def lock(setup: Setup) -> LedgerFile:
-    """Keep other processes of this machine from the key while the node runs, if privacy is or was promised.
+    """Keep other processes on this machine from using the key while the node runs, if privacy is or was promised.
 
-    A process that is not private would reveal rows that another one's ledger does not have. Raises UserError: another
+    A process without privacy would reveal rows without an entry in the other's ledger. Raises UserError: another
     process has the key.
     """
     file = _ledger_file(setup)
@@ -203,7 +204,9 @@ def _ledger_file(setup: Setup) -> LedgerFile:
 
 
 def permit(setup: Setup) -> None:
-    """Give permission for nodes made for one run: the caller of the run permits it, and each run has its own budget."""
+    """Give permission for nodes that exist for one run only: the run's caller permits it, and each run has its own
+    budget.
+    """
     privacy = setup.federation.privacy
     if privacy is not None:
         planned = planned_in_words(setup.federation)
@@ -211,9 +214,9 @@ def permit(setup: Setup) -> None:
 
 
 def opening(setup: Setup, state: NodeState) -> Opening | None:
-    """Find out what was spent, and what a permission allows; None: nothing is promised.
+    """Find out what was spent, and what a permission allows; return None if there is no privacy promise.
 
-    Raises UserError: the file beside the key, or the permission there, cannot be used.
+    Raises UserError: the ledger file or the permission cannot be used.
     """
     plan, file = plan_by(setup.learner), _ledger_file(setup)
     if plan is None:
@@ -238,7 +241,7 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
 
 
 def _refuse_old(ledger: Ledger | None, word: Permission, key_file: Path) -> None:
-    """Refuse a copy of a used permission. Raises UserError: it was given when there was another ledger."""
+    """Refuse a copy of a used permission. Raises UserError: it was given for an earlier ledger."""
     if word.after is not None and ledger is not None and word.after != ledger.latest_word:
         text = "was given before the present budget, and has already been used: it is an old copy"
         allowed = "remove it; to start a new budget, run `p2pfl privacy begin --again`"
@@ -247,7 +250,7 @@ def _refuse_old(ledger: Ledger | None, word: Permission, key_file: Path) -> None
 
 def _refuse_less(promise: Promise, word: Permission, setup: Setup) -> None:
     less = promise.weaker_than(word.promise)
-    if not less and word.promise.epsilon is None:  # it follows from the noise, and from these
+    if not less and word.promise.epsilon is None:  # epsilon follows from the noise and these settings
         planned = planned_in_words(setup.federation)
         known = word.planned or "what an earlier version did not record"
         less = "" if word.planned == planned else f"{planned} in place of {known}"
@@ -269,9 +272,9 @@ def _begin_ledger(before: Ledger | None, word: Permission, permitted: Promise, p
 
 
 def _continue_ledger(before: Ledger | None, word: Permission, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
-    """Continue the ledger by a permission. Raises UserError: there is no ledger to continue."""
+    """Continue the ledger with a permission. Raises UserError: there is no ledger to continue."""
     if before is None or before.unit != permitted.unit:
-        text, allowed = "there is no budget here that could be continued", "`p2pfl privacy begin`, without --raise"
+        text, allowed = "there is no budget here to continue", "`p2pfl privacy begin`, without --raise"
         raise UserError(text, file=permission_file(key_file), key="budget", value=RAISES, allowed=allowed)
     text = f"with permission, the privacy budget continues: epsilon {permitted.epsilon:g} at delta {permitted.delta:g}"
     return replace(before, promise=permitted, raised_by=word.name), text

@@ -1,7 +1,7 @@
-"""Evidence that a node has forgotten spending: rows that it has signed itself, and that its neighbors still have.
+"""Evidence that a node has lost records of its spending: rows that it signed itself, and that its neighbors still have.
 
-A neighbor can withhold such a row, but cannot make one. Only a row that counts more than the ledger does is evidence,
-so an old row that arrives again has no effect.
+A neighbor can withhold such a row, but cannot forge one. Only a row that reports more than the ledger is evidence, so
+replaying an old row has no effect.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from p2pfl.engine.ledger import Ledger, Signed
 
 WAIT_S = 5.0
-"""The seconds after the opening of a session for which the first round of a process waits for that neighbor's rows."""
+"""The time after a session opens during which the first round of a process waits for that neighbor's rows."""
 
 
 class LostAccount(NamedTuple):
-    """An account that this node has signed and no longer has; `epsilon` is what the account said."""
+    """An account that this node signed and no longer has; `epsilon` is what the account stated."""
 
     account: Signed
     epsilon: float | None
@@ -24,13 +24,13 @@ class LostAccount(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Evidence:
-    """The evidence about this node's spending. All times are those of one monotonic clock."""
+    """The evidence about this node's spending. All times come from one monotonic clock."""
 
     seen: LostAccount | None = None
     began_now: bool = False
     """True if a permission started the ledger at this start of the node."""
     _silent_since: dict[int, float] = field(default_factory=dict)
-    """The neighbors that have sent nothing yet in their session, and the times when it opened."""
+    """The neighbors that have sent nothing yet in their session, each with the time when it opened."""
 
     def opened(self, peer: int, now: float) -> None:
         self._silent_since[peer] = now
@@ -38,16 +38,16 @@ class Evidence:
     def note_rows(self, peer: int) -> None:
         """Note that a neighbor has sent its first rows, or that its session is over.
 
-        This node's own row comes first.
+        A neighbor sends this node's own row first.
         """
         self._silent_since.pop(peer, None)
 
     def is_due(self, now: float) -> bool:
-        """Return True if a neighbor may still send a row of this node's own."""
-        return any(now - opened_at < WAIT_S for opened_at in list(self._silent_since.values()))  # called from a thread
+        """Return True if a neighbor may still send one of this node's own rows."""
+        return any(now - opened_at < WAIT_S for opened_at in list(self._silent_since.values()))  # from any thread
 
     def account(self, ledger: Ledger | None) -> Signed | None:
-        """Return the account that others see: never less than this node has once signed, so that its neighbors keep
+        """Return the account to show to others. It is never below one that this node has signed, so that neighbors keep
         that.
         """
         if ledger is None:
@@ -55,11 +55,12 @@ class Evidence:
         return ledger.account
 
     def hear(self, ledger: Ledger | None, seen: LostAccount) -> Ledger | None:
-        """Update the ledger by an account that this node has signed; return the same ledger if that is no news.
+        """Update the ledger with an account that this node has signed; return the same ledger if it contains nothing
+        new.
 
-        A later budget than this one is evidence, except if this one began just now and has paid for nothing: then a
-        person has begun it knowingly, after the records of the other were lost, and it is the later one. A budget that
-        began at an earlier start may be an old copy, of a day when it was unspent too.
+        A later budget than the current one is evidence, unless the current one began just now and has paid for nothing.
+        In that case a person has begun it knowingly after the other's records were lost, so the current one is in fact
+        later. A budget that began at an earlier start may be an old copy, from when it too was unspent.
         """
         found, told = ledger, seen.account
         if ledger is not None:

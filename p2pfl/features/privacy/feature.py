@@ -1,4 +1,4 @@
-"""One node pays for its rounds: nothing of a round is computed before its cost is on disk."""
+"""One node's payment for its rounds: nothing in a round is computed before its cost is on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p2pfl.node.gate import Answer, Payment, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
 
 UNHEARD = Wait(0.1)
-"""The answer while neighbors may still send what this node has forgotten."""
+"""The answer while neighbors may still send records that this node has lost."""
 
 
 class PrivacyFeature(Feature):
@@ -26,7 +26,7 @@ class PrivacyFeature(Feature):
         return budget.withheld(setup)
 
     def recover(self, at_start: FoundAtStart) -> Opening | None:
-        """Open the budget at a start, even if nothing is promised any more: then the ledger beside the key must be
+        """Open the budget at a start, even if privacy is no longer promised, because then the ledger file must be
         voided.
         """
         at_start.until_over.callback(budget.lock(at_start.setup).release)
@@ -40,7 +40,7 @@ class PrivacyFeature(Feature):
 
 
 class Private(Attached):
-    """The paying part of one node. `budget` is that of this node; `node.recovered` is its `Opening`."""
+    """The part of a node that pays for rounds. `budget` is this node's budget; `node.recovered` is its `Opening`."""
 
     def __init__(self, node: NodeView, own: BudgetGuard) -> None:
         self._node, self.budget = node, own
@@ -55,9 +55,9 @@ class Private(Attached):
             self._node.alarm("budget-begun", None, self._opening.news)
 
     def before_round(self, plan: RoundPlan) -> Answer:
-        """Compute the cost of the round from the present rows.
+        """Compute the cost of the round from the current rows.
 
-        The accountant may take its time here, and has its answers ready when the engine's thread asks the same.
+        This may be slow, but its results are cached for the engine's thread, which needs the same ones.
         """
         own, ledger, samples = self.budget, plan.ledger, plan.samples
         if own.evidence.is_due(time.monotonic()):

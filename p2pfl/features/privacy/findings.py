@@ -1,4 +1,6 @@
-"""The findings of `p2pfl check` about `[privacy]`: the noise and the promise of each node whose data are here."""
+"""The findings of `p2pfl check` about `[privacy]`: the noise and the privacy promise for each node whose data are
+here.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +21,23 @@ if TYPE_CHECKING:
     from p2pfl.learn.privacy.plan import Plan
 
 WEAK = 10.0
-"""Above this epsilon a budget promises little: e to its power bounds how much likelier one row makes an outcome."""
+"""Above this epsilon a budget promises little: e^epsilon bounds how much more likely one row can make an outcome."""
 FREE, DEAF = 0.05, 0.3
-"""The bounds of `Loudness.of_the_run`.
+"""The thresholds for `Loudness.of_the_run`.
 
-Up to the first, noise cost next to nothing in the runs of docs/appendix/privacy-study.md and docs/how-to/simulate.md
-(.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost (.67 left at .31, .26 at .44,
-nothing at 5). A rule of thumb: those nodes learned digits, on dense graphs.
+They come from the runs in docs/appendix/privacy-study.md and docs/how-to/simulate.md. Up to the first, noise cost next
+to nothing (.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost (.67 left at .31, .26 at
+.44, nothing at 5). This is a rule of thumb: those nodes learned digits, on dense graphs.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loudness:
-    """The noise of one step beside what the step can learn.
+    """The noise in one step, compared with what the step can learn.
 
-    In DP-SGD the noise has the `length` noise * clip * sqrt(d) / rows for d parameters (the root of its mean square),
-    and the mean gradient of the rows, the `signal`, is no longer than the clip. Signals of `steps` add up, noise adds
-    up as its root, and the mean of `nodes` has less of it by the root of their number.
+    In DP-SGD with d parameters, the noise has norm `length` = noise * clip * sqrt(d) / rows (root mean square), and the
+    mean gradient of the rows, the `signal`, has at most the norm of the clip. Over `steps`, the signal grows linearly
+    and the noise with the square root; averaging over `nodes` divides the noise by the square root of their number.
     """
 
     length: float
@@ -49,7 +51,9 @@ class Loudness:
 
     @property
     def of_the_run(self) -> float:
-        """The noise of all steps together, in the mean of all nodes: the best case, on a graph that mixes well."""
+        """Return the noise-to-signal ratio over all steps, in the mean of all nodes: the best case, on a graph that
+        mixes well.
+        """
         return self.of_a_step / math.sqrt(self.steps * self.nodes)
 
     @property
@@ -67,7 +71,7 @@ class PrivacyFindings(Findings):
         self.facts: dict[str, Any] | None = None
 
     def before_launch(self, inspected: Inspected) -> None:
-        if inspected.federation.privacy is not None and not inspected.mistakes:  # it reads whole states
+        if inspected.federation.privacy is not None and not inspected.mistakes:  # reads whole states
             _require_budget(inspected)
 
     def of_learners(self, inspected: Inspected) -> None:
@@ -75,7 +79,7 @@ class PrivacyFindings(Findings):
         trained = {getattr(one, "trained", one.size + one.personal) for one in inspected.learners.values()}
         samples = {index: inspected.learners[index].samples for index in here}
         promised = look_at_privacy(inspected.federation, samples, max(trained, default=None))
-        told = set(map(str, inspected.mistakes))  # those of a learner, which has a plan too
+        told = set(map(str, inspected.mistakes))  # the learners' rows, whose plans exist too
         inspected.mistakes.extend(mistake for mistake in promised.mistakes if str(mistake) not in told)
         inspected.warnings.extend(promised.warnings)
         self.facts = promised.facts
@@ -90,7 +94,7 @@ class PrivacyFindings(Findings):
 
 
 def _require_budget(inspected: Inspected) -> None:
-    """Report a mistake if no node would train; warn of single nodes that would not."""
+    """Report a mistake if no node would train; warn about single nodes that would not."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
 
@@ -111,7 +115,7 @@ def _require_budget(inspected: Inspected) -> None:
 
 
 def _look_for_budgets(inspected: Inspected) -> None:
-    """Warn of nodes that have never run and have no permission to start their budget: they would not train."""
+    """Warn about nodes that have never run and have no permission to start their budget: they would not train."""
     from p2pfl.errors import StorageError, UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.permission import permission_file  # noqa: PLC0415 - as above
     from p2pfl.features.privacy.spending import purses  # noqa: PLC0415 - as above
@@ -145,8 +149,8 @@ class PrivacyFound:
 def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], parameters: int | None) -> PrivacyFound:
     """Inspect the privacy of a federation.
 
-    `samples` are the rows of the nodes whose data are here, by member index; `parameters` is the number that training
-    changes, None: unknown.
+    `samples` has the number of rows of each node whose data are here, by member index; `parameters` is the number of
+    trained parameters, None if unknown.
     """
     from p2pfl.config.privacy import MEMBER  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -175,7 +179,7 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
     if loudest is not None and loudest.of_the_run > DEAF:
         most = f"above {DEAF:g} most of what could be learned was lost in our runs, which is only a rule of thumb"
         help_ = "more rows, larger batches, more rounds at the same noise, a smaller model, or a larger epsilon"
-        if privacy.unit == MEMBER:  # a member is hidden whole, however many rows it has
+        if privacy.unit == MEMBER:  # a member is protected as a whole, however many rows it has
             help_ = "more members, more rounds at the same noise, a smaller model, or a larger epsilon"
         text = f"the noise of the whole run is {loudest.of_the_run:.2g} times what can be learned ({most})"
         found.warnings.append(f"privacy: little will be learned: {text}; what helps: {help_}")
@@ -194,7 +198,9 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
 
 
 def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
-    """Return the figures of one node after all its planned rounds. Rows do not matter if all are protected together."""
+    """Return one node's figures after all its planned rounds. The number of rows does not matter if all are protected
+    together.
+    """
     once = plan.spend(samples or 1)
     return {
         "name": name,
@@ -208,7 +214,7 @@ def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
 
 
 def _loudness(plan: Plan, samples: int, parameters: int, nodes: int) -> Loudness:
-    """Return the loudness of the noise at a node with so many rows."""
+    """Return the loudness of the noise at a node with this number of rows."""
     from p2pfl.config.privacy import MEMBER  # noqa: PLC0415 - `--help` stays instant
 
     once = plan.spend(samples)
@@ -226,7 +232,7 @@ def _of_noise(loud: Loudness) -> dict[str, float]:
 
 
 TOLD_IN_WORDS = ("noise_of_a_step", "noise_to_signal", "noise_to_signal_of_the_run")
-"""The columns that only JSON has, because a sentence explains them."""
+"""The columns that only JSON has; elsewhere a sentence explains them."""
 
 
 def print_privacy(facts: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""The second record of a node's spending of its privacy budget: a file beside its key, ahead of the log.
+"""The second record of a node's privacy spending: a file next to its key, which is ahead of the log.
 
-It is durable before the log takes a round, so that a log which is cut, or a state folder that is an old copy, does not
-bring rounds back. It counts some more rounds than are paid for, so that not each of many small rounds replaces the
-file. A crash wastes those; a node that ends takes them back.
+It is durable before the log records a round, so that a truncated log, or an old copy of the state folder, does not
+restore spent rounds. It reserves a few more rounds than are paid for, so that the file need not be replaced for each of
+many small rounds. A crash loses the reserve; a node that ends returns it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Content(msgspec.Struct, kw_only=True):
 class LedgerFile:
     """The ledger file of one node.
 
-    `kept` is the ledger in the file; None: there is none that can be used. Files of earlier versions name no node.
+    `kept` is the ledger in the file, or None if there is no usable one. Files of earlier versions name no node.
     """
 
     def __init__(self, key_file: Path, federation: str, node: str) -> None:
@@ -54,14 +54,14 @@ class LedgerFile:
         self.federation, self.node = federation, node
         self.kept: Ledger | None = None
         self._refused: Ledger | None = None
-        """The ledger that could not be written; None: there is none."""
+        """The ledger that could not be written, or None."""
         self._lock: int | None = None
 
     def hold(self) -> None:
-        """Keep other processes of this machine from spending with this key until `release`, whatever state folder they
-        have.
+        """Keep other processes on this machine from spending with this key until `release`, whatever their state
+        folder.
 
-        Two processes would not know each other's spending. A key that is in no file is made for one run. Raises
+        Two processes would not know each other's spending. A key that is not in a file exists for one run only. Raises
         UserError: another process has the key.
         """
         if self.key_file.exists():
@@ -73,7 +73,7 @@ class LedgerFile:
             self._lock = None
 
     def read(self) -> Ledger | None:
-        """Read the ledger. Raises UserError: the file cannot be read, or is another federation's."""
+        """Read the ledger. Raises UserError: the file cannot be read, or belongs to another federation."""
         refuse_special(self.path)
         try:
             with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
@@ -103,18 +103,18 @@ class LedgerFile:
         return self.kept
 
     def void(self) -> None:
-        """Mark the ledger as incomplete, because rounds follow that are not private.
+        """Mark the ledger as incomplete, because the following rounds are not private.
 
-        Raises as `read` and `begin` do.
+        Raises the same errors as `read` and `begin`.
         """
         ledger = self.read()
         if ledger is not None and ledger.is_whole:
             self.begin(ledger.as_incomplete())
 
     def begin(self, ledger: Ledger) -> None:
-        """Write the ledger of a start, and check that the file can be written.
+        """Write the ledger at a start, and check that the file can be written.
 
-        Raises StorageError: the disk is full; UserError: it refuses for another reason.
+        Raises StorageError: the disk is full; UserError: writing fails for another reason.
         """
         try:
             self.write(ledger)
@@ -122,11 +122,11 @@ class LedgerFile:
             if is_full(error):
                 raise
             text = f"the node cannot record there what it spends of its privacy budget: {error}"
-            allowed = "a folder that the node may write to, beside node.key_file"
+            allowed = "a folder that the node may write to, for node.key_file"
             raise UserError(text, file=self.path.parent, key="node.key_file", allowed=allowed) from None
 
     def write(self, ledger: Ledger) -> None:
-        """Write a ledger; it is durable when this returns. Raises StorageError: the disk refuses."""
+        """Write a ledger; it is durable when this returns. Raises StorageError: writing fails."""
         plain = ledger.plain()
         check = _check(self.federation, self.node, plain)
         content = _Content(federation=self.federation, node=self.node, ledger=plain, check=check)
@@ -135,19 +135,21 @@ class LedgerFile:
         self.kept, self._refused = ledger, None
 
     def cover(self, least: Ledger, most: Ledger) -> None:
-        """Record at least what `least` has spent; if the file has less, write `most`. Raises StorageError."""
+        """Make sure that at least the spending in `least` is recorded: if the file has less, write `most`. Raises
+        StorageError.
+        """
         if self.kept is None or self.kept.word != least.word or not self.kept.covers(least):
             self.write(most)
 
     def retry(self) -> None:
-        """Write the ledger that the disk has refused. Raises StorageError: it still does."""
+        """Write the ledger that could not be written before. Raises StorageError: writing fails again."""
         if self._refused is not None:
             self.write(self._refused)
 
     def settle(self, ledger: Ledger | None) -> None:
-        """Take back what was reserved, once `ledger` is durable in the state.
+        """Return the reserve, once `ledger` is durable in the state.
 
-        If the disk refuses, the reserve is lost.
+        If writing fails, the reserve is lost.
         """
         if ledger is not None and ledger != self.kept:
             with suppress(StorageError):

@@ -1,4 +1,4 @@
-"""A person's permission for a node's privacy budget: a file beside its key, which the node removes for good.
+"""A person's permission for a node's privacy budget: a file next to its key, which the node removes after use.
 
 It is outside the state folder, so that a wiped node does not restart a budget that others have seen spent.
 """
@@ -42,11 +42,11 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """A permission. `name` is random: no two are the same. `raises`: it continues the present ledger; else a new one
-    begins.
+    """A permission. `name` is random: no two are the same. With `raises` it continues the current ledger; otherwise a
+    new one begins.
 
-    `after` is the latest permission of the ledger at the time, empty if there was none: an old copy of a permission is
-    for another ledger than the present one. None: an earlier version wrote it.
+    `after` is the ledger's latest permission at that time, empty if there was none. It reveals an old copy of a
+    permission, which belongs to an earlier ledger. It is None if an earlier version wrote the permission.
     """
 
     name: str
@@ -54,27 +54,29 @@ class Permission:
     raises: bool = False
     after: str | None = None
     planned: str = ""
-    """The settings from which epsilon follows, for fixed noise: epsilon is unknown until a node has read its rows."""
+    """The settings that determine epsilon for a fixed noise, because epsilon is unknown until a node has read its
+    rows.
+    """
 
 
 def beside(key_file: Path, suffix: str) -> Path:
-    """Return the path of a file that belongs to a key; two keys in one folder never share one."""
+    """Return the path of a file that belongs to a key. Two keys in the same folder never share a file."""
     return key_file.with_name(key_file.name.removesuffix(".key") + suffix)
 
 
 def permission_file(key_file: Path) -> Path:
-    """Return the file with the permission for the node with that key."""
+    """Return the path of the permission for the node with this key."""
     return beside(key_file, SUFFIX)
 
 
 def give_permission(
     key_file: Path, promise: Promise, *, raises: bool = False, after: str | None = None, planned: str = ""
 ) -> None:
-    """Permit once what the file promises now; `after` is the latest permission of the present ledger. Durable on
-    return.
+    """Permit, once, what the file promises now. `after` is the latest permission in the current ledger. The permission
+    is durable on return.
 
-    The key's owner owns the permission: root may give it for a node that runs as another user. Raises StorageError: the
-    disk refuses.
+    It belongs to the owner of the key, so that root may give it for a node that runs as another user. Raises
+    StorageError: writing fails.
     """
     path = permission_file(key_file)
     text = _TEXT.format(word=secrets.token_hex(WORD_BYTES), budget=RAISES if raises else BEGINS)
@@ -90,7 +92,7 @@ def give_permission(
 
 
 def read_permission(key_file: Path) -> Permission | None:
-    """Return the permission that is waiting; None: there is none. Raises UserError: the file is not one of ours."""
+    """Return the pending permission, or None if there is none. Raises UserError: the file is not a permission."""
     path = permission_file(key_file)
     refuse_special(path)
     try:

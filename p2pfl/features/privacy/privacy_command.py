@@ -1,4 +1,4 @@
-"""`p2pfl privacy`: give permission to start privacy budgets, and show what is spent of them."""
+"""`p2pfl privacy`: give permission to start privacy budgets, and show how much of them is spent."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Commands(Named):
 
 @click.group(cls=Commands, epilog="\b\nExamples:\n  p2pfl privacy begin ward-7\n  p2pfl privacy show ward-7")
 def privacy() -> None:
-    """Permit nodes to start their privacy budgets, and show what is spent of them.
+    """Permit nodes to start their privacy budgets, and show how much of them is spent.
 
-    With [privacy] in federation.toml, each node writes down what a round reveals of its data before it trains the
-    round, and stops training when its budget is spent. A node that has lost its records counts as one that has spent
-    everything: only a person can permit a new budget.
+    With [privacy] in federation.toml, each node records what a round reveals about its data before it trains the round,
+    and stops training when its budget is spent. If a node has lost its records, its budget counts as spent: only a
+    person can permit a new one.
     """
 
 
@@ -60,9 +60,9 @@ def privacy() -> None:
 def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool) -> None:
     """Permit nodes to start their privacy budgets.
 
-    The permission is a file beside each node's key, with epsilon, delta, unit and noise of the federation file. The
-    node takes it at its next start, and trains only by a file that promises as much. What was revealed before stays
-    revealed: with --again the promise for these data is the sum of both budgets.
+    The permission is a file next to each node's key, with epsilon, delta, unit and noise from the federation file. The
+    node uses it at its next start, and trains only while the file promises as much. What was revealed before stays
+    revealed: with --again, the promise for these data is the sum of both budgets.
     """
     from p2pfl.engine.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.permission import give_permission  # noqa: PLC0415 - as above
@@ -80,11 +80,11 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
         after = "" if one.ledger is None else one.ledger.latest_word
         give_permission(one.node.key_file, promise, raises=raises, after=after, planned=planned_in_words(described))
         if raises:
-            click.echo(f"{one.name}: its budget goes on with the file's figures from its next start")
+            click.echo(f"{one.name}: its budget continues with the file's figures from its next start")
             continue
         click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
         if one.unpaid:
-            text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget knows of"
+            text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget covers"
             click.echo(f"{text}: the new one does not cover what they revealed of its data", err=True)
 
 
@@ -100,7 +100,7 @@ def _refuse_raise(federation: FederationConfig, purses: list[NodeBudget]) -> Non
     unit = federation.privacy and federation.privacy.unit
     without = [one.name for one in purses if one.ledger is None or one.ledger.unit != unit or not one.ledger.is_whole]
     if without:
-        text = f"there is none at {', '.join(without)} that could go on"
+        text = f"there is none at {', '.join(without)} to continue"
         allowed = "--node for the others; begin, where none has begun; --again, where its records lack something"
         raise _wrong(federation, text, allowed)
 
@@ -112,7 +112,7 @@ def _wrong(federation: FederationConfig, text: str, allowed: str) -> Exception:
 
 
 def _before(purse: NodeBudget) -> str:
-    """Return the earlier spending that the promise for these data must count beside a new budget."""
+    """Return what must be counted in addition to a new budget: the earlier spending on these data."""
     if purse.samples is None and purse.ledger is None:
         return ""
     known = "an amount unknown here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
@@ -124,12 +124,12 @@ def _before(purse: NodeBudget) -> str:
 @NODE
 @format_option("table", "json", "csv")
 def show(*, federation: Path, names: tuple[str, ...], form: Form) -> None:
-    """Show what nodes have spent of their privacy budgets, as their folders here say; they may be running.
+    """Show what nodes have spent of their privacy budgets, according to their folders here. They may be running.
 
-    epsilon is a bound on what was told of one row (or one member) so far. state: "open", "spent", or "missing" and
-    "unsure", where it is not known what was spent, so that it counts as all; "unpermitted", where the file promises
-    less than a person has permitted; "wiped", where the state is gone and the node will go on by what stands beside its
-    key. waiting: a permission lies there, and counts at the next start.
+    epsilon bounds what was revealed about one row (or one member) so far. state is "open" or "spent"; "missing" or
+    "unsure" if the spending is unknown, so that the whole budget counts as spent; "unpermitted" if the file promises
+    less privacy than a person has permitted; "wiped" if the state is gone and the node will continue from the file next
+    to its key. waiting: there is a permission, which takes effect at the next start.
     """
     write_rows([one.row for one in _purses(_private(federation)[0], names)], form)
 
@@ -142,7 +142,7 @@ def _private(path: Path) -> tuple[FederationConfig, PrivacyConfig]:
     if described.privacy is None:
         allowed = "[privacy] with epsilon and delta: docs/how-to/privacy.md"
         raise UserError(
-            "nothing is promised here, so there is no budget", file=described.path, key="privacy", allowed=allowed
+            "no privacy is promised here, so there is no budget", file=described.path, key="privacy", allowed=allowed
         )
     return described, described.privacy
 

@@ -21,15 +21,15 @@ from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import peek
 
 WIPED = "wiped"
-"""The state of a budget without a node state: the node goes on by the file beside its key."""
+"""The state of a budget whose node has no state: the node continues from the ledger file next to its key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeBudget:
-    """The budget of one node here.
+    """The budget of one node on this machine.
 
-    `samples` is None if it has no state; the file beside its key may have a `ledger` all the same. `unpaid` are the
-    rounds of a state that no ledger has.
+    `samples` is None if the node has no state; the file next to its key may still have a `ledger`. `unpaid` is the
+    number of rounds in the state that are in no ledger.
     """
 
     federation: FederationConfig
@@ -44,7 +44,7 @@ class NodeBudget:
 
     @cached_property
     def status(self) -> PrivacyStatus | None:
-        """The status of the budget; takes an accountant's time. Raises UserError as `plan_of`."""
+        """Return the status of the budget; this may be slow. Raises UserError like `plan_of`."""
         if self.samples is None:
             return None
         plan = plan_of(self.federation, self.samples)
@@ -56,14 +56,14 @@ class NodeBudget:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a permission is waiting for the next start."""
+        """Return True if a permission is waiting for the next start."""
         return permission_file(self.node.key_file).exists()
 
     @property
     def unpermitted(self) -> str:
-        """The figures in which the file promises less privacy than permitted, in words, by the files alone.
+        """Describe the figures in which the file promises less privacy than permitted, judging by the files only.
 
-        Empty: there are none, or a permission for them is waiting.
+        Empty if there are none, or if a permission for them is waiting.
         """
         privacy, ledger = self.federation.privacy, self.ledger
         if privacy is None or ledger is None or ledger.promise is None or self.is_waiting:
@@ -72,7 +72,7 @@ class NodeBudget:
 
     @property
     def epsilon(self) -> float | None:
-        """The epsilon known to be spent; None: it is unknown."""
+        """Return the epsilon known to be spent, or None if it is unknown."""
         if self.status is not None or self.ledger is None or self.ledger.promise is None:
             return None if self.status is None else self.status.epsilon
         return round(epsilon_of(self.ledger.spent, self.ledger.promise.delta), 4)
@@ -95,7 +95,7 @@ class NodeBudget:
 def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[NodeBudget]:
     """Return the budgets of these nodes; without names, of all that have a folder here.
 
-    Raises UserError: there is no such node, or none of them is here; StorageError: a file cannot be read.
+    Raises UserError: there is no such node, or it has no folder here; StorageError: a file cannot be read.
     """
     wanted = [find_member(federation, name).name for name in names] or [one.name for one in federation.present]
     files = {name: node_file(federation, name) for name in wanted}

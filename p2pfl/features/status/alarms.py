@@ -1,4 +1,4 @@
-"""The alarms that need a view of the whole node: what each means, what the node does, what to do."""
+"""The alarms that need a view of the whole node: what each means, what the node does, and what to do about it."""
 
 from __future__ import annotations
 

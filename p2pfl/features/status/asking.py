@@ -1,4 +1,4 @@
-"""Asks running nodes over HTTP: by the address of a status page, or by the folder of a federation on this machine."""
+"""Query running nodes over HTTP, by the address of a status page or by a federation's folder on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIED = "died: its process is gone and did not end cleanly"
 REPLACED = "not here: the key in its folder is no longer the member's"
 NOT_A_NODE = "not the status of a node"
 STATUS, FEDERATION = "/status", "/federation"
-NO_TOKEN = "needs the token: write the whole link from the node's log, in quotes"  # noqa: S105 - a reason
+NO_TOKEN = "needs the token: give the whole link from the node's log, in quotes"  # noqa: S105 - a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,30 +29,30 @@ class PageAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalMember:
-    """A member whose folder is on this machine; without a place, `reason` says why it cannot be asked."""
+    """A member whose folder is on this machine. Without a `place`, `reason` says why it cannot be queried."""
 
     name: str
     place: PageAddress | None = None
     reason: str = ""
     result: dict[str, Any] | None = None
-    """The result that it has left, if it has ended."""
+    """The result that it left behind, if it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFederation:
-    """A federation on this machine, and those of its members that keep their state here."""
+    """A federation on this machine, and those of its members whose state is here."""
 
     federation: str
     members: tuple[LocalMember, ...]
 
 
 def is_folder(target: str) -> bool:
-    """Return True for a folder, or the federation file in it; an address is never mistaken for one."""
+    """Return True for a folder, or for a federation file in it. An address is never mistaken for either."""
     return (bool(target) and Path(target).is_dir()) or (target.endswith(".toml") and Path(target).is_file())
 
 
 def place_of(url: str) -> PageAddress:
-    """Parse the address of a node's page. Raises UserError: no page can be there."""
+    """Parse the address of a node's page. Raises UserError: it is not such an address."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - `--help` stays instant
 
     text = url if "//" in url else f"http://{url}"
@@ -69,7 +69,7 @@ def place_of(url: str) -> PageAddress:
 
 
 def read_folder(target: str) -> LocalFederation:
-    """Read a federation folder. Raises UserError: the federation or a node file in it is wrong."""
+    """Read a federation folder. Raises UserError: there is a mistake in the federation or in a node file."""
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
 
@@ -88,13 +88,13 @@ def read_folder(target: str) -> LocalFederation:
 
 
 def _has_other_key(file: Path, key: bytes) -> bool:
-    """Return True if the node in that folder is no longer the member whose name it has."""
+    """Return True if the key in that folder is no longer the key of the member with that name."""
     from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
     try:
         return Identity.load(file).public != key
-    except UserError:  # the key is somewhere else, or not ours to read
+    except UserError:  # the key is somewhere else, or we may not read it
         return False
 
 
@@ -115,7 +115,7 @@ def _find_local_member(name: str, state: Path) -> LocalMember:
 
 
 def _result(state: Path) -> dict[str, Any] | None:
-    """Return the `result.json` of a node that has ended, with its phase; None: there is none that could be read."""
+    """Return the `result.json` of a node that has ended, with its phase, or None if there is no readable one."""
     from p2pfl.node.conclusion import RESULT_FILE  # noqa: PLC0415 - as above
 
     try:
@@ -129,7 +129,9 @@ def _result(state: Path) -> dict[str, Any] | None:
 
 
 def ended_federation(folder: LocalFederation) -> dict[str, Any] | None:
-    """Return what `GET /federation` would, from the results of ended members; None: none here has ended."""
+    """Build the response of `GET /federation` from the results of members that have ended; return None if none here has
+    ended.
+    """
     results = [one.result for one in folder.members if one.result is not None]
     if not results:
         return None
@@ -168,7 +170,7 @@ def scores_of(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask(place: PageAddress, path: str, needed: frozenset[str]) -> dict[str, Any] | str:
-    """Return the node's answer if it has the `needed` keys; otherwise why there is none."""
+    """Return the node's answer if it has the `needed` keys; otherwise the reason why there is none."""
     from http.client import HTTPException  # noqa: PLC0415 - `--help` stays instant
     from urllib.error import HTTPError, URLError  # noqa: PLC0415 - as above
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415 - as above

@@ -1,7 +1,7 @@
-"""The past of a federation in bounded memory: a few figures of each member over time, thinner the longer it is.
+"""The history of a federation in bounded memory: a few figures per member, at a resolution that decreases over time.
 
-At MOST_POINTS points every second one is dropped, and from then on points come half as often. Of many members a reader
-gets the least, the median and the largest value of each figure.
+At MOST_POINTS points, every second one is dropped, and from then on points are added half as often. If there are many
+members, a reader gets only the minimum, median and maximum of each figure.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ FIGURES = ("accuracy", "main", "distance", "staleness", "bytes_per_s")
 MOST_POINTS = 240
 FIRST_STEP_S = 2.0
 MOST_LINES = 12
-"""The most members for which each has its own line."""
+"""The most members for which each gets its own line."""
 
 CurvePoint = dict[str, list[float | None]]
 
 
 class Curves:
-    """The curves of all members. Memory: 240 points x 5 figures x members floats.
+    """The curves of all members. They take 240 points x 5 figures x members floats of memory.
 
-    `add` takes the present figures; times are seconds of one clock. `values` is indexed by point, figure (FIGURES) and
+    `add` takes the current figures; times are seconds on one clock. `values` is indexed by point, figure (FIGURES) and
     member; an unknown value is NaN.
     """
 
@@ -38,7 +38,7 @@ class Curves:
         return not self.times or now >= self.times[-1] + self.step_s
 
     def add(self, now: float, members: Sequence[Mapping[str, float | None]]) -> CurvePoint:
-        """Keep a point, and return it for readers. `members` has the figures of each member, by name."""
+        """Store a point, and return it for readers. `members` has the figures of each member, by name."""
         if len(self.times) >= MOST_POINTS:
             self.times, self.values, self.step_s = self.times[::2], self.values[::2], 2 * self.step_s
         found = [[one.get(figure) for one in members] for figure in FIGURES]
@@ -50,7 +50,9 @@ class Curves:
         return point | {figure: lines[-1] for figure, lines in self._lines(self.values[-1:]).items()}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all curves for readers: by figure a list of points, each a list with a value for each line."""
+        """Return all curves for readers: for each figure a list of points, each of them a list with one value per
+        line.
+        """
         return {
             "step_s": self.step_s,
             "times": [round(at, 1) for at in self.times],
@@ -69,7 +71,7 @@ class Curves:
 
     @property
     def has_a_line_each(self) -> bool:
-        """True if each member has a line; otherwise there are three: minimum, median and maximum."""
+        """Return True if each member has a line; otherwise there are three lines, for minimum, median and maximum."""
         return int(self.values.shape[2]) <= MOST_LINES
 
     def _lines(self, values: NDArray[np.float32]) -> dict[str, list[list[float | None]]]:
@@ -79,18 +81,18 @@ class Curves:
 
 
 def _widen(values: NDArray[np.float32], members: int) -> NDArray[np.float32]:
-    """Widen the history to so many members."""
+    """Widen the history to this number of members."""
     return np.pad(values, ((0, 0), (0, 0), (0, members - values.shape[2])), constant_values=np.nan)
 
 
 def _spread(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the least, median and largest value over the members (last axis); NaN where no member has a value."""
-    ordered = np.sort(values, axis=2)  # NaN comes last
+    """Return the minimum, median and maximum over the members (last axis); NaN if no member has a value."""
+    ordered = np.sort(values, axis=2)  # NaN sorts last
     known = (~np.isnan(values)).sum(axis=2, keepdims=True)
     places = np.concatenate([np.zeros_like(known), known // 2, known - 1], axis=2)
     return np.take_along_axis(ordered, np.clip(places, 0, values.shape[2] - 1), axis=2)
 
 
 def _plain(values: NDArray[np.float32]) -> list[list[float | None]]:
-    """Return nested lists of shape (points, lines), with four digits each."""
+    """Return nested lists of shape (points, lines), rounded to four digits."""
     return [[None if math.isnan(value) else float(f"{value:.4g}") for value in line] for line in values.tolist()]

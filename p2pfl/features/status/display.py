@@ -1,6 +1,6 @@
-"""A node publishes its vitals, collects those of the others, and has them all ready for readers.
+"""Publish a node's vitals, collect those of the others, and prepare all of them for readers.
 
-This is only for people: the core never sees any of it. `tick` is called once a second.
+This is only for people: the core sees none of it. `tick` is called once a second.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from p2pfl.features.status.witness import Witness
 from p2pfl.reporting.vitals import Vitals, realm_of
 
 LEAST_BETWEEN_S = 0.9
-"""The least time between two rows of this node, whatever happens."""
+"""The minimum time between two of this node's rows, whatever happens."""
 LAST_EVERY_S = 0.25
-"""The period in which a node that is about to end tries again to send its last rows."""
+"""The period in which a node that is about to end retries to send its last rows."""
 
 
 class Display:
     """Publishes this node's row, collects the others' rows, and feeds the page.
 
-    `send` passes vitals to a neighbor, and returns False if its line is not free. `witness` exists with a privacy
-    budget: then a row with the account of the budget alone is sent even where vitals are off.
+    `send` passes vitals to a neighbor, and returns False if its line is busy. There is a `witness` if there is a
+    privacy budget: then a row with only the budget's account is sent even if vitals are off.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Display:
         self._published_at = float("-inf")
         self._urgent: object = None
         self._has_heard = asyncio.Event()
-        """Set when a row has come from another member."""
+        """Set when a row from another member has arrived."""
 
     @property
     def tells(self) -> bool:
-        """True if members send each other their status."""
+        """Return True if members send their status to each other."""
         return self.roster.federation().gossip.vitals
 
     @property
@@ -103,7 +103,9 @@ class Display:
         self.overview.keep_point(now)
 
     async def farewell(self, wait_s: float = 0.0) -> None:
-        """Send the last row before the sockets close, and pass on those of others: wait at most `wait_s` for them."""
+        """Send the last row before the sockets close, and pass on the others' last rows, waiting for them at most
+        `wait_s`.
+        """
         now = time.monotonic()
         own = self.own_row.vitals()
         self._say(own if self.tells else account_alone(own), now)
@@ -117,10 +119,10 @@ class Display:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, LAST_EVERY_S)):
                     await self._has_heard.wait()
-            self.spread.tick(time.monotonic(), last=True)  # no other node will bring these rows to some neighbors
+            self.spread.tick(time.monotonic(), last=True)  # no other node will pass these rows on to some neighbors
 
     def see_end(self) -> None:
-        """Keep this node's final row for pages that are open."""
+        """Store this node's final row for open pages."""
         self.roster.note_own(self.own_row.vitals(), time.monotonic(), last=True, intervals=self.own_row.intervals)
 
     def _publish(self, now: float) -> None:
@@ -139,7 +141,7 @@ class Display:
             self._say(own, now)
 
     def _say(self, own: Vitals, now: float) -> None:
-        with suppress(ValueError):  # a figure that no row can hold: the others keep the previous row
+        with suppress(ValueError):  # a figure that does not fit in a row: the others keep the previous row
             self.spread.publish(own, now)
 
     def _forget_strangers(self) -> None:

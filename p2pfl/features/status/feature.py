@@ -1,4 +1,6 @@
-"""One node shows itself: vitals to the other members, the page to people, its address to commands on this machine."""
+"""The display of one node: vitals for the other members, the page for people, its address for commands on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,10 @@ log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 LAST_WORDS_S, LAST_WORD_S, MOST_LAST_WORDS_S = 1.0, 0.5, 10.0
-"""The longest time that a finished node waits for the others' last rows: a base, a share per member, and the most.
+"""The longest time that a finished node waits for the others' last rows: a base, an increment per member, and an upper
+limit.
 
-Each row shows how its node ended. On an edge three rows pass in a second, and all nodes end at once.
+Each row shows how its node ended. An edge carries three rows per second, and all nodes end at the same time.
 """
 PAGE_LINGERS_S = 2.0
 """The time that an open page has to read how the node ended."""
@@ -53,7 +56,9 @@ class StatusFeature(Feature):
     alarms = ALARMS
 
     def guards(self, setup: Setup) -> bool:
-        """Return True with a privacy budget: vitals then carry the node's signed accounts, which neighbors remember."""
+        """Return True if there is a privacy budget: then vitals contain the node's signed accounts, which neighbors
+        remember.
+        """
         return setup.federation.privacy is not None
 
     def attach(self, node: NodeView) -> Attached:
@@ -120,7 +125,7 @@ class Shown(Attached):
     async def opening(self, until_over: AsyncExitStack) -> None:
         """Open the page before the first snapshot, because the node may have to wait for the disk.
 
-        The link for other machines has a token, which is in the log.
+        The link for other machines contains a token; the log shows it.
         """
         self._until_over = until_over
         node, status = self._node.setup().node, self._node.status
@@ -173,7 +178,7 @@ class Shown(Attached):
 
 
 def private_of(node: NodeView) -> Private | None:
-    """Return the feature that pays for the node's rounds; None: there is none."""
+    """Return the feature that pays for the node's rounds, or None if there is none."""
     found = node.other(PrivacyFeature.name)
     return found if isinstance(found, Private) else None
 

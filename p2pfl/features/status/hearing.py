@@ -1,8 +1,8 @@
-"""Track which neighbors this node hears: the sessions over which bytes arrive, checked about once a second.
+"""Track from which neighbors bytes arrive, by checking their sessions about once a second.
 
-This is only for people. A session over which nothing comes lives on until `Limits.silence_s`, because a slow line may
-take that long for one sealed chunk; its bytes arrive all the time, and those count here. Checks are counted, not
-seconds: a process that was stopped for a minute has not missed a minute of its neighbors.
+This is only for people. A silent session stays open until `Limits.silence_s`, because a slow line may take that long
+for one encrypted chunk. Meanwhile the chunk's bytes keep arriving, and they count here. Checks are counted instead of
+seconds, so that a process that was stopped for a minute does not count a minute of silence.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 UNHEARD_LOOKS = 12
-"""The number of checks without a byte after which a neighbor with a session counts as not heard: three heartbeats."""
+"""A neighbor with a session counts as silent after this many checks without a byte: three heartbeats."""
 GONE_LOOKS = 2
-"""The number of checks without a session after which there is none: a renewed session is back at once."""
+"""A session counts as closed after this many checks without one: a renewed session is back at once."""
 
 
 class Hearing:
     """The neighbors from which bytes arrive.
 
-    `came` returns the number of a neighbor's session and the bytes that came over it, None without a session.
+    `came` returns the number of a neighbor's session and the bytes received over it, or None if there is no session.
     """
 
     def __init__(self, came: Callable[[int], tuple[int, int] | None]) -> None:
@@ -44,14 +44,16 @@ class Hearing:
 
     @property
     def live(self) -> frozenset[int]:
-        """The neighbors with a session, heard or not."""
+        """Return the neighbors with a session, silent or not."""
         return frozenset(peer for peer, looks in self._away.items() if looks < GONE_LOOKS)
 
     @property
     def unheard(self) -> frozenset[int]:
-        """The neighbors with a session from which nothing has come for long."""
+        """Return the neighbors with a session over which nothing has arrived for long."""
         return frozenset(peer for peer in self.live if self.silent_s(peer) >= UNHEARD_LOOKS)
 
     def silent_s(self, peer: int) -> float:
-        """Return the seconds since data came over the session with a neighbor, if there is one or was one lately."""
+        """Return the seconds since data arrived over the session with a neighbor, if there is one or was one
+        recently.
+        """
         return float(self._silent.get(peer, 0))

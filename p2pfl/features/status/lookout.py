@@ -1,6 +1,6 @@
-"""Checks once a second what no single part of a node sees.
+"""Check once a second for problems that no single part of a node can see.
 
-These are rounds without neighbors, a loss that grows, and a disk that fills.
+These are rounds without neighbors, a growing loss, and a disk that fills up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from p2pfl.node.feed import Feed
 
 ROUNDS_ALONE = 10
 ALONE_S = 60.0
-"""The rounds in a row without a neighbor, and the least time for them, that raise an alarm."""
+"""The number of consecutive rounds without a neighbor, and the minimum time they must span, that raise an alarm."""
 DISK_EVERY_S = 30.0
 
 
@@ -24,7 +24,8 @@ DISK_EVERY_S = 30.0
 class Lookout:
     """The checks of one node.
 
-    `raise_alarm` takes kind, member and text. `room_bytes` is what the disk can still take, `snapshot_bytes` the need.
+    `raise_alarm` takes kind, member and text. `room_bytes` is the free space on the disk, `snapshot_bytes` the space
+    that a snapshot needs.
     """
 
     core: Course
@@ -33,17 +34,17 @@ class Lookout:
     room_bytes: Callable[[], float]
     snapshot_bytes: int
     missing: Callable[[float], int]
-    """The number of members that are not heard now."""
+    """Returns the number of members that are currently not heard."""
     losses: Losses = field(default_factory=Losses)
     """The losses of the node's own rounds and of the tests."""
     away: int = 0
-    """The most members that were away since the loss began to grow."""
+    """The most members that were away at a time since the loss began to grow."""
     explained: bool = False
     """True if a line has explained why the loss grows, without an alarm."""
     rounds: int = 0
     alone: int = 0
     in_a_row: int = 0
-    """The number of rounds trained without a neighbor since the last one with a neighbor."""
+    """The number of consecutive rounds trained without a neighbor."""
     alone_since: float | None = None
     disk_at: float = float("-inf")
 
@@ -75,9 +76,9 @@ class Lookout:
         return any(edge.is_open for edge in self.core.edges.values())
 
     def _look_at_loss(self, now: float) -> None:
-        """Raise an alarm or explain once while the loss grows.
+        """While the loss grows, raise an alarm or log an explanation once.
 
-        Members away meanwhile explain it, even after their return.
+        Members that were away during that time explain it, even after their return.
         """
         growth = self.losses.growth
         if growth is None:
@@ -98,15 +99,17 @@ class Lookout:
         return self.feed.stands("loss-grows", None) or growth.is_lost or (growth.reason == DRIVEN and not self.away)
 
     def _explain(self, text: str) -> None:
-        """Explain a growing loss without an alarm: members are away with their data, or the node overfits its rows."""
+        """Log why the loss grows, without an alarm: members are away and so are their data, or the node overfits its
+        rows.
+        """
         if self.away:
             who = "a member is" if self.away == 1 else f"{self.away} members are"
             self.feed.tell("forgets", None, f"{text}: {who} away, and their data are missing")
         else:
-            self.feed.tell("overfits", None, f"{text}, while the node's own rows are fitted better and better")
+            self.feed.tell("overfits", None, f"{text}, while the model fits the node's own rows better and better")
 
     def _raise_alarm(self, kind: str, text: str) -> None:
-        """Raise an alarm, or update the text of the one that stands."""
+        """Raise an alarm, or update the text of the active one."""
         if not self.feed.reword(kind, None, text):
             self.raise_alarm(kind, None, text)
 
@@ -114,7 +117,7 @@ class Lookout:
         try:
             room = self.room_bytes()
         except StorageError:
-            return  # the store reports it where it matters
+            return  # the store reports it when it matters
         if room >= self.snapshot_bytes:
             if self.feed.settle("disk-roomy", None):
                 self.feed.tell("disk-roomy", None, "there is space for another snapshot again")

@@ -1,6 +1,6 @@
-"""Reports notable events of other members, by their own rows.
+"""Report notable events of other members, based on their rows.
 
-A member joins, finishes or begins anew, is no longer heard, or runs other software.
+A member joins, finishes or starts over, is no longer heard, or runs different software.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from p2pfl.node.feed import Feed
 from p2pfl.reporting.vitals import Vitals, scores
 
 STARTING_S = 60.0
-"""The seconds before which a new member counts as present from the start; longer where rows are rare."""
+"""A member that appears within this many seconds counts as present from the start; the time is longer if rows are
+rare.
+"""
 LINES = 12.0
-"""The events of members that are no neighbors that are reported at once; then one in five minutes."""
+"""The most events that may be reported in a burst for members other than neighbors; after that, one in five minutes."""
 LINES_PER_S = 1 / 300
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class MemberNews:
-    """The news of other members. `raise_alarm` takes kind, member and text; `software` and `began_at` are of this node.
+    """Reports about other members. `raise_alarm` takes kind, member and text; `software` and `began_at` belong to this
+    node.
 
     Times are monotonic.
     """
@@ -42,7 +45,7 @@ class MemberNews:
     lines: TokenBucket = field(default_factory=lambda: TokenBucket(LINES_PER_S, tokens=LINES, burst=LINES))
 
     def hear(self, row: VitalsRow, before: VitalsRow | None, now: float, *, starting_s: float = STARTING_S) -> None:
-        """Report a member's new row. Until `starting_s` after the start no member counts as having joined."""
+        """Report a member's new row. Until `starting_s` after the start, members do not count as having joined."""
         member, vitals = row.vitals.member, row.vitals
         if row.source is None:
             return
@@ -73,7 +76,7 @@ class MemberNews:
             self.raise_alarm("software-differs", member, text)
 
     def forget(self, member: int) -> None:
-        """Forget a node that is no longer a member."""
+        """Forget a former member."""
         self.quiet.discard(member)
         self.feed.forget(member)
 
@@ -84,9 +87,9 @@ class MemberNews:
             self._mention("not-heard", member, f"its last report is {age_s:.0f} s old", now)
 
     def _mention(self, kind: str, member: int, text: str, now: float) -> None:
-        """Write a line about a member.
+        """Log a line about a member.
 
-        Neighbors have their own lines; of hundreds of members that finish together a few lines are enough.
+        Neighbors have their own lines. If hundreds of members finish together, a few lines are enough.
         """
         if member in self.core.edges and kind in ("back", "joined", "not-heard"):
             return

@@ -1,6 +1,6 @@
-"""The view of a federation for readers: everything one node knows, the changes since the last step, and the past.
+"""The view of a federation for readers: everything one node knows, the changes since the last step, and the history.
 
-`roster` has the knowledge of the members. A step is an update that all open pages get once.
+`roster` has what is known about the members. A step is an update that all open pages get once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from p2pfl.software import software
 
 
 class Overview:
-    """The view for readers. `measures` are those of the node's own task, the main one first; empty while unknown."""
+    """The view for readers. `measures` are the measures of the node's task, the main one first; empty while unknown."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Overview:
         self._step_rows: dict[int, MemberRow] = {}
         """The rows of the latest step."""
         self._shape: object = None
-        """The members, edges, rounds and measures as of the latest step."""
+        """The members, edges, rounds and measures at the latest step."""
         self._point: dict[str, list[float | None]] | None = None
         self._number = self._events_shown = 0
         self._alarms_shown = -1
@@ -54,7 +54,7 @@ class Overview:
             self._point = self.curves.add(now, told)
 
     def _row(self, member: Member, now: float) -> MemberRow:
-        """Return a member's row; it is the same object for as long as nothing has changed."""
+        """Return a member's row. It is the same object as long as nothing has changed."""
         row = self.roster.rows.get(member.index)
         quiet = row is not None and self.roster.is_quiet(row, now)
         made_of = (member, row, quiet, self.roster.is_lost(member.index, now), *self.measures())
@@ -113,7 +113,9 @@ class Overview:
         return msgspec.json.encode(found)
 
     def step(self) -> tuple[int, bytes | None]:
-        """Return the number of a new step and the changes since the last one; None if only `whole` has the change."""
+        """Return the number of a new step and the changes since the last one, or None if the change is only in
+        `whole`.
+        """
         now, before = time.monotonic(), self._step_rows
         members = self.roster.federation().present
         self._step_rows = {member.index: self._row(member, now) for member in members}
@@ -133,6 +135,6 @@ class Overview:
         return self._number, None if has_new_shape else msgspec.json.encode(found)
 
     def history(self, member: int | None) -> bytes:
-        """Return the curves since the node has started, of all members or of one."""
+        """Return the curves since the node started, for all members or for one."""
         found: dict[str, Any] = self.curves.as_dict() if member is None else self.curves.of_member(member)
         return msgspec.json.encode(found)

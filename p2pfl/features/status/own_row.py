@@ -19,8 +19,8 @@ from p2pfl.software import software
 class OwnRow:
     """Makes this node's row of vitals.
 
-    `federation` returns the one that the node has now, `own` is the node's index, `line` its short status. `measures`
-    are those of its task, the main one first. `witness` exists with a privacy budget.
+    `federation` returns the node's current federation, `own` is the node's index, `line` its short status. `measures`
+    are its task's measures, the main one first. There is a `witness` if there is a privacy budget.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class OwnRow:
 
     @property
     def intervals(self) -> Mapping[str, tuple[float, float]]:
-        """The intervals of its scores, by name, for readers of this node alone."""
+        """Return the intervals of its scores, by name, for readers of this node only."""
         return self._line().intervals
 
     def vitals(self) -> Vitals:
-        """Return the present vitals, without a counter yet."""
+        """Return the current vitals, still without a counter."""
         line, core = self._line(), self._status.core
         account = NOTHING if self._witness is None else self._witness.account()
         return Vitals(
@@ -75,7 +75,7 @@ class OwnRow:
 
 
 def account_alone(own: Vitals) -> Vitals:
-    """Return the row with the account of the budget alone, for a federation without vitals."""
+    """Return a row with nothing but the budget's account, for a federation without vitals."""
     return Vitals(
         member=own.member,
         counter=own.counter,

@@ -1,9 +1,9 @@
-"""Guard a node's page: the names to which it answers, the pages that may ask, and the token beyond loopback.
+"""Guard a node's page: check the host names in requests, the pages they come from, and the token beyond loopback.
 
-A web page elsewhere may point its own name at this machine (DNS rebinding): so Host must be a literal address,
-localhost or a configured name, which nobody else can point anywhere. A request from another page names that page in
-Origin. A reader on another machine, or through a proxy under a name, needs the token: as a bearer, or as the cookie
-that the page gets for it.
+A web page elsewhere may point its own name at this machine (DNS rebinding). So Host must be a literal address,
+localhost or a configured name, none of which others can redirect. A request from another page has that page in Origin.
+A reader on another machine, or behind a proxy with a name, needs the token: as a bearer token, or as the cookie for
+which the page exchanges it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PROXIED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via")
 """The headers that proxies add about their clients.
 
-Some proxies pass on this machine's name in place of the requested one.
+Some proxies replace the requested host name by this machine's.
 """
 
 
@@ -41,7 +41,7 @@ def new_token() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Guard:
-    """The check of requests. `names` are those of the page, beside addresses; `open_paths` need no token."""
+    """The check of requests. `names` are the page's names, besides addresses; `open_paths` need no token."""
 
     listen: Address
     names: frozenset[str] = frozenset()
@@ -70,8 +70,10 @@ class Guard:
         return await handler(request)
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Exchange the token in the body, sent by our own page, for a cookie: an event stream cannot send headers."""
-        if request.headers.get("Origin") is None:  # checked already, if there is one
+        """Exchange the token in the body, sent by our own page, for a cookie, because an event stream cannot send
+        headers.
+        """
+        if request.headers.get("Origin") is None:  # already checked, if present
             raise web.HTTPForbidden(text="requested by another page\n")
         said = (await request.content.read(MOST_TOKEN_CHARACTERS)).decode(errors="replace").strip()
         if not hmac.compare_digest(said.encode(), self.token.encode()):
@@ -87,7 +89,7 @@ class Guard:
     def _is_here(request: web.Request, host: str) -> bool:
         """Return True for a request from this machine to this machine, without a proxy.
 
-        A proxy here passes on another name, or says that it is one.
+        A proxy on this machine forwards another name, or identifies itself as a proxy.
         """
         if any(name in request.headers for name in PROXIED):
             return False
@@ -103,25 +105,25 @@ class Guard:
 
     @property
     def _proof(self) -> str:
-        """The content of the cookie: the token itself stays out of the browser's store."""
+        """Return the content of the cookie, so that the token itself is not stored in the browser."""
         return hashlib.blake2b(self.token.encode(), digest_size=16, person=b"p2pfl-cookie").hexdigest()
 
     @staticmethod
     def _cookie(request: web.Request) -> str:
-        """Return the cookie's name, with the port: cookies do not distinguish ports, and one machine may have many
-        nodes.
+        """Return the cookie's name. It contains the port, because cookies do not distinguish ports, and one machine may
+        run many nodes.
         """
         own = request.transport.get_extra_info("sockname") if request.transport else None
         return f"p2pfl-{own[1] if own else 0}"
 
 
 def _same(said: str, meant: str) -> bool:
-    """Compare in constant time; `said` may be bytes that are not text."""
+    """Compare in constant time; `said` may contain bytes that are not text."""
     return hmac.compare_digest(said.encode(errors="surrogateescape"), meant.encode())
 
 
 def trusted_host(header: str, listen: Address, names: frozenset[str] = frozenset()) -> bool:
-    """Return True for a host that nobody else can point anywhere: a literal address, localhost or one of our names."""
+    """Return True for a host that others cannot redirect: a literal address, localhost or one of our names."""
     host = _name_in(header)
     if host is None:
         return False

@@ -1,7 +1,7 @@
 """The node's HTTP pages for its operator: a page at `/`, `/status` as JSON, `/metrics` for Prometheus.
 
-`page_guard` decides which requests may read them. GET changes nothing. The page's files are read once, and request
-nothing from elsewhere, which a strict content security policy would also prevent.
+`page_guard` decides which requests may read them. GET changes nothing. The page's files are read once. They request
+nothing from other hosts, which a strict content security policy would prevent anyway.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ log = logging.getLogger("p2pfl.page")
 
 KEY = "status_listen"
 CONNECTIONS = 32
-"""The most connections without the token that are not streams; as many more may have the token."""
+"""The most connections without the token that are not streams; the same number of connections may have the token."""
 CONNECTION_BYTES = 2**17
-"""The most bytes of requests on one connection in its 10 s without the token."""
+"""The most bytes that requests may send on one connection in the 10 s that it has without the token."""
 LOOPBACKS = ("127.0.0.1", "::1")
 MOST_BODY_BYTES = 4096
 WEB = Path(__file__).parent / "web"
@@ -87,7 +87,9 @@ def page_files() -> dict[str, PageFile]:
 
 
 class Rarely(logging.Filter):
-    """Lets twenty lines pass, and then one in three minutes: anyone at the port can trigger errors."""
+    """Lets twenty lines pass, then one every three minutes, because anyone who can reach the port can trigger
+    errors.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +108,7 @@ def _rarely() -> logging.Logger:
 
 
 class PageHandler(TerseHandler):
-    """Logs broken requests once an hour; only our own errors get a traceback."""
+    """Logs malformed requests once an hour; only our own errors get a traceback."""
 
     __slots__ = ()
 
@@ -128,11 +130,11 @@ class PageHandler(TerseHandler):
 
 
 class StatusPage:
-    """The pages of one node. `async with` binds; raises UserError if that fails.
+    """The pages of one node. `async with` binds the port; it raises UserError if that fails.
 
-    `status` is called for each request, on the event loop. `site` has the whole federation for the page; without it
-    there is no page. `names` are host names that may be used beside addresses; a reader on another machine needs the
-    `token`.
+    `status` is called for each request, on the event loop. `site` provides the whole federation for the page; without
+    it there is no page. `names` are host names that may be used besides addresses; a reader on another machine needs
+    the `token`.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class StatusPage:
 
     @property
     def port(self) -> int:
-        """The bound port."""
+        """Return the bound port."""
         return 0 if self._entrance is None else self._entrance.port
 
     async def __aenter__(self) -> Self:
@@ -201,12 +203,12 @@ class StatusPage:
         return self
 
     async def conclude(self, phase: str, limit_s: float) -> None:
-        """Tell open pages how the node ends, and wait until they have read it, at most `limit_s`."""
+        """Tell open pages how the node ended, and wait at most `limit_s` until they have read it."""
         if self._live is not None:
             await self._live.conclude(msgspec.json.encode({"phase": phase}), limit_s)
 
     def others_hosts(self) -> list[str]:
-        """Return the hosts by which other machines may reach the page; empty if it is for this machine alone."""
+        """Return the hosts by which other machines may reach the page; empty if only this machine can."""
         if is_loopback(self._address.host):
             return sorted(self._guard.names)
         if self._address.host in EVERYWHERE:

@@ -1,7 +1,7 @@
 """The stream of changes to all open pages (server-sent events). A change is computed once for all of them.
 
-A page that reads too slowly misses steps, and gets the whole view again instead: nothing waits for it in memory beyond
-the content of its socket.
+A page that reads too slowly misses steps and gets the whole view again instead, so that nothing is buffered for it
+except in its socket.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ log = logging.getLogger("p2pfl.page")
 STEP_S = 1.0
 MOST_PAGES = 32
 MOST_LOCAL_PAGES = 24
-"""The most pages without the token: a reader on this machine needs none, and takes no place of those that have it."""
+"""The most open pages without the token. Readers on this machine need none, and must not take the places of those with
+it.
+"""
 DRAIN_S = 20.0
 """The time that a page may take to read before it is dropped."""
 
 
 class Site(Protocol):
-    """The source of the pages. `step` returns None if only `whole` has the change."""
+    """The source of the pages' data. `step` returns None if the change is only in `whole`."""
 
     def whole(self) -> bytes: ...
     def step(self) -> tuple[int, bytes | None]: ...
@@ -45,7 +47,7 @@ class PageStream:
         self._stepped_at = float("-inf")
         self._next = asyncio.Event()
         self._broken: asyncio.Event | None = None
-        """The event whose waiters get no more steps, because an update failed."""
+        """The event whose waiters receive no more steps, because an update failed."""
         self._pages = 0
         self._nobody = asyncio.Event()
         self._nobody.set()
@@ -53,7 +55,7 @@ class PageStream:
         self._ticking: asyncio.Task[None] | None = None
 
     def whole(self) -> bytes:
-        """Return the whole view, no older than one step."""
+        """Return the whole view, at most one step old."""
         if time.monotonic() >= self._stepped_at + STEP_S:
             self._make_step()
         if self._whole is None or self._whole[0] != self._number:
@@ -74,7 +76,7 @@ class PageStream:
         self._ticking = self._ticking or asyncio.create_task(self._tick())
         try:
             await self._follow(response)
-        except TimeoutError:  # data that wait would keep the socket for as long as the page does not read
+        except TimeoutError:  # buffered data would keep the socket open for as long as the page does not read
             if request.transport is not None:
                 request.transport.abort()
         finally:
@@ -85,7 +87,7 @@ class PageStream:
         return response
 
     async def conclude(self, word: bytes, limit_s: float) -> None:
-        """Send every open page the latest step and then a last event, and end its stream: at most `limit_s`."""
+        """Send every open page the latest step and then a final event, and end its stream, all within `limit_s`."""
         self._last_word = word
         self._make_step()
         with suppress(TimeoutError):
@@ -101,7 +103,7 @@ class PageStream:
         with suppress(ConnectionError):
             seen = -1
             while True:
-                # Both are of the same number: no other task runs in between.
+                # Both have the same number: no other task runs in between.
                 is_next = self._step is not None and self._number == seen + 1
                 name, data = (b"step", self._step) if is_next else (b"whole", self.whole())
                 seen, following = self._number, self._next

@@ -1,7 +1,7 @@
 """A node's status for Prometheus (text format 0.0.4): base units, `_total` for counters, bounded labels.
 
-Labels are the names of neighbors and of the task's metrics, the phases, and kinds of alarms and of faults: as many as
-the federation file, the task and this program have, whatever others send.
+Labels are the names of neighbors and of the task's metrics, the phases, and the kinds of alarms and faults. So their
+number is bounded by the federation file, the task and this program, whatever others send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sample = tuple[Labels, float]
 
 
 class MetricLine(NamedTuple):
-    """One metric. `key` is the place of its value in the status, or in that of a neighbor."""
+    """One metric. `key` locates its value in the status, or in a neighbor's status."""
 
     name: str
     key: str
@@ -98,7 +98,7 @@ OF_NEIGHBOR = (
 def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
     """Return the status in Prometheus' text format.
 
-    A null or missing value has no sample; a metric without samples is left out.
+    A null or missing value yields no sample; a metric without samples is left out.
     """
     lines = _lines(
         "info",
@@ -154,7 +154,7 @@ def _phases(status: Status) -> list[Sample]:
 
 
 def _count_by_kind(counts: Mapping[str, float], known: Collection[str]) -> list[Sample]:
-    """Return counts by kind; kinds that this version does not know are counted together."""
+    """Return counts by kind; kinds that this version does not know are combined."""
     found: dict[str, float] = {}
     for kind, count in counts.items():
         label = kind if kind in known else OTHER

@@ -1,4 +1,4 @@
-"""A node's knowledge of each member: its newest row of vitals, whether it is still there, and how much it sends.
+"""A node's information about each member: its newest row of vitals, whether it is still there, and how much it sends.
 
 The rows come from `spread`.
 """
@@ -15,16 +15,16 @@ from p2pfl.reporting.vitals import Vitals, is_among
 Intervals = Mapping[str, tuple[float, float]]
 QUIET_PERIODS = 3
 QUIET_EXTRA_S = 15.0
-"""The seconds, for delays on the way, beyond QUIET_PERIODS periods after which a member is quiet."""
+"""A member counts as quiet this many seconds after QUIET_PERIODS periods; they allow for network delays."""
 LEAST_RATED_S = 0.5
-"""The least time between two rows for a rate: rows that were delayed come together, and say nothing about a second."""
+"""The minimum time between two rows for computing a rate: delayed rows arrive together, and give no meaningful rate."""
 
 
 class Roster:
     """The rows of all members.
 
-    `federation` returns the one that the node has now, `own` is the node's index. This node's own row is the present
-    one, not the one that the others have, which is old if there are many members.
+    `federation` returns the node's current federation, `own` is the node's index. This node's own row is up to date;
+    the one that the others have is older if there are many members.
     """
 
     def __init__(self, federation: Callable[[], FederationConfig], own: int) -> None:
@@ -38,7 +38,7 @@ class Roster:
         self._joined: tuple[Edges, dict[int, list[int]]] = (), {}
 
     def note(self, row: VitalsRow) -> None:
-        """Keep a member's new row."""
+        """Store a member's new row."""
         member = row.vitals.member
         before, self.rows[member] = self.rows.get(member), row
         if before is not None and row.said_at >= before.said_at + LEAST_RATED_S:
@@ -48,7 +48,7 @@ class Roster:
     def note_own(self, vitals: Vitals, now: float, *, last: bool = False, intervals: Intervals | None = None) -> None:
         """Record this node's own vitals, no more often than members of a small federation send theirs.
 
-        `intervals` are those of its scores, for readers of this node only.
+        `intervals` are the intervals of its scores, for readers of this node only.
         """
         before = self.rows.get(self.own)
         changed = before is not None and _sessions(before.vitals) != _sessions(vitals)
@@ -57,14 +57,14 @@ class Roster:
             self.intervals = dict(intervals or {})
 
     def forget(self, member: int) -> None:
-        """Forget a node that is no longer a member."""
+        """Forget a former member."""
         self.rows.pop(member, None)
 
     def name_of(self, index: int) -> str:
         return self.federation().members[index].name
 
     def key_of(self, index: int) -> bytes | None:
-        """Return a member's public key, None for an index that no member has now."""
+        """Return a member's public key, or None if no current member has this index."""
         members = self.federation().members
         if index >= len(members) or members[index].retired:
             return None
@@ -72,7 +72,7 @@ class Roster:
 
     @property
     def period_s(self) -> float:
-        """The time between two rows of one member, if nothing notable happens."""
+        """Return the time between two rows from a member, if nothing notable happens."""
         return period_s(len(self.federation().members))
 
     @property
@@ -80,11 +80,11 @@ class Roster:
         return QUIET_PERIODS * self.period_s + QUIET_EXTRA_S
 
     def is_quiet(self, row: VitalsRow, now: float) -> bool:
-        """Return True if its member should have sent a newer row."""
+        """Return True if a newer row from its member is overdue."""
         return row.source is not None and row.vitals.phase not in OVER and now - row.said_at > self.quiet_after_s
 
     def is_lost(self, index: int, now: float) -> bool:
-        """Return True if a member has neighbors whose rows count, and none of them hears it.
+        """Return True if a member has neighbors with valid rows, and none of them hears from it.
 
         This node is never lost.
         """
@@ -96,15 +96,15 @@ class Roster:
         return bool(words) and not any(_hears(vitals, index) for vitals in words)
 
     def is_gone(self, row: VitalsRow, now: float) -> bool:
-        """Return True if nothing more is expected from a member: it is quiet, or no neighbor hears it."""
+        """Return True if nothing more is expected from a member: it is quiet, or no neighbor hears from it."""
         return self.is_quiet(row, now) or self.is_lost(row.vitals.member, now)
 
     def missing(self, now: float) -> int:
-        """Return the number of members that have not ended and are not heard now."""
+        """Return the number of members that have not ended and are currently not heard."""
         return sum(self.is_gone(row, now) for row in self.rows.values())
 
     def somebody_goes_on(self, now: float) -> bool:
-        """Return True if another member that is heard has not ended."""
+        """Return True if another member that has not ended is heard."""
         return any(
             member != self.own and row.vitals.phase not in OVER and not self.is_gone(row, now)
             for member, row in self.rows.items()

@@ -1,8 +1,8 @@
-"""Spread vitals: each node passes on to its neighbors the rows that are newer than theirs, a little at a time.
+"""Spread vitals: each node passes rows on to the neighbors that have older ones, a few at a time.
 
-An edge carries no more than EDGE_BYTES_PER_S, both directions together, and only while nothing else waits to be sent. A
-node that starts again has forgotten its counter, and learns it from its own last row, which its neighbors still have. A
-row is verified once before it is believed, and never stops the node: a wrong row is dropped and counted.
+An edge carries at most EDGE_BYTES_PER_S in both directions together, and only while nothing else is waiting to be sent.
+A restarted node has lost its counter, and learns it from its own last row, which its neighbors still have. A row is
+verified once before it is used, and never stops the node: an invalid row is dropped and counted.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ from p2pfl.reporting.vitals import MOST_ROW_BYTES, Vitals, prove, read, shortene
 
 EDGE_BYTES_PER_S = 1000.0
 BURST_BYTES = 2000.0
-"""The bytes that one direction may send at once after a silence."""
+"""The bytes that may be sent at once in one direction after a pause."""
 MESSAGE_BYTES = 64
-"""The bytes of a message besides its rows: frame, seal and WebSocket."""
+"""The bytes in a message besides its rows: frame, encryption and WebSocket."""
 ROW_BYTES = 8
-"""The bytes of a row besides its content: its age and its length."""
+"""The bytes in a row besides its content: its age and its length."""
 LEAST_PERIOD_S = 2.0
 PERIOD_S_PER_MEMBER = 0.4
-"""The share of a member in the period of rows: all rows, of about 200 bytes, pass an edge once per period in one
-direction.
+"""Each member adds this much to the period of rows, so that all rows, of about 200 bytes each, can pass an edge once
+per period in one direction.
 """
 HEARD_ROWS_PER_S = 8.0
-"""The rows per second that are read from one neighbor, beside HEARD_AT_ONCE: twice what an honest one sends."""
+"""The rows per second that are read from one neighbor, besides a burst of HEARD_AT_ONCE: twice what an honest one
+sends.
+"""
 HEARD_AT_ONCE = 64.0
 OLDEST_S = 10_000_000
 OVER = ("finished", "stopped")
-"""The phases after which a member sends nothing more."""
+"""The phases after which a member sends nothing."""
 
 MOST_ROWS = 16
-"""The most rows in one message."""
+"""The most rows per message."""
 
 # Opaque here: the receiver verifies its signature.
 Row = Annotated[bytes, Meta(min_length=1, max_length=MOST_ROW_BYTES)]
@@ -51,7 +53,7 @@ Age = Annotated[int, Meta(ge=0, lt=2**53)]
 class VitalsTold(Struct, frozen=True, kw_only=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
     """Rows of vitals, which are only displayed.
 
-    Each row has its signature, and its age in seconds as the sender of the message knows it.
+    Each row has its signature, and its age in seconds according to the sender of the message.
     """
 
     rows: Annotated[tuple[tuple[Age, Row], ...], Meta(max_length=MOST_ROWS)]
@@ -61,7 +63,7 @@ CHANNEL = SideChannel("vitals", VitalsTold, most_bytes=MOST_ROWS * (MOST_ROW_BYT
 
 
 def period_s(members: int) -> float:
-    """Return the time between two rows of one member, if nothing notable happens."""
+    """Return the time between two rows from a member, if nothing notable happens."""
     return max(LEAST_PERIOD_S, PERIOD_S_PER_MEMBER * members)
 
 
@@ -69,19 +71,19 @@ def period_s(members: int) -> float:
 class VitalsRow:
     """The newest row of one member.
 
-    `said_at` is by our own clock, in seconds; approximate for a row that others passed on.
+    `said_at` is in seconds on our own clock; it is approximate for a row that others passed on.
     """
 
     vitals: Vitals
     raw: bytes
     said_at: float
     source: int | None
-    """The neighbor that sent it; None for our own."""
+    """The neighbor that sent it; None for our own row."""
 
 
 @dataclass(slots=True)
 class Recipient:
-    """The rows that one neighbor with an open session lacks, those lacking longest first."""
+    """The rows that a neighbor with an open session lacks; those that it has lacked longest come first."""
 
     lacks: dict[int, None]
     tokens: float = BURST_BYTES
@@ -98,7 +100,7 @@ class Recipient:
 
 
 class SendVitals(Protocol):
-    """Passes a message to a neighbor; returns False if its line is not free. An `urgent` one is sent in any case."""
+    """Passes a message to a neighbor; returns False if its line is busy. An `urgent` message is sent anyway."""
 
     def __call__(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool: ...
 
@@ -106,9 +108,9 @@ class SendVitals(Protocol):
 class VitalsSpread:
     """The rows of all members, and what each neighbor lacks.
 
-    `key_of` returns a member's public key, None for an index that no member has now. `on_row` gets each newer row, with
-    the previous one; `on_own` gets a row that this node has signed before this process began. Times are those of one
-    monotonic clock.
+    `key_of` returns a member's public key, or None if no current member has this index. `on_row` is called with each
+    newer row and the previous one; `on_own` with a row that this node signed before this process started. Times come
+    from one monotonic clock.
     """
 
     def __init__(
@@ -126,18 +128,20 @@ class VitalsSpread:
         self.rows: dict[int, VitalsRow] = {}
         """The newest row of each member, by index."""
         self.refused: Counter[int] = Counter()
-        """The number of wrong rows, by the neighbor that sent them."""
+        """The number of invalid rows, by the neighbor that sent them."""
         self.counter = 0
         self.is_behind = False
-        """True if a neighbor has a row of this node from before this process: a newer one is due."""
+        """True if a neighbor has a row that this node signed before this process started, so that a newer one is
+        due.
+        """
         self.hurries = False
-        """True if a row has come since the last tick that should not wait for the next one."""
+        """True if a row that should not wait for the next tick has arrived since the last one."""
         self._identity, self._realm = identity, realm
         self._key_of, self._send, self._on_row, self._on_own = key_of, send, on_row, on_own
         self._listeners: dict[int, Recipient] = {}
 
     def opened(self, peer: int, now: float) -> None:
-        """Send a neighbor its own row at once, because it may have forgotten what it sent before."""
+        """Send a neighbor its own latest row at once, because it may have lost its counter."""
         self._listeners[peer] = Recipient(dict.fromkeys(member for member in self.rows if member != peer))
         if peer in self.rows:
             self._send(peer, self._message_with([peer], now), urgent=True)
@@ -146,9 +150,9 @@ class VitalsSpread:
         self._listeners.pop(peer, None)
 
     def publish(self, vitals: Vitals, now: float) -> None:
-        """Sign and keep a row of this node, with the next counter; `tick` sends it before those of others.
+        """Sign and store a row for this node, with the next counter; `tick` sends it before those of others.
 
-        Raises ValueError: it holds a value that no member would accept.
+        Raises ValueError: it has a value that no member would accept.
         """
         self.counter += 1
         self.is_behind = False
@@ -161,7 +165,9 @@ class VitalsSpread:
         self._on_row(row, before)
 
     def hear(self, peer: int, message: VitalsTold, now: float) -> None:
-        """Keep newer rows that are verified. `peer` may pass on rows of any member; wrong ones are its fault alone."""
+        """Verify and store newer rows. `peer` may pass on rows of any member; invalid ones count only against
+        `peer`.
+        """
         listener = self._listeners.get(peer)
         if listener is None:
             return
@@ -174,13 +180,13 @@ class VitalsSpread:
                 self.refused[peer] += 1
 
     def _hear(self, listener: Recipient, peer: int, raw: bytes, said_at: float) -> bool:
-        """Take a row. Return True if it must not wait for the next tick: it changes which members are there or hear
-        each other.
+        """Process a row. Return True if it must not wait for the next tick, because it changes which members are
+        present or hear each other.
         """
         vitals = read(raw)
         member, key = vitals.member, self._key_of(vitals.member)
         if key is None:
-            return False  # a node with a newer member list may know one more
+            return False  # a node with a newer member list may know another member
         if member == self.own:
             self._hear_own(listener, raw, vitals, key)
             return False
@@ -201,7 +207,7 @@ class VitalsSpread:
         return known is None or _standing(known.vitals) != _standing(vitals)
 
     def _hear_own(self, listener: Recipient, raw: bytes, vitals: Vitals, key: bytes) -> None:
-        """Take a row of this node itself, from before this process began unless it is the newest."""
+        """Process one of this node's own rows. Unless it is the newest, it was signed before this process started."""
         known = self.rows.get(self.own)
         if known is not None and raw == known.raw:
             listener.lacks.pop(self.own, None)
@@ -214,16 +220,16 @@ class VitalsSpread:
         self._on_own(vitals)
 
     def forget(self, member: int) -> None:
-        """Forget a node that is no longer a member."""
+        """Forget a former member."""
         self.rows.pop(member, None)
         for listener in self._listeners.values():
             listener.lacks.pop(member, None)
 
     def tick(self, now: float, *, last: bool = False) -> None:
-        """Send what neighbors lack, as far as each line is free and its share allows. Call about once a second.
+        """Send what neighbors lack, if the line is free and within its share. Call this about once a second.
 
-        `last`: this node is about to end. Its own row, and the last ones of others, which no other node may bring to
-        this neighbor, are sent whatever they cost.
+        With `last`, this node is about to end: its own row is sent whatever it costs, and so are the others' last rows,
+        which no other node may pass on to this neighbor.
         """
         self.hurries = False
         for peer, listener in self._listeners.items():
@@ -245,7 +251,7 @@ class VitalsSpread:
 
     @property
     def owes(self) -> bool:
-        """True if a neighbor with a session lacks the last rows."""
+        """Return True if a neighbor with a session lacks the last rows."""
         return any(self._is_last(member) for listener in self._listeners.values() for member in listener.lacks)
 
     def _is_last(self, member: int) -> bool:

@@ -1,4 +1,4 @@
-"""`p2pfl status`: asks running nodes what they are doing, each by its status page."""
+"""`p2pfl status`: ask running nodes, each at its status page, what they are doing."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SELDOM = (
 )
 """The columns that a table leaves out if no node has an unusual value.
 
-They are about other metrics, robust rules, the neighbor that sets the pace, devices, privacy budgets, and the source.
+They show other metrics, robust rules, the neighbor that sets the pace, devices, privacy budgets, and the source.
 """
 WITHHELD = ("accuracy", "loss")
-"""The columns that are also left out where there are privacy budgets."""
+"""The columns that are also left out if there are privacy budgets."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 OTHER_NODE = "another node answers there"
 
@@ -41,10 +41,10 @@ OTHER_NODE = "another node answers there"
 def status(*, targets: tuple[str, ...], form: Form) -> int:
     """Show what running nodes are doing.
 
-    FOLDER is that of a federation: all nodes that keep their state in it are asked, and they tell of the others what
-    they have heard of them. URL is where a node's status page is: `status_listen` in its node.toml; from another
-    machine it is the whole link from the node's log. A node of FOLDER that has ended is shown by its result. Exits with
-    1 if a node does not answer, and no other node knows how it is.
+    FOLDER is the folder of a federation: all nodes whose state is in it are asked, also about the latest news of the
+    others. URL is the address of a node's status page (`status_listen` in its node.toml); from another machine it is
+    the whole link from the node's log. If a node in FOLDER has ended, its result is shown. Exits with 1 if a node does
+    not answer and no other node has news of it.
     """
     found = [row for target in targets for row in (_of_folder(target) if is_folder(target) else [target])]
     asked = iter(_ask_all([one for one in found if isinstance(one, str)]))
@@ -67,7 +67,7 @@ def _ask_all(urls: list[str]) -> list[dict[str, Any]]:
 
 
 def _of_folder(target: str) -> list[dict[str, Any]]:
-    """Return a row for each member: its own answer, or else the latest that a node here has."""
+    """Return a row for each member: its own answer, or else the latest row that a node here has."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - as above
 
     folder = read_folder(target)
@@ -84,21 +84,21 @@ def _of_folder(target: str) -> list[dict[str, Any]]:
 
 
 def _answer(member: LocalMember) -> dict[str, Any] | str:
-    """Return a member's answer or the result that it left; else why there is nothing."""
+    """Return a member's answer or the result that it left behind, or the reason if there is neither."""
     if member.place is None:
         return member.reason if member.result is None else member.result
     return ask_status(member.place)
 
 
 def _refuse_other(folder: LocalFederation, name: str, answer: dict[str, Any] | str) -> dict[str, Any] | str:
-    """Refuse the answer of another node: a port may go to another process once its node has gone."""
+    """Refuse an answer from another node: once a node is gone, another process may get its port."""
     if isinstance(answer, str) or (answer.get("node"), answer.get("federation")) == (name, folder.federation):
         return answer
     return OTHER_NODE
 
 
 def _latest_rows(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
-    """Return, by member, the latest row that any node here has of it."""
+    """Return, by member, the latest row that any node here has."""
     latest: dict[str, dict[str, Any]] = {}
     for one, said in zip(folder.members, own, strict=True):
         if isinstance(said, str) or one.place is None:
@@ -118,7 +118,7 @@ def _latest_rows(folder: LocalFederation, own: list[dict[str, Any] | str]) -> di
 
 
 def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row from what the members send each other, which is less than a node's own status."""
+    """Make a row from what members send each other, which is less than a node's own status."""
     row = _row("", reason)
     told = {key: report.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "phase")}
     scores = report.get("scores") or {}
@@ -196,7 +196,7 @@ def _scores(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
-    """Return the values by neighbor, for those of which the node reports one."""
+    """Return the values by neighbor, for the neighbors that have one."""
     if not isinstance(neighbors, list):
         return None
     named = [one for one in neighbors if isinstance(one, dict) and "name" in one]
@@ -204,7 +204,9 @@ def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
 
 
 def _standings(neighbors: Any) -> dict[str, dict[str, Any]] | None:
-    """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, its quarantine."""
+    """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, and its
+    quarantine.
+    """
     if not isinstance(neighbors, list):
         return None
     keys = ("standing", "faults", "quarantined_s", "probation")
@@ -215,7 +217,8 @@ def _standings(neighbors: Any) -> dict[str, dict[str, Any]] | None:
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row for a table.
 
-    Compressors are listed by neighbor only if they differ; of what the rule kept, the least.
+    Compressors are listed by neighbor only if they differ; of the shares that the rule kept, only the smallest is
+    shown.
     """
     alarms, compressors = row["alarms"], row["compressors"] or {}
     told = ", ".join(f"{kind} {count}" for kind, count in alarms.items()) if isinstance(alarms, dict) else None
@@ -236,7 +239,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table_rows(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
-    """Return the rows without columns of `SELDOM` that no node uses, for a table; old tests get a star."""
+    """Prepare rows for a table: leave out the columns in `SELDOM` that no node uses, and mark old tests with a star."""
     quiet = (None, "mean", "cpu", 0)
     if form != "table":
         return rows
@@ -250,17 +253,17 @@ def _table_rows(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
 
 
 TRAINING_LOSS = "training loss"
-"""The heading of what JSON calls `loss`: reports show that of the test."""
+"""The heading for what JSON calls `loss`; in reports, that name means the test loss."""
 
 
 def _budget_text(privacy: Mapping[str, Any]) -> str:
-    """Return a node's budget as it reports it, or as others know it."""
+    """Return a node's budget as text, as reported by itself or by others."""
     epsilon, state = privacy.get("epsilon"), str(privacy.get("state", "open"))
     return f"budget {state}" if epsilon is None else f"epsilon {spent_text(epsilon, privacy.get('budget'), state)}"
 
 
 def _with_main_measure(row: dict[str, Any], head: str) -> dict[str, Any]:
-    """Put the task's main measure under its name in place of accuracy."""
+    """Rename accuracy to the task's main measure, with its value."""
     value = figure(row["main"], stale=True) if row["test_is_stale"] else row["main"]
     heads = {"accuracy": head, "loss": TRAINING_LOSS}
     told = {heads.get(key, key): value if key == "accuracy" else one for key, one in row.items()}
@@ -268,14 +271,14 @@ def _with_main_measure(row: dict[str, Any], head: str) -> dict[str, Any]:
 
 
 def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield notes that have no column in a table: old tests, disks that refuse."""
+    """Yield notes that do not fit in a table's columns: old tests, disks that cannot be written."""
     for row in rows:
         of = row["of"] or row["round"]
         value, stale, after = row["main"], row["test_is_stale"], row["tested_round"]
         if note := footnote(row["node"], value=value, stale=stale, after=after, of=of):
             yield note
         if row["second_hand"]:
-            yield f"{row['node']}: {row['second_hand']['instead_of']}; told by {row['second_hand']['by']}"
+            yield f"{row['node']}: {row['second_hand']['instead_of']}; reported by {row['second_hand']['by']}"
         if row["disk_refuses"]:
             yield f"{row['node']}: {row['disk_refuses']}"
     if any(row["privacy"] for row in rows):

@@ -1,4 +1,4 @@
-"""`p2pfl watch`: the whole federation in a terminal, as one node knows it; in a pipe it is shown once."""
+"""`p2pfl watch`: show the whole federation in a terminal, as one node knows it. In a pipe, show it once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 EVENTS = 6
 LEAST_ROWS = 4
 NARROW = 72
-"""The columns of a terminal below which there is no room for all figures."""
+"""The width of a terminal, in columns, below which some figures are left out."""
 MAIN = "main"
 """The key of a member's main score."""
 MOST_OTHERS = 2
-"""The number of other metrics for which 80 columns have room."""
+"""The number of other metrics that fit in 80 columns."""
 OVER = ("finished", "lingering")
 COLORS = {
     "training": "blue",
@@ -51,11 +51,11 @@ class NobodyAnswersError(P2PFLError):
 )
 @format_option("table", "json", "csv")
 def watch(*, target: str, every_s: float, form: Form) -> None:
-    """Watch a whole federation: members, alarms, notable events, as one of its nodes knows them.
+    """Watch a whole federation: members, alarms and notable events, as one of its nodes knows them.
 
-    FOLDER is that of a federation with a node on this machine, URL where a node's page is (the whole link from its log,
-    if it is another machine's). In a pipe, or with another format, it is shown once. Ctrl-C ends it. When all nodes
-    of FOLDER have ended, it shows their results and ends too.
+    FOLDER is the folder of a federation with a node on this machine, URL the address of a node's page (from another
+    machine, the whole link from the node's log). In a pipe, or with another format, it is shown once. Ctrl-C ends it.
+    It also ends, with their results, when all nodes in FOLDER have ended.
     """
     from rich.console import Console  # noqa: PLC0415 - `--help` stays instant
 
@@ -74,7 +74,7 @@ def watch(*, target: str, every_s: float, form: Form) -> None:
 
 
 def _ask(target: str) -> dict[str, Any] | str:
-    """Return the answer of the first node that answers, or why none does."""
+    """Return the first answer from a node, or the reason why none answers."""
     folder = read_folder(target) if is_folder(target) else None
     places = [place_of(target)] if folder is None else [one.place for one in folder.members if one.place is not None]
     reason = ""
@@ -111,7 +111,7 @@ def _follow(console: Console, target: str, every_s: float, federation: dict[str,
 
 
 def view(federation: dict[str, Any], *, rows: int, note: str = "", narrow: bool = False) -> RenderableType:
-    """Draw the view for 80 columns, or fewer with fewer figures.
+    """Draw the view for 80 columns; with `narrow`, for fewer columns and with fewer figures.
 
     It has a headline, at most `rows` members, the alarms and the events.
     """
@@ -132,7 +132,7 @@ def view(federation: dict[str, Any], *, rows: int, note: str = "", narrow: bool 
         )
     )
     if len(members) > rows:
-        parts.append(Text(f"and {len(members) - rows} more, in which nothing is wrong that is not above", style="dim"))
+        parts.append(Text(f"and {len(members) - rows} more, without other problems", style="dim"))
     parts += _alarms(federation)
     parts += _events(federation)
     return Group(*parts)
@@ -192,7 +192,7 @@ def _trouble(row: dict[str, Any]) -> int:
 
 
 def _measures(federation: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the task's measures, the main one first; without any, accuracy if a node has it."""
+    """Return the task's measures, the main one first. Without any, return accuracy if a node has it."""
     if measures := federation.get("measures"):
         return list(measures)
     name = "accuracy" if _numbers(federation["members"], "accuracy") else "loss"
@@ -232,7 +232,7 @@ def _table(
         cells.append(f"{age(max(0.0, now - row['at']))}{by}" if isinstance(row.get("at"), int | float) else "-")
         table.add_row(Text(str(row["name"])), state, *cells)
     if any(row.get("source") for row in members):
-        table.caption, table.caption_justify = "* heard by way of others", "left"
+        table.caption, table.caption_justify = "* received through others", "left"
     return table
 
 

@@ -1,7 +1,7 @@
-"""A file beside a running node's state with its addresses, so that a reader of its folder need not know its ports.
+"""A file with a running node's addresses, next to its state, so that a reader of the folder need not know its ports.
 
-The file is removed at a clean end. After a crash it stays, and its process no longer exists; if another process has
-that number, whatever answers at the address answers for another node, or not at all.
+The file is removed when the node ends cleanly. After a crash it stays, but its process no longer exists. If another
+process has the same number, whatever answers at the address belongs to another node, or nothing answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOCAL = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - nothing is bou
 
 
 class Whereabouts(msgspec.Struct, kw_only=True, frozen=True):
-    """Addresses as host:port with the port that is really bound."""
+    """Addresses as host:port, with the ports that are actually bound."""
 
     federation: str
     node: str
@@ -40,7 +40,7 @@ class Whereabouts(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def is_running(self) -> bool:
-        """True if its process exists, as far as this user can know."""
+        """Return True if its process exists, as far as this user can tell."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -51,19 +51,19 @@ class Whereabouts(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def address_at(listen: str, port: int) -> str:
-    """Return `listen` with the port that was bound, and a host that can be dialed from this machine."""
+    """Return `listen` with the bound port, and with a host that can be dialed from this machine."""
     host = listen.rpartition(":")[0]
     return f"{LOCAL.get(host, host)}:{port}"
 
 
 def write(folder: Path, whereabouts: Whereabouts) -> None:
-    """Write the file. Raises StorageError: the disk does not take it."""
+    """Write the file. Raises StorageError: it cannot be written."""
     replace_file(folder / FILE_NAME, [msgspec.json.encode(whereabouts)])
 
 
 @contextmanager
 def keep_file(node: NodeConfig, federation: str, port: int, status: str | None) -> Iterator[None]:
-    """Keep the file while the block runs; if the disk refuses, run without it."""
+    """Keep the file in place while the block runs. If it cannot be written, run without it."""
     listen = address_at(node.listen, port)
     there = Whereabouts(federation=federation, node=node.name, pid=os.getpid(), listen=listen, status=status)
     try:
@@ -82,7 +82,7 @@ def remove(folder: Path) -> None:
 
 
 def read(folder: Path) -> Whereabouts | None:
-    """Read the file in a folder; None: there is none, or it cannot be read."""
+    """Read the file in a folder; return None if there is none, or if it cannot be read."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
             return msgspec.json.decode(file.read(MOST_BYTES), type=Whereabouts)
@@ -91,15 +91,15 @@ def read(folder: Path) -> Whereabouts | None:
 
 
 def find(folder: Path) -> Whereabouts | None:
-    """Find the node that runs in a folder; None: none runs there, or we may not read it."""
+    """Find the node that runs in a folder; return None if none runs there, or if we may not read it."""
     there = read(folder)
     return there if there is not None and there.is_running else None
 
 
 def page_token(folder: Path) -> str:
-    """Return the token for the page: made at the first start, then kept.
+    """Return the token for the page, which is created at the first start and then stored.
 
-    If it cannot be kept, it holds for this start.
+    If it cannot be stored, it is valid until the node ends.
     """
     token = read_token(folder)
     if token is None:

@@ -1,4 +1,4 @@
-"""Own tables: nodes agree on a schema before there is a model, which then scores other rows.
+"""Support for tables: nodes agree on a schema before there is a model; later the model scores other rows.
 
 The task itself is `p2pfl.learn.table`.
 """

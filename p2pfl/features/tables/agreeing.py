@@ -1,10 +1,10 @@
-"""Nodes whose `[task]` says `schema = "agreed"` find the schema of their tables together, before there is a model.
+"""Nodes with `schema = "agreed"` in `[task]` agree on a schema for their tables before there is a model.
 
-Each node signs a proposal (`learn.table.proposal`): the statistics that leave it, and nothing else. Proposals spread
-from neighbor to neighbor until every node has all of them; then each node computes the same schema from them, and keeps
-it beside its state. A node goes on when all its neighbors keep one too. `Agreement` decides which proposals are taken;
-`SchemaTalk` is what sessions say; these sessions have their own binding, so that they cannot be taken for those of
-learning.
+Each node signs a proposal (`learn.table.proposal`) with statistics, the only data that leave it. Proposals spread from
+neighbor to neighbor until every node has all of them. Then each node computes the same schema from them, and stores it
+with its state. It continues when all its neighbors have stored one too. `Agreement` decides which proposals to accept;
+`SchemaTalk` exchanges messages in sessions. These have their own binding, so that they cannot be confused with training
+sessions.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ notice = logging.getLogger("p2pfl.notice")
 
 SIGNATURE_BYTES = 64
 DOMAIN = b"p2pfl proposal of a schema\0"
-"""The prefix of the signed bytes, so that no other signature fits."""
+"""The prefix of the signed bytes, so that no other signature can be used in their place."""
 FILE_NAME = "proposal"
 TEXT_NAME = "proposal.json"
 SAY_AGAIN_S = 30.0
 FAREWELL_S = 1.0
-"""The time for the last message to arrive; it does no harm if it does not."""
+"""The time to wait for the last message to arrive; it does no harm if it does not."""
 REST_S = 30.0
-"""The rest after a message that no honest node sends."""
+"""The time to ignore a neighbor after a message that an honest node would not send."""
 LEARNING = str(FederationMismatch(b"", ("schema", "model")))
-"""The error of a session with a neighbor that has agreed and already learns."""
+"""The error in a session with a neighbor that has agreed and already trains."""
 MOST_PART_BYTES = 48 * 1024
-"""The most bytes of a proposal in one message."""
+"""The largest size of a proposal's piece in one message."""
 
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
@@ -71,14 +71,14 @@ class SchemaSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unkn
 
 
 class ProposalsHeld(SchemaSaid, frozen=True, kw_only=True, tag=1):
-    """The sender's proposals, a bit for each member, and the digest of its schema, empty while it has none."""
+    """The proposals that the sender has, one bit per member, and the digest of its schema, empty while it has none."""
 
     held: Annotated[bytes, Meta(max_length=1 << 11)]
     agreed: Annotated[bytes, Meta(max_length=32)]
 
 
 class ProposalPart(SchemaSaid, frozen=True, kw_only=True, tag=2):
-    """A piece of the proposal of `member`, as that node has signed it: of `size` bytes, those from `offset` on."""
+    """A piece of the proposal that `member` signed, which has `size` bytes; the piece starts at `offset`."""
 
     member: Counter
     size: Counter
@@ -93,7 +93,7 @@ Send = Callable[[int, SideChannel, SchemaSaid], object]
 
 
 class Agreement:
-    """The proposals that a node has, by member. `own` is its index."""
+    """The proposals that a node has, by member. `own` is this node's index."""
 
     def __init__(self, federation: FederationConfig, own: int, raw: bytes) -> None:
         self.federation = federation
@@ -107,14 +107,14 @@ class Agreement:
         return self.expected - self.raw_proposals.keys()
 
     def offer(self, member: int, raw: bytes) -> None:
-        """Take a proposal that is lacking. Raises PeerFault: its member has not made it."""
+        """Accept a missing proposal. Raises PeerFault: it was not made by its member."""
         if member not in self.lacking:
             return
         found = verify(self.federation, member, raw)
         self._proposals[member], self.raw_proposals[member] = found, raw
 
     def bitmap(self) -> bytes:
-        """Return a bit for each member, set if its proposal is here."""
+        """Return one bit per member, set if its proposal is here."""
         bits = bytearray((max(self.expected) >> 3) + 1)
         for member in self.raw_proposals:
             bits[member >> 3] |= 1 << (member & 7)
@@ -126,12 +126,14 @@ class Agreement:
 
 
 def sign_proposal(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
-    """Return a proposal with its signature, as it travels."""
+    """Return a proposal with its signature, in the form in which it is sent."""
     return packed + identity.sign(DOMAIN + federation_id(federation) + packed)
 
 
 def verify(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
-    """Verify and return a proposal. Raises PeerFault: that member has not signed it, or it is no proposal of it."""
+    """Verify and return a proposal. Raises PeerFault: that member has not signed it, or it is not that member's
+    proposal.
+    """
     packed, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
     by = federation.members[member]
     try:
@@ -151,17 +153,17 @@ class Neighbor:
     is_there: bool = False
     holds: frozenset[int] = frozenset()
     sent: int | None = None
-    """The proposal that is on its way to it."""
+    """The proposal that is being sent to it."""
     pieces: bytearray = field(default_factory=bytearray)
     piece_owner: int | None = None
     is_through: bool = False
-    """True once it keeps a schema."""
+    """True once it has stored a schema."""
 
 
 class SchemaTalk:
     """The exchange of proposals with all neighbors.
 
-    `conclude` is called once all proposals are there, and returns the schema's digest.
+    `conclude` is called once all proposals have arrived, and returns the schema's digest.
     """
 
     def __init__(
@@ -172,9 +174,9 @@ class SchemaTalk:
         self.digest = b""
         self.failure: Exception | None = None
         self.changed = asyncio.Event()
-        """Set when there may be something new to say."""
+        """Set when there may be news to send."""
         self._unlike: set[int] = set()
-        """The neighbors that were reported for having another schema."""
+        """The neighbors that were reported for having a different schema."""
         self._send, self._conclude = send, conclude
 
     @property
@@ -191,8 +193,8 @@ class SchemaTalk:
         return f"{late} to have them all"
 
     def begin(self) -> None:
-        """Conclude if nothing is lacking: the federation has one member, or the node had all proposals before a
-        restart.
+        """Conclude if nothing is missing, because the federation has one member, or because the node had all proposals
+        before a restart.
         """
         self._conclude_if_complete()
 
@@ -204,7 +206,7 @@ class SchemaTalk:
         self.neighbors[peer].is_there = False
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
-        """Handle an alarm: a neighbor that learns already has agreed, and has all that it needs."""
+        """Handle an alarm. A neighbor that already trains has agreed, and has all that it needs."""
         if kind != DIFFERS or peer not in self.neighbors:
             return
         if text != LEARNING:
@@ -217,7 +219,7 @@ class SchemaTalk:
         self.changed.set()
 
     def hear(self, peer: int, message: SchemaSaid) -> None:
-        """Handle a message. Raises PeerFault: no honest node sends it."""
+        """Handle a message. Raises PeerFault: an honest node would not send it."""
         one = self.neighbors[peer]
         try:
             if isinstance(message, ProposalsHeld):
@@ -240,7 +242,9 @@ class SchemaTalk:
         self.changed.set()
 
     def _compare(self, peer: int, theirs: bytes) -> None:
-        """Report a neighbor with another schema. Its sessions will be refused in learning: it stops no node here."""
+        """Report a neighbor with a different schema. Its sessions will be refused in training, but it does not stop
+        agreement here.
+        """
         if self.digest and theirs != self.digest and peer not in self._unlike:
             self._unlike.add(peer)
             text = (
@@ -249,7 +253,7 @@ class SchemaTalk:
             log.warning(text, self.agreement.federation.members[peer].name)
 
     def _collect(self, neighbor: Neighbor, piece: ProposalPart) -> None:
-        """Collect the pieces of proposals, in order, one proposal after the other. Raises PeerFault."""
+        """Collect the pieces of proposals, which arrive in order, one proposal after another. Raises PeerFault."""
         if piece.member not in self.agreement.expected or piece.size > MOST_BYTES + SIGNATURE_BYTES:
             raise PeerFault(f"a proposal of {piece.size} bytes of member {piece.member}")
         if piece.offset == 0:
@@ -282,7 +286,7 @@ class SchemaTalk:
             self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.bitmap(), agreed=self.digest))
 
     def _send_next(self, peer: int, neighbor: Neighbor) -> None:
-        """Send a neighbor one proposal that it lacks; the next follows when it has this one."""
+        """Send a neighbor one proposal that it lacks; the next follows when it has received this one."""
         missing = sorted(self.agreement.raw_proposals.keys() - neighbor.holds)
         if not neighbor.is_there or neighbor.sent is not None or not missing:
             return
@@ -294,9 +298,10 @@ class SchemaTalk:
 
 
 def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Identity) -> bytes:
-    """Return this node's signed proposal, the same at each start: kept beside its state, with a readable text.
+    """Return this node's signed proposal. It is stored with the state, with a readable text, so that it is the same at
+    each start.
 
-    Raises UserError: its table cannot be read; StorageError: the disk refuses.
+    Raises UserError: its table cannot be read; StorageError: writing fails.
     """
     file, index = node.state_dir / FILE_NAME, federation.member(node.name).index
     try:
@@ -313,7 +318,7 @@ def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Id
 
 
 def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> bytes:
-    """Write the schema beside the node's state; return its digest."""
+    """Store the schema with the node's state; return its digest."""
     origin = f"Agreed on by {len(federation.present)} nodes of {federation.name}."
     replace_file(agreed_file(node.state_dir), [schema_text(merged, origin=origin).encode()])
     for warning in merged.warnings:
@@ -323,9 +328,9 @@ def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> byte
 
 
 async def agree(federation: FederationConfig, node: NodeConfig, identity: Identity, *, launched: bool = False) -> bool:
-    """Return when this node and all its neighbors keep the schema; False if it was stopped before.
+    """Wait until this node and all its neighbors have stored the schema; return False if stopped before that.
 
-    Raises UserError: its table is wrong, or the proposals cannot be merged.
+    Raises UserError: there is a mistake in its table, or the proposals cannot be merged.
     """
     member = federation.member(node.name)
     agreement = Agreement(federation, member.index, signed_proposal(federation, node, identity))
@@ -395,6 +400,6 @@ def _links(federation: FederationConfig, node: NodeConfig, identity: Identity, t
         ),
         listen=node.listen,
         max_body_bytes=MOST_PART_BYTES,
-        rng=random.Random(os.urandom(16)),  # jitter of dials
+        rng=random.Random(os.urandom(16)),  # jitter for dialing
     )
     return links

@@ -1,4 +1,6 @@
-"""Own tables: the nodes agree on a schema before they start (`agreeing`); a running node needs nothing of it."""
+"""Support for tables: nodes agree on a schema before they start (`agreeing`); a running node needs nothing from
+here.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ class TablesFeature(Feature):
 
 
 def prepare(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> bool:
-    """Agree on a schema with the other nodes, if the task asks for it: before anything else, and once."""
+    """Agree on a schema with the other nodes, once and before anything else, if the task asks for it."""
     if not is_to_agree(federation.task) or agreed_file(node.state_dir).is_file():
         return True
     from p2pfl.features.tables.agreeing import agree  # noqa: PLC0415 - of use to such nodes alone

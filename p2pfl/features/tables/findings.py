@@ -1,6 +1,6 @@
 """The findings of `p2pfl check` about the tables of a `csv` federation.
 
-They are rows, gaps, classes, the differences between sites, and every mistake in every table at once.
+They cover rows, gaps, classes, the differences between sites, and all mistakes in all tables.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TableFindings(Findings):
             inspected.warnings.extend(self.tables.warnings)
             inspected.unusable |= self.tables.wrong
             inspected.has_model = self.tables.has_schema
-            logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would say the same again
+            logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would report the same again
 
     def before_launch(self, inspected: Inspected) -> None:
         inspected.mistakes += table_mistakes(inspected.federation, inspected.here)
@@ -63,7 +63,7 @@ class TableFindings(Findings):
 class TablesFound:
     """The findings in the tables.
 
-    `rows` are facts by node; `wrong` are the indices of members whose tables cannot be learned from.
+    `rows` has the facts about each node; `wrong` has the indices of members whose tables cannot be used.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -76,7 +76,7 @@ class TablesFound:
 
 
 def warn_of_tests(tables: TablesFound, learners: Mapping[str, Learner]) -> list[str]:
-    """Return sentences about the nodes here that keep no row of a class for their test."""
+    """Return a sentence for each node here that holds out no row of some class for its test."""
     from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.task import untested  # noqa: PLC0415 - as above
 
@@ -90,7 +90,7 @@ def warn_of_tests(tables: TablesFound, learners: Mapping[str, Learner]) -> list[
 
 
 def warn_of_figures(tables: TablesFound, federation: FederationConfig) -> list[str]:
-    """Return a sentence about what the schema reveals of rows, where nodes promise privacy."""
+    """Return a sentence about what the schema reveals about rows, if nodes promise privacy."""
     if tables.task is None or federation.privacy is None:
         return []
     keys, name = tables.task.schema.figures(), tables.task.options.get("schema")
@@ -102,7 +102,7 @@ def warn_of_figures(tables: TablesFound, federation: FederationConfig) -> list[s
 
 
 def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
-    """Read the tables of the nodes that are here. None: the task is another one, or cannot be read."""
+    """Read the tables of the nodes on this machine. Return None if the task is a different one, or cannot be read."""
     if federation.task.name != "csv" or federation.task.given is not None:
         return None
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
@@ -118,11 +118,11 @@ def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig])
         given = table_task(task.options, federation.path.parent)
         return _survey(here, given)
     except (UserError, ModuleNotFoundError):
-        return None  # the loading of the learners says why
+        return None  # loading the learners reports why
 
 
 def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound:
-    """Check the proposals of the nodes here, and the schema on which they would agree if there were no others."""
+    """Check the proposals of the nodes on this machine, and the schema that they would agree on without others."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.agreed import declared_by  # noqa: PLC0415 - as above
     from p2pfl.learn.table.merging import merge  # noqa: PLC0415 - as above
@@ -150,7 +150,7 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
 
 @dataclass(slots=True)
 class _Read:
-    """The tables of nodes that could be read: those to train on, and separate ones to test on."""
+    """The nodes' tables that could be read: the training tables, and separate test tables."""
 
     paths: dict[str, Path]
     tests: dict[str, Path]
@@ -171,7 +171,7 @@ def _read(here: Iterable[NodeConfig], schema: Schema, layout_of: Callable[[Mappi
         try:
             layouts[node.name] = layout_of(node.data)
         except UserError:
-            continue  # the loading of the learners says why
+            continue  # loading the learners reports why
         for key, place in (("path", paths), ("test_path", tests)):
             if isinstance(node.data.get(key), str):
                 place[node.name] = (node.path.parent / Path(node.data[key]).expanduser()).absolute()
@@ -195,7 +195,7 @@ def _survey(here: Mapping[int, NodeConfig], task: TableTask) -> TablesFound:
 
 
 def table_mistakes(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> list[UserError]:
-    """Return the mistakes in the schema and in the tables of the nodes here, without importing torch."""
+    """Return the mistakes in the schema and in the tables of the nodes on this machine, without importing torch."""
     if federation.task.name != "csv" or federation.task.given is not None or not here:
         return []
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
@@ -227,7 +227,7 @@ def _row(facts: SiteFacts) -> dict[str, Any]:
 
 
 def print_tables(rows: list[dict[str, Any]]) -> None:
-    """Print a line for each node."""
+    """Print one line per node."""
     any_dropped = any(row["rows_dropped"] for row in rows)
     shown = [
         {

@@ -1,4 +1,4 @@
-"""`p2pfl new --task csv`: its options. `new_tables` carries them out, and is imported for this task alone."""
+"""The options of `p2pfl new` for `--task csv`. `new_tables` implements them, and is imported for this task only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from p2pfl.features.tables.new_tables import LookedAt
 
 MOST_DIGITS = 5
-"""The most digits to round to: one less than is written without rounding."""
+"""The most digits that may be asked for: one less than are written without rounding."""
 
 
 class TablesFounding(Founding):
@@ -25,7 +25,7 @@ class TablesFounding(Founding):
         click.Option(
             ["--positive"],
             metavar="VALUES",
-            help="With --task csv: the target's values to tell from all others: 1,2.",
+            help="With --task csv: the target's values that count as positive: 1,2.",
         ),
         click.Option(
             ["--on-bad-row"],
@@ -48,7 +48,7 @@ class TablesFounding(Founding):
         self._looked: LookedAt | None = None
 
     def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
-        """Plan the nodes from tables; other tasks refuse table options."""
+        """Plan the nodes from the tables; for other tasks, refuse table options."""
         tables, target, positive, on_bad_row, digits = (said[one.name or ""] for one in self.parameters)
         if plan.task == "csv":
             from p2pfl.features.tables.new_tables import look_at_tables  # noqa: PLC0415 - `--help` stays instant
@@ -62,7 +62,7 @@ class TablesFounding(Founding):
         given |= {"--on-bad-row": on_bad_row if on_bad_row != "refuse" else None, "--round": digits}
         for key, value in given.items():
             if value:
-                raise UserError("this goes with --task csv alone", key=key, value=value, allowed="--task csv")
+                raise UserError("this is only for --task csv", key=key, value=value, allowed="--task csv")
 
     def tell(self, directory: Path) -> None:
         if self._looked is not None:

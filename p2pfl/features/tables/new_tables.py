@@ -1,6 +1,6 @@
-"""`p2pfl new --task csv`: turn the tables into the files of a federation and lines for the user.
+"""`p2pfl new --task csv`: turn tables into the files of a federation, and report to the user.
 
-The tables are read on this machine; nothing of them is written except the content of the schema.
+The tables are read on this machine; nothing from them is written except the contents of the schema.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ holdout = 0.2  # the share of its rows that each node keeps for its own test; or
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedAt:
-    """What was read from the tables. `data` are the `[data]` tables of the node files, by node."""
+    """The results of reading the tables. `data` has the `[data]` table of each node file, by node."""
 
     names: tuple[str, ...]
     data: Mapping[str, Mapping[str, Any]]
@@ -54,10 +54,10 @@ class LookedAt:
     facts: list[SiteFacts]
     warnings: list[str]
     id: str | None
-    """A column that could be the layout's `id`."""
+    """A column that could serve as the layout's `id`."""
 
     def show(self, directory: Path) -> None:
-        """Print on stderr what was guessed, and what is unusual."""
+        """Print to stderr what was guessed, and what is unusual."""
         contents, notes = self.merged.contents, self.merged.notes
         target = contents["target"]
         kind = "regression" if self.merged.schema.classes is None else "classes"
@@ -142,7 +142,7 @@ def look_at_tables(
 
 
 def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: str) -> dict[str, TableProfile]:
-    """Profile each table. Raises ExceptionGroup: the mistakes in all of them."""
+    """Profile each table. Raises ExceptionGroup: there are mistakes in the tables; it has all of them."""
     found, mistakes = dict[str, TableProfile](), list[UserError]()
     for name, path in paths.items():
         try:
@@ -161,7 +161,7 @@ def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: 
 
 
 def _doubts(profiles: Mapping[str, TableProfile]) -> list[str]:
-    """Return the remarks about single cells, the first few of each table."""
+    """Return the first few remarks about single cells for each table."""
     said = list[str]()
     for profile in profiles.values():
         more = len(profile.doubts) - MOST_LISTED
@@ -170,7 +170,7 @@ def _doubts(profiles: Mapping[str, TableProfile]) -> list[str]:
 
 
 def _allow_gaps(merged: Merged, missing: list[int]) -> None:
-    """Leave out rows without a target, if there are any."""
+    """Have rows without a target left out, if there are any."""
     if any(missing):
         merged.contents["missing_target"] = "drop"
         merged.warnings.append(f"{merged.contents['target']}: {sum(missing)} rows have none, and are left out")
@@ -206,7 +206,7 @@ def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str
 
 
 def _identifier_column(profiles: Mapping[str, TableProfile]) -> str | None:
-    """Return the first column that names each row of every table."""
+    """Return the first column that identifies each row in every table."""
     for name in next(iter(profiles.values())).columns:
         found = [(profile, profile.columns.get(name)) for profile in profiles.values()]
         if all(one and one.kind == "identifier" and one.known == profile.rows for profile, one in found):
@@ -215,7 +215,7 @@ def _identifier_column(profiles: Mapping[str, TableProfile]) -> str | None:
 
 
 def _look_like_names(profiles: Mapping[str, TableProfile], merged: Merged) -> list[str]:
-    """Return a sentence about each input that might name rows, and might be a measurement."""
+    """Return a sentence about each input that might identify rows, or might be a measurement."""
     said = []
     for name in merged.contents.get("numeric", ()):
         found = [profile.columns[name] for profile in profiles.values() if name in profile.columns]

@@ -1,4 +1,4 @@
-"""`p2pfl predict`: score the rows of a table with a model that a federation has learned."""
+"""`p2pfl predict`: score the rows of a table with a federation's model."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def predict(
     """Predict the target of each row of TABLE.
 
     MODEL is the folder of a node whose task is csv, its state folder, or a file from `p2pfl export`, which needs
-    neither a federation nor torch. TABLE needs no target. The result has a row for each of its rows, in the
-    same order: the prediction, and the probability of each class. Columns that TABLE lacks, and values that the model
+    neither a federation nor torch. TABLE needs no target. The result has one row for each of its rows, in the same
+    order, with the prediction and the probability of each class. Columns that TABLE lacks, and values that the model
     does not know, count as missing.
     """
     from p2pfl.learn.table.reading import read_table, say_what_is_odd  # noqa: PLC0415 - `--help` stays instant
@@ -61,7 +61,9 @@ def predict(
 
 
 def read_model(path: Path, table: Path, federation: Path | None, node: str | None) -> Read:
-    """Return the model, and the table's layout: by its content, with the names and codes of the node's own table."""
+    """Return the model and the table's layout, which is guessed from its content, with the names and codes from the
+    node's own table.
+    """
     from p2pfl.learn.exported import read_exported  # noqa: PLC0415 - as above
     from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above
@@ -102,7 +104,7 @@ def _of_layout(local: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kept(table: Path, layout: Layout, keep: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the columns (n,) that are repeated."""
+    """Return the columns (n,) that are repeated in the result."""
     from p2pfl.learn.table import rows  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.mistakes import TableMistakes  # noqa: PLC0415 - as above
 

@@ -1,7 +1,7 @@
 """`p2pfl schema`: find one schema for tables that nobody may see together.
 
-Each site shows which statistics of its table the others would get, for review; then the nodes agree by themselves
-(`[task] schema = "agreed"`), or a person carries the files and merges them.
+Each site can review which statistics of its table the others would get. Then the nodes agree by themselves (`[task]
+schema = "agreed"`), or a person collects the files and merges them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SchemaCommands(Named):
     "  p2pfl schema merge hospitals */proposal.json",
 )
 def schema() -> None:
-    """Agree on how the tables of the task csv are read, without anybody seeing two of them."""
+    """Agree on how to read the tables of the task csv, although nobody may see two of them."""
 
 
 _federation = click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
@@ -61,9 +61,9 @@ _federation = click.argument("federation", metavar="FEDERATION", type=click.Path
 def propose(*, federation: Path, name: str, output: Path | None, least_count: int, force: bool, form: Form) -> None:
     """Show which statistics of a node's table would leave the node, and write them to a file.
 
-    They are counts, sums, sums of squares, and the categories that enough rows have: no other node gets anything else.
-    This command sends nothing. With `[task] schema = "agreed"`, the node sends what stands in NAME/proposal.json: you
-    may remove columns from it, or name them in `leave_out` in [data].
+    They are counts, sums, sums of squares, and the categories that enough rows have: other nodes get nothing else. This
+    command sends nothing. With `[task] schema = "agreed"`, the node sends the contents of NAME/proposal.json: you may
+    remove columns from it, or list them in `leave_out` in [data].
     """
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.proposal import rows_of, text_of  # noqa: PLC0415 - as above
@@ -82,7 +82,7 @@ def propose(*, federation: Path, name: str, output: Path | None, least_count: in
     if form == "json":
         write_json({"node": made.node, "rows": made.rows, "columns": rows_of(made)})
     else:
-        write_rows(rows_of(made), "table", title=f"what node {made.node} would tell of its {made.rows} rows")
+        write_rows(rows_of(made), "table", title=f"what node {made.node} would reveal about its {made.rows} rows")
     click.echo(f"wrote {file}", err=True)
 
 
@@ -90,14 +90,14 @@ def propose(*, federation: Path, name: str, output: Path | None, least_count: in
 @_federation
 @click.argument("proposals", metavar="PROPOSAL...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="By default schema.toml beside FEDERATION; - is stdout."
+    "-o", "--output", type=click.Path(path_type=Path), help="By default schema.toml next to FEDERATION; - is stdout."
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def merge(*, federation: Path, proposals: tuple[Path, ...], output: Path | None, force: bool) -> None:
     """Merge the nodes' proposals into the schema for all of them.
 
-    The order of the files does not matter. Copy the result to every node, beside the federation file, and name it in
-    `[task] schema`: nodes with different schemas refuse each other.
+    The order of the files does not matter. Copy the result to every node, next to the federation file, and name it in
+    `[task] schema`. Nodes with different schemas refuse each other.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table import merging  # noqa: PLC0415 - as above

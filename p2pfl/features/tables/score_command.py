@@ -1,4 +1,4 @@
-"""`p2pfl score`: how good a model is, on a labelled table that was kept for testing."""
+"""`p2pfl score`: measure how good a model is, on a labelled table that was kept for testing."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def score(*, model: Path, table: Path, plot: Path | None, federation: Path | Non
     """Measure how good a model is on TABLE.
 
     MODEL is the folder of a node whose task is csv, its state folder, or a file from `p2pfl export`. TABLE has the
-    target, and rows that no node has trained on; rows without a target are left out. Each metric has a 95% interval:
-    between these bounds it would be, nearly always, with as many other rows. Nothing is sent to anybody, so this also
-    answers for a federation with [privacy], where nodes tell no scores; the figures tell of TABLE's rows.
+    target, and rows that no node has trained on; rows without a target are left out. Each metric has a 95% interval,
+    which covers the chance in the choice of rows. Nothing is sent to anybody, so this also works for a federation with
+    [privacy], whose nodes report no scores; but the figures reveal something about TABLE's rows.
     """
     from p2pfl.learn.table.reading import read_table, say_what_is_odd  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.testing import tested  # noqa: PLC0415 - as above

@@ -1,4 +1,4 @@
-"""Differential privacy for `[privacy]`: the plan of a node's noise, and the spending of its budget."""
+"""Differential privacy for `[privacy]`: planning a node's noise, and spending its budget."""
 
 from p2pfl.learn.privacy.accounting import Spend
 from p2pfl.learn.privacy.plan import Plan, plan_of

@@ -1,9 +1,9 @@
-"""Privacy accounting of noisy steps: the epsilon of what was spent, and the noise needed for an epsilon.
+"""Privacy accounting of noisy steps: the epsilon spent so far, and the noise needed for a given epsilon.
 
-Each step is a sum over rows drawn by Poisson sampling, plus Gaussian noise. The bounds are those of Opacus (an extra):
-numerical composition of privacy loss (PRV, Gopi et al. 2021, arXiv 2106.02848) and Rényi moments (RDP, Mironov et al.
-2019, arXiv 1908.10530). Both are upper bounds, so the smaller one counts. The accounting does not depend on what a step
-computes.
+Each step is a sum over rows drawn by Poisson sampling, plus Gaussian noise. The bounds come from Opacus (an optional
+dependency): numerical composition of the privacy loss (PRV, Gopi et al. 2021, arXiv 2106.02848) and Rényi moments (RDP,
+Mironov et al. 2019, arXiv 1908.10530). Both are upper bounds, so the smaller one is used. The accounting does not
+depend on what a step computes.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ _log = logging.getLogger(__name__)
 INSTALL = "pip install '.[privacy]' in a checkout of p2pfl"
 LEAST_NOISE = 0.01
 CLOSE = 0.998
-"""The least part of a budget that its noise spends."""
+"""The smallest part of a budget that the noise found must spend."""
 COARSE, FINE = 4.0, 1.15
-"""Factors between noises in the search: by RDP alone, and afterwards."""
+"""Step factors of the noise search: first with RDP alone, then with both bounds."""
 Orders = tuple[float, ...]
 ORDERS: Orders = (*(1 + step / 10 for step in range(1, 100)), *range(12, 64))
-"""The orders of RDP that Opacus looks at."""
+"""The RDP orders that Opacus uses."""
 WHOLE_ORDERS: Orders = (*range(2, 32), 48, 64, 128, 256, 512, 1024)
-"""Fewer orders, which take a tenth of the time."""
+"""Fewer orders, ten times as fast."""
 MOST_BY_PRV = 50.0
-"""Above this epsilon, which is no protection, only RDP is used: the arrays of PRV grow with epsilon."""
+"""Above this epsilon, which protects nothing, only RDP is used, because PRV's arrays grow with epsilon."""
 MOST_KINDS = 8
-"""The most kinds of steps that are counted separately: others count as a kind that reveals more. PRV takes a while for
-each.
+"""The most kinds of steps that are counted separately, because PRV is slow for each. Further ones count as a kind that
+reveals more.
 """
 ROUNDING = 1e-13
-"""PRV is computed at a delta of at least this times the steps. It composes by Fourier transforms of doubles, whose
-rounding grows with the steps: below 1e-15 times the steps the error was seen to exceed PRV_ERROR.
+"""The smallest delta per step at which PRV is computed. PRV composes by Fourier transforms of doubles, whose rounding
+errors grow with the number of steps: below 1e-15 per step, errors above PRV_ERROR were observed.
 """
 PRV_ERROR = 0.01
-"""The error of PRV that is allowed for: Opacus adds it to its result."""
+"""The error allowed for PRV, which Opacus adds to its result."""
 
 
 class Spend(NamedTuple):
-    """Steps of one kind. With the unit member a round is one step at rate 1."""
+    """A number of steps of one kind. With unit `member`, a round is one step at rate 1."""
 
     noise: float
-    """The noise multiplier: the standard deviation of the noise, in lengths of the clipping bound."""
+    """The noise multiplier: the standard deviation of the noise, in units of the clipping bound."""
     rate: float
-    """The chance of each row to be in a step, above 0 and up to 1."""
+    """The probability with which a step samples each row, above 0 and up to 1."""
     steps: int
 
 
 def require_opacus(file: object = None) -> None:
-    """Require Opacus. Raises UserError: it is not installed, or broken, although `file` needs it."""
+    """Require Opacus. Raises UserError: it is missing or broken, and `file` needs it."""
     if find_spec("opacus") is None:
         text, allowed = "needs Opacus, which is not installed", f"[privacy] after {INSTALL}; or no [privacy]"
         raise UserError(text, file=file, key="privacy", allowed=allowed)
@@ -69,14 +69,14 @@ def require_opacus(file: object = None) -> None:
     except ImportError as error:
         text, allowed = f"needs Opacus, which cannot be imported: {error}", f"{INSTALL}; or no [privacy]"
         raise UserError(text, file=file, key="privacy", allowed=allowed) from error
-    root.handlers[:] = [one for one in root.handlers if one in before]  # Opacus captures the log of the whole program
+    root.handlers[:] = [one for one in root.handlers if one in before]  # Opacus captures the whole program's log
 
 
 def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> float:
-    """An upper bound on the epsilon of all steps together, at that delta; infinite where there is none.
+    """Return an upper bound on the epsilon of all steps together at this delta; infinite if there is none.
 
-    Beyond MOST_KINDS, kinds of steps count as ones that reveal more, so that it stays a bound. Raises UserError: Opacus
-    is not installed.
+    Beyond MOST_KINDS, further kinds of steps count as kinds that reveal more, so that the result remains a bound.
+    Raises UserError: Opacus is not installed.
     """
     kinds = merged(spent)
     return _epsilon(kinds, delta, accountant) if kinds else 0.0
@@ -86,8 +86,8 @@ def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> f
 def noise_for(epsilon: float, delta: float, rate: float, steps: int, accountant: str = PRV) -> float:
     """Find a noise multiplier with which `steps` steps stay within epsilon.
 
-    They spend at least CLOSE of it, unless LEAST_NOISE is enough. Raises ValueError: MOST_NOISE is not enough;
-    UserError: Opacus is not installed.
+    They spend at least CLOSE of epsilon, unless LEAST_NOISE already suffices. Raises ValueError: even MOST_NOISE is not
+    enough; UserError: Opacus is not installed.
     """
 
     def bound(noise: float) -> float:
@@ -101,10 +101,10 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int, accountant:
 
 
 def _least(bound: Callable[[float], float], epsilon: float, start: float, factor: float, *, close: float) -> float:
-    """Find the noise at which a falling `bound` is within epsilon, and above `close` of it.
+    """Find the noise at which a decreasing `bound` is at most epsilon, and at least `close` times epsilon.
 
-    The search goes in steps of `factor` from `start`, then between two of them. Where the bound jumps, the result is
-    the noise beyond the jump. Raises ValueError: it is above MOST_NOISE.
+    The search goes in steps of `factor` from `start`, then bisects between two of them. If the bound jumps, the result
+    is the noise beyond the jump. Raises ValueError: the noise is above MOST_NOISE.
     """
     enough = start
     while not bound(enough) <= epsilon:
@@ -124,15 +124,17 @@ def _least(bound: Callable[[float], float], epsilon: float, start: float, factor
 
 
 def _part(high: float, low: float, target: float) -> float:
-    """The share of the way from `high` to `low`, in logarithms, at which `target` lies; never near an end."""
+    """Return how far `target` lies on the way from `high` to `low`, in logarithms, as a fraction that is never near 0
+    or 1.
+    """
     if not 0.0 < low < high < math.inf:
         return 0.5
     return min(max(math.log(high / target) / math.log(high / low), 0.05), 0.95)
 
 
 def merged(spent: Sequence[Spend]) -> tuple[Spend, ...]:
-    """Add up steps of equal kinds, in a fixed order: composition does not depend on it. At most MOST_KINDS kinds are
-    left.
+    """Add up steps of the same kind and return at most MOST_KINDS kinds, in a fixed order, on which composition does
+    not depend.
     """
     steps: dict[tuple[float, float], int] = {}
     for noise, rate, count in spent:
@@ -168,8 +170,8 @@ def _epsilon(kinds: tuple[Spend, ...], delta: float, accountant: str) -> float:
 
 
 def _by_prv(kinds: tuple[Spend, ...], delta: float) -> float:
-    """Compute epsilon as `PRVAccountant.get_epsilon` of Opacus does, which would compute the same moments three times
-    more.
+    """Compute epsilon as Opacus's `PRVAccountant.get_epsilon` does, but without computing the same moments three more
+    times.
     """
     import numpy as np  # noqa: PLC0415 - as Opacus, for who has [privacy] alone
     from opacus.accountants.analysis import prv  # noqa: PLC0415 - as above
@@ -192,7 +194,7 @@ def _by_rdp(kinds: tuple[Spend, ...], delta: float, orders: Orders = ORDERS) -> 
     require_opacus()
     from opacus.accountants.analysis.rdp import get_privacy_spent  # noqa: PLC0415 - as above
 
-    warnings.filterwarnings("ignore", "Optimal order is", UserWarning)  # the result is a bound all the same
+    warnings.filterwarnings("ignore", "Optimal order is", UserWarning)  # the result is still a bound
     try:
         moments = sum(_moments(noise, rate, orders) * steps for noise, rate, steps in kinds)
         found = float(get_privacy_spent(orders=orders, rdp=moments, delta=delta)[0])
@@ -203,7 +205,7 @@ def _by_rdp(kinds: tuple[Spend, ...], delta: float, orders: Orders = ORDERS) -> 
 
 @lru_cache(maxsize=256)
 def _moments(noise: float, rate: float, orders: Orders) -> Any:
-    """Rényi moments of one step: an array, by order."""
+    """Return the Rényi moments of one step, as an array by order."""
     from opacus.accountants.analysis.rdp import compute_rdp  # noqa: PLC0415 - as above
 
     return compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)

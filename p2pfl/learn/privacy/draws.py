@@ -1,8 +1,8 @@
-"""The random draws for privacy: the rows of a step, and the noise.
+"""The random draws for privacy: which rows are in a step, and the noise.
 
-A number that a neighbor can compute is not random. The federation's seed is in a file that all members have, so nodes
-ask the operating system for a new key each time and draw from ChaCha20 under it: nothing is kept that could be read,
-repeated or forked. Only a simulation draws from the seed, and keeps nobody's secret.
+A number that a neighbor can compute is not random. The federation's seed is in a file that all members have, so a node
+asks the operating system for a new key each time and draws from ChaCha20 with it. No key is kept, so none can be read,
+reused or duplicated by a fork. Only a simulation draws from the seed, because it has no secrets to protect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p2pfl.learn.privacy.gaussian import UNIT, gaussians
 Integers = NDArray[np.int64]
 
 BITS = 53
-"""The bits of the number that decides whether a row is drawn: as many as a double holds."""
+"""The bits in the number that decides whether a row is drawn: the precision of a double."""
 KEY_BYTES = 32
 
 
@@ -28,24 +28,28 @@ class Draws(Protocol):
     """The random draws of one local round."""
 
     def rows(self, samples: int, rate: float) -> Integers:
-        """The rows of a step among `samples`, ascending: each with probability `rate`, independently of the others."""
+        """Draw the rows for a step from `samples`, each independently with probability `rate`; return them in ascending
+        order.
+        """
         ...
 
     def noise(self, size: int) -> Integers:
-        """Independent discrete Gaussians (size,) of standard deviation `gaussian.UNIT`."""
+        """Draw independent discrete Gaussians (size,) with standard deviation `gaussian.UNIT`."""
         ...
 
     def order(self, count: int) -> Integers:
-        """The numbers 0 to count - 1 in a random order, all orders equally likely."""
+        """Return the numbers 0 to count - 1 in random order, all orders equally likely."""
         ...
 
     def seed(self) -> int:
-        """63 bits for torch's generator: dropout and whatever else a model draws for each row."""
+        """Return a 63-bit seed for torch's generator: for dropout and whatever else a model draws for each row."""
         ...
 
 
 class Chance(Protocol):
-    """The source of a node's random draws. `is_secret`: nobody else knows them, so they can hide something."""
+    """The source of a node's random draws. `is_secret` is True if nobody else can know them, so that they can hide
+    something.
+    """
 
     @property
     def is_secret(self) -> bool: ...
@@ -53,7 +57,9 @@ class Chance(Protocol):
 
 
 class Secret:
-    """Chance for nodes, with keys from the operating system, which has no seed and is safe after a fork."""
+    """The random source for nodes: keys come from the operating system, which needs no seed and is safe after a
+    fork.
+    """
 
     is_secret = True
 
@@ -77,7 +83,9 @@ class Secret:
 
 
 class Seeded:
-    """Chance for simulations, from the federation's seed, so that each run is the same. It protects nothing."""
+    """The random source for simulations: it draws from the federation's seed, so that every run is the same. It
+    protects nothing.
+    """
 
     is_secret = False
 
@@ -89,7 +97,7 @@ class Seeded:
 
 
 class SeededDraws:
-    """The seeded draws of one round, from separate streams, so that the rows of a step reveal nothing of its noise."""
+    """The seeded draws for one round, from separate streams, so that a step's rows reveal nothing about its noise."""
 
     def __init__(self, seed: int, node: int, round_index: int) -> None:
         self._place = (seed, node, round_index)
@@ -112,6 +120,6 @@ class SeededDraws:
 
 
 def _secret(count: int) -> NDArray[np.uint8]:
-    """Bytes (count,) that nobody else knows."""
+    """Return bytes (count,) that nobody else knows."""
     key = os.urandom(KEY_BYTES)
     return np.frombuffer(nacl.utils.randombytes_deterministic(count, key), np.uint8)

@@ -1,9 +1,9 @@
-"""The gradient of each row's own loss, cut to a length and summed, which bounds the effect of one row on a step.
+"""Per-row gradients, clipped by norm and summed, which bounds the effect of one row on a step.
 
-A row's loss is that of a batch in which it is alone. So no row sees another: by construction where rows go through
-`torch.func` or one after the other, and in a chain of layers because each of these works row by row. A chain needs no
-gradient of a single row: for a linear layer it is the outer product of the layer's input and the gradient at its
-output, and its length the product of their lengths (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679, section
+A row's loss is that of a batch containing only that row, so no row affects another. With `torch.func`, or one row after
+the other, this holds by construction; in a chain of layers, because each layer works row by row. A chain need not form
+the gradient of a single row: for a linear layer it is the outer product of the layer's input and the gradient at its
+output, and its norm is the product of their norms (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679, section
 4).
 """
 
@@ -25,35 +25,35 @@ from p2pfl.plugins import FAILURES, describe_failure
 log = logging.getLogger("p2pfl")
 
 Loss = Callable[[Any, Any], Tensor]
-"""Maps outputs and targets of a batch to the loss, a scalar, the mean over the batch."""
+"""A function from a batch's outputs and targets to the scalar loss, the mean over the batch."""
 
 CHUNK_FLOATS = 1 << 21
-"""The most numbers in the gradients of single rows that are kept at a time."""
+"""The most numbers in per-row gradients that are in memory at a time."""
 CACHED_FLOATS = 1 << 17
-"""The number of these that are summed at a time."""
+"""The number of them that are summed at a time, to fit in the cache."""
 ROWWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Identity)
-"""Layers without parameters that treat each number alone."""
+"""Parameterless layers that work on each number separately."""
 
 
 class RowGradients(Protocol):
-    """Computes sums of clipped gradients; `how` says in words by which way."""
+    """Computes sums of clipped gradients; `how` describes the method."""
 
     how: str
 
     def clipped_sum(
         self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor]:
-        """Sum, in float64, the gradients of those `among` the b rows (b,) (all, if None), at least one, in the
-        parameters' shapes, and return their losses too.
+        """Sum per-row gradients in float64, in the parameters' shapes, and return the losses too. The mask `among` (b,)
+        selects the rows, at least one; None selects all.
 
-        Each gradient is first scaled down to length `clip` over all parameters together. A gradient that is not finite
-        counts as zero.
+        Each gradient is first clipped to norm `clip` over all parameters together. A gradient that is not finite counts
+        as zero.
         """
         ...
 
 
 class LayerChain:
-    """Layers one after the other, of which only linear ones have parameters."""
+    """A sequence of layers in which only linear layers have parameters."""
 
     how = "layer by layer"
 
@@ -65,7 +65,9 @@ class LayerChain:
         places = {id(parameter): place for place, parameter in enumerate(parameters)}
         linears = (layer for layer in layers if isinstance(layer, nn.Linear))
         self._linears = [(places.get(id(one.weight)), places.get(id(one.bias))) for one in linears]
-        """The places of each linear layer's weight and bias among the parameters; None: not among them."""
+        """The positions of each linear layer's weight and bias among the parameters; None for one that is not among
+        them.
+        """
         self._losses = losses_of_rows(loss)
         self._device = device
 
@@ -87,7 +89,7 @@ class LayerChain:
         return self._summed([wide(one[chosen]) for one in entered], returned, clip), losses[chosen].detach()
 
     def _summed(self, entered: list[Tensor], returned: list[Tensor], clip: float) -> list[Tensor]:
-        """Sum from the inputs of each linear layer (b, in) and the gradients at its outputs (b, out)."""
+        """Compute the sum from the inputs of each linear layer (b, in) and the gradients at its outputs (b, out)."""
         layers = list(zip(self._linears, entered, returned, strict=True))
         squares = torch.zeros_like(returned[0][:, 0])
         for (weight, bias), came, went in layers:
@@ -133,7 +135,9 @@ class Vectorized:
         return [total.view(one.shape) for total, one in zip(sums, self._parameters, strict=True)], torch.cat(losses)
 
     def _add(self, gradients: list[Tensor], clip: float, sums: list[Tensor]) -> None:
-        """Add the gradients (b, d) of b rows, clipped, to the sums (d,): a few at a time, which stay in the cache."""
+        """Clip the gradients (b, d) of b rows and add them to the sums (d,), a few at a time so that they stay in the
+        cache.
+        """
         few = max(1, CACHED_FLOATS // sum(total.numel() for total in sums))
         for parts in zip(*(torch.split(one, few) for one in gradients), strict=True):
             found = [wide(one) for one in parts]
@@ -152,7 +156,7 @@ class Vectorized:
 
 
 class OneByOne:
-    """One backward pass for each row, for models that allow nothing faster."""
+    """One backward pass per row, for models that support nothing faster."""
 
     how = "one row after the other"
 
@@ -180,7 +184,7 @@ class OneByOne:
 def row_gradients(
     module: nn.Module, parameters: Sequence[nn.Parameter], loss: Loss, device: Device, trial: tuple[Any, Any]
 ) -> RowGradients:
-    """Choose the fastest way that works for this module: `trial` are the inputs and targets of a few rows."""
+    """Choose the fastest method that works for this module. `trial` has the inputs and targets of a few rows."""
     layers = _chain(module, parameters)
     ways: list[tuple[str, Callable[[], RowGradients]]] = [
         (Vectorized.how, lambda: Vectorized(module, parameters, loss, device)),
@@ -205,7 +209,9 @@ def row_gradients(
 
 
 def losses_of_rows(loss: Loss) -> Loss:
-    """Map outputs (b, ...) and targets of b rows to the loss (b,) of each as a batch of its own."""
+    """Return a loss function that maps outputs (b, ...) and targets of b rows to the losses (b,), each row as a batch
+    of its own.
+    """
     if loss is functional.cross_entropy:
         return lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none")
     from torch.func import vmap  # noqa: PLC0415 - as above
@@ -217,7 +223,7 @@ def losses_of_rows(loss: Loss) -> Loss:
 
 
 def factors_of(lengths: Tensor, clip: float) -> tuple[Tensor, Tensor | None]:
-    """The factors that clip gradients of these lengths (b,); and which of them are finite, None: all."""
+    """Return the factors that clip gradients of these norms (b,), and a mask of the finite ones, or None if all are."""
     factors, fine = (clip / lengths).clamp(max=1.0), lengths.isfinite()
     if bool(fine.all()):
         return factors, None
@@ -225,12 +231,12 @@ def factors_of(lengths: Tensor, clip: float) -> tuple[Tensor, Tensor | None]:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Convert to float64, in which lengths and sums are computed; on the host if the device has no float64."""
+    """Convert to float64, which norms and sums are computed in; on the host if the device lacks float64."""
     return (tensor.detach().cpu() if tensor.device.type == "mps" else tensor.detach()).double()
 
 
 def _only_finite(rows: Tensor, fine: Tensor | None) -> Tensor:
-    """Set the rows (b, d) to zero that are not `fine`."""
+    """Set the rows (b, d) that are not `fine` to zero."""
     return rows if fine is None else torch.where(fine[:, None], rows, 0.0)
 
 
@@ -240,7 +246,7 @@ def _table(rows: Tensor) -> Tensor:
 
 
 def _squares(rows: Tensor) -> Tensor:
-    """The squared lengths (b,) of the rows (b, d)."""
+    """Return the squared norms (b,) of the rows (b, d)."""
     return rows.square().sum(1)
 
 
@@ -255,7 +261,7 @@ def _rows(value: Any, part: slice) -> Any:
 
 
 def _count(targets: Any) -> int:
-    """The number of rows, also of a dictionary or tuple of tensors."""
+    """Return the number of rows, also in a dictionary or tuple of tensors."""
     found: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -267,7 +273,7 @@ def _count(targets: Any) -> int:
 
 
 def _chain(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[nn.Module] | None:
-    """The layers of a plain chain whose trained parameters are those of linear layers, each in one place alone."""
+    """Return the layers of a plain chain whose trained parameters all belong to linear layers, each used only once."""
     if type(module) is not nn.Sequential or _has_hooks(module):
         return None
     layers = list(module)

@@ -1,7 +1,9 @@
-"""Protection of all rows of a node together: the change of a whole local round, clipped, with noise, for any learner.
+"""Protection of all rows of a node together: the change in a whole local round is clipped and gets noise, for any
+learner.
 
-DP-FedAvg (McMahan et al., arXiv 1710.06963), with the noise added by each node itself, since nobody else is trusted. So
-the noise of a mean over n nodes has variance of order 1/n, where a trusted center that adds it once has 1/n^2.
+This is DP-FedAvg (McMahan et al., arXiv 1710.06963), except that each node adds its own noise, since no other party is
+trusted. So the noise in a mean over n nodes has variance of order 1/n; a trusted server that adds it once would achieve
+1/n^2.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from p2pfl.learn.privacy.protection import Protected, Protection
 
 
 def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector:
-    """The model (d,) to continue from after a round from `start` to `ended` (d,): its change clipped, plus noise. A
-    change that is not finite counts as none.
+    """Return the model (d,) to continue from after a round from `start` to `ended` (d,): the change is clipped and gets
+    noise. A change that is not finite counts as zero.
     """
     grid = Grid.of(noise=plan.noise, clip=plan.clip, size=start.size, rows=1, in_sequence=1)
     change = ended.astype(np.float64) - start
@@ -36,13 +38,13 @@ def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector
 
 
 def hidden_rounds(learner: Learner, protection: Protection, node: int) -> HiddenRounds:
-    """Make the rounds of a learner without torch private.
+    """Make the rounds of a learner that does not use torch private.
 
-    Raises UserError: single rows are to be protected, whose gradients such a learner does not show.
+    Raises UserError: single rows are to be protected, and such a learner does not expose their gradients.
     """
     found = HiddenRounds(learner, protection, node)
     if found.plan.unit != MEMBER:
-        text = "the task has its own learner, whose rows cannot be told apart"
+        text = "the task has its own learner, which does not expose single rows"
         raise UserError(
             text, key="privacy.unit", value=found.plan.unit, allowed=f"{MEMBER}, or a task with a torch model"
         )
@@ -50,7 +52,7 @@ def hidden_rounds(learner: Learner, protection: Protection, node: int) -> Hidden
 
 
 class HiddenRounds:
-    """A learner whose rounds are hidden in this way. All else is the learner's own."""
+    """A learner whose rounds are hidden in this way. Everything else is delegated to the wrapped learner."""
 
     size: int
     personal: int
@@ -58,10 +60,10 @@ class HiddenRounds:
     samples: int
 
     def __init__(self, learner: Learner, protection: Protection, node: int) -> None:
-        """Wrap a learner. Raises UserError: the model has whole numbers that may count rows: they stay on the node, but
-        exported files contain them unchanged.
+        """Wrap a learner. Raises UserError: the model has integer tensors that may count rows. They stay on the node,
+        but exported files would contain them unchanged.
 
-        Counts of batches in torch's norms are accepted: they do not depend on rows.
+        The batch counters in torch's normalization layers are accepted: they do not depend on rows.
         """
         whole = [name for name, array in learner.local_state().items() if array.dtype.kind in "iu"]
         if counts := [name for name in whole if not name.endswith("num_batches_tracked")]:
@@ -73,7 +75,7 @@ class HiddenRounds:
         self.plan = self.protected.plan
 
     def __getattr__(self, name: str) -> Any:
-        """The learner's attributes, also those that only some have: measures, device, data files."""
+        """Return the learner's attribute, including optional ones such as measures, device and data files."""
         if name == "learner":
             raise AttributeError(name)
         return getattr(self.learner, name)

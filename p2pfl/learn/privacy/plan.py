@@ -1,6 +1,7 @@
-"""The noise of one node, planned so that its rounds stay within the budget, and whether one more round may be spent.
+"""The noise of one node, planned so that its rounds stay within the budget, and the check whether it can afford another
+round.
 
-A plan is made once, when a node has read its data. The spending is a sequence of `Spend`, kept by the caller.
+A plan is made once, after a node has read its data. The caller keeps the spending, a sequence of `Spend`.
 """
 
 from __future__ import annotations
@@ -17,45 +18,45 @@ from p2pfl.errors import UserError
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of, merged, noise_for, require_opacus
 
 STAGES = 32
-"""The number of stages in which `Plan.spent` reports a budget: each takes an accountant's time."""
+"""The number of stages in which `Plan.spent` reports a budget: computing each takes time."""
 
 MOST_TIMES = 8
-"""The most rounds of a node whose rounds have become cheap, in multiples of the plan: PRV's arrays grow with them."""
+"""The most rounds allowed, in multiples of the plan, if rounds have become cheap: PRV's arrays grow with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The budget of one node and its noise. `training` defines a round."""
+    """The budget and noise of one node. `training` defines a round."""
 
     unit: str
     epsilon: float
-    """The budget. Where the file gives the noise, this is what the planned rounds spend."""
+    """The budget. If the file sets the noise, this is what the planned rounds spend."""
     delta: float
     clip: float
     noise: float
     """The noise multiplier."""
     accountant: str
     rounds: int
-    """The rounds that the budget was planned for."""
+    """The number of rounds that the budget was planned for."""
     training: TrainingConfig
 
     def spend(self, samples: int) -> Spend:
-        """The cost of one round at a node with `samples` rows."""
+        """Return the cost of one round at a node with `samples` rows."""
         return spend_of(self.unit, self.training, self.noise, samples)
 
     def allows(self, spent: Sequence[Spend], next: Spend) -> bool:  # noqa: A002 - reads as a sentence
-        """True if the budget has room for `next` after the spending so far."""
+        """Return True if the budget can afford `next` after the spending so far."""
         before, steps = _split_last_kind((*spent, next))
         return steps <= _limit(self._budget, before, next, self.rounds)
 
     def rounds_left(self, spent: Sequence[Spend], samples: int) -> int:
-        """The number of further rounds that the budget has room for, if the node keeps `samples` rows."""
+        """Return the number of further rounds that the budget allows, if the node still has `samples` rows."""
         cost = self.spend(samples)
         before, steps = _split_last_kind((*spent, cost))
         return max(0, (_limit(self._budget, before, cost, self.rounds) - steps) // cost.steps + 1)
 
     def spent(self, spent: Sequence[Spend]) -> float:
-        """An upper bound on epsilon so far, in stages: it grows with every STAGES-th part of the budget."""
+        """Return an upper bound on epsilon so far. The budget has STAGES stages; steps are rounded up to the next."""
         if not spent:
             return 0.0
         cost = self._cost(spent[-1])
@@ -66,11 +67,11 @@ class Plan:
         return epsilon_of((*before, cost._replace(steps=shown)), self.delta, self.accountant)
 
     def exact(self, spent: Sequence[Spend]) -> float:
-        """An upper bound on epsilon so far, without stages."""
+        """Return an upper bound on epsilon so far, without stages."""
         return epsilon_of(tuple(spent), self.delta, self.accountant) if spent else 0.0
 
     def _cost(self, last: Spend) -> Spend:
-        """The cost of a round of the kind of steps that came last."""
+        """Return the cost of a round that consists of steps of the latest kind."""
         return last._replace(steps=self.training.local_steps or 1 if self.unit == RECORD else 1)
 
     @property
@@ -85,9 +86,9 @@ class Budget(NamedTuple):
 
 
 def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
-    """The plan of a node with `samples` rows; None: the federation has no `[privacy]`.
+    """Return the plan for a node with `samples` rows, or None if the federation has no `[privacy]`.
 
-    Raises UserError: Opacus is not installed, delta is above 1/n, or no noise keeps within epsilon.
+    Raises UserError: Opacus is not installed, delta is above 1/n, or no noise stays within epsilon.
     """
     privacy = federation.privacy
     if privacy is None:
@@ -118,7 +119,7 @@ def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
 
 
 def planned_in_words(federation: FederationConfig) -> str:
-    """The settings from which epsilon follows, besides the noise and the rows of each node."""
+    """Describe the settings that determine epsilon, besides the noise and each node's number of rows."""
     training, privacy = federation.training, federation.privacy
     length = f"{training.local_steps} steps" if training.local_steps else f"{training.local_epochs:g} epochs"
     accountant = "" if privacy is None else f", by {privacy.accountant}"
@@ -126,13 +127,13 @@ def planned_in_words(federation: FederationConfig) -> str:
 
 
 def planned_rounds(federation: FederationConfig) -> int:
-    """The rounds that the budget is for. The number exists: a file without one is refused."""
+    """Return the rounds that the budget is planned for. A file without this number is refused."""
     told = None if federation.privacy is None else federation.privacy.rounds
     return told or federation.training.rounds or 0
 
 
 def spend_of(unit: str, training: TrainingConfig, noise: float, samples: int) -> Spend:
-    """The cost of one round with that noise at a node with `samples` rows."""
+    """Return the cost of one round with this noise at a node with `samples` rows."""
     if unit == MEMBER:
         return Spend(noise, 1.0, 1)
     a_pass = math.ceil(samples / min(training.batch_size, samples))
@@ -141,7 +142,7 @@ def spend_of(unit: str, training: TrainingConfig, noise: float, samples: int) ->
 
 
 def refuse_delta(unit: str, delta: float, samples: int, file: object = None) -> None:
-    """Refuse a delta that would allow revealing one of the rows entirely. Raises UserError."""
+    """Raise UserError for a delta that would allow one of the rows to be revealed entirely."""
     if unit == RECORD and delta * samples > 1.0:
         text = f"exceeds one in the {samples:,} rows of a node: everything about one row might be revealed"
         allowed = f"at most {1 / samples:.2g}, better a tenth of that"
@@ -169,9 +170,10 @@ def _split_last_kind(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
 
 @lru_cache(maxsize=256)
 def _limit(budget: Budget, before: tuple[Spend, ...], cost: Spend, planned: int) -> int:
-    """The most steps of the kind of `cost`, in whole rounds, that stay within the budget after the spending `before`.
+    """Return the most steps of the same kind as `cost`, in whole rounds, that the budget allows after the spending
+    `before`.
 
-    `planned` are the rounds that probably fit; MOST_TIMES as many are the most.
+    `planned` is the number of rounds that probably fit; the limit is MOST_TIMES as many.
     """
 
     def fits(rounds: int) -> bool:

@@ -1,4 +1,6 @@
-"""The private rounds of a learner with a torch model: each row hidden in each step, or the round as a whole."""
+"""The private rounds of a learner with a torch model: either each row is hidden in each step, or the round as a
+whole.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,12 @@ from p2pfl.learn.torch_model import TorchModel
 
 
 class PrivateRounds(Protected):
-    """The private rounds of a learner. `row_gradients` exist where single rows are protected; None where
-    the member is.
-    """
+    """The private rounds of a learner. `row_gradients` is set if single rows are protected, None if the member is."""
 
     row_gradients: RowGradients | None
 
     def __init__(self, protection: Protection, model: TorchModel, train_set: Samples) -> None:
-        """Prepare the rounds. Raises UserError: single rows are protected, and the model mixes them."""
+        """Prepare the rounds. Raises UserError: single rows are to be protected, and the model mixes rows."""
         super().__init__(protection, len(train_set))
         self.row_gradients = _gradients_of_rows(model, train_set) if self.plan.unit == RECORD else None
 
@@ -36,23 +36,25 @@ class PrivateRounds(Protected):
         return self.plan.unit == MEMBER
 
     def at_node(self, samples: int) -> PrivateRounds:
-        """The same rounds, with the same model, at a node with `samples` rows."""
+        """Return the same rounds, with the same model, for a node with `samples` rows."""
         other = copy(self)
         other.plan = self.protection.plan_for(samples)
         return other
 
     def steps_with(self, samples: int) -> int | None:
-        """The number of steps of a round on `samples` rows; None: as many as without privacy."""
+        """Return the number of steps in a round on `samples` rows, or None if there are as many as without privacy."""
         return self.plan.spend(samples).steps if self.plan.unit == RECORD else None
 
     def steps(self, samples: int, draws: Draws) -> PrivateSteps | None:
-        """The steps of a round in which single rows are protected; None: steps are as without privacy."""
+        """Return the steps of a round in which single rows are protected, or None if steps are the same as without
+        privacy.
+        """
         if self.row_gradients is None:
             return None
         return PrivateSteps(self.plan, samples, draws, self.row_gradients)
 
     def next_model(self, start: Vector, ended: Vector, draws: Draws) -> Vector:
-        """The model (d,) to continue from after a round that went from `start` to `ended` (d,)."""
+        """Return the model (d,) to continue from after a round from `start` to `ended` (d,)."""
         return hide_round(start, ended, self.plan, draws) if self.hides_member else ended
 
 

@@ -1,4 +1,6 @@
-"""The means by which a learner keeps `[privacy]`: its plan, its source of chance, and which scores it may report."""
+"""The parts that make a learner comply with `[privacy]`: its plan, its source of randomness, and the scores that it may
+report.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from p2pfl.learn.privacy.plan import Plan, plan_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
-    """The protection of a node. `plan_for` makes the plan for a number of rows: it is called once, after reading the
-    data.
+    """The protection of a node. `plan_for` makes the plan for a number of rows, and is called once, after the data have
+    been read.
     """
 
     plan_for: Callable[[int], Plan]
@@ -24,14 +26,16 @@ class Protection:
     """True if the common test set is not private, so that scores on it may be reported."""
 
     def may_report(self, part: str) -> bool:
-        """True if scores on this part of the data, "test" or "local", may be reported. Data that are not protected, as
-        in a simulation with seeded chance, are no secret either.
+        """Return True if scores on this part of the data, "test" or "local", may be reported. In a simulation with
+        seeded randomness nothing is secret, so all may be.
         """
         return not self.chance.is_secret or (part == "test" and self.public_test)
 
 
 def protection_of(federation: FederationConfig, chance: Chance | None = None) -> Protection | None:
-    """The protection of a node, or of a simulation's nodes with its own `chance`; None: there is no `[privacy]`."""
+    """Return the protection of a node, or of simulated nodes with the given `chance`; None if there is no
+    `[privacy]`.
+    """
     privacy = federation.privacy
     if privacy is None:
         return None
@@ -59,5 +63,5 @@ class Protected:
         return self.protection.may_report(part)
 
     def public_loss(self, loss: float) -> float:
-        """The loss of a local round as others may see it: NaN where it is of protected rows."""
+        """Return the loss of a local round as others may see it: NaN if it was computed on protected rows."""
         return loss if self.may_report("local") else math.nan

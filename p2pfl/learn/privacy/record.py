@@ -1,9 +1,9 @@
-"""DP-SGD: steps of a local round that each hide every single row. Abadi et al., arXiv 1607.00133.
+"""DP-SGD: local steps in which every single row is hidden. Abadi et al., arXiv 1607.00133.
 
-A step takes each row with the same probability, sums the clipped gradients of the rows taken, adds noise, and divides
-by the expected number of rows: the actual number stays secret. Learning method and optimizer see nothing else, so
-whatever they compute reveals no more. All trained parameters are clipped together and get noise, those that stay with
-the node too: the next step's gradients depend on them.
+A step takes each row with the same probability, sums the clipped gradients of these rows, adds noise, and divides by
+the expected number of rows, because the actual number must stay secret. The learning method and the optimizer see only
+this result, so whatever they compute reveals no more. All trained parameters are clipped together and get noise,
+personal ones too, because the next step's gradients depend on them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from p2pfl.learn.privacy.plan import Plan
 
 Read = Callable[[Tensor], tuple[Any, Any]]
 MOST_ROWS = 256
-"""The most rows that torch gets in one batch."""
+"""The most rows that torch receives in one batch."""
 
 
 class PrivateSteps:
-    """The steps of one round at a node with `samples` rows. `batches` are the rows (b,) of each step, possibly none."""
+    """The steps of one round at a node with `samples` rows. `batches` has the rows (b,) for each step, which may be
+    empty.
+    """
 
     def __init__(self, plan: Plan, samples: int, draws: Draws, gradients: RowGradients) -> None:
         self._spend = plan.spend(samples)
@@ -36,8 +38,8 @@ class PrivateSteps:
         self._shape = shape_of(plan.training.batch_size)
 
     def backward(self, parameters: Sequence[nn.Parameter], read: Read) -> Callable[[Tensor], Tensor | None]:
-        """Replace a backward pass: the returned function leaves a private gradient at each of the parameters. It
-        returns the mean loss of the rows; None: there were none.
+        """Make a function that replaces the backward pass: it stores a private gradient in each parameter, and returns
+        the mean loss over the rows, or None if there were none.
         """
         sizes = [parameter.numel() for parameter in parameters]
         grid = self._grid(sum(sizes))
@@ -62,8 +64,8 @@ class PrivateSteps:
 
 
 def shape_of(batch_size: int) -> int:
-    """The number of places in a piece of a batch: large enough that one piece suffices for all but one
-    batch in thirty.
+    """Return the number of places in a piece of a batch, so large that one piece suffices for all but one batch in
+    thirty.
     """
     return min(MOST_ROWS, 8 * math.ceil((batch_size + 2 * math.sqrt(batch_size)) / 8))
 
@@ -71,9 +73,10 @@ def shape_of(batch_size: int) -> int:
 def pieces(rows: Tensor, shape: int, draws: Draws) -> Iterator[tuple[Tensor, Tensor]]:
     """Split the rows (b,) into pieces (shape,) at random places, with a mask of the places in use (shape,).
 
-    The other places have a row that does not count. Torch rounds the gradient of a row by its place and the shape of
-    its batch, not by the other rows. So one row more, which takes an empty place, changes no other gradient in its last
-    bits; in a batch of more than one piece it may put another row in another place. The grid's margin is for that row.
+    The unused places contain a row that does not count. How torch rounds a row's gradient depends on the row's place
+    and the batch's shape, not on the other rows. So an additional row, which takes an unused place, does not change the
+    last bits of any other gradient. Only in a batch of several pieces may it move another row to a different place; the
+    grid's margin covers that row.
     """
     if not len(rows):
         return

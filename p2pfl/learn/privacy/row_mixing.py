@@ -1,7 +1,7 @@
-"""Refuses models that mix rows: clipping a row's own gradient does not bound that row's effect there.
+"""Refuse models that mix rows: in these, clipping a row's own gradient does not bound the row's effect.
 
-A layer that normalizes over a batch is refused by its name. Others are recognized by their effect: an output that
-changes with another row of the batch, or a tensor that changes as rows pass by.
+A layer that normalizes over a batch is refused by its type. Others are detected by their effect: an output changes with
+another row in the batch, or a tensor changes as rows pass through.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from p2pfl.plugins import FAILURES, describe_failure
 
 ALLOWED = "layers that treat each row separately: torch.nn.GroupNorm or torch.nn.LayerNorm for normalization"
 CLOSE = 1e-4
-"""The relative difference allowed between outputs of one row in two batches: products round by the shape of a batch."""
+"""The allowed relative difference between a row's outputs in two batches: rounding in products depends on the batch's
+shape.
+"""
 
 
 def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
-    """Try the module, as it is in training, on the inputs of one or two rows. `source` names the task in errors.
+    """Try the module in training mode on the inputs of one or two rows. `source` names the task in errors.
 
-    Raises UserError: it mixes rows, or remembers them.
+    Raises UserError: the module mixes rows, or remembers them.
     """
     was_training = module.training
     module.train()
@@ -34,7 +36,7 @@ def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -
         for name, layer in module.named_modules():
             if _normalizes(layer):
                 raise _mistake(
-                    source, f"{name or 'the model'}: {type(layer).__name__}", "works across the rows of a batch"
+                    source, f"{name or 'the model'}: {type(layer).__name__}", "normalizes across the rows of a batch"
                 )
         _check(module, inputs, device, source)
     finally:
@@ -66,13 +68,13 @@ def _normalizes(layer: nn.Module) -> bool:
 
 
 def _beside_others(inputs: Any) -> Iterator[Any]:
-    """Yield batches of two rows, of which the first is always the same."""
+    """Yield batches of two rows, in which the first row is always the same."""
     yield over_tensors(lambda one: one[[0, -1]], inputs)
     yield over_tensors(lambda one: one[[0, 0]], inputs)
 
 
 def _beside_strange(inputs: Any) -> Any:
-    """Put the row beside one that nobody has, for data whose rows are alike."""
+    """Pair the row with an artificial one, in case the rows in the data are all alike."""
 
     def beside(tensor: Tensor) -> Tensor:
         return torch.stack([tensor[0], 1 - 2 * tensor[0]]) if tensor.is_floating_point() else tensor[[0, 0]]
@@ -81,7 +83,7 @@ def _beside_strange(inputs: Any) -> Any:
 
 
 def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
-    """Compute the outputs of the first row, each time from the same state of torch's generators."""
+    """Return the outputs for the first row, computed each time from the same state of torch's generators."""
     found: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -105,4 +107,6 @@ def _close(first: list[Tensor], other: list[Tensor]) -> bool:
 
 
 def _mistake(source: str, value: str, text: str) -> UserError:
-    return UserError(f"not with [privacy] by record: {text}", file=source, key="model", value=value, allowed=ALLOWED)
+    return UserError(
+        f"cannot be combined with [privacy] by record: {text}", file=source, key="model", value=value, allowed=ALLOWED
+    )

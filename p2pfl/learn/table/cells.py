@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from datetime import date
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
-"""Texts that count as missing, in any case, unless the schema declares them as values."""
+"""Strings that count as missing, in upper or lower case, unless the schema declares them as values."""
 PLAIN = re.compile(r"[+-]?(?:0|[1-9]\d*)(?:\.\d*)?", re.ASCII)
-"""Numbers with more than one spelling. `007` and `1E5` are not among them: they may be codes."""
+"""Numbers with more than one spelling. `007` and `1E5` are excluded, because they may be codes."""
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 DATES = (
     re.compile(r"(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})(?:[T ].*)?", re.ASCII),
@@ -20,7 +20,9 @@ DATES = (
 
 
 def spelled(text: str, *, decimal: str = ".", ignore_case: bool = False) -> str:
-    """Spell a value in one way: `1.0`, `+1` and `1` are the same, and `a` and `A` where case does not count."""
+    """Normalize the spelling of a value: `1.0`, `+1` and `1` become the same, and so do `a` and `A` if case is
+    ignored.
+    """
     text = text.strip()
     plain = text.replace(decimal, ".") if decimal != "." else text
     if PLAIN.fullmatch(plain):
@@ -31,30 +33,32 @@ def spelled(text: str, *, decimal: str = ".", ignore_case: bool = False) -> str:
 
 
 def number(text: str, decimal: str = ".") -> float | None:
-    """The finite number that a cell holds; None where it holds none."""
+    """Return the finite number in a cell, or None if there is none."""
     if decimal != ".":
         text = text.replace(decimal, ".")
     try:
         value = float(text)
     except ValueError:
         return None
-    # Python accepts more numbers than a table means: 1_000, and the digits of all scripts.
+    # Python accepts more than a table's numbers: 1_000, and the digits of all scripts.
     return value if math.isfinite(value) and "_" not in text and text.isascii() else None
 
 
 def is_missing(text: str, codes: Collection[str], decimal: str = ".") -> bool:
-    """True if a cell counts as missing. `codes`, spelled, are further values that mean missing in this column."""
+    """Return True if a cell counts as missing. `codes`, in normalized spelling, are other values that mean missing in
+    this column.
+    """
     text = text.strip()
     return text.lower() in MISSING or (bool(codes) and spelled(text, decimal=decimal) in codes)
 
 
 def all_numbers(values: Sequence[str]) -> bool:
-    """True if all of these values are numbers."""
+    """Return True if all of these values are numbers."""
     return all(NUMBER.fullmatch(value) for value in values)
 
 
 def is_date(text: str) -> bool:
-    """True if a cell looks like a calendar date, in one of the usual orders."""
+    """Return True if a cell looks like a calendar date in one of the usual orders."""
     for form in DATES:
         found = form.fullmatch(text.strip())
         if found:

@@ -15,46 +15,46 @@ from p2pfl.learn.table.layout import Layout
 Kind = Literal["number", "category", "text", "date", "identifier", "empty"]
 
 MOST_VALUES = 1000
-"""The most different values that are counted in one column."""
+"""The most distinct values that are counted in one column."""
 MOST_CATEGORIES = 30
-"""A column with more different texts is free text."""
+"""A column with more distinct strings than this is free text."""
 MOST_LEVELS = 10
-"""A column with more different whole numbers is no category."""
+"""A column with more distinct integers than this is not a category."""
 SENTINELS = (0.0, -9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
-"""Numbers that often stand for a missing value, where they are far from the others."""
+"""Numbers that often stand for a missing value, if they are far from the others."""
 FAR = 2.0
-"""A number is far from the others if it is this many times as large as the next one."""
+"""A number is far from the others if it is at least this many times as large as the next largest."""
 FAR_FROM_ZERO = 3.0
 """Zero is far from the other numbers if their mean is this many standard deviations from it."""
 MOST_CODE_SHARE = 0.5
-"""A text in more of the cells than this is no code for missing among numbers."""
+"""A string among numbers is not a code for missing if it fills a larger share of the cells than this."""
 MOST_CODES = 2
 PEOPLE = "patient|person|subject|participant|respondent|case|record|sample|row|user|customer|client"
 IDENTIFIER = re.compile(
     rf"(?:.*[_\s.-])?(?:ids?|uuid|guid|mrn|(?:{PEOPLE})(?:id|no|nr)?)|id[_\s.-].*",
     re.IGNORECASE,
 )
-"""Names of columns that name rows, if no two values are alike and they are whole numbers or texts."""
+"""Names of columns that identify rows, if all values are distinct and are integers or strings."""
 MAYBE_IDENTIFIER = re.compile(r"(?:.*[_\s.-])?(?:nr|no|num|number|index|key|code|barcode|serial)", re.IGNORECASE)
-"""Names of columns that also name rows if there are enough rows."""
+"""Names of columns that also identify rows, if there are enough rows."""
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 CODE = re.compile(r"(?=.*\d)(?=.*[A-Za-z_#/-])[\w#/:-]{2,64}", re.ASCII)
-"""Texts that look like codes."""
+"""Strings that look like codes."""
 LEAST_ROWS = 20
-"""The fewest rows for which it is a surprise that all values differ."""
+"""The fewest rows for which it is surprising that all values are distinct."""
 LEAST_NAMED_ROWS = 5
-"""The fewest rows for that surprise in a column whose name suggests that it names rows."""
+"""The same limit for a column whose name suggests that it identifies rows."""
 EXPECTED_PAIRS = 7.0
-"""Whole numbers without equal pairs were assigned, not measured, if chance alone would make this many pairs: the chance
-of no pair is below one in a thousand.
+"""Integers without duplicates were assigned, not measured, if this many pairs of equal values would be expected by
+chance: then the probability of no pair is below one in a thousand.
 """
 MOST_DISTINCT = 1 << 17
-"""The most different values that are remembered to check whether any two are alike."""
+"""The most distinct values that are stored to look for duplicates."""
 
 
 @dataclass(slots=True)
 class Column:
-    """The statistics of one column. Sums leave out the sentinels, which are counted apart."""
+    """The statistics of one column. Sums exclude the sentinels, which are counted separately."""
 
     name: str
     rows: int = 0
@@ -68,15 +68,19 @@ class Column:
     is_whole: bool = True
     sentinels: Counter[float] = field(default_factory=Counter)
     texts: Counter[str] = field(default_factory=Counter)
-    """Cells that hold no number, spelled."""
+    """The cells that are not numbers, in normalized spelling."""
     values: Counter[str] = field(default_factory=Counter)
-    """All cells that are not missing, spelled; of too many different ones the first."""
+    """The cells that are not missing, in normalized spelling; if there are too many distinct values, only the first
+    ones.
+    """
     is_too_varied: bool = False
     distinct: set[int] | None = field(default_factory=set)
-    """Hashes of all cells that are not missing, spelled, while no two are alike and none is a fraction; then None."""
+    """Hashes of all cells that are not missing, in normalized spelling, as long as all are distinct and none is a
+    fraction; None afterwards.
+    """
 
     def see(self, text: str, count: int, layout: Layout, codes: frozenset[str], *, fold: bool) -> None:
-        """Count `count` cells with this text."""
+        """Count `count` cells that contain this text."""
         self.rows += count
         if cells.is_missing(text, codes, layout.decimal):
             self.missing += count
@@ -120,8 +124,8 @@ class Column:
         return self.rows - self.missing
 
     def decide(self) -> None:
-        """Treat sentinels that are far from the other numbers as missing, and count the others as the
-        numbers they are.
+        """Treat sentinels that are far from the other numbers as missing, and count the other sentinels as ordinary
+        numbers.
         """
         for number in sorted(self.sentinels):
             count = self.sentinels[number]
@@ -130,8 +134,8 @@ class Column:
                 self._see_number(number, count)
 
     def _is_far(self, number: float) -> bool:
-        """True for a negative code among numbers that are not negative, one that is far above all of them, or 0 far
-        below many.
+        """Return True for a negative code among numbers that are not negative, for a number far above all others, or
+        for 0 far below most of them.
         """
         if number < 0:
             return self.low >= 0
@@ -143,7 +147,7 @@ class Column:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The values that seem to mean missing: a far number, or a rare text among numbers."""
+        """Return the values that seem to mean missing: a far-off number, or a rare string among numbers."""
         found = [f"{number:g}" for number in sorted(self.sentinels)]
         return (*found, *sorted(self._odd_texts()))
 
@@ -168,9 +172,9 @@ class Column:
         return "category" if few else "text"
 
     def _names_rows(self, texts: int) -> bool:
-        """True if the column names the rows: no two values are alike, and its name says so, or they look like codes, or
-        chance alone would have made some alike. `texts` counts its cells that hold neither numbers nor codes for
-        missing.
+        """Return True if the column identifies rows: all values are distinct, and its name says so, or the values look
+        like codes, or duplicates would have been expected by chance. `texts` counts its cells that are neither numbers
+        nor codes for missing.
         """
         if self.distinct is None or self.known < LEAST_NAMED_ROWS:
             return False
@@ -188,7 +192,9 @@ class Column:
 
     @property
     def might_name_rows(self) -> bool:
-        """True if whole numbers may name rows or their subjects: no two are alike, or the column's name says so."""
+        """Return True if integers may identify rows or their subjects: all are distinct, or the column's name says
+        so.
+        """
         if self.kind != "number" or not self.is_whole or self.known < LEAST_ROWS:
             return False
         is_called_so = IDENTIFIER.fullmatch(CAMEL.sub("_", self.name)) and len(self.values) > MOST_LEVELS
@@ -196,7 +202,7 @@ class Column:
 
     @property
     def levels(self) -> dict[str, int]:
-        """Count the cells of each value, where the values are few enough to be a category's."""
+        """Count the cells with each value, if the values are few enough for a category."""
         missing = {*self.codes}
         found = {value: count for value, count in self.values.items() if value not in missing}
         if self.is_too_varied:

@@ -1,6 +1,6 @@
-"""Compare the tables of several nodes, where one machine has them all: classes, columns, and oddities.
+"""Compare the tables of several nodes on a machine that has them all: classes, columns, and oddities.
 
-The Wasserstein-1 distance of a column, between one node and all others, is in standard deviations of the schema.
+The Wasserstein-1 distance of a column, between one node and all others, is in units of the schema's standard deviation.
 `p2pfl.learn.shift` measures the distance of targets, for any task.
 """
 
@@ -18,37 +18,37 @@ from p2pfl.learn.table.reading import Table
 from p2pfl.learn.table.schema import Schema
 
 OTHER_UNIT = 5.0
-"""A column further from the others than this many times the smaller of both standard deviations may be in
-another unit.
+"""A column may be in a different unit if its distance from the others exceeds this many times the smaller of the two
+standard deviations.
 """
 UNSCALED = 100.0
-"""The ratio of two inputs' spreads that draws a warning."""
+"""The ratio between two inputs' spreads above which a warning is given."""
 NEARLY_EMPTY = 0.9
 LEAST_CELLS = 10
-"""The fewest cells that are compared."""
+"""The fewest cells for which columns are compared."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFacts:
-    """One node's table, by the schema."""
+    """Facts about one node's table, as read with the schema."""
 
     node: str
     rows: int
     rows_dropped: int
-    """Bad rows that were left out."""
+    """The bad rows that were left out."""
     cells_missing: float
-    """The share of the cells in columns other than the target."""
+    """The share of missing cells, in columns other than the target."""
     absent: tuple[str, ...]
     classes: Mapping[str, int] | None
-    """Rows of each class; None for a regression."""
+    """The number of rows in each class; None for a regression."""
     far_columns: tuple[tuple[str, float], ...]
     """The columns that differ most from the others', with their Wasserstein-1 distances; the largest first."""
 
 
 def survey(tables: Mapping[str, Table], schema: Schema, most_columns: int = 3) -> tuple[list[SiteFacts], list[str]]:
-    """Facts by node, and warnings. Columns and distances need two tables."""
+    """Return the facts for each node, and warnings. Columns are compared only if there are at least two tables."""
     warnings = [text for node, table in tables.items() for text in _oddities(node, table, schema)]
     facts = []
     for node, table in tables.items():
@@ -87,7 +87,7 @@ def _missing(table: Table, schema: Schema) -> float:
 
 
 def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, float]:
-    """The distances of numeric columns that both have, by name."""
+    """Return the distances for numeric columns that both have, by name."""
     found = {}
     for column in schema.numeric:
         own, rest = _known_values(table, column), _rest(others, column)
@@ -101,7 +101,7 @@ def _rest(others: list[Table], column: str) -> Floats:
 
 
 def _oddities(node: str, table: Table, schema: Schema) -> list[str]:
-    """The oddities of one table alone."""
+    """Return the oddities of a single table."""
     said = []
     counts = _counts(table, schema)
     if counts is not None and len(table) == max(counts.values()):
@@ -120,7 +120,7 @@ def _oddities(node: str, table: Table, schema: Schema) -> list[str]:
 
 
 def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -> list[str]:
-    """Find columns that are so far from the others' that they may be in another unit."""
+    """Find columns that differ so much from the other nodes' that they may be in a different unit."""
     said = []
     numeric = (*schema.numeric, *(() if schema.classes is not None else (schema.target,)))
     for column in numeric:
@@ -129,13 +129,13 @@ def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -
             continue
         spread = min(own.std(), rest.std())
         if spread > 0 and wasserstein_between(own, rest) > OTHER_UNIT * spread:
-            text = f"{table.path}: column {column!r} of node {node} may be in another unit: its median is"
+            text = f"{table.path}: column {column!r} of node {node} may be in a different unit: its median is"
             said.append(f"{text} {np.median(own):.4g}, that of the others {np.median(rest):.4g}")
     return said
 
 
 def _unscaled(tables: Mapping[str, Table], schema: Schema) -> list[str]:
-    """Find inputs of which one has a hundred times the spread of another: then only that one is learned from."""
+    """Find inputs with a hundred times the spread of others: only those would be learned from."""
     spreads = {}
     for column in schema.numeric:
         values = _rest(list(tables.values()), column)

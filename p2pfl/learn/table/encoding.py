@@ -1,6 +1,6 @@
-"""Encode columns as a model's inputs, and choose the rows that a node keeps for its own test.
+"""Encode columns as a model's inputs, and select the rows that a node holds out for its own test.
 
-A column is an array (n,) of float64: a number, or the place of a value in its list; NaN is missing.
+A column is an array (n,) of float64: numbers, or the index of a value in its list; NaN is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ Columns = Mapping[str, NDArray[np.float64]]
 
 
 def encode_inputs(columns: Columns, schema: Schema) -> NDArray[np.float32]:
-    """Inputs (n, width) float32. A missing number becomes the declared mean, which is 0 once standardized."""
+    """Return the inputs (n, width), float32. A missing number becomes the declared mean, which is 0 once
+    standardized.
+    """
     rows = len(next(iter(columns.values())))
     inputs = np.zeros((rows, schema.width), dtype=np.float32)
     place = 0
@@ -39,7 +41,10 @@ def encode_inputs(columns: Columns, schema: Schema) -> NDArray[np.float32]:
 
 
 def encode_targets(columns: Columns, schema: Schema) -> NDArray[np.float32] | NDArray[np.int64]:
-    """Targets (n,) int64 classes, or (n, 1) float32 for a regression, standardized as declared. None is missing."""
+    """Return the targets: classes (n,) int64, or (n, 1) float32 for a regression, standardized as declared.
+
+    No target may be missing.
+    """
     values = columns[schema.target]
     if schema.classes is not None:
         return values.astype(np.int64)
@@ -48,23 +53,24 @@ def encode_targets(columns: Columns, schema: Schema) -> NDArray[np.float32] | ND
 
 
 def held_out(columns: Columns, share: float, *, key: bytes, ids: Sequence[str] | None = None) -> NDArray[np.bool_]:
-    """The mask (n,) of rows kept for testing, each with the probability `share` by a hash under the 32-byte `key`.
+    """Return the mask (n,) of rows held out for testing, each with probability `share`, by a hash keyed with the
+    32-byte `key`.
 
-    A row's side depends on the row alone: on its id where `ids` (n,) are given, else on all its values and on how many
-    equal rows stand before it. So one row more or less moves no other row, except among equal ones, which nobody can
-    tell apart.
+    Which side a row is on depends on the row alone: on its id if `ids` (n,) are given, else on all its values and on
+    the number of equal rows before it. So adding or removing a row moves no other row, except among equal rows, which
+    are indistinguishable.
     """
     limit = math.ceil(share * (1 << 64))
     return np.fromiter((_draw(key, name) < limit for name in _names(columns, ids)), np.bool_)
 
 
 def _draw(key: bytes, name: bytes) -> int:
-    """Compute 64 bits that are uniform to anyone without the key."""
+    """Return 64 bits that are uniformly random to anyone without the key."""
     return int.from_bytes(hashlib.blake2b(name, key=key, digest_size=8, person=b"p2pfl-holdout").digest(), "little")
 
 
 def _names(columns: Columns, ids: Sequence[str] | None) -> Iterator[bytes]:
-    """Yield a different name for each row."""
+    """Yield a distinct name for each row."""
     if ids is not None:
         yield from (text.encode() for text in ids)
         return

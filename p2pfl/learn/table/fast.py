@@ -1,6 +1,6 @@
-"""The columns of a table by pyarrow (the extra `table`), a few megabytes of the file at a time.
+"""The columns of a table, read by pyarrow (the extra `table`) a few megabytes at a time.
 
-Where its answer might differ from that of Python's own reader, it gives none: then that reader reads the file, and
+Where its result might differ from that of Python's own reader, it returns none: then that reader reads the file, and
 reports what is wrong.
 """
 
@@ -23,15 +23,16 @@ Parse = Callable[[str], "float | Cell"]
 
 
 class _Unsure(Exception):  # noqa: N818 - no error
-    """Raised where the other reader has to decide."""
+    """Raised if the other reader has to decide."""
 
 
 def read_columns(
     path: Path, layout: Layout, header: list[str], parsers: Mapping[str, Parse], numbers: Mapping[str, frozenset[str]]
 ) -> dict[str, NDArray[np.float64]] | None:
-    """Read the columns (n,) by their names in the file; None without pyarrow, or where something is odd.
+    """Read the columns (n,), keyed by their names in the file. Return None without pyarrow, or if something is unusual.
 
-    `parsers` are those of `reading`, by column; `numbers` the missing codes of the columns that are read as numbers.
+    `parsers` are the parsers of `reading`, by column; `numbers` has the missing codes for the columns that are read as
+    numbers.
     """
     try:
         import pyarrow as pa  # noqa: PLC0415 - an extra, and it takes a tenth of a second
@@ -56,8 +57,8 @@ def read_columns(
 
 
 def quotes_stand_around_cells(path: Path, layout: Layout) -> bool:
-    """True if each quote begins or ends a cell, or is one of two within a quoted one: Arrow adds the text after a
-    closing quote to the cell, and Python's reader refuses it.
+    """Return True if each quote begins or ends a cell, or is doubled within a quoted one. Arrow appends text after a
+    closing quote to the cell, while Python's reader refuses it.
     """
     signs = layout.separator + '\r\n"'
     raw = signs.encode(layout.encoding)
@@ -104,7 +105,7 @@ def _open(path: Path, layout: Layout, header: list[str], columns: list[str]) -> 
 
 
 def _numbers(texts: Any, codes: frozenset[str], decimal: str) -> NDArray[np.float64]:
-    """Parse numbers; NaN is missing. Arrow rounds as Python does. Raises _Unsure: a text that is no code is no finite
+    """Parse numbers; NaN is missing. Arrow rounds like Python. Raises _Unsure: a string is neither a code nor a finite
     number.
     """
     import pyarrow as pa  # noqa: PLC0415 - as above
@@ -125,7 +126,7 @@ def _numbers(texts: Any, codes: frozenset[str], decimal: str) -> NDArray[np.floa
 
 
 def _places(texts: Any, parse: Parse) -> NDArray[np.float64]:
-    """Parse each different text once. Raises _Unsure: one of them is a mistake."""
+    """Parse each distinct string once. Raises _Unsure: one of them is a mistake."""
     encoded = texts.dictionary_encode()
     values = np.empty(len(encoded.dictionary))
     for place, text in enumerate(encoded.dictionary.to_pylist()):

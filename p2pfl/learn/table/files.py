@@ -1,4 +1,4 @@
-"""A schema as a file: TOML beside the federation file, or the one on which the nodes agreed."""
+"""A schema in a file: TOML next to the federation file, or the schema that the nodes agreed on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 
 FILE_NAME = "schema.toml"
 AGREED = "agreed"
-"""The value in place of a file name: the nodes agree on the schema together before they learn."""
+"""The value used instead of a file name: the nodes agree on a schema before they train."""
 FILE_KEYS = (*KEYS, "missing")
-"""The keys of a schema file: `missing` are codes, as in `[task]`."""
+"""The keys of a schema file. `missing` has codes, as in `[task]`."""
 
 
 def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mapping[str, Any]]:
-    """Read the schema from `[task]` or the file that it names, and the missing codes of that file (a layout's
+    """Read the schema from `[task]` or from the file that it names, together with that file's missing codes (a layout's
     `missing`).
 
     Raises UserError: it makes no sense, or file and `[task]` contradict each other.
@@ -33,15 +33,15 @@ def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mappi
         allowed = "`p2pfl run`, which asks the other nodes first; or a schema file: `p2pfl schema --help`"
         raise UserError("the nodes have not agreed on a schema yet", key="task.schema", value=name, allowed=allowed)
     if not (base_dir / name).is_file():
-        allowed = 'a file such as "schema.toml", beside the federation file, or "agreed"'
+        allowed = 'a file such as "schema.toml", next to the federation file, or "agreed"'
         raise UserError(f"there is no file {base_dir / name}", key="task.schema", value=name, allowed=allowed)
     return read_schema(base_dir / name, options)
 
 
 def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping[str, Any]]:
-    """Read the schema in a file, and its missing codes. Keys that are also in `[task]` must be the same.
+    """Read the schema in a file, and its missing codes. Keys that are also in `[task]` must have the same values there.
 
-    Raises UserError: the file is wrong; SchemaError: in several ways.
+    Raises UserError: the file has a mistake; SchemaError: it has several.
     """
     document = read_document(path)
     mistakes = [

@@ -34,7 +34,7 @@ def guess_layout(path: Path) -> Layout:
 
 
 def _decoded(raw: bytes, *, is_whole: bool) -> tuple[str, str]:
-    """Decode the sample, whose last character may be cut."""
+    """Decode the sample, whose last character may be truncated."""
     for encoding in ENCODINGS[:-1]:
         for end in (len(raw), *(() if is_whole else range(len(raw) - 1, len(raw) - 4, -1))):
             try:
@@ -45,7 +45,7 @@ def _decoded(raw: bytes, *, is_whole: bool) -> tuple[str, str]:
 
 
 def _columns(lines: list[str], separator: str) -> int:
-    """The number of columns in the header with this separator; 0 if the other lines differ."""
+    """Return the number of columns in the header with this separator, or 0 if the other lines differ."""
     try:
         widths = [len(row) for row in csv.reader(lines, delimiter=separator) if row]
     except csv.Error:

@@ -14,43 +14,43 @@ from p2pfl.learn.table.cells import spelled
 Code = str | int | float
 OnBadRow = Literal["refuse", "drop"]
 EVERY = "*"
-"""Stands for every column in a table of missing codes."""
+"""Stands for all columns in a table of missing codes."""
 LIMIT_MB = 1024.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The layout of a file. `missing` are texts, spelled, that mean a missing cell, by column; `*` is for
-    every column.
+    """The layout of a file. `missing` has the strings that mean a missing cell, in normalized spelling, by column; `*`
+    stands for every column.
     """
 
     separator: str = ","
-    """The separator between two cells."""
+    """The separator between cells."""
     decimal: str = "."
     """The decimal sign of numbers."""
     encoding: str = "utf-8"
     """The encoding of the file, such as cp1252 or latin-1."""
     header: bool = True
-    """True if the first line has the names of the columns."""
+    """True if the first line contains the names of the columns."""
     columns: tuple[str, ...] = ()
-    """The names of the columns where there is no header."""
+    """The names of the columns if there is no header."""
     rename: Mapping[str, str] = field(default_factory=dict)
-    """The names that columns have in this file, by their names in the schema."""
+    """The names of columns in this file, keyed by their names in the schema."""
     absent: tuple[str, ...] = ()
-    """Columns of the schema that this file lacks on purpose."""
+    """The columns of the schema that this file intentionally lacks."""
     missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Further codes that mean a missing cell, by column; "*" is for every column."""
+    """Other codes that mean a missing cell, by column; "*" stands for every column."""
     leave_out: tuple[str, ...] = ()
-    """Columns that are left out of proposals when nodes agree on a schema."""
+    """The columns to leave out of proposals when nodes agree on a schema."""
     id: str = ""
-    """The column of this file that names each row, no two alike; it is no input. Empty: there is none."""
+    """The column of this file that identifies each row uniquely; it is not an input. Empty if there is none."""
     on_bad_row: OnBadRow = "refuse"
-    """A row that cannot be read is a mistake ("refuse"), or left out and counted ("drop")."""
+    """The treatment of a row that cannot be read: a mistake ("refuse"), or left out and counted ("drop")."""
     limit_mb: float = LIMIT_MB
     """The largest file that is read, in megabytes."""
 
     def codes(self, column: str) -> frozenset[str]:
-        """The further codes that mean a missing cell of that column."""
+        """Return the other codes that mean a missing cell in that column."""
         return self.missing.get(EVERY, frozenset()) | self.missing.get(column, frozenset())
 
     def name_in_file(self, column: str) -> str:
@@ -90,7 +90,8 @@ IN_WORDS = {
 
 
 def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mapping[str, Any] | None = None) -> Layout:
-    """Make the layout from `[task]` and a node's `[data]`, which has precedence. Missing codes of all three add up.
+    """Make the layout from `[task]` and a node's `[data]`, which has precedence. Missing codes from all three are
+    combined.
 
     Raises UserError: a wrong type or value.
     """
@@ -106,7 +107,7 @@ def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mappi
         if key in values:
             values[key] = tuple(values[key])
     if values.get("decimal", ".") == values.get("separator", ","):
-        text = "the decimal sign is the separator too"
+        text = "the decimal sign is also the separator"
         raise UserError(text, key="data.decimal", value=values.get("decimal", "."), allowed='separator = ";", say')
     if not values.get("header", True) and not values.get("columns"):
         raise UserError("without a header this is needed", key="data.columns", allowed=IN_WORDS["columns"])
@@ -129,7 +130,7 @@ def _codes(given: Code | Sequence[Code] | Mapping[str, Any]) -> dict[str, frozen
 
 
 def _is_encoding(name: str) -> bool:
-    """True for an encoding of text: Python has others, from bytes to bytes."""
+    """Return True for a text encoding; Python also has encodings from bytes to bytes."""
     try:
         return isinstance(b"a".decode(name), str)
     except (LookupError, ValueError):
@@ -143,7 +144,7 @@ FITS: Mapping[str, Callable[[Any], bool]] = {
     "columns": lambda names: len(set(names)) == len(names) and all(names),
     "limit_mb": lambda number: number > 0,
 }
-"""The allowed values among those of the right type."""
+"""The checks for values of the right type."""
 
 
 def _check(values: Mapping[str, Any], prefix: str) -> None:

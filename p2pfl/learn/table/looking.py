@@ -1,4 +1,4 @@
-"""Reads the tables of a federation's nodes that are on this machine, for `p2pfl check` and `p2pfl new`."""
+"""Read the tables of those nodes of a federation that are on this machine, for `p2pfl check` and `p2pfl new`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from p2pfl.learn.table.schema import Schema
 
 @dataclass(slots=True)
 class Looked:
-    """The tables that could be read, by node, and the mistakes."""
+    """The tables that could be read, by node, and the mistakes in the others."""
 
     tables: dict[str, Table] = field(default_factory=dict)
     mistakes: list[UserError] = field(default_factory=list)

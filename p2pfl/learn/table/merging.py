@@ -1,7 +1,8 @@
-"""One schema from the proposals of all nodes: the same on every node, whatever the order in which proposals came.
+"""Merge the proposals of all nodes into one schema, which is the same on every node, whatever order the proposals came
+in.
 
-Sums are exactly rounded, so their order does not count; columns and values are sorted, or in the order of the first
-node's table. Declarations in `[task]` hold as they are.
+Sums are exactly rounded, so their order does not matter. Columns and values are sorted, or keep the order of the first
+node's table. Declarations in `[task]` are taken as given.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from p2pfl.learn.table.proposal import ColumnProposal, Proposal
 from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 
 DIGITS = 6
-"""Significant digits of means and standard deviations."""
+"""The number of significant digits in means and standard deviations."""
 LEAST_LEVELS = 3
-"""Whole numbers with fewer values, such as 0 and 1, stay numbers: that takes one input less."""
+"""Integers with fewer distinct values, such as 0 and 1, remain numbers, which takes one input less."""
 NEARLY_EMPTY = 0.9
-"""The share of missing cells that is worth a remark."""
+"""The share of missing cells above which a column draws a remark."""
 UNUSED = {
     "text": "free text",
     "date": "dates, which a model cannot use: write the days since an event, or an age",
@@ -35,10 +36,10 @@ UNUSED = {
 
 @dataclass(slots=True)
 class Merged:
-    """The merged schema. `contents` are those of a schema file.
+    """The merged schema. `contents` are the contents of a schema file.
 
-    `notes` say by column how it was used, or why it was not. All figures in both have `digits` significant digits;
-    None: counts are exact.
+    `notes` say for each column how it was used, or why not. All figures in both have `digits` significant digits; with
+    None, counts are exact.
     """
 
     contents: dict[str, Any]
@@ -50,8 +51,8 @@ class Merged:
         return number if self.digits is None else int(_rounded(number, self.digits))
 
     def scale(self, mean: float, std: float) -> tuple[float, float]:
-        """Round mean and std together, so that the mean is off by at most one std: rounded to whole thousands, years
-        would all be far from their mean.
+        """Round mean and std together, so that the mean is off by at most one std. If years were rounded to thousands,
+        all would be far from their mean.
         """
         if self.digits is None:
             return mean, std
@@ -66,8 +67,8 @@ class Merged:
 
 
 def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any], *, digits: int | None = None) -> Merged:
-    """Merge the proposals. `declared` are the keys of a schema that `[task]` has: the target at least. `digits` rounds
-    all figures.
+    """Merge the proposals. `declared` are the schema keys in `[task]`, which include at least the target. All figures
+    are rounded to `digits`.
 
     Raises UserError: no column is left, or there is no target.
     """
@@ -98,7 +99,7 @@ class _Column:
 
     @property
     def used(self) -> dict[str, ColumnProposal]:
-        """The proposals of nodes that have any cell of the column."""
+        """Return the proposals from nodes that have any cell in the column."""
         return {node: one for node, one in self.told.items() if one.kind != "empty"}
 
     @property
@@ -122,7 +123,7 @@ class _Column:
 
     @property
     def are_levels(self) -> bool:
-        """True if every node's cells are given by value."""
+        """Return True if every node counts its cells by value."""
         return all(one.values or one.rare for one in self.used.values())
 
     @property
@@ -249,7 +250,7 @@ def _cells(merged: Merged, column: _Column, what: str = "cells") -> str:
 
 
 def _add_codes(merged: Merged, proposals: Sequence[Proposal]) -> None:
-    """Add the codes for missing values that any node has, besides those in `[task]`."""
+    """Add the codes for missing values that any node reports to those in `[task]`."""
     used = (*merged.contents.get("numeric", ()), *merged.contents.get("categories", ()), merged.contents["target"])
     found: dict[str, list[str]] = {}
     for name in used:
@@ -266,7 +267,7 @@ def _add_codes(merged: Merged, proposals: Sequence[Proposal]) -> None:
 
 
 def sorted_values(values: Iterable[str]) -> list[str]:
-    """Sort numbers by size, before texts."""
+    """Sort the numbers by size, followed by the strings."""
     return sorted(values, key=lambda text: (0, float(text), text) if NUMBER.fullmatch(text) else (1, 0.0, text))
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in a table or schema: one error has them all. The same mistake on many lines is one."""
+"""Mistakes in a table or schema, collected in one error. The same mistake on many lines counts as one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from p2pfl.errors import UserError
 
 MOST_LINES = 3
-"""The most lines that are named for one mistake."""
+"""The most lines that are listed for one mistake."""
 MOST_MISTAKES = 100
-"""The most different mistakes that are kept of one file."""
+"""The most different mistakes that are kept for one file."""
 LEAST_ODD = 2
-"""The fewest wrong cells that make a row one mistake."""
+"""The fewest wrong cells for which a row is reported as a whole."""
 LEAVE_OUT = 'on_bad_row = "drop" in [data], to leave such rows out'
 """The alternative remedy for a bad row."""
 
 
 class MistakesError(UserError):
-    """The mistakes of one `place`. It reads as the first of `all`, and says how many there are."""
+    """The mistakes of one `place`. Its text is the first of `all`, plus the number of others."""
 
     place = "file"
 
@@ -47,25 +47,25 @@ class SchemaError(MistakesError):
 
 
 def mistakes_of(error: UserError) -> list[UserError]:
-    """Every mistake that an error stands for."""
+    """Return every mistake that an error represents."""
     if not isinstance(error, MistakesError):
         return [error]
     for mistake in error.all:
-        mistake.file = mistake.file or error.file  # the caller that knows the file sets it on the outer error alone
-    rest = UserError(f"{error.more} more mistakes of other values", file=error.file)
+        mistake.file = mistake.file or error.file  # the caller, who knows the file, sets it on the outer error only
+    rest = UserError(f"{error.more} more mistakes with other values", file=error.file)
     return [*error.all, *([rest] if error.more else [])]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of mistake. `column` is the name in the file; empty: it is about a whole row."""
+    """One kind of mistake. `column` is the name in the file, or empty if a whole row is wrong."""
 
     column: str
     message: str
     value: object
     allowed: str
     is_gap: bool = False
-    """True for an empty cell that the schema requires, which does not make a bad row."""
+    """True for an empty cell that the schema requires, which does not make the row bad."""
 
     @property
     def text(self) -> str:
@@ -80,12 +80,12 @@ class Dropped:
 
     count: int = 0
     lines: tuple[int, ...] = ()
-    """The first few lines."""
+    """The numbers of the first few lines."""
     first: str = ""
     """The mistake in the first row."""
 
     def as_sentence(self, rows: int) -> str:
-        """A sentence about the dropped rows; `rows` are those that are left."""
+        """Return a sentence about the dropped rows; `rows` is the number of rows that are left."""
         many = f"{self.count} rows of {rows + self.count} are" if self.count > 1 else f"1 row of {rows + 1} is"
         return f"{many} left out, because on_bad_row is drop: {_lines(self.lines, self.count)}; the first: {self.first}"
 
@@ -95,20 +95,20 @@ NONE_DROPPED = Dropped()
 
 @dataclass(slots=True)
 class TableMistakes:
-    """Collects the mistakes of one file. `drops`: bad rows are counted, not reported."""
+    """Collects the mistakes of one file. With `drops`, bad rows are counted, not reported."""
 
     file: Path
     drops: bool = False
     whole: list[UserError] = field(default_factory=list)
-    """Mistakes of the file or its header."""
+    """Mistakes in the file as a whole or in its header."""
     cells: dict[Cell, list[int]] = field(default_factory=dict)
-    """The first lines of each mistake."""
+    """The first few lines with each mistake."""
     counts: dict[Cell, int] = field(default_factory=dict)
     more: int = 0
     odd: Cell | None = None
-    """Stands for all rows with mostly wrong cells; it describes the first one."""
+    """The mistake that stands for all rows in which most cells are wrong; it describes the first one."""
     bad: list[tuple[int, str]] = field(default_factory=list)
-    """The first rows that were left out: their lines, and what is wrong with each."""
+    """The first rows that were left out, each with its line and its mistake."""
     bad_rows: int = 0
 
     def add(self, message: str, *, key: str | None = None, value: object = None, allowed: str | None = None) -> None:
@@ -118,14 +118,14 @@ class TableMistakes:
             self.more += 1
 
     def add_row(self, line: int, row: Cell) -> None:
-        """Add a bad row, whose cells are not examined."""
+        """Add a bad row without examining its cells."""
         if self.drops:
             self._drop(line, row.text)
         else:
             self.add_cell(line, row)
 
     def add_odd_row(self, line: int, wrong: Sequence[Cell], count: int) -> None:
-        """Add a row with mostly wrong cells, of `count`: all such rows are one mistake."""
+        """Add a row in which most of the `count` cells are wrong. All such rows count as one mistake."""
         if self.odd is None or self.drops:
             said = ", ".join(f"column {cell.column!r}: {cell.value!r}" for cell in wrong[:MOST_LINES])
             text = f"{len(wrong)} of {count} cells do not fit their columns: {said}"
@@ -134,7 +134,9 @@ class TableMistakes:
         self.add_row(line, self.odd)
 
     def judge(self, line: int, wrong: Sequence[Cell], count: int) -> bool:
-        """Judge a row with these wrong cells, of `count`. True: it is left out; else they are mistakes."""
+        """Decide what to do with a row in which these of its `count` cells are wrong. Return True if it is left out;
+        otherwise the cells are recorded as mistakes.
+        """
         unreadable = [cell for cell in wrong if not cell.is_gap]
         if self.drops and unreadable:
             self._drop(line, unreadable[0].text)

@@ -1,4 +1,4 @@
-"""The models for tables, and their losses."""
+"""The models for tables, and their loss functions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ Weights = Literal["balanced"] | dict[str, float]
 
 
 def make_model(schema: Schema, hidden: Sequence[int]) -> Callable[[], nn.Module]:
-    """A linear model, or an MLP with `hidden` layers: inputs (n, width) to logits (n, classes) or values (n, 1)."""
+    """Return a linear model, or an MLP with `hidden` layers. It maps inputs (n, width) to logits (n, classes) or values
+    (n, 1).
+    """
     sizes = [schema.width, *hidden, schema.outputs]
     return lambda: mlp(*sizes)
 
 
 def layer_names(hidden: Sequence[int]) -> list[str]:
-    """The names in the `state_dict` of the linear layers of such a model, in order."""
+    """Return the names that the linear layers of such a model have in the `state_dict`, in order."""
     return [str(2 * place + 1) for place, _ in enumerate(pairwise([0, *hidden, 0]))]
 
 
 def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], Tensor] | None:
-    """Make the loss: mean squared error for a regression; None, cross entropy, unless classes have weights.
+    """Make the loss function: mean squared error for a regression, else weighted cross entropy. None means plain cross
+    entropy, where classes have no weights.
 
-    Raises UserError: weights for a regression, of unknown classes, or balanced without counts.
+    Raises UserError: there are weights for a regression or for unknown classes, or they are to be balanced and there
+    are no counts.
     """
     if schema.classes is None:
         if weights is not None:
@@ -43,8 +47,8 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
     weight = torch.tensor(_class_weights(schema, schema.classes, weights), dtype=torch.float32)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        """Compute the weighted loss. Torch's weighted mean divides by the weights of the batch, which cancels them in a
-        batch of one class.
+        """Compute the weighted loss. Torch's weighted mean divides by the sum of weights in the batch, which cancels
+        the weights if the batch has one class only.
         """
         each = functional.cross_entropy(outputs, targets, reduction="none")
         return (each * weight[targets]).mean()
@@ -53,7 +57,7 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
 
 
 def _class_weights(schema: Schema, classes: tuple[str, ...], weights: Weights) -> list[float]:
-    """The weights of the classes, with mean 1 over all rows where they are balanced."""
+    """Return the weights of the classes. If they are balanced, their mean over all rows is 1."""
     if weights == BALANCED:
         counts = [schema.class_counts.get(name, 0) for name in classes]
         if not all(counts):

@@ -1,6 +1,7 @@
-"""Finds the lines of a table without a schema that are no rows: its header once more, or texts where numbers belong.
+"""Find lines in a table without a schema that are not rows: the header repeated, or strings where numbers belong.
 
-A text among numbers may be a code for missing. It is one if it stands in a row that has numbers too, or in many rows.
+A string among numbers may be a code for missing. It is one if it appears in a row that also has numbers, or in many
+rows.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from p2pfl.learn.table.layout import Layout
 from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
 
 MOSTLY = 0.8
-"""The least share of numbers among a column's known cells for a column of numbers."""
+"""A column is numeric if at least this share of its known cells are numbers."""
 NEARLY_ALL = 0.9
-"""The least share of texts among a row's numbers for an odd row."""
+"""A row is odd if at least this share of its numeric cells are strings."""
 LEAST_CODE_ROWS = 3
-"""A text in this many rows of a column is a code, even where no number stands beside it."""
+"""A string in this many rows of a column is a code, even if there are no numbers next to it."""
 USUAL_CODES = frozenset({"-", ".", "n.a.", "n.d.", "nd", "missing", "unknown", "not known", "not available"})
-"""Texts that are codes wherever they stand among numbers, in any case."""
+"""Strings that are codes wherever they appear among numbers, in upper or lower case."""
 Place = tuple[str, str]
-"""A column's name in the file, and a text in it."""
+"""A column's name in the file, and a string in it."""
 
 
 @dataclass(slots=True)
@@ -33,30 +34,33 @@ class OddRows:
 
     lines: set[int] = field(default_factory=set)
     lone: list[tuple[int, str, str]] = field(default_factory=list)
-    """Line, column and text of each text among numbers that stands once in its column, in a row that is not odd."""
+    """The line, column and text of each string among numbers that appears once in its column, in a row that is not
+    odd.
+    """
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Texts where numbers belong."""
+    """Strings found where numbers belong."""
 
     counts: Counter[Place] = field(default_factory=Counter)
     first: dict[Place, int] = field(default_factory=dict)
     beside: set[Place] = field(default_factory=set)
-    """Texts that stand in a row with numbers."""
+    """Strings that appear in a row with numbers."""
     doubtful: dict[int, list[Place]] = field(default_factory=dict)
-    """Rows without numbers, or nearly, by line."""
+    """Rows with no or almost no numbers, by line."""
     read: dict[int, int] = field(default_factory=dict)
-    """Cells of these rows that should hold numbers."""
+    """The number of cells that should be numeric in each of these rows."""
     headers: list[int] = field(default_factory=list)
 
 
 def find_odd_rows(
     path: Path, layout: Layout, columns: Mapping[str, Column], mistakes: TableMistakes, target: str = ""
 ) -> OddRows:
-    """Look again at a table whose `columns`, by their names in the file, have been counted. Odd rows go to `mistakes`.
+    """Read a table again, whose `columns`, keyed by their names in the file, have been counted. Odd rows go to
+    `mistakes`.
 
-    The target is ignored: it may be right in a row that has nothing else.
+    The target is ignored: it may be valid in a row that has nothing else.
     """
     inputs = [name for name, column in columns.items() if column.name != target and _is_number(column)]
     repeats = len(columns) > 1 and all(name in one.texts or one.is_too_varied for name, one in columns.items())
@@ -113,7 +117,7 @@ def _is_known(text: str, layout: Layout, column: Column) -> bool:
 def _judge(seen: _Seen, mistakes: TableMistakes) -> OddRows:
     found = OddRows(lines=set(seen.headers))
     for line in seen.headers:
-        mistakes.add_row(line, Cell("", "the header appears here again", None, f"a row; or {LEAVE_OUT}"))
+        mistakes.add_row(line, Cell("", "the header is repeated here", None, f"a row; or {LEAVE_OUT}"))
     for line, places in seen.doubtful.items():
         if line in found.lines or all(_is_code(place, seen) for place in places):
             continue

@@ -1,7 +1,7 @@
-"""A model for tables as an ONNX graph that takes raw rows: the preprocessing is inside.
+"""A model for tables as an ONNX graph that takes raw rows and includes the preprocessing.
 
 Inputs are the columns by their names, (n, 1) each: numbers, and categories whose values are all numbers, as float32
-with NaN for missing; other categories as texts spelled as in the schema, where another text counts as missing. Outputs
+with NaN for missing; other categories as strings, spelled as in the schema; any other string counts as missing. Outputs
 are `label` (n,) and `probabilities` (n, classes), or `value` (n, 1) in the target's unit.
 """
 
@@ -18,12 +18,12 @@ from p2pfl.learn.table.cells import all_numbers
 from p2pfl.learn.table.scoring import TableModel
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
-"""Versions that are old enough for the runtimes in use."""
+"""ONNX versions that are old enough for the runtimes in use."""
 INSTALL = "pip install 'p2pfl-gossip[onnx]'"
 
 
 def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
-    """Write the file. Raises UserError: the extra `onnx` is not installed."""
+    """Return the content of the file. Raises UserError: the extra `onnx` is not installed."""
     try:
         from onnx import checker, helper  # noqa: PLC0415 - an extra
     except ImportError:
@@ -49,7 +49,7 @@ def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
 
 @dataclass(slots=True)
 class _OnnxGraph:
-    """Nodes in order; every method returns the name of its result."""
+    """The graph's nodes, in order. Every method returns the name of its result."""
 
     nodes: list[Any] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
@@ -78,7 +78,7 @@ class _OnnxGraph:
         return column
 
     def number(self, column: str, mean: float, std: float, indicators: bool) -> str:  # noqa: FBT001 - the schema's word
-        """Add a numeric column: (n, 2), or (n, 1) without an indicator."""
+        """Add a numeric column, as (n, 2), or (n, 1) without an indicator."""
         value = self._input(column, is_text=False)
         is_missing = self.add("IsNaN", [value])
         centered = self.add("Sub", [value, self._floats(mean)])
@@ -89,7 +89,7 @@ class _OnnxGraph:
         return self.add("Concat", [known, self.add("Cast", [is_missing], to=1)], axis=1)
 
     def category(self, column: str, values: tuple[str, ...]) -> str:
-        """Add a category: (n, values)."""
+        """Add a categorical column, as (n, values)."""
         if all_numbers(values):
             found = self._input(column, is_text=False)
             equal = self.add("Equal", [found, self.constant(np.array([values], dtype=np.float32))])

@@ -1,4 +1,4 @@
-"""A look at one unknown table: what each column seems to hold. Nothing of it leaves the machine."""
+"""Examine an unknown table: what each column seems to contain. None of this leaves the machine."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ MOST_COLUMNS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProfile:
-    """One table. `columns` are by their names in the schema, in the order of the file."""
+    """One table. `columns` are keyed by their names in the schema, in the order of the file."""
 
     path: Path
     rows: int
     columns: dict[str, Column]
     dropped: Dropped = NONE_DROPPED
-    """Bad rows that were left out, as the layout says."""
+    """The bad rows that were left out, if the layout says so."""
     doubts: tuple[str, ...] = ()
-    """Sentences about single cells that count as missing."""
+    """Sentences about single cells that were taken as missing."""
 
 
 def look_at(
     path: Path, layout: Layout, *, fold: bool = False, only: Iterable[str] | None = None, target: str = ""
 ) -> TableProfile:
-    """Read a whole table, and again if there are texts among numbers. `fold`: case does not count; `only`: the columns
-    to look at.
+    """Read a whole table, and read it again if there are strings among numbers. `fold` ignores case; `only` has the
+    columns to read.
 
-    Raises UserError: it cannot be read, or has no rows; TableError: it has bad rows, and the layout leaves none out.
+    Raises UserError: it cannot be read, or has no rows; TableError: it has bad rows, and the layout does not leave them
+    out.
     """
     header = rows.read_header(path, layout)
     mistakes = TableMistakes(path, drops=layout.on_bad_row == "drop")
@@ -55,7 +56,7 @@ def look_at(
     for column in found.values():
         column.decide()
         if column.name == target:
-            column.distinct = None  # names of rows cannot be predicted
+            column.distinct = None  # the values that identify rows cannot be predicted
     doubts = tuple(
         f"{path}: line {line}, column {name!r}: {text!r} appears only here, and is taken as missing"
         for line, name, text in sorted(odd.lone)
@@ -74,8 +75,8 @@ def _see(
     fold: bool,
     without: Collection[int] = (),
 ) -> tuple[dict[str, Column], int]:
-    """Count the columns, by their names in the file, and the rows outside the lines `without`. `names` are those in the
-    schema.
+    """Examine the columns, keyed by their names in the file, and count the rows, leaving out the lines `without`.
+    `names` are the names in the schema.
     """
     found, count = {name: Column(column) for name, column in names.items()}, 0
     for batch in rows.batches(path, layout, list(names), mistakes):

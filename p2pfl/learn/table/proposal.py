@@ -1,7 +1,8 @@
-"""The statistics of its table that one node sends to the others, and nothing else, so that all can agree on a schema.
+"""The statistics about its table that a node sends to the others, so that all can agree on a schema. It sends nothing
+else.
 
-Counts, sums and sums of squares, and the values of categories that enough rows have. Statistics of fewer rows than the
-least count are left out. A proposal is a small JSON file that people can read, shorten and carry.
+They are counts, sums and sums of squares, and the values of categories that enough rows have. Statistics of fewer rows
+than the least count are left out. A proposal is a small JSON file that people can read, shorten and carry.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from p2pfl.learn.table.column import Column, Kind
 from p2pfl.learn.table.profile import TableProfile
 
 LEAST_COUNT = 5
-"""The fewest rows of a statistic that leaves the node."""
+"""The fewest rows that a statistic must cover to leave the node."""
 MOST_COLUMNS = 500
 MOST_VALUE_CHARACTERS = 64
 MOST_BYTES = 1 << 18
 MOST_FILE_BYTES = 4 * MOST_BYTES
-"""The size with the spaces that make it readable."""
+"""The largest size of a file, which has spaces to make it readable."""
 FORMAT = 1
 DIGITS = 12
-"""Significant digits of sums."""
+"""The number of significant digits in sums."""
 
 
 class ColumnProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One column of a proposal. `values` has those with at least the least count of rows; `rare` counts the cells of
-    the others.
+    """One column of a proposal. `values` has the values with at least the least count of rows; `rare` counts the cells
+    with other values.
     """
 
     kind: Kind
     count: int
-    """Cells that are not missing."""
+    """The number of cells that are not missing."""
     missing: int = 0
     total: float | None = None
     squares: float | None = None
@@ -48,7 +49,7 @@ class ColumnProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The statistics of one node. `columns` are by their names in the schema; the target is one of them."""
+    """The statistics from one node. `columns` are keyed by their names in the schema; the target is one of them."""
 
     node: str
     federation: str
@@ -66,7 +67,7 @@ def propose(
     least_count: int = LEAST_COUNT,
     leave_out: Collection[str] = (),
 ) -> Proposal:
-    """Make the proposal of a table. Raises UserError: it would be too large."""
+    """Make the proposal for a table. Raises UserError: it would be too large."""
     columns = {
         name: _column_proposal(column, least_count) for name, column in profile.columns.items() if name not in leave_out
     }
@@ -81,7 +82,7 @@ def propose(
 
 
 def _column_proposal(column: Column, least: int) -> ColumnProposal:
-    """The part of a proposal about one column; for a column that will not be used, its kind alone."""
+    """Return the part of a proposal about one column; for a column that will not be used, only its kind."""
     known = column.known - sum(column.sentinels.values()) - _coded(column)
     kind = column.kind
     if kind not in ("number", "category") or known < least:
@@ -111,17 +112,17 @@ def _rounded(value: float) -> float:
 
 
 def pack(proposal: Proposal) -> bytes:
-    """Encode a proposal as it is sent and signed: the same bytes for the same proposal."""
+    """Encode a proposal in the form in which it is sent and signed: equal proposals give equal bytes."""
     return msgspec.json.encode(proposal)
 
 
 def text_of(proposal: Proposal) -> str:
-    """A proposal as a text file for people."""
+    """Return a proposal as a text file for people."""
     return msgspec.json.format(pack(proposal), indent=2).decode() + "\n"
 
 
 def unpack(raw: bytes, most_bytes: int = MOST_BYTES) -> Proposal:
-    """Decode a proposal. Raises ValueError: it is no proposal, or one that no honest node makes."""
+    """Decode a proposal. Raises ValueError: it is not a proposal, or is one that no honest node makes."""
     if len(raw) > most_bytes:
         raise ValueError(f"{len(raw):,} bytes; at most {most_bytes:,}")
     try:
@@ -148,7 +149,7 @@ def _check(name: str, column: ColumnProposal, rows: int) -> None:
 
 
 def read_proposal(path: Path) -> Proposal:
-    """Read a proposal. Raises UserError: the file cannot be read, or is no proposal."""
+    """Read a proposal. Raises UserError: the file cannot be read, or is not a proposal."""
     refuse_special(path)
     try:
         with path.open("rb") as file:
@@ -161,7 +162,7 @@ def read_proposal(path: Path) -> Proposal:
 
 
 def rows_of(proposal: Proposal) -> list[Mapping[str, Any]]:
-    """List the content of a proposal, a row for each column of the table."""
+    """List the content of a proposal, one row for each column of the table."""
     return [
         {
             "column": name,

@@ -1,4 +1,4 @@
-"""A node's own proposal: from its table, or from a file beside its node file that a person has reviewed."""
+"""A node's own proposal, made from its table or read from a reviewed file next to its node file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_NAME = "proposal.json"
 
 
 def own_proposal(federation: FederationConfig, node: NodeConfig) -> tuple[Proposal, bytes]:
-    """The proposal and its bytes. A `proposal.json` beside the node file replaces that of the table.
+    """Return the proposal and its bytes. A `proposal.json` next to the node file replaces the one made from the table.
 
     Raises UserError: the table, its layout or that file is wrong.
     """
@@ -31,7 +31,7 @@ def own_proposal(federation: FederationConfig, node: NodeConfig) -> tuple[Propos
 
 
 def proposal_of(federation: FederationConfig, node: NodeConfig, least_count: int = LEAST_COUNT) -> Proposal:
-    """The proposal of a node's table. Raises UserError: it cannot be read, or `[task]` is wrong."""
+    """Make the proposal for a node's table. Raises UserError: it cannot be read, or `[task]` is wrong."""
     options = federation.task.options
     declared = declared_by(federation.task, federation.path.parent)
     target = declared.get("target")

@@ -1,7 +1,7 @@
-"""A node's file by the schema: columns of numbers, and every mistake in it.
+"""A node's file, read by the schema into columns of numbers, with every mistake in it.
 
-With the extra `table` the columns are read faster (`fast`); whatever that cannot read without doubt is read again by
-`rows`, which reports what is wrong. The values are the same.
+With the extra `table` the columns are read faster (`fast`); anything ambiguous is read again by `rows`, which reports
+what is wrong. Both give the same values.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NOTHING = float("nan")
 UNSEEN = float("inf")
 """The placeholder for undeclared values until they are counted."""
 CLOSE = 0.75
-"""The least similarity of two names for one to be a misspelling of the other."""
+"""The least similarity between two names for one to count as a misspelling of the other."""
 LEAST_ALIKE = 3
-"""The fewest letters of a name that may abbreviate a longer one."""
+"""The fewest letters that a name needs to count as an abbreviation of a longer one."""
 MOST_REMEMBERED = 1024
-"""The most texts of a category whose meaning is remembered."""
+"""The most strings of a category whose meaning is cached."""
 MOST_NAMED = 12
 """The most values or columns that an error lists."""
 Parse = Callable[[str], "float | Cell"]
@@ -38,22 +38,22 @@ Parse = Callable[[str], "float | Cell"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table by its schema. `columns` are (n,) float64 each: numbers or places of values, NaN where missing.
+    """A table as read by its schema. Each of `columns` is (n,) float64: numbers or indices of values, NaN if missing.
 
-    A column that the file lacks is missing in every row.
+    If the file lacks a column, it is missing in every row.
     """
 
     path: Path
     columns: dict[str, NDArray[np.float64]]
     ids: tuple[str, ...] | None
-    """The id of each row (n,), no two alike, if the layout names an id column."""
+    """The unique ids of the rows (n,), if the layout names an id column."""
     absent: tuple[str, ...]
     without_target: int
-    """Rows that were left out because their target is missing."""
+    """The rows that were left out because their target is missing."""
     unseen: int
-    """The number of cells with an undeclared value, which counts as missing."""
+    """The number of cells with undeclared values, which count as missing."""
     dropped: Dropped = NONE_DROPPED
-    """Bad rows that were left out."""
+    """The bad rows that were left out."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -62,8 +62,8 @@ class Table:
 def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = False, testing: bool = False) -> Table:
     """Read a file.
 
-    `scoring`: its rows need no target, values that are not declared count as missing, and no row is left out.
-    `testing`: likewise, but there is a target, and rows without are left out. Raises UserError: it cannot be read;
+    With `scoring`, rows need no target, undeclared values count as missing, and no row is left out. With `testing` it
+    is the same, except that there is a target, and rows without it are left out. Raises UserError: it cannot be read;
     TableError: it lacks a column, or cells hold what the schema does not allow.
     """
     rows.check_size(path, layout)
@@ -110,9 +110,9 @@ def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = Fa
 
 
 class _RowNames:
-    """The texts of the id column, each of which stands in the table once.
+    """The strings in the id column, each of which must be unique.
 
-    Raises UserError: the file has no such column, or it is a column of the schema.
+    Raises UserError: the file has no such column, or the id column is also a column of the schema.
     """
 
     def __init__(self, path: Path, column: str, header: Sequence[str], present: Mapping[str, str]) -> None:
@@ -132,7 +132,7 @@ class _RowNames:
         return float(self.places.setdefault(text, len(self.places)))
 
     def of(self, places: NDArray[np.float64]) -> list[str]:
-        """Return the texts (n,) of these places. Raises UserError: two are alike."""
+        """Return the ids (n,) of the rows at these positions. Raises UserError: two are equal."""
         texts, found = list(self.places), places.astype(np.int64)
         counts = np.bincount(found, minlength=1)
         if counts.max() > 1:
@@ -143,7 +143,7 @@ class _RowNames:
 
 
 def _present(path: Path, header: list[str], schema: Schema, layout: Layout, *, scoring: bool) -> dict[str, str]:
-    """Map the columns of the schema that the file has to their names in it. Raises TableError: one is missing."""
+    """Map the columns of the schema that exist in the file to their names there. Raises TableError: one is missing."""
     mistakes = TableMistakes(path)
     unused = set(header) - {layout.name_in_file(column) for column in schema.columns}
     present = {}
@@ -165,7 +165,7 @@ def _present(path: Path, header: list[str], schema: Schema, layout: Layout, *, s
 
 
 def _look_for_another_name(mistakes: TableMistakes, name: str, header: Sequence[str], unused: set[str]) -> None:
-    """Report a column that is there under a similar name: it is not absent."""
+    """Report a column that the file has under a similar name, instead of one that is absent."""
     by_case = {other.casefold(): other for other in sorted(unused)}
     meant = difflib.get_close_matches(name.casefold(), list(by_case), n=1, cutoff=CLOSE)
     meant += [other for other in by_case if _begins(name.casefold(), other)]
@@ -177,7 +177,7 @@ def _look_for_another_name(mistakes: TableMistakes, name: str, header: Sequence[
 
 
 def _begins(first: str, other: str) -> bool:
-    """True if one is the beginning of the other, as chol is of cholesterol."""
+    """Return True if one is a prefix of the other, as chol is of cholesterol."""
     short, long = sorted((first, other), key=len)
     return len(short) >= LEAST_ALIKE and long.startswith(short)
 
@@ -204,8 +204,8 @@ def _read_plainly(
 
 
 def _parsed(texts: Sequence[str], parse: Parse, wrong: dict[int, list[Cell]]) -> NDArray[np.float64]:
-    """Parse the numbers (n,) of one column; mistakes go to `wrong`, by row. A column without mistakes is passed over
-    once.
+    """Parse the numbers (n,) of one column; mistakes go to `wrong`, by row. A column without mistakes takes a single
+    pass.
     """
     try:
         return np.fromiter(map(parse, texts), np.float64, len(texts))
@@ -220,7 +220,7 @@ def _parsed(texts: Sequence[str], parse: Parse, wrong: dict[int, list[Cell]]) ->
 
 
 def _parser(column: str, name: str, schema: Schema, layout: Layout, *, scoring: bool) -> Parse:
-    """The function that converts a cell of one column to a number, or says what is wrong with it."""
+    """Return the function that converts a cell of one column to a number, or describes what is wrong with it."""
     if column == schema.target:
         return _target_parser(name, schema, layout, optional=scoring or schema.missing_target == "drop")
     codes = layout.codes(column)
@@ -230,7 +230,7 @@ def _parser(column: str, name: str, schema: Schema, layout: Layout, *, scoring: 
 
 
 def _number_parser(name: str, codes: frozenset[str], decimal: str) -> Parse:
-    """Make the parser of numbers. Codes that are numbers are compared as numbers."""
+    """Make the parser for numbers. Numeric codes are compared as numbers."""
     words = cells.MISSING | {code.lower() for code in codes}
     values = {float(code) for code in codes if cells.NUMBER.fullmatch(code)}
 
@@ -297,7 +297,7 @@ def _target_parser(name: str, schema: Schema, layout: Layout, *, optional: bool)
 
 
 def _fits(value: str, schema: Schema) -> bool:
-    """True if a target value is possible: where the positive values are numbers, another text is a mistake."""
+    """Return True if a target value is possible: if the positive values are numbers, a string is a mistake."""
     return value in schema.positive or bool(cells.NUMBER.fullmatch(value)) or not cells.all_numbers(schema.positive)
 
 

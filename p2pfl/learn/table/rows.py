@@ -1,4 +1,6 @@
-"""The rows of a table as texts, by Python's own reader, a batch at a time: memory does not grow with the file."""
+"""The rows of a table as strings, read by Python's own reader in batches, so that memory does not grow with the
+file.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
 BATCH_ROWS = 8192
 MEGABYTE = 1_000_000
 BEHIND_A_QUOTE = "expected after"
-"""The csv module's words for a cell that goes on after its closing quote."""
+"""The csv module's phrase for a cell that continues after its closing quote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some rows. `columns` are the texts (n,) of the requested columns, by their names in the file."""
+    """Some rows. `columns` has the strings (n,) in the requested columns, keyed by their names in the file."""
 
     lines: list[int]
     """The line (n,) of the file on which each row ends."""
@@ -29,7 +31,7 @@ class Batch:
 
 
 def check_size(path: Path, layout: Layout) -> None:
-    """Refuse a file that is too large. Raises UserError: also where it cannot be opened."""
+    """Refuse a file that is too large. Raises UserError, also if the file cannot be opened."""
     refuse_special(path)
     try:
         size_mb = path.stat().st_size / MEGABYTE
@@ -42,7 +44,7 @@ def check_size(path: Path, layout: Layout) -> None:
 
 
 def read_header(path: Path, layout: Layout) -> list[str]:
-    """The names of the columns, as the file or its layout says. Raises UserError: it cannot be read."""
+    """Return the names of the columns, from the file or its layout. Raises UserError: it cannot be read."""
     if not layout.header:
         return list(layout.columns)
     check_size(path, layout)
@@ -59,7 +61,7 @@ def read_header(path: Path, layout: Layout) -> list[str]:
 
 def batches(path: Path, layout: Layout, columns: Sequence[str], mistakes: TableMistakes) -> Iterator[Batch]:
     """Yield the rows, without empty lines. A row with too few or too many cells, or with text after the quote that ends
-    a cell, goes to `mistakes`, and is left out.
+    a cell, goes to `mistakes` and is left out.
 
     Raises UserError: the file cannot be read.
     """
@@ -90,9 +92,9 @@ def batches(path: Path, layout: Layout, columns: Sequence[str], mistakes: TableM
 
 
 def _records(reader: Any, mistakes: TableMistakes) -> Iterator[list[str]]:
-    """Yield the records of a csv reader; after text behind a closing quote it continues with the next line.
+    """Yield the records of a csv reader; after text behind a closing quote, continue with the next line.
 
-    Raises UserError: a quote is not closed, which would swallow the rest of the file.
+    Raises UserError: an unclosed quote would swallow the rest of the file.
     """
     while True:
         first_line = reader.line_num + 1
@@ -106,7 +108,7 @@ def _records(reader: Any, mistakes: TableMistakes) -> Iterator[list[str]]:
                 allowed = 'a quote (") at both ends of a cell, or at none'
                 raise UserError(text, file=mistakes.file, key=f"line {first_line}", allowed=allowed) from error
             allowed = f'a quote (") within a cell is written twice; or {LEAVE_OUT}'
-            mistakes.add_row(reader.line_num, Cell("", "text stands behind the quote that ends a cell", None, allowed))
+            mistakes.add_row(reader.line_num, Cell("", "text follows the quote that ends a cell", None, allowed))
             continue
         yield cells
 
@@ -123,7 +125,7 @@ def _wrong_length(count: int, layout: Layout, header: list[str]) -> Cell:
 
 
 def _encoding(layout: Layout) -> str:
-    """The name of the encoding that also accepts UTF-8 with a byte order mark."""
+    """Return the name of the encoding; for UTF-8, the variant that also accepts a byte order mark."""
     plain = layout.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     return "utf-8-sig" if plain else layout.encoding
 

@@ -1,7 +1,7 @@
-"""The schema on which all nodes must agree: which columns their tables have, what they mean, and how they are scaled.
+"""The schema that all nodes must agree on: which columns their tables have, what they mean, and how they are scaled.
 
-It is in `[task]`, or in a file beside it that `[task] schema` names. Values are compared by meaning, not by spelling
-(`cells.spelled`).
+It is in `[task]`, or in a file next to the federation file that `[task] schema` names. Values are compared by meaning,
+not by spelling (`cells.spelled`).
 """
 
 from __future__ import annotations
@@ -23,53 +23,53 @@ Unseen = Literal["refuse", "missing"]
 Targetless = Literal["refuse", "drop"]
 DIGEST_BYTES = 32
 POSITIVE = ("negative", "positive")
-"""The class names where `positive` names the values of the second class."""
+"""The names of the two classes if `positive` lists the values of the second one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
     """The columns of all tables, and the inputs made from them.
 
-    A numeric column becomes an input, (value - mean) / std, and with `indicators` another, 1.0 where it is missing. A
-    category becomes one per value, all 0 where it is missing. Regression targets are standardized too if a mean or std
-    is declared for them.
+    A numeric column becomes the input (value - mean) / std; with `indicators`, a second input is 1.0 if it is missing.
+    A category becomes one input per value, all 0 if it is missing. Regression targets are standardized too if a mean or
+    std is declared for them.
     """
 
     target: str
     """The column to predict."""
     numeric: tuple[str, ...]
-    """Columns of numbers."""
+    """The numeric columns."""
     categories: Mapping[str, tuple[str, ...]]
-    """Columns with a few values, and the values of each, spelled."""
+    """Columns with a few distinct values, and the values of each, in normalized spelling."""
     classes: tuple[str, ...] | None
-    """The target's values; None is regression."""
+    """The target's values; None for a regression."""
     positive: tuple[str, ...] = ()
-    """Values of the target, spelled, that make a row's class "positive", the second one."""
+    """The target's values that make a row's class "positive", the second one, in normalized spelling."""
     negative: tuple[str, ...] = ()
-    """Values of the target that are the first class; empty: all others."""
+    """The target's values for the first class; if empty, all others."""
     means: Mapping[str, float] = field(default_factory=dict)
-    """The means of numeric columns, by which they are scaled."""
+    """The means by which numeric columns are scaled."""
     stds: Mapping[str, float] = field(default_factory=dict)
-    """The standard deviations of numeric columns, by which they are scaled."""
+    """The standard deviations by which numeric columns are scaled."""
     indicators: bool = True
-    """True if another input marks a missing number."""
+    """True if an additional input marks a missing number."""
     ignore_case: bool = False
-    """True if values that differ only in upper and lower case are one."""
+    """True if values that differ only in case are the same."""
     unseen: Unseen = "refuse"
-    """A value that is not declared is a mistake ("refuse"), or counts as missing ("missing")."""
+    """The treatment of an undeclared value: a mistake ("refuse"), or a missing value ("missing")."""
     missing_target: Targetless = "refuse"
-    """A row without a target is a mistake ("refuse"), or left out ("drop")."""
+    """The treatment of a row without a target: a mistake ("refuse"), or left out ("drop")."""
     class_counts: Mapping[str, int] = field(default_factory=dict)
-    """The number of rows of each class on all nodes together, for balanced weights."""
+    """The number of rows in each class over all nodes, for balanced weights."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that a file should have, the target last."""
+        """Return all columns that a file should have, with the target last."""
         return (*self.numeric, *self.categories, self.target)
 
     @property
     def width(self) -> int:
-        """The number of inputs of a row."""
+        """Return the number of inputs per row."""
         per_number = 2 if self.indicators else 1
         return per_number * len(self.numeric) + sum(len(values) for values in self.categories.values())
 
@@ -79,7 +79,7 @@ class Schema:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """A name for each input of a row, in order."""
+        """Return a name for each input of a row, in order."""
         return tuple(self._inputs())
 
     def _inputs(self) -> Iterator[str]:
@@ -94,16 +94,16 @@ class Schema:
         return spelled(text, decimal=decimal, ignore_case=self.ignore_case)
 
     def scale(self, column: str) -> tuple[float, float]:
-        """The mean and the std of a numeric column, as declared."""
+        """Return the declared mean and standard deviation of a numeric column."""
         return self.means.get(column, 0.0), self.stds.get(column, 1.0)
 
     def figures(self) -> tuple[str, ...]:
-        """The keys that may reveal something of the rows from which the schema was made."""
+        """Return the keys that may reveal something about the rows from which the schema was made."""
         found = [key for key in ("means", "stds", "class_counts") if getattr(self, key)]
         return (*found, *(f"categories.{name}" for name in self.categories))
 
     def class_of(self, value: str) -> int | None:
-        """The class of a target's spelled value; None: it has none."""
+        """Return the class of a target value in normalized spelling, or None if it has none."""
         if self.positive:
             if value in self.positive:
                 return 1
@@ -112,7 +112,7 @@ class Schema:
         return classes.index(value) if value in classes else None
 
     def contents(self) -> dict[str, Any]:
-        """The schema as the contents of a file: `make_schema(contents)` is the same schema."""
+        """Return the schema as the contents of a file: `make_schema(contents)` is the same schema."""
         found = asdict(self)
         if self.positive:
             del found["classes"]
@@ -124,7 +124,7 @@ class Schema:
         }
 
     def digest(self) -> bytes:
-        """Hash the schema into 32 bytes that differ when anything differs."""
+        """Return a 32-byte hash that changes if anything in the schema changes."""
         text = json.dumps(asdict(self), sort_keys=False, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES, person=b"p2pfl-schema").digest()
 
@@ -144,15 +144,15 @@ TYPES: Mapping[str, Any] = {
     "missing_target": Targetless,
     "class_counts": dict[str, int],
 }
-"""The keys of a schema, and their types."""
+"""The keys of a schema, with their types."""
 KEYS = tuple(TYPES)
 
 
 def make_schema(contents: Mapping[str, Any], prefix: str = "task.") -> Schema:
-    """Check that the declared columns make sense together. None stands for a missing key.
+    """Check that the declared columns make sense together. A missing key is None.
 
-    Raises UserError: a wrong type, a column is declared twice, there is none, or a list of values is too short;
-    SchemaError: several of these.
+    Raises UserError: a type is wrong, a column is declared twice, there is no column, or a list of values is too short;
+    SchemaError: several of these apply.
     """
     raw = {key: contents[key] for key in KEYS if contents.get(key) is not None}
     found, mistakes = _converted(raw, prefix)
@@ -233,7 +233,7 @@ def _wrong_counts(contents: Mapping[str, Any], prefix: str) -> Iterator[UserErro
 
 
 def _wrong_scales(contents: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
-    """Report each column that has a scale but cannot be scaled."""
+    """Report each column that has a scale but is not numeric."""
     numeric = {*contents["numeric"], *(() if "classes" in contents else (contents["target"],))}
     tables = {key: contents.get(key, {}) for key in ("means", "stds")}
     for column in dict.fromkeys(name for table in tables.values() for name in table if name not in numeric):
@@ -247,5 +247,5 @@ def _wrong_scales(contents: Mapping[str, Any], prefix: str) -> Iterator[UserErro
 
 
 def _line(prefix: str, key: str, name: str, value: object) -> str:
-    """Name a line of a TOML table in an error."""
+    """Describe a line of a TOML table for an error."""
     return f"the line {json.dumps(name, ensure_ascii=False)} = {value} in [{prefix}{key}]"

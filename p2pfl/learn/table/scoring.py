@@ -1,7 +1,8 @@
-"""A model for tables that stands alone: weights, and the way from raw rows to inputs. No federation, no torch.
+"""A stand-alone model for tables: the weights, and the preprocessing from raw rows to inputs. It needs neither the
+federation nor torch.
 
 `preprocessing` is what an exported file carries: `{"format": 1, "kind": "table", "schema": {...}, "missing": {...},
-"layers": ["1", "3"]}`, where layers are the names of the linear ones in the `state_dict`, with ReLU between them.
+"layers": ["1", "3"]}`, where `layers` has the names of the linear layers in the `state_dict`, with ReLU between them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Floats = NDArray[np.float32]
 
 
 def preprocessing_of(schema: Schema, missing: Mapping[str, Iterable[str]], layers: Sequence[str]) -> dict[str, Any]:
-    """The preprocessing stored beside the weights, as JSON values. `missing` codes are by column."""
+    """Return the preprocessing to store with the weights, as JSON values. `missing` has codes by column."""
     return {
         "format": FORMAT,
         "kind": KIND,
@@ -38,7 +39,7 @@ def preprocessing_of(schema: Schema, missing: Mapping[str, Iterable[str]], layer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableModel:
-    """A model. Layers are pairs of weights (out, in) and biases (out,)."""
+    """A model. Each layer is a pair of weights (out, in) and biases (out,)."""
 
     schema: Schema
     missing: Mapping[str, Sequence[str]]
@@ -46,7 +47,7 @@ class TableModel:
 
     @classmethod
     def of(cls, preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> TableModel:
-        """Build a model. Raises UserError: the weights or the preprocessing are not those of such a model."""
+        """Build a model. Raises UserError: the weights or the preprocessing do not belong to such a model."""
         try:
             found = preprocessing["schema"]
             schema = make_schema({key: found[key] for key in KEYS if key in found}, prefix="schema.")
@@ -70,7 +71,7 @@ class TableModel:
         return cls(schema=schema, missing=missing, layers=layers)
 
     def outputs(self, inputs: Floats) -> Floats:
-        """Logits (n, classes), or the standardized value (n, 1), of inputs (n, width)."""
+        """Return the logits (n, classes) or the standardized value (n, 1) for inputs (n, width)."""
         for place, (weight, bias) in enumerate(self.layers):
             inputs = inputs @ weight.T + bias
             if place < len(self.layers) - 1:
@@ -78,7 +79,9 @@ class TableModel:
         return inputs
 
     def scores(self, table: Table) -> dict[str, list[Any]]:
-        """Score each row: its `prediction` is a class and the probability of each, or a number in the target's unit."""
+        """Score each row: return its `prediction`, a class, with the probability of each class, or a number in the
+        target's unit.
+        """
         outputs = self.outputs(encode_inputs(table.columns, self.schema)).astype(np.float64)
         if self.schema.classes is None:
             mean, std = self.schema.scale(self.schema.target)
@@ -91,7 +94,7 @@ class TableModel:
 
 
 def read_preprocessing(text: str) -> dict[str, Any] | None:
-    """Read the preprocessing from a file's metadata; None if it is not a model of tables."""
+    """Read the preprocessing from a file's metadata; return None if it is not a model for tables."""
     try:
         found = json.loads(text) if text else None
     except ValueError:

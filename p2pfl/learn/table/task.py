@@ -55,9 +55,9 @@ TYPES: Mapping[str, Any] = {
     "test_path": str,
     "partition": str | None,
 }
-"""The keys of `[task]` beside those of a schema and of a layout."""
+"""The keys in `[task]` that belong neither to a schema nor to a layout."""
 MEANS: Mapping[str, str] = {
-    "schema": 'a file with the keys of the schema, or "agreed": the nodes agree on one by themselves',
+    "schema": 'a file with the keys of the schema, or "agreed": the nodes agree on one themselves',
     "model": "the kind of model: linear, the default, or mlp",
     "hidden": "widths of the mlp's layers, such as 64 or [64, 32]; 32 by default",
     "class_weights": '"balanced", by class_counts of the schema, or a weight for each class, { ill = 2.0 }',
@@ -75,28 +75,28 @@ LOCAL_KEYS = ("path", "test_path", *layout.KEYS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTask:
-    """The checked contents of `[task]`, for the task and for code that reads tables without one."""
+    """The checked contents of `[task]`, for the task and for code that reads tables without it."""
 
     schema: Schema
     hidden: tuple[int, ...]
     """The widths of the hidden layers; none for a linear model."""
     options: Mapping[str, Any]
     codes: Mapping[str, Any]
-    """The missing codes of a schema file."""
+    """The missing codes from a schema file."""
     is_shared_file: bool
-    """True if the schema is in a file of its own, which the federation file does not cover."""
+    """True if the schema is in a separate file, which the federation file's digest does not cover."""
     holdout: float
     weights: networks.Weights | None
     metrics: Mapping[str, Metric]
     metric: str
 
     def layout(self, local: Mapping[str, Any]) -> Layout:
-        """The layout of the file of a node with this `[data]`."""
+        """Return the layout for the file of a node with this `[data]`."""
         return make_layout(self.options, local, self.codes)
 
 
 def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
-    """Read `[task]` without its `name`. Raises UserError: what it says, or its schema file, is wrong."""
+    """Read `[task]` without its `name`. Raises UserError: there is a mistake in it, or in its schema file."""
     for key, value in options.items():
         if key not in KEYS:
             raise UserError("the task has no such option", key=f"task.{key}", value=value, allowed=", ".join(KEYS))
@@ -160,7 +160,7 @@ def _hidden(own: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _metrics(schema: Schema, own: Mapping[str, Any]) -> tuple[dict[str, Metric], str]:
-    """The task's metrics, in a regression in the unit of the target, and the main one."""
+    """Return the task's metrics, which for a regression are in the unit of the target, and the name of the main one."""
     names = own.get("metrics") or usual_metrics(schema)
     main = own.get("metric") or names[0]
     known = named([*names, *([main] if main not in (*names, *ALWAYS) else [])])
@@ -175,7 +175,7 @@ def _metrics(schema: Schema, own: Mapping[str, Any]) -> tuple[dict[str, Metric],
 
 
 def _in_unit(metric: Metric, mean: float, std: float) -> Metric:
-    """Wrap a metric so that standardized outputs and targets count in their own unit."""
+    """Wrap a metric so that standardized outputs and targets are converted to their own unit."""
 
     def compute(outputs: Any, targets: Any) -> float:
         return metric.compute(outputs * std + mean, targets * std + mean)
@@ -211,7 +211,9 @@ def _data(task: TableTask, partition: str | None) -> Callable[[NodeContext], tup
 
 def _files(partition: str | None) -> Callable[[NodeContext], list[Path]]:
     def files(node: NodeContext) -> list[Path]:
-        """The files of a node; none if nodes share out a table: its rows would be dealt anew whenever it grows."""
+        """Return the files of a node; none if nodes partition a common table, because its rows would be redistributed
+        whenever it grows.
+        """
         if partition is not None or "path" not in node.local:
             return []
         return [node.path(key) for key in ("path", "test_path") if node.has(key)]
@@ -220,12 +222,12 @@ def _files(partition: str | None) -> Callable[[NodeContext], list[Path]]:
 
 
 def read_own(task: TableTask, path: Path, local: Mapping[str, Any]) -> Table:
-    """Read one file of a node with this `[data]`. Raises UserError: something in it is wrong."""
+    """Read one file of a node with this `[data]`. Raises UserError: there is a mistake in it."""
     return read_table(path, task.schema, task.layout(local))
 
 
 def _test_rows(table: Table, task: TableTask, node: NodeContext) -> NDArray[np.bool_]:
-    """The mask (n,) of the rows that the node keeps for its own test."""
+    """Return the mask (n,) of the rows that the node holds out for its own test."""
     if not task.holdout:
         return np.zeros(len(table), np.bool_)
     return held_out(table.columns, task.holdout, key=node.key_for("holdout"), ids=table.ids)
@@ -237,7 +239,7 @@ def _rows(pair: Pair, rows: NDArray[np.int64]) -> Pair:
 
 
 def untested(task: TableTask, trained: Any, tested: Any) -> list[str]:
-    """Write a sentence about each class of the targets (n,) that a node trains on, but keeps no test row of."""
+    """Return a sentence for each class that a node trains on but holds out no test row of. Targets are (n,)."""
     if task.schema.classes is None or not task.holdout:
         return []
     have, kept = (np.bincount(np.asarray(some, np.int64), minlength=task.schema.outputs) for some in (trained, tested))

@@ -1,4 +1,4 @@
-"""Test a model for tables on a table with targets: every metric of its target, with its interval."""
+"""Test a model for tables on a table with targets: compute every metric that applies, with its interval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from p2pfl.learn.table.usual import metrics_of, usual_metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One metric. `value` is None where the table does not define it, `interval` where it has none."""
+    """One metric. `value` is None if it is undefined on the table, `interval` if the metric has none."""
 
     name: str
     label: str
@@ -32,7 +32,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutputs:
-    """Outputs and targets of all rows: logits (n, classes) and labels (n,), or both numbers (n, 1) in their unit."""
+    """The outputs and targets of all rows: logits (n, classes) and labels (n,), or numbers (n, 1) in the target's
+    unit.
+    """
 
     schema: Schema
     outputs: NDArray[np.float64]
@@ -43,14 +45,14 @@ class TableOutputs:
 
     @property
     def class_counts(self) -> dict[str, int] | None:
-        """Count rows by class; None for a target that is a number."""
+        """Count the rows in each class; return None if the target is a number."""
         if self.schema.classes is None:
             return None
         counts = np.bincount(self.targets, minlength=len(self.schema.classes))
         return dict(zip(self.schema.classes, counts.tolist(), strict=True))
 
     def figures(self) -> Iterator[Figure]:
-        """The figures of every metric of such a target, the usual main one first."""
+        """Yield every metric that applies to such a target, the usual main one first."""
         for name in dict.fromkeys((*usual_metrics(self.schema), *metrics_of(self.schema))):
             metric = BUILT_IN[name]
             value = metric(self.outputs, self.targets)
@@ -64,7 +66,7 @@ class TableOutputs:
             )
 
     def why_undefined(self) -> str:
-        """Say why a metric has no value here."""
+        """Say why a metric is undefined here."""
         if not np.isfinite(self.outputs).all():
             return "the model's outputs are not finite"
         counts = self.class_counts
@@ -75,7 +77,7 @@ class TableOutputs:
 
 
 def tested(model: TableModel, table: Table) -> TableOutputs:
-    """Compute the outputs for `table`, which was read for testing: every row has a target."""
+    """Compute the outputs for `table`, which was read for testing, so that every row has a target."""
     outputs = model.outputs(encode_inputs(table.columns, model.schema)).astype(np.float64)
     targets = table.columns[model.schema.target]
     if model.schema.classes is not None:

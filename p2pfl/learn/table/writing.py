@@ -1,4 +1,4 @@
-"""The text of a schema file, with comments that say how each column is used."""
+"""Write a schema file, with comments that say how each column is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAD = """\
 
 
 def schema_text(merged: Merged, *, origin: str, extra: Mapping[str, Any] | None = None) -> str:
-    """Write the file; `origin` names its source; `extra` keys are written as they are."""
+    """Return the text of the file. `origin` names its source; `extra` keys are written as given."""
     contents, notes = merged.contents, merged.notes
     lines = [HEAD + f"# {origin}", ""]
     lines += [f"{key} = {toml_value(value)}" for key, value in (extra or {}).items()]
@@ -36,7 +36,7 @@ def schema_text(merged: Merged, *, origin: str, extra: Mapping[str, Any] | None 
 
 TABLES = {
     "categories": "Columns with a few values, compared by value and not by spelling: 1.0 is 1. One input for each.",
-    "missing": "What stands for a missing value in a column, beside an empty cell, ?, NA, n/a, nan, null and none.",
+    "missing": "What stands for a missing value in a column, besides an empty cell, ?, NA, n/a, nan, null and none.",
     "means": "Numbers become (number - mean) / std; a missing one becomes 0, and another input says that it is.",
     "stds": "Standard deviations.",
     "class_counts": 'Rows of each class on all nodes, for class_weights = "balanced" in [task].',
@@ -50,7 +50,7 @@ def _target(contents: Mapping[str, Any], note: str) -> Iterator[str]:
             yield f"{key} = {toml_value(contents[key])}"
     classes = contents.get("classes", ())
     if len(classes) > 2:
-        yield f"# positive = {toml_value(list(classes[1:]))}  # makes two classes of these, in place of `classes`"
+        yield f"# positive = {toml_value(list(classes[1:]))}  # makes these one of two classes, instead of `classes`"
 
 
 def _other(contents: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -80,5 +80,5 @@ def _noted(line: str, note: str | None) -> str:
 
 
 def _printable(text: str) -> str:
-    """Write text on one line, for a comment."""
+    """Put text on one line, for a comment."""
     return "".join(sign if sign.isprintable() else " " for sign in text)

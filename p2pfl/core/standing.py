@@ -106,7 +106,7 @@ class Standing:
         return True
 
     def points(self, now: float) -> float:
-        """Return the points that are left; nothing is forgiven in quarantine."""
+        """Return the points that remain; none are forgiven during quarantine."""
         return max(0.0, self._points - max(0.0, now - self._noted_at) / FORGIVEN_S)
 
     def is_quarantined(self, now: float) -> bool:

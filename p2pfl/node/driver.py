@@ -193,11 +193,13 @@ class Driver:
         self.carry_out(self.core.wake(self.loop.time()))
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
-        """Raise an alarm of the network, or of a feature that watches this node."""
+        """Raise an alarm from the network, or from a feature that watches this node."""
         self._raise_alarm(Alarm(kind=kind, peer=peer, text=text))
 
     def _raise_alarm(self, alarm: Alarm) -> None:
-        """Count every alarm, and log the first few of a kind, then ever fewer: no neighbor can fill the disk."""
+        """Count every alarm; log the first few of a kind, then fewer and fewer, so that no neighbor can fill the
+        disk.
+        """
         planned = alarm.notice or alarm.kind in NOTICES
         if planned:
             self.feed.settle(alarm.kind, alarm.peer)
@@ -213,7 +215,7 @@ class Driver:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop both threads. The engine's remaining jobs are still done; the learner's work is not waited for."""
+        """Stop both threads. The engine finishes its queued jobs; the learner's work is abandoned."""
         self.local.close()
         if self._timer is not None:
             self._timer.cancel()

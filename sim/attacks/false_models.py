@@ -1,13 +1,13 @@
 """False models: what a liar shows in place of its own.
 
-Lies that look at the liar's own model alone are functions on rows, so that many liars are served in one call. They are
-named as in the papers, whose liars send gradients; here they show models. A row depends on nothing but its model and
-its draws, whatever the batch.
+Lies that look only at the liar's own model are functions on rows, so that one call serves many liars. They are named as
+in the papers, whose liars send gradients; here they show models. A row depends only on its model and its draws,
+whatever the batch.
 
 Other lies are made from the models around the victim: its own and those of its honest neighbors, as far as the liar
 knows them. The published attacks send gradients, or models, to a server; here, as in He et al. 2022 (ClippedGossip,
-arXiv 2202.01545), mean and deviation are those of the victim's honest neighborhood, the victim among them. Attacks that
-search for the worst lie compute how the victim's rule would mix it (`response`).
+arXiv 2202.01545), mean and deviation are taken over the victim's honest neighborhood, including the victim. Attacks
+that search for the worst lie compute how the victim's rule would mix it (`response`).
 
 Lies that use the graph keep the honest nodes apart where it is weakest.
 """
@@ -31,11 +31,11 @@ BARUCH, XIE = "Baruch et al. 2019, arXiv 1902.06156", "Xie et al. 2019, arXiv 19
 RSA, AGR = "Li et al. 2019, arXiv 1811.03761", "Shejwalkar and Houmansadr, NDSS 2021"
 MIMIC, GAUCHER = "Karimireddy et al. 2022, arXiv 2006.09365", "Gaucher et al. 2025, arXiv 2410.10418"
 DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
-"""Line search: this many scales FIRST 2^k, then REFINED scales between half and twice the best of them."""
+"""Line search: first the scales FIRST 2^k, then REFINED scales between half and twice the best of them."""
 FANG_B = 2.0
 """Parameter b of Fang et al. 2020, as in their experiments."""
 MISSING_PART = 3
-"""A vector of the wrong shape lacks one part in this many."""
+"""A vector of the wrong shape lacks one in this many parts."""
 ROUNDING = 1e-9
 
 
@@ -72,7 +72,7 @@ def replay(models: Rows, initial: Rows, _draw: Draw) -> Rows:
 
 @blind("nan", "no numbers", "a broken machine", refused=True)
 def nan(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
-    """Show NaN, as a broken machine does: an honest node must refuse them before anything is applied."""
+    """Show NaN, as a broken machine does; an honest node must refuse it before anything is applied."""
     return np.full_like(models, math.nan)
 
 
@@ -138,7 +138,7 @@ def ipm(sight: Sight, eps: float = 0.1) -> Vector:
     RULE,
 )
 def empires(sight: Sight) -> Vector:
-    """Fall of empires: a line search finds where the victim's rule ends furthest from the honest mean."""
+    """Fall of empires: a line search finds where the victim's rule ends up furthest from the honest mean."""
     mean = sight.around.mean(axis=0)
 
     def damage(eps: float) -> float:
@@ -152,7 +152,7 @@ def empires(sight: Sight) -> Vector:
 
 @lie("min-max", "as far from the mean as two honest models are from each other", AGR, NEIGHBORS)
 def min_max(sight: Sight) -> Vector:
-    """Push against the deviation, no further from any model than two of them are from each other:
+    """Push against the deviation, no further from any model than the two most distant models are from each other:
     AGR-agnostic Min-Max.
     """
     rows, mean, push = _pushed(sight)
@@ -180,8 +180,8 @@ def min_sum(sight: Sight) -> Vector:
 def fang(sight: Sight) -> Vector:
     """Directed deviation against trimmed mean and median.
 
-    Where a coordinate has grown since the start, the lie is somewhat below the least of the honest, else somewhat above
-    the largest.
+    Where a coordinate has grown since the start, the lie is somewhat below the smallest honest value; elsewhere it is
+    somewhat above the largest.
     """
     rows = sight.around
     least, most = rows.min(axis=0), rows.max(axis=0)
@@ -209,7 +209,7 @@ def mimic(sight: Sight) -> Vector:
     PEER,
 )
 def mirror(sight: Sight) -> Vector:
-    """Show each neighbor its own model: a radius taken from the (m - 2b)-th shortest distance is then 0."""
+    """Show each neighbor its own model, so that a radius taken from the (m - 2b)-th smallest distance is 0."""
     return sight.victim
 
 
@@ -250,7 +250,7 @@ def dissensus(sight: Sight, eps: float = 1.5) -> Vector:
 def spectral(sight: Sight, scale: float = 1.5) -> Vector:
     """Spectral heterogeneity: gossip is slowest to bring models together along that mode, the Fiedler vector.
 
-    The push is `scale` times as long as the deviation of the honest models of its neighborhood.
+    The norm of the push is `scale` times the deviation of the honest models in its neighborhood.
     """
     victim = np.asarray(sight.victim, np.float64)
     nodes = tuple(sorted({*sight.honest, sight.peer}))
@@ -271,8 +271,8 @@ def spectral(sight: Sight, scale: float = 1.5) -> Vector:
     place=1,
 )
 def two_faced(sight: Sight, scale: float = 1.0) -> Vector:
-    """Lie in a direction that is always the same for one victim, the same from all liars, and drawn anew
-    for the next.
+    """Lie in a direction that is fixed for each victim and the same from all liars, and drawn independently for each
+    victim.
     """
     own = np.asarray(sight.own, np.float64)
     direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
@@ -288,8 +288,7 @@ def replacement(sight: Sight, scale: float) -> Vector:
 
 
 def response(sight: Sight, lie: Vector) -> Vector:
-    """Return the victim's model (d,) after it has mixed with its honest neighbors and, from each liar at it, with
-    `lie`.
+    """Return the victim's model (d,) after it mixed with its honest neighbors and with `lie` from each of its liars.
 
     Without a rule, or with `mean`, it takes the Laplacian step.
     """
@@ -307,7 +306,7 @@ def response(sight: Sight, lie: Vector) -> Vector:
 
 
 def _deviation(rows: Rows) -> NDArray[np.floating]:
-    """Compute the standard deviation per coordinate, (d,); zero where only one model is known."""
+    """Compute the standard deviation per coordinate, (d,); zero if only one model is known."""
     return rows.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
 
 

@@ -1,4 +1,4 @@
-"""`p2pfl sim run`: one federation in one world, and `p2pfl sim attacks`: how liars can lie in it."""
+"""`p2pfl sim run`: one federation in one world, and `p2pfl sim attacks`: the ways in which liars can lie in it."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
 
 
 def _simulate(options: Options, how: dict[str, bool], logs: Logs, *, quiet: bool) -> Report | None:
-    """Return the report; None where an invariant was broken, which was printed."""
+    """Return the report; None if an invariant was broken, which has been printed."""
     from sim.cli.from_options import build, without_file  # noqa: PLC0415 - as above
     from sim.cli.views import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.federations import own_tables  # noqa: PLC0415 - as above

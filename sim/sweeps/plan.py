@@ -41,7 +41,7 @@ SHOWN = 5
 
 
 def load_sweep(path: Path) -> SweepFile:
-    """Read the sweep that a file describes. Raises UserError: its only mistake; ExceptionGroup: all its mistakes."""
+    """Read the sweep described by a file. Raises UserError for a single mistake, ExceptionGroup for several."""
     return sweep_from(read_document(path), path)
 
 
@@ -78,7 +78,7 @@ def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
 
 
 def located(name: str, value: Any, folder: Path) -> Any:
-    """Make every path in the value of an option absolute; a relative one starts beside the file."""
+    """Make every path in an option's value absolute; a relative path starts beside the file."""
     if name in FILES:
         return value if value == NONE else str((folder / value).absolute())
     if name == "attack":
@@ -93,7 +93,7 @@ def make_plan(file: SweepFile) -> SweepPlan:
 def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> SweepPlan:
     """Build every run that is not `known` to be possible, and mark or refuse those that are not.
 
-    Raises UserError: some are impossible, and the file does not say `skip_impossible`; or nothing is left.
+    Raises UserError if some are impossible and the file does not say `skip_impossible`, or if nothing is left.
     """
     reasons: dict[str, str] = {}
     for key, job in plan.jobs.items():
@@ -129,7 +129,7 @@ def _check_place(name: str, value: Any, folder: Path, key: str, mistakes: Mistak
 
 
 def _read_axes(table: Any, mistakes: Mistakes) -> dict[str, tuple[Any, ...]]:
-    """Read every value as the option would, so that a mistake is reported with its place in the list."""
+    """Read every value as the option would, so that a mistake is reported with its position in the list."""
     if not isinstance(table, dict):
         mistakes.add("must be a table", "axes", None, "[axes]")
         return {}
@@ -168,7 +168,7 @@ def _combinations(file: SweepFile) -> list[Combination]:
 
 
 def _refusal(plan: SweepPlan) -> UserError:
-    """Refuse the impossible combinations by the names of the first few; the same complaint of many is reported once."""
+    """Refuse the impossible combinations, naming the first few; a complaint shared by many is reported once."""
     by_reason: dict[str, list[str]] = {}
     for combination in plan.combinations:
         for reason in dict.fromkeys(combination.impossible.values()):

@@ -59,7 +59,7 @@ class TraceKind(IntEnum):
     """The node raises an alarm. `b`: the neighbor it is about, or -1."""
     FINISHED = 21
     """The node has finished. `n`: its rounds."""
-    # 22 stays unused: an observer is no event.
+    # 22 stays unused: an observer is not an event.
     MIXED = 23
     """The robust rule mixes. `n`: the number of neighbors."""
     LIFE_NOTED = 24

@@ -93,9 +93,9 @@ def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
 def build_schedule(
     spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
 ) -> Schedule:
-    """Build the schedule, or the directed graph, that `spec` describes; the arguments are those of `build`.
+    """Build the schedule, or the directed graph, that `spec` describes; the arguments are the same as for `build`.
 
-    Raises TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
+    Raises TopologyError if the spec cannot be read, if there is none of this size, or if it is a static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
     family, request = _request(spec, nodes, seed, names, folder)

@@ -1,4 +1,5 @@
-"""All random draws of this library: `StableDraws` where all machines must draw alike, `generator` for one machine.
+"""All random draws of this library: `StableDraws` if all machines must draw the same numbers, `generator` for a single
+machine.
 
 numpy promises that the raw bits of PCG64 never change; it promises nothing about what its Generator derives from them
 (NEP 19). Each node of a federation computes the graph for itself, with whatever numpy version it has. So graphs and

@@ -26,7 +26,7 @@ RADIUS = number(0, 1e30, above=True)
 
 
 def lies(f: int) -> int:
-    """Check the number of vectors that may be lies. Raises ValueError if it is not a whole number from 0."""
+    """Check the number of vectors that may be lies. Raises ValueError unless it is a nonnegative integer."""
     if isinstance(f, bool) or not isinstance(f, int) or f < 0:
         raise ValueError(f"f is a whole number from 0, not {f!r}")
     return f

@@ -55,7 +55,7 @@ class Course:
 
     @property
     def mixing(self) -> Mixing | None:
-        """The state of mixing by a rule; None where no rule mixes."""
+        """The state of mixing by a rule; None if no rule mixes."""
         return None
 
     @property

@@ -164,7 +164,7 @@ class Exchange(ABC):
         return effects + self.begin_if_due(now)
 
     def share(self) -> float:
-        """Return the weight of the neighbor's replica in a rule; 0 where there is no replica to mix with."""
+        """Return the weight of the neighbor's replica in a rule; 0 if there is no replica to mix with."""
         if not self.line.greeting.is_open or self.record.seq < FILLED:
             return 0.0
         return self.weighing.share()

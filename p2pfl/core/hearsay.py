@@ -16,7 +16,7 @@ from p2pfl.core.messages import MOST_LIVES_TOLD, LivesTold
 from p2pfl.core.settings import Settings
 
 CHALLENGE_EVERY_S = 5.0
-"""The least time between two messages telling a connected neighbor about another life of its own, in seconds."""
+"""The shortest time between two messages telling a connected neighbor about another life of its own, in seconds."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -21,7 +21,9 @@ more.
 """
 HEARD_MULTIPLE = 2.0
 LONGEST_STALL_S = 45.0
-"""How long a process may hang and still accept all messages sent meanwhile, in seconds; after that its sessions end."""
+"""How long a process may hang and still accept all messages sent in that time, in seconds; after that its sessions
+end.
+"""
 FIRST_HEARD_S = 1.0
 RESYNC_WINDOW_S = 60.0
 RESYNCS_PER_WINDOW = 5
@@ -252,7 +254,7 @@ class EngineTime:
         self._live: set[int] = set()
 
     def begin(self, peer: int) -> None:
-        """Note that the edge is open."""
+        """Record that the edge is open."""
         self._live.add(peer)
 
     def pause(self, peer: int) -> None:

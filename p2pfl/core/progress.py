@@ -84,7 +84,7 @@ class Progress:
         self.done = True
 
     def note_version(self, version: int, now: float) -> None:
-        """Note that the neighbor has shown this version."""
+        """Record that the neighbor has shown this version."""
         if version > self.version:
             self.version = version
             self.census.note_progress(self.peer, now)
@@ -185,11 +185,11 @@ class Service:
             self.usual.note(self.peer, self.patience.exchange_s)
 
     def begin(self) -> None:
-        """Note that the edge is open."""
+        """Record that the edge is open."""
         self.usual.note(self.peer, self.patience.exchange_s)
 
     def pause(self) -> None:
-        """Note that the session has ended."""
+        """Record that the session has ended."""
         self.usual.note(self.peer, None)
         self.asked_at = None
 

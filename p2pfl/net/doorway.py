@@ -160,7 +160,7 @@ class ConnectionGate(Tap):
         self.pays = True
         """True if the connection is charged for its work; members are not, nor are visitors with the page's token."""
         self.may_ask = False
-        """True if the latest request is allowed and can be answered at no cost to strangers' budgets."""
+        """True if the latest request was one that strangers may make, so that answering it costs them nothing."""
 
     def pay(self, cost_s: float) -> None:
         """Charge this connection for CPU time."""
@@ -210,7 +210,7 @@ class ConnectionGate(Tap):
         self.vouch()
 
     def vouch(self) -> None:
-        """Record that the peer is no stranger: refund its time, and remember its address."""
+        """Record that the peer is not a stranger: refund its time, and remember its address."""
         if self.pays:
             self.pays = False
             self._doorway.time.spend(self.group, -self._paid_s)

@@ -145,7 +145,7 @@ class Status:
 
     @property
     def heard_neighbors(self) -> list[int]:
-        """The neighbors whose present models are known: an old copy of an absent neighbor is not measured."""
+        """Neighbors whose current models are known: an old copy from an absent neighbor is not measured."""
         return [peer for peer, edge in self.core.edges.items() if edge.is_heard]
 
     @property

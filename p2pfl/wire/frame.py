@@ -75,7 +75,7 @@ def encode(message: SessionMessage, version: int = PROTOCOL_VERSION) -> tuple[by
 
 
 class OtherVersionError(PeerFault):
-    """The peer runs older or newer software, which is no fault."""
+    """The peer runs older or newer software, which is not a fault."""
 
 
 def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:

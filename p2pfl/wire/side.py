@@ -32,6 +32,6 @@ class Side(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Unknown(Struct, frozen=True, kw_only=True, gc=False):
-    """A message of a type unknown to this version; it is dropped and counted, and is no fault of the sender."""
+    """A message of a type unknown to this version; it is dropped and counted, but not blamed on the sender."""
 
     code: int

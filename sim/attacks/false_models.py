@@ -332,9 +332,9 @@ def fiedler(edges: tuple[Edge, ...], nodes: tuple[int, ...]) -> NDArray[np.float
     """Return the eigenvector of the second smallest Laplacian eigenvalue of the graph between `nodes`: (n,), of length
     1.
 
-    Entries that are zero but for rounding are zero; for one node all are. Where the eigenvalue is multiple, as in a
-    ring, the vector is the one nearest to ascending in the order of `nodes`, so that it does not depend on who computes
-    it.
+    Entries that are zero up to rounding are set to zero; for a single node all are. If the eigenvalue is multiple, as
+    in a ring, the vector is the one nearest to ascending in the order of `nodes`, so that it does not depend on who
+    computes it.
     """
     count = len(nodes)
     if count < 2:

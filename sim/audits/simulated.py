@@ -40,7 +40,7 @@ def observe_simulated(
     federation: FederationConfig, learners: Sequence[Learner], victim: int, world: WorldSpec = AT_ONCE
 ) -> Observation:
     """Run `federation` in virtual time with these `learners`, one for each member, and watch `victim` from all its
-    neighbors. Raises LearningError: the task failed.
+    neighbors. Raises LearningError if the task failed.
     """
     spec = settle(world, len(federation.members), federation.seed)
     batched = BatchedLearners(learners, method_of(federation), batching=False)

@@ -84,8 +84,8 @@ class Sweep:
         return DataFrame(self.rows)
 
     def plot(self, path: Path | str) -> None:
-        """Draw the combinations with their confidence intervals into a .png, .svg or .pdf file.
-        Raises ModuleNotFoundError: matplotlib is not installed; UserError: the file cannot be written.
+        """Draw the combinations with their confidence intervals into a .png, .svg or .pdf file. Raises
+        ModuleNotFoundError if matplotlib is not installed, UserError if the file cannot be written.
         """
         from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - matplotlib is an extra
 

@@ -196,7 +196,7 @@ class GraphCandidate:
 
     @property
     def fragile(self) -> str:
-        """Say why it is not robust enough; empty where it is, or where that is unknown."""
+        """Say why it is not robust enough; empty if it is, or if that is unknown."""
         asked = self.goal.robustness
         if not asked or self.robust is None or self.robust.upper >= asked:
             return ""

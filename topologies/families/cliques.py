@@ -109,8 +109,8 @@ def star_of_cliques(request: GraphRequest) -> Ends:
 def star_of_cliques_form(request: GraphRequest) -> ClosedForm | None:
     """Return the closed form for q equal cliques of m.
 
-    Vectors that are opposite in two outer cliques, and therefore zero in the middle one, have the eigenvalues of [[m, 1
-    - m], [-1, 1]]; the largest eigenvalue belongs to a vector that is equal in all outer cliques.
+    Vectors that are opposite in two outer cliques, and therefore zero in the middle one, have the eigenvalues of
+    [[m, 1 - m], [-1, 1]]; the largest eigenvalue belongs to a vector that is equal in all outer cliques.
     """
     n, m = request.nodes, min(request.nodes, request["size"])
     q, rest = divmod(n, m)

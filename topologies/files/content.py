@@ -93,7 +93,7 @@ def settle(content: Content, where: str, nodes: int | None = None, names: Sequen
 def _numbers(
     content: Content, where: str, total: int, names: Sequence[str], *, is_required: bool
 ) -> NDArray[np.int64] | None:
-    """Return the number of each label; None where the labels are names and keep the file's own order."""
+    """Return the number of each label; None if the labels are names and keep the file's own order."""
     if content.labels is None:
         return np.arange(total)
     called = {name: number for number, name in enumerate(names)}

@@ -149,8 +149,8 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
     is how many models a node receives in a round. `mixing_rate`: the spectral norm of D = W_period ... W_1 - J/n, to
     the power 1/period: the factor by which a round shrinks the distance to consensus, over a period. `asymptotic_rate`:
     the same in the long run, for one directed matrix. `rounds_to_consensus`: the smallest t with ||W_t ... W_1 - J/n||
-    <= epsilon for every start, an upper bound where `method` says so. `exact_after`: the round after which all nodes
-    hold the exact mean. `method`, `residual` and `certified` are about the mixing rate, `connectivity_method` and
+    <= epsilon for every start, an upper bound if `method` says so. `exact_after`: the round after which all nodes hold
+    the exact mean. `method`, `residual` and `certified` are about the mixing rate, `connectivity_method` and
     `connectivity_certified` about the union's eigenvalues.
     """
     if not 0.0 < epsilon < 1.0:

@@ -48,7 +48,7 @@ def _table(spec: str) -> dict[str, Any]:
     for part in spec.split(","):
         key, equals, value = (each.strip() for each in part.partition("="))
         if not equals or key not in PRIVACY or key in found:
-            text = "is given twice" if key in found else "is no KEY=VALUE of [privacy]"
+            text = "is given twice" if key in found else "is not a KEY=VALUE of [privacy]"
             raise UserError(f"{part.strip()!r} {text}", key=KEY, value=spec, allowed=ALLOWED)
         found[key] = _number(value)
     return found

@@ -99,7 +99,7 @@ def broken_links(page: Path, top: Path, shown: str, *, folders: bool = False) ->
             continue
         file = (page.parent / unquote(parts.path)).resolve() if parts.path else page.resolve()
         if not file.is_relative_to(top.resolve()):
-            why = f"it leaves {top.name}/, and the site has nothing else"
+            why = f"it leaves {top.name}/, and the site has only that"
         elif not (file.is_file() or (folders and file.is_dir())):
             why = "there is no such file"
         elif parts.fragment and file.suffix == ".md" and parts.fragment not in anchors(file.read_text("utf-8")):

@@ -152,7 +152,7 @@ class UserRule(Aggregator):
         return found
 
     def _fault(self, text: str) -> UserError:
-        return UserError(text, key=KEY, value=self.name, allowed="a rule from finite vectors (n, d) to one (d,)")
+        return UserError(text, key=KEY, value=self.name, allowed="a function from finite vectors (n, d) to one (d,)")
 
 
 def load_user_rule(name: str, liars: int, folder: Path | None) -> UserRule:

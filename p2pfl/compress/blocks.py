@@ -370,7 +370,7 @@ class _FourBits:
 
     def unpack(self, packed: NDArray[np.uint8], size: int, out: NDArray[np.int8]) -> None:
         if size % 2 and (packed[:, -1] >> 4 != self.zero).any():
-            raise PeerFault("the filling after the last 4-bit code is not code 0")
+            raise PeerFault("the padding after the last 4-bit code is not code 0")
         pairs = out.view("<u2")
         np.copyto(pairs[:, : packed.shape[1]], packed)
         pairs[:, packed.shape[1] :] = 0x88
@@ -404,7 +404,7 @@ class _TwoBits:
         fours |= fours << 6
         fours &= 0x03030303
         if (out[:, size:] != self.zero).any():
-            raise PeerFault("the filling after the last 2-bit code is not code 0")
+            raise PeerFault("the padding after the last 2-bit code is not code 0")
         if not out.min():
             raise PeerFault("code -2 in a 2-bit payload")
         out -= self.zero
@@ -432,7 +432,7 @@ def unpack_bits(plane: NDArray[np.uint8], wide: slice, count: int) -> NDArray[np
     """
     part = plane[:, wide.start // 8 : plane_bytes(wide.stop)]
     if wide.stop % 8 and (part[:, -1] >> (wide.stop % 8)).any():
-        raise PeerFault("the filling after the last bit is not 0")
+        raise PeerFault("the padding after the last bit is not 0")
     return np.unpackbits(part, axis=1, count=count, bitorder="little")
 
 

@@ -128,7 +128,7 @@ def decompress_frame(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
         limit = {zstd.DecompressionParameter.window_log_max: _window_log(size)}
         _fill(zstd.ZstdDecompressor(options=limit), frame, plain)
     except zstd.ZstdError as error:
-        raise PeerFault(f"no frame of Zstandard: {error}") from error
+        raise PeerFault(f"not a Zstandard frame: {error}") from error
     return plain
 
 
@@ -152,7 +152,7 @@ def _fill(decompressor: Any, frame: NDArray[np.uint8], out: NDArray[np.uint8]) -
         if decompressor.needs_input:
             given = frame[fed : fed + INPUT_BYTES]
             if not given.size:
-                raise PeerFault("the frame is cut off")
+                raise PeerFault("the frame is truncated")
             fed += given.size
         # One byte more than fits shows that there is more.
         piece = np.frombuffer(decompressor.decompress(given.data, min(OUTPUT_BYTES, out.size - filled + 1)), np.uint8)

@@ -186,7 +186,7 @@ def _bits(stored: NDArray[np.uint8], used: int) -> NDArray[np.uint8]:
     """Return the first `used` bits of each row, one byte each; the bits after them are 0."""
     bits = np.unpackbits(stored, axis=1, bitorder="little")
     if bits[:, used:].any():
-        raise PeerFault("the filling after the indices is not 0")
+        raise PeerFault("the padding after the indices is not 0")
     return bits[:, :used]
 
 

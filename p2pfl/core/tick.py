@@ -105,7 +105,7 @@ class Tick:
         wait_s = patience.wait_s()
         if wait_s > self.training_s:  # the usual wait is never shorter than the training time
             wait_s = min(wait_s, self._usual_wait_s(median_s))
-        if phase is Phase.TRAINING:  # the other phases are short, and end at the same time for all nodes
+        if phase is Phase.TRAINING:  # the other phases are short, and end in the same way for all nodes
             return self.began_at + min(wait_s, patience.afford_s(median_s, self.began_at))
         if phase is Phase.JOINING:
             return self.began_at + max(wait_s, LEAST_JOIN_TICK_S)

@@ -212,7 +212,7 @@ class Responder(_Steps):
         (secrets, th2), self._pending = _unused(self._pending), None
         initiator = examine(Leg.of_initiator(secrets, th2), m3, self._federation)
         if initiator.public == self._identity.public:
-            raise HandshakeFault("the initiator claims to be this very node")
+            raise HandshakeFault("the initiator claims to be this node itself")
         if not self._allowed(initiator.public):
             self.refusal = UnlistedKey(initiator.public)
         elif initiator.differences:

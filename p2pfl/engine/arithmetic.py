@@ -93,7 +93,7 @@ def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[f
         with np.errstate(all="ignore"):
             moved = method.moved(kept, state.scratch.move[part], terms)
         if not all(np.isfinite(vector).all() for vector in moved.values()):
-            raise PeerFault("the exchange would leave something on the edge that is not finite")
+            raise PeerFault("the exchange would leave a value on the edge that is not finite")
 
 
 @dataclass(frozen=True, slots=True)

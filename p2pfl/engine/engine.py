@@ -291,7 +291,7 @@ class Engine:
         if not replica <= limit:
             limit += NORM_MULTIPLE * norm(self.state.channels)
         if not replica <= min(limit, NORM_CEILING):
-            raise PeerFault("the neighbor's model is not finite or is far too long")
+            raise PeerFault("the neighbor's model is not finite or its norm is far too large")
         if not after <= NORM_CEILING:
             raise PeerFault("the exchange would carry the model too far")
 

@@ -160,7 +160,7 @@ class ConnectionGate(Tap):
         self.pays = True
         """True if the connection is charged for its work; members are not, nor are visitors with the page's token."""
         self.may_ask = False
-        """True if the latest request was one that strangers may make, so that answering it costs them nothing."""
+        """True if the latest request was allowed, so that answering it is not charged to the connection."""
 
     def pay(self, cost_s: float) -> None:
         """Charge this connection for CPU time."""

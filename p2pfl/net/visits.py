@@ -136,7 +136,7 @@ async def receive_charter(line: Line, session: Session, announced: Notice) -> by
     while len(raw) < announced.number:
         piece, final = session.open(await line.receive())
         if final or len(piece) != min(PIECE_BYTES, announced.number - len(raw)):
-            raise PeerFault("a charter cut into pieces in another way than honest nodes do")
+            raise PeerFault("a charter split differently from how honest nodes split it")
         raw += piece
     return bytes(raw)
 

@@ -55,7 +55,7 @@ ORIGIN = {
 }
 """Entries of a snapshot's header that must match the current ones, and their names in errors.
 
-Otherwise a different pattern could share the same tensors.
+A different `share` pattern is accepted if it shares the same tensors.
 """
 
 

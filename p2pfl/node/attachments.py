@@ -40,7 +40,7 @@ def failure_named(feature: Feature, hook: str) -> Iterator[None]:
         raise
     except FAILURES as error:
         text = f"the feature {feature.name} failed at its start, in {hook}: {describe_failure(error)}"
-        raise UserError(text, allowed="a node without it, or its mistake mended") from error
+        raise UserError(text, allowed="a node without it, or with its mistake corrected") from error
 
 
 def recover(features: Iterable[Feature], at_start: FoundAtStart) -> dict[Feature, Recovered]:
@@ -75,7 +75,7 @@ def course(features: Iterable[Feature], setup: Setup, state: NodeState) -> Cours
         if brought is not None:
             found[feature.name] = brought
     if len(found) > 1:
-        raise UserError(f"{' and '.join(found)} each bring a course", allowed="one of them")
+        raise UserError(f"{' and '.join(found)} each provide a course", allowed="one of them")
     return next(iter(found.values()), None)
 
 

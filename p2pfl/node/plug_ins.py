@@ -27,7 +27,7 @@ def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tupl
     for one in federation.plug_ins:
         found.append(_make(one, federation))
         if one.name in {other.name for other in found[:-1]}:
-            text, allowed = "there is a feature of that name already", "another name, here and in the feature"
+            text, allowed = "there is already a feature of that name", "another name, here and in the feature"
             raise UserError(text, file=federation.path, key=f"features.{one.name}", value=one.spec, allowed=allowed)
         options_of(found[-1], federation)
     names = {feature.name for feature in found}
@@ -49,7 +49,7 @@ def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
     for feature in features:
         for kind, said in feature.alarms.items():
             if kind in found:
-                text = f"the feature {feature.name} brings an alarm that there is already"
+                text = f"the feature {feature.name} declares an alarm that already exists"
                 raise UserError(text, key=f"features.{feature.name}", value=kind, allowed="another kind")
             found[kind] = said
     return found

@@ -24,7 +24,7 @@ FARTHER = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 @lie(
     "ascent",
-    "climbs the task's loss, and goes as far that way as raises it most after the victim's rule",
+    "climbs the task's loss, as far as raises it most after the victim's rule",
     "after PGA of Shejwalkar et al. 2022, arXiv 2108.10241",
     LOSS,
     climbs=True,

@@ -39,7 +39,7 @@ MISSING_PART = 3
 ROUNDING = 1e-9
 
 
-@blind("sign-flip", "its model times -{SCALE}", RSA, positive("SCALE", "how many times its length"))
+@blind("sign-flip", "its model times -{SCALE}", RSA, positive("SCALE", "multiple of its norm"))
 def sign_flip(models: Rows, _initial: Rows, _draw: Draw, scale: float = 1.0) -> Rows:
     shown: Rows = models * models.dtype.type(-scale)
     return shown
@@ -65,7 +65,7 @@ def constant(models: Rows, _initial: Rows, _draw: Draw, value: float = 0.0) -> R
     return np.full_like(models, value)
 
 
-@blind("replay", "the model from before the first round, for ever", "an old message sent again")
+@blind("replay", "the model from before the first round, forever", "an old message sent again")
 def replay(models: Rows, initial: Rows, _draw: Draw) -> Rows:
     return np.broadcast_to(initial.astype(models.dtype), models.shape).copy()
 
@@ -133,7 +133,7 @@ def ipm(sight: Sight, eps: float = 0.1) -> Vector:
 
 @lie(
     "foe",
-    "fall of empires: the mean times 1 - EPS, EPS searched such that the victim's rule errs most",
+    "fall of empires: the mean times 1 - EPS, EPS searched so that the victim's rule errs most",
     f"{XIE}; the search: Farhadkhani et al. 2022, arXiv 2205.12173",
     RULE,
 )
@@ -176,7 +176,7 @@ def min_sum(sight: Sight) -> Vector:
     return shown
 
 
-@lie("fang", "just outside the range of the honest, against the way that each coordinate has gone", FANG, NEIGHBORS)
+@lie("fang", "just outside the honest range, against the direction in which each coordinate has moved", FANG, NEIGHBORS)
 def fang(sight: Sight) -> Vector:
     """Directed deviation against trimmed mean and median.
 
@@ -264,7 +264,7 @@ def spectral(sight: Sight, scale: float = 1.5) -> Vector:
 
 @lie(
     "two-faced",
-    "another lie for each neighbor: its model and {SCALE} times its length in a direction of the victim's",
+    "a different lie for each neighbor: its model plus {SCALE} times its norm in a direction of the victim's",
     "Lamport et al. 1982, the Byzantine generals",
     NOTHING,
     positive("SCALE", "its model's lengths"),

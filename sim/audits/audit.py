@@ -32,10 +32,10 @@ ATTACKS: Mapping[str, str] = {
     "rank-one": "inputs, exactly, from rounds of one step on one row",
     "inversion": "inputs, by gradient inversion, from rounds of one row and from those that are configured",
     "membership": "which rows were trained on, by likelihood ratio",
-    "told": "which figures of private rows a real node tells beside its model",
+    "told": "which figures about private rows a real node reveals besides its model",
     "canary": "whether the noise is what it claims to be, never the same twice, and hides the last bits too",
-    "steps": "whether steps take rows, cut them, add noise and are paid for as promised, measured from outside",
-    "restart": "whether noise comes twice, and all is paid for, where real nodes are killed and started again",
+    "steps": "whether steps draw rows, clip them, add noise and are paid for as promised, measured from outside",
+    "restart": "whether noise repeats, and every step is paid for, when real nodes are killed and restarted",
 }
 NOT_RUN = "no time"
 SIMULATOR = "simulator"
@@ -106,7 +106,7 @@ class Auditor:
             self._ask_for_members()
         if self.left_s <= 0:
             self.found.note(
-                f"the {self.effort.budget_s:g} s were over before all was tried: --budget-s, or fewer --attacks"
+                f"the {self.effort.budget_s:g} s ran out before all attacks were tried: --budget-s, or fewer --attacks"
             )
         self.found.seconds = time.monotonic() - self._began
         return self.found
@@ -159,7 +159,7 @@ class Auditor:
 
     def _real(self, federation: FederationConfig) -> Observation:
         if self.observe_real is None:
-            raise AssertionError("no real nodes were asked for")
+            raise AssertionError("real nodes were not requested")
         return self.observe_real(federation, self.scene.victim)
 
     def _listen(self, observe_real: ObserveReal) -> None:

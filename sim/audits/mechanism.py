@@ -182,7 +182,7 @@ def noise(subject: Subject) -> Iterator[Check]:
     text = f"the noise of {name} has {{value:.3g}} times the variance that is claimed"
     yield _of_mean("the same of the tensor that has least", float(least.mean()), least.size, text)
     tails = float((found**4).mean() / (found**2).mean() ** 2)
-    text = f"the noise is no Gaussian: its kurtosis is {tails:.3g}"
+    text = f"the noise is not Gaussian: its kurtosis is {tails:.3g}"
     far = abs(tails - 3.0) > SURE * math.sqrt(24 / found.size) + 1000 / found.size
     yield Check(name="kurtosis of the noise, 3 of a Gaussian", value=tails, mistake=text if far else "")
     yield _independence(found)

@@ -39,7 +39,7 @@ def require_picture(shape: Sequence[int]) -> None:
     """Refuse inputs that cannot be shown. Raises UserError if they are not pictures."""
     if side_of(shape) is None:
         allowed = "a task on pictures: (h, w), (1, h, w), (3, h, w), or flat and square"
-        raise UserError("the inputs are no pictures", key="--picture", value=str(tuple(shape)), allowed=allowed)
+        raise UserError("the inputs are not pictures", key="--picture", value=str(tuple(shape)), allowed=allowed)
 
 
 def draw(guesses: Mapping[str, Sequence[Guess]], truth: Values, path: Path) -> None:

@@ -55,7 +55,7 @@ def first_layer(module: nn.Module, places: list[TensorPlace]) -> FirstLayer | st
                 return "the first layer has no bias, or is not shared"
             return FirstLayer(weight.part, bias.part, part.out_features, part.in_features)
         if not any(part.children()) and not isinstance(part, TRANSPARENT):
-            return f"the first layer is no linear one ({type(part).__name__})"
+            return f"the first layer is not linear ({type(part).__name__})"
     return "the model has no linear layer"
 
 

@@ -115,7 +115,7 @@ class Rebuilder:
         """Say why there is nothing to invert; empty if there is."""
         inputs, _ = self.learner.train_set.rows(torch.arange(1))
         if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point():
-            return "the inputs are no real numbers (text, categories, raw bytes)"
+            return "the inputs are not real numbers (text, categories, raw bytes)"
         if not self.learner.labels:
             return "the task is not to tell classes"
         if last_bias(self.learner.model.module, self.learner.model.flat.places) is None:

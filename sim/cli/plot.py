@@ -36,7 +36,7 @@ Examples:
 @click.option(
     "--x",
     type=click.Choice(["time", "rounds", "bytes"]),
-    help="The horizontal axis.  [default: time; rounds where real and simulated runs stand together; a sweep's axes]",
+    help="The horizontal axis.  [default: time; rounds if real and simulated runs are mixed; a sweep's axes]",
 )
 @click.option("--mean", is_flag=True, help="For a sweep: the mean accuracy of the nodes, not the worst node's.")
 def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean: bool) -> None:

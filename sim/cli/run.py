@@ -59,10 +59,10 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     metavar="SPEC",
     help="Keys of [privacy], as epsilon=8,delta=1e-5; or none.",
 )
-@click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen by chance.")
+@click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen at random.")
 @click.option("--attack", metavar="NAME", help="See `p2pfl sim attacks`.")
 @click.option("--world", metavar="FILE", help="Speeds, links, faults, liars; `random` draws all.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all chance.  [default: 0]")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all randomness.  [default: 0]")
 @click.option(
     "--replay",
     type=click.IntRange(0),

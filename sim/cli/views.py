@@ -172,7 +172,7 @@ def _bar(width: int) -> tuple[Any, Any]:
 
 
 def _worst(nodes: list[NodeReport], main: Measure) -> list[NodeReport]:
-    """Return the honest finished nodes that learned least, or such nodes among all if no honest one finished."""
+    """Return the honest finished nodes that learned least; of all nodes, if no honest one finished."""
     ended = [node for node in nodes if node.finished and not node.byzantine] or nodes
     return sorted(ended, key=lambda node: merit(value_of(node, main), main))[:WORST]
 

@@ -134,7 +134,7 @@ def _read_axes(table: Any, mistakes: Mistakes) -> dict[str, tuple[Any, ...]]:
         mistakes.add("must be a table", "axes", None, "[axes]")
         return {}
     if "seed" in table or "seeds" in table:
-        mistakes.add("seeds are no axis", "axes.seeds", None, "sweep.seeds, over which the table has its intervals")
+        mistakes.add("seeds are not an axis", "axes.seeds", None, "sweep.seeds, over which the table has its intervals")
     known = {name: values for name, values in table.items() if name not in {"seed", "seeds"}}
     unknown_keys(known, "axes.", OPTIONS, mistakes)
     return {name: _read_axis(name, known[name], mistakes) for name in known if name in OPTIONS}
@@ -177,10 +177,10 @@ def _refusal(plan: SweepPlan) -> UserError:
     if len(by_reason) > SHOWN:
         lines.append(f"and {len(by_reason) - SHOWN} more")
     count = sum(bool(combination.impossible) for combination in plan.combinations)
-    text = f"{count} of {len(plan.combinations)} combinations cannot be:\n  " + "\n  ".join(lines)
-    hint = "axes whose combinations all can be, or skip_impossible = true in [sweep]"
+    text = f"{count} of {len(plan.combinations)} combinations are impossible:\n  " + "\n  ".join(lines)
+    hint = "axes whose combinations are all possible, or skip_impossible = true in [sweep]"
     if not plan.jobs:
-        hint = "axes of which some combination can be"
+        hint = "axes with at least one possible combination"
     return UserError(text, file=plan.file.path, key="axes", allowed=hint)
 
 

@@ -309,7 +309,7 @@ def _keep(folder: Folder, tally: SweepTally, job: Job, outcome: RunOutcome) -> N
         folder.keep_report(job, outcome.report)
         tally.figures[job.key] = found
         return
-    reason = outcome.reason or "what came back is no report"
+    reason = outcome.reason or "what came back is not a report"
     folder.keep_failure(job, reason, outcome.trace)
     tally.failures[job.key] = reason
 

@@ -177,7 +177,7 @@ def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
             yield key + "join", f"node {again[0]} joins twice", None, "each node in one [[join]] or [[amend]]"
         gone = [node for node in amendment.leave if node not in there]
         if gone:
-            yield key + "leave", f"node {gone[0]} is no member then", None, "members of that time"
+            yield key + "leave", f"node {gone[0]} is not a member then", None, "members at that time"
         there = (there | {*amendment.join}) - {*amendment.leave}
         if len(there) < 2:
             yield key + "leave", "leaves fewer than two members", None, "two or more who stay"

@@ -12,7 +12,7 @@ BASE_BYTES = 330 * 2**20
 """Python, numpy, torch and the data that all nodes share."""
 BATCHED_PER_NODE, BATCHED_PER_EDGE = 3, 5
 """In vectors. Per node: the model, and model and variate at the start of a round. Per edge: two replicas, a request's
-replica, and the flow at both ends.
+vector, and the flow at both ends.
 """
 SINGLE_PER_NODE, SINGLE_PER_EDGE = 3, 6
 """In vectors. Per node: the model, and model and variate for the round in flight. Per edge: two replicas and the flow

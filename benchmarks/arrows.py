@@ -1,4 +1,4 @@
-"""Counts imports between the packages of p2pfl, a package under `features` counted as one, and shows the cycles.
+"""Count imports between the packages of p2pfl, with each feature as one package, and show the cycles.
 
 python benchmarks/arrows.py [--list]
 """
@@ -19,7 +19,7 @@ PACKAGE = "p2pfl"
 
 
 def room(module: str) -> str:
-    """Return the package that a module belongs to; below features the single feature."""
+    """Return the package that a module belongs to; below features, the single feature."""
     parts = module.split(".")
     if len(parts) > 2 and parts[1] == "features":
         return f"features.{parts[2]}"

@@ -5,12 +5,12 @@ node owns.
     python benchmarks/bias.py --table quadratics --method plain --method tracking --rounds 200
     python benchmarks/bias.py --table digits --json bench-out/bias.json
 
-First table: eight quadratics with curvatures of their own on a ring, q4, 5 local steps. Distance from the mean of the
-models (weighted by n) to the federation's known optimum, divided by that of the common start; for `fair` also to the
-optimum of its own goal. Samples are equal or from 50 to 400, speeds equal or from 10 to 1 (the node with most samples
-is slowest). Second table: ten nodes with digits in a random 4-regular graph; the slowest of them, ten times slower than
-the fastest, alone has the classes 8 and 9. Their recall in the worst and in the mean node's model, and the accuracy on
-all classes. Everything is simulated: the same figures on every run of a machine.
+First table: eight quadratics with different curvatures on a ring, q4, 5 local steps. It shows the distance from the
+mean model (weighted by n) to the federation's known optimum, relative to the common start; for `fair` also to the
+optimum of its own goal. Samples are equal or range from 50 to 400, speeds are equal or range from 10 to 1 (the node
+with the most samples is slowest). Second table: ten nodes with digits on a random 4-regular graph; only the slowest,
+ten times slower than the fastest, has the classes 8 and 9. It shows their recall in the worst and in the mean node's
+model, and the accuracy on all classes. Everything is simulated, so a machine gives the same figures on every run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SETTINGS = {
     "both": (UNEQUAL, True),
 }
 OWNED = (8, 9)
-"""The classes that only the slowest node has."""
+"""Classes that only the slowest node has."""
 DIGITS_NODES = 10
 Models = NDArray[np.float64]
 
@@ -70,7 +70,7 @@ def tenfold(nodes: int) -> tuple[SlowNodes, ...]:
 
 
 def ended(federation: FederationConfig, world: WorldSpec) -> tuple[Models, PreparedRun]:
-    """Return all models (nodes, d) when all nodes are done."""
+    """Return all models (nodes, d) once all nodes are done."""
     world = settle(world, len(federation.members), federation.seed)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -98,7 +98,9 @@ def quadratics(method: str, setting: str, rounds: int, **training: Any) -> tuple
 
 
 def fair_optimum(learner: QuadraticLearner, weights: Models, q: float) -> Models:
-    """Compute the minimum of sum n_k F_k^(q+1), by Newton-like steps: there sum n_k F_k^q A_k (w - t_k) = 0."""
+    """Compute the minimum of sum n_k F_k^(q+1), by Newton-like steps; at the minimum, sum n_k F_k^q A_k (w - t_k) =
+    0.
+    """
     targets, curvatures, w = learner._targets, learner._curvatures, learner.optimum()  # noqa: SLF001 - the task's own
     for _ in range(2000):
         losses = 0.5 * (curvatures * (w - targets) ** 2).sum(axis=1)
@@ -124,7 +126,7 @@ def bias(method: str, setting: str, rounds: int, **training: Any) -> dict[str, f
 
 
 def owned_digits() -> Task:
-    """Make a task of digits of which the last node alone has the classes OWNED; the others share the rest at random."""
+    """Make a digits task in which only the last node has the classes OWNED; the others share the rest at random."""
 
     def data(node: NodeContext) -> tuple[Pair, Pair]:
         (inputs, targets), test = load_digits()

@@ -1,10 +1,11 @@
-"""The cost and accuracy of each compressor: bytes a parameter, speed on one thread, delta guaranteed and measured.
+"""The cost and accuracy of each compressor: bytes per parameter, speed on one thread, guaranteed and measured delta.
 
-GB/s are 10^9 bytes of float32 vector by CPU-second, the best of several interleaved repeats: `encode`; `decode` into
-existing memory; `both`, encoding that also returns the decoded payload (every message that is sent); and `quantize`,
-that alone. The yardstick is `np.copyto` of the same vector. Delta is 1 - |v - Q(v)|^2 / |v|^2, measured on a million
-values, Gaussian, Laplace and heavy-tailed (a Gaussian times a log-normal of sigma 1.5), and on the change by a pass
-over the digits in a network of 64-512-512-10. One vector of --size values, and --rows of 2,410 values at once.
+GB/s are 10^9 bytes of float32 vector per CPU-second, the best of several interleaved repeats: `encode`; `decode` into
+existing memory; `both`, encoding that also returns the decoded payload (as for every message sent); and `quantize`,
+only the decoded payload. The yardstick is `np.copyto` of the same vector. Delta is 1 - |v - Q(v)|^2 / |v|^2, measured
+on a million values, Gaussian, Laplace and heavy-tailed (a Gaussian times a log-normal of sigma 1.5), and on the update
+from one pass over the digits in a 64-512-512-10 network. One vector of --size values, and --rows of 2,410 values at
+once.
 
 Usage: python benchmarks/codecs.py [--size 25000000] [--rows 64] [--seconds 90] [--specs q4,top-k:0.05+q8] [--json FILE]
 """
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 class Speeds:
-    """The least CPU-seconds of each operation of each codec on the same rows."""
+    """The smallest CPU-seconds for each operation of each codec on the same rows."""
 
     def __init__(self, codecs: dict[str, Compressor], rows: Rows) -> None:
         self.codecs = codecs
@@ -78,7 +79,7 @@ class Speeds:
         self.best: dict[tuple[str, str], float] = {}
 
     def measure(self, repeats: int, until: float) -> None:
-        """Measure; a small input is repeated more often, for at least as long as the clock resolves."""
+        """Measure; a small input is repeated more often, for long enough that the clock can resolve it."""
         times = max(1, 2_000_000 // max(1, self.rows.size))
         for repeat in range(repeats):
             for codec in (None, *self.codecs.values()):
@@ -136,7 +137,7 @@ def described(codec: Compressor, size: int, vectors: dict[str, Rows], fast: dict
 
 
 def delta_of(codec: Compressor, vector: Rows) -> float:
-    """Measure the delta of one encoding: there are so many values that its chance hardly matters."""
+    """Measure the delta of one encoding; with so many values its randomness hardly matters."""
     error = vector - codec.decode(codec.encode(vector, chance=1), vector.size)
     return 1 - float(np.square(error, dtype=np.float64).sum() / np.square(vector, dtype=np.float64).sum())
 

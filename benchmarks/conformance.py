@@ -1,9 +1,9 @@
-"""The simulator against real processes with the same federation files, mean over seeds: a table.
+"""The simulator compared with real processes on the same federation files: a table of means over seeds.
 
     python benchmarks/conformance.py --seeds 3
 
-Real nodes sleep through most of a round, so that a small machine is enough. `busy` is the share of the processors in
-use meanwhile, by any process: above a half the real figures are not those of separate machines.
+Real nodes sleep through most of a round, so a small machine is enough. `busy` is the share of the processors in use
+during that time, by any process; above one half, the real figures do not represent separate machines.
 """
 
 from __future__ import annotations

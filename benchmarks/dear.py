@@ -1,14 +1,15 @@
 """The cost of a member that sends the most expensive valid requests it can: the pace of its neighbor's other edge.
 
-Three real processes on a path: the attacker, its neighbor, an honest node. The attacker keeps to the protocol, begins
-the next exchange as soon as one is over, and computes nothing itself: it shows the same two payloads in turn. For each
-compressor there are three runs, in turn, `--repeats` times: beside an honest node in its place, attacked, and attacked
-without the limit on engine time. Figures are medians: own rounds a second of the attacked node, exchanges a second with
-its honest neighbor, and with the attacker, and how often an exchange was put off. Rounds "train" by waiting, so that
-two processors are enough for three processes.
+Three real processes on a path: the attacker, its neighbor, an honest node. The attacker follows the protocol, begins
+the next exchange as soon as one is over, and computes nothing itself: it alternates between two fixed payloads. For
+each compressor there are three runs, repeated `--repeats` times in turn: with an honest node in the attacker's place,
+attacked, and attacked without the limit on engine time. Figures are medians: the attacked node's own rounds per second,
+its exchanges per second with its honest neighbor and with the attacker, and how often an exchange was deferred. Rounds
+"train" by waiting, so that two processors are enough for three processes.
 
 With --honest nobody attacks: real nodes of one process, as in the demo, with a large model, and with rounds of a
-millisecond. It prints how near a neighbor came to the limit, as a share of it, and how often an exchange was put off.
+millisecond. It prints how close a neighbor came to the limit, as a fraction of it, and how often an exchange was
+deferred.
 
 Usage: python benchmarks/dear.py [--parameters 1000000] [--compressors q4,top-k:0.1+q8,random-k:0.1] [--time-s 30]
        python benchmarks/dear.py --honest [--parameters 25000000]
@@ -86,7 +87,7 @@ RUNS = ("honest", "attacked", "without the limit")
 
 
 class Attacker(Application):
-    """A node that begins exchanges without end; its model is encoded once for each size of a body."""
+    """A node that begins exchanges endlessly; its model is encoded once for each size of a body."""
 
     def _engine_of(self, recovered: Any) -> Engine:
         engine = assembly.make_engine(self.setup, recovered)
@@ -214,8 +215,8 @@ def honest(parameters: int) -> None:
     seen = {"share": 0.0, "put off": 0.0}
 
     def asked(budget: limits.EngineTime, peer: int, now: float) -> float:
-        """Compute the share of the limit that was used, from a limit a million times lower: the wait is a logarithm of
-        the share.
+        """Return the fraction of the limit that was used, from a limit a million times lower: the wait is a logarithm
+        of that fraction.
         """
         wait_s = ask(budget, peer, now)
         seen["put off"] += wait_s > 0.0

@@ -2,10 +2,10 @@
 
     python benchmarks/devices.py [--parameters 10000000] [--steps 10] [--rounds 3]
 
-First table: by device and precision, the seconds of one step of a local round, of a test, and of moving the vector to
-the model and back; and the distance between the end of the rounds and that of the CPU in float32, divided by the length
-of their own move. Second table: a federation with a node on each device, the CPU among them, on the same task. The
-output names devices that this machine lacks.
+First table, by device and precision: the seconds for one step of a local round, for a test, and for moving the vector
+to the model and back; and the distance between the final model and the one from the CPU in float32, relative to the
+norm of the total update. Second table: a federation with a node on each device, including the CPU, on the same task.
+The output names devices that this machine lacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = {"cpu": "cpu", "cuda": "an NVIDIA or AMD GPU (cuda)", "mps": "Apple's GP
 
 
 def model_of(parameters: int) -> Callable[[], nn.Module]:
-    """Make four layers, whose two inner ones have about all of the parameters."""
+    """Make four layers; the two inner ones have nearly all of the parameters."""
     width = round((parameters / 2) ** 0.5)
 
     def model() -> nn.Module:
@@ -45,7 +45,7 @@ def model_of(parameters: int) -> Callable[[], nn.Module]:
 
 
 def data(node: NodeContext) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """Make classes that a random linear map separates; each node has its own rows, all have the same test set."""
+    """Make classes separated by a random linear map; each node has its own rows, and all have the same test set."""
     truth = torch.randn(FEATURES, CLASSES, generator=torch.Generator().manual_seed(1))
 
     def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +73,7 @@ def measure(task: Task, training: TrainingConfig, compute: Compute, rounds: int)
     if not isinstance(learner, TorchLearner):
         raise TypeError("the benchmark is of torch")
     start = vector = learner.initial()
-    learner.train(RoundStart(start.copy()), 0)  # the first time, kernels are chosen and memory is allocated
+    learner.train(RoundStart(start.copy()), 0)  # in the first call kernels are chosen and memory is allocated
     took = []
     for index in range(rounds):
         began = time.perf_counter()

@@ -1,7 +1,8 @@
-"""The quality of the demo: eight processes on a ring, default configuration, against training in one place.
+"""The quality of the demo: eight processes on a ring with the default configuration, compared with training in one
+place.
 
 Runs `p2pfl demo` for each partition and seed, one after the other, and centralized training of the same model with as
-many steps as one node takes (and as many as all of them take together). Prints a table, and JSON with --json FILE.
+many steps as one node takes (and as many as all nodes take together). Prints a table, and JSON with --json FILE.
 
 Usage: python benchmarks/digits.py [--seeds 3] [--nodes 8]
 """

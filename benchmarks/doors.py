@@ -1,14 +1,15 @@
-"""Neighbors behind a slow line that dial a node while strangers crowd its port; the node has a process of its own.
+"""Neighbors on a slow line dial a node while strangers crowd its port; the node has its own process.
 
-For each attack, and once without, connections come at a rate and stop at the stage of the attack: idle sends nothing,
-upgraded the WebSocket request, addressed also a first handshake message with a valid tag, whose sender knows the node's
-public key; churn is a member that completes handshakes and opens session after session. Meanwhile neighbors dial, once
-each unless there is --patience, and the line delays each of their messages, both ways. The output has the neighbors
-that get in, the most connections that waited, connections turned away, peers refused, sessions opened, and of the
-node's process: descriptors and memory before and after, and CPU in % of a core. Linux only.
+For each attack, and once without, connections arrive at a given rate and stop at the stage of the attack: idle sends
+nothing, upgraded the WebSocket request, addressed also a first handshake message with a valid tag, whose sender knows
+the node's public key; churn is a member that completes handshakes and opens session after session. At the same time
+neighbors dial, once each unless there is --patience, and the line delays each of their messages in both directions. The
+output shows the neighbors that get in, the maximum number of waiting connections, connections turned away, peers
+refused, sessions opened, and for the node's process: descriptors and memory before and after, and CPU in % of a core.
+Linux only.
 
-Usage: python benchmarks/doors.py [--rate 100] [--seconds 10] [--delay 0.05] [--attacks idle,churn]
-`--sources 127.0.1.{}` gives the strangers 200 addresses, as does 2001:db8::{} where the machine has such addresses.
+Usage: python benchmarks/doors.py [--rate 100] [--seconds 10] [--delay 0.05] [--attacks idle,churn] `--sources
+127.0.1.{}` gives the strangers 200 addresses, as does 2001:db8::{} if the machine has such addresses.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ ATTACKS = ("none", "idle", "upgraded", "addressed", "churn")
 SOURCES = 200
 ABREAST = 5
 CHURNER = 60
-"""The index of the churning member: the members before it dial in turn, so that none opens a session more than once in
-seconds.
+"""The index of the churning member; the members before it dial in turn, so that none opens a session more than once in
+several seconds.
 """
 NODES = CHURNER + 1
 IDENTITIES = [Identity(bytes([number + 1]) * 32) for number in range(NODES)]
 BINDING = FederationBinding(federation_id=bytes(32), sections=())
 ONCE = Limits(retry_first_s=600.0, retry_ceiling_s=600.0)
 WAIT_S = 3.0
-"""The longest time of a dial beyond the delay of the line."""
+"""The longest time for a dial beyond the line's delay."""
 STEPS = 8
-"""The most delays of the line in one dial."""
+"""The maximum number of line delays in one dial."""
 
 
 def links_of(
@@ -107,7 +108,7 @@ def process_figures() -> dict[str, float]:
 
 
 class Crowd:
-    """Connections that come at a rate and stay until they are dropped."""
+    """Connections that arrive at a given rate and stay until they are dropped."""
 
     def __init__(self, attack: str, port: int, options: argparse.Namespace) -> None:
         self.attack, self.port, self.options = attack, port, options
@@ -181,7 +182,7 @@ async def stall(source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay_
 
 @asynccontextmanager
 async def slow_line(host: str, port: int, delay_s: float) -> AsyncIterator[str]:
-    """Start a relay to the node; yields its address."""
+    """Start a relay to the node and yield its address."""
     pumps: set[asyncio.Task[None]] = set()
 
     async def accept(near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
@@ -200,7 +201,7 @@ async def slow_line(host: str, port: int, delay_s: float) -> AsyncIterator[str]:
 
 
 async def neighbors_in(address: str, first: int, options: argparse.Namespace) -> int:
-    """Count ABREAST neighbors, from the index `first` on, that get in."""
+    """Return how many of ABREAST neighbors, starting with the index `first`, get in."""
     limits = Limits() if options.patience else ONCE
     opened = [asyncio.Event() for _ in range(ABREAST)]
     async with AsyncExitStack() as stack:

@@ -2,10 +2,10 @@
 
     python benchmarks/endings_simulated.py [--rounds 60] [--seeds 3] [--json FILE]
 
-Nodes of unequal n and speed minimize quadratics whose common optimum is known, and the digits. For each world: how far
-the worst and the mean node end above the optimum (or the accuracy of the worst), how many of the requested rounds the
-least and the most trained node took, and how long after the first node had finished the last one stopped. `train` and
-`mix` are what nodes do whose rounds are done before the others'.
+Nodes with unequal n and speed minimize quadratics with a known common optimum, or learn the digits. For each world it
+shows how far the worst and the mean node end above the optimum (or the accuracy of the worst), how many of the
+requested rounds the least and the most trained node took, and how long after the first node finished the last one
+stopped. `train` and `mix` are what nodes do when their rounds are done before the others'.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def digits(topology: str, rule: str, *, rounds: int, seed: int, when_through: st
 
 
 def world(kind: str, round_s: float, rounds: int) -> WorldSpec:
-    """Make a world; `round_s` is the time of a round at speed 1."""
+    """Make a world; `round_s` is the duration of a round at speed 1."""
     compute = ComputeSpec(round_s=round_s)
     whole_s = round_s * rounds
     tenfold = tuple(SlowNodes(nodes=(node,), speed=1 / (1 + 9 * node / 7)) for node in range(1, 8))
@@ -85,7 +85,7 @@ def least_loss(federation: FederationConfig) -> float:
 
 
 def figures(federation: FederationConfig, spec: WorldSpec) -> dict[str, Any]:
-    """Return the figures of one run; nodes that died are left out."""
+    """Return the figures of one run, without nodes that died."""
     report = simulate(federation, world=spec, references=False)
     ended = [row for row in report.nodes if row.finished]
     taken = [row.rounds for row in ended]

@@ -1,9 +1,8 @@
-"""The cost of the engine's operations: CPU-nanoseconds for each parameter, and memory beyond what the node always
-holds.
+"""The cost of the engine's operations: CPU-nanoseconds per parameter, and memory beyond what the node always holds.
 
 Two engines with one edge exchange and train; no disk, no network. `codec` is the compressor's share of an exchange: a
-request and a reply are encoded once each, and each is decoded at both ends. `peak` is the most memory that tracemalloc
-saw above the start, in multiples of the model, payloads included.
+request and a reply are encoded once each, and each is decoded at both ends. `peak` is the peak memory above the start
+as seen by tracemalloc, in multiples of the model, including payloads.
 
 Usage: python benchmarks/engine.py [--parameters 10k,1M] [--compressors q4,none] [--repeats 5] [--json FILE]
 """
@@ -35,7 +34,7 @@ Costs = dict[str, float]
 
 
 class Pair:
-    """Initiator 0 and responder 1, whose models differ by the training of a round."""
+    """Initiator 0 and responder 1, whose models differ by one round of training."""
 
     def __init__(self, spec: str, size: int) -> None:
         chance = np.random.default_rng(0)
@@ -49,7 +48,7 @@ class Pair:
         self.seq = 0
 
     def exchange(self, clock: Callable[[str, Callable[[], Outcome]], Outcome]) -> None:
-        """One transaction, after a round at each end; `clock` runs each operation under its name."""
+        """Run one transaction, after a round at each end; `clock` runs each operation under its name."""
         self.seq += 1
         for index in (0, 1):
             start = self.engines[index].begin_round(accompanied=True).model
@@ -86,7 +85,7 @@ class Pair:
 
 
 def measured(spec: str, size: int, repeats: int) -> Costs:
-    """Return the least of some exchanges, in ns for each parameter; `peak` in models."""
+    """Return the minimum over several exchanges, in ns per parameter; `peak` in models."""
     pair, best = Pair(spec, size), {}
     inner = max(1, 200_000 // size)
 
@@ -109,7 +108,7 @@ def measured(spec: str, size: int, repeats: int) -> Costs:
 
 
 def peak(pair: Pair) -> float:
-    """Return the most memory that one operation of an exchange took, beyond that at its start."""
+    """Return the peak memory of one operation of an exchange, above that at its start."""
     worst = 0
 
     def watch(name: str, run: Callable[[], Outcome]) -> Outcome:

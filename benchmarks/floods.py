@@ -1,13 +1,14 @@
-"""The cost of a flood by strangers without a key to a node that trains: rounds and exchanges a second, in turns.
+"""What a flood from strangers without a key costs a node that trains: rounds and exchanges per second, in alternating
+runs.
 
-Real processes: a node, its neighbors, and another that floods the node over loopback. The floods are pings: 2,600
-empty pings after each WebSocket request, 76 connections a second; junk: WebSocket requests with an invalid first
-message, 1,000 a second; chunks: POST to the page in chunks of one byte, 20 MB/s, by a name that needs the token; quiet:
-connections that send nothing, 2,000 a second. Connects and datagrams are answered by the kernel alone, at a port where
-nobody listens. `own` floods come from the neighbors' address, `other` from one that no member has, `many` from 200.
-Rounds "train" by waiting. Figures are medians over the repeats, with rounds and exchanges as a share of those without a
-flood too, and the CPU time of the node and of the flooding process, in % of a core. Linux only; nothing leaves this
-machine.
+Real processes: a node, its neighbors, and another that floods the node over loopback. The floods are pings: 2,600 empty
+pings after each WebSocket request, 76 connections a second; junk: WebSocket requests with an invalid first message,
+1,000 a second; chunks: POST to the page in chunks of one byte, 20 MB/s, by a name that needs the token; quiet:
+connections that send nothing, 2,000 a second. Connects and datagrams go to a port where nobody listens, and only the
+kernel answers them. `own` floods come from the neighbors' address, `other` from one that no member has, `many` from
+200. Rounds "train" by waiting. Figures are medians over the repeats; rounds and exchanges are also given relative to a
+run without a flood, and the CPU time of the node and of the flooding process in % of a core. Linux only; nothing leaves
+this machine.
 
 Usage: python benchmarks/floods.py [--floods none,connects,datagrams,pings,chunks,junk] [--from own,other,many]
        [--seconds 6] [--repeats 3] [--nodes 3] [--round-s 0.02]
@@ -48,14 +49,16 @@ SOURCES: dict[str, list[str]] = {
     "many": [f"127.0.1.{number}" for number in range(1, 201)],
 }
 RATES = {"connects": 1000, "datagrams": 20_000, "pings": 76, "chunks": 2000, "junk": 1000, "quiet": 2000}
-"""For each flood, the units that begin each second: a connection, a datagram of 1,000 bytes, or 10,000 bytes."""
+"""For each flood, the number of units begun per second; a unit is a connection, a datagram of 1,000 bytes, or 10,000
+bytes.
+"""
 KERNEL = ("connects", "datagrams")
 ABREAST = {"pings": 4, "chunks": 4, "datagrams": 1}
 MOST_ABREAST = 32
 FIRST_ROUNDS = 20
-"""Rounds by which the nodes have met."""
+"""The number of rounds within which the nodes have met."""
 SETTLE_S = 4.0
-"""Seconds between two runs, until the node has recovered."""
+"""The time between two runs for the node to recover, in seconds."""
 
 
 def node(folder: Path, name: str, figures_fd: int) -> None:
@@ -88,7 +91,7 @@ def node(folder: Path, name: str, figures_fd: int) -> None:
 
 
 class Flood:
-    """Threads that begin units at a rate, from each of the sources in turn. At most `rate * seconds` times."""
+    """Threads that begin units at a given rate, from each source in turn, at most `rate * seconds` times."""
 
     def __init__(self, kind: str, sources: list[str], ports: dict[str, int], seconds: float) -> None:
         self.kind, self.sources, self.port = kind, sources, ports[kind]
@@ -109,7 +112,7 @@ class Flood:
         return {"came/s": self.begun / took_s, "MB/s": self.sent_bytes / took_s / 1e6}
 
     def _turn(self) -> int | None:
-        """Return the number of the next unit, when it is due; None at the end."""
+        """Return the number of the next unit when it is due; None at the end."""
         with self._lock:
             number, self.begun = self.begun, self.begun + 1
         due = self._began + number / self.rate
@@ -168,7 +171,7 @@ def flood(pipe: Any, *arguments: Any) -> None:
 
 
 class Nodes:
-    """The processes of a federation, of which the first reports its figures."""
+    """The processes of a federation; the first one reports its figures."""
 
     def __init__(self, ward: Path, count: int) -> None:
         figures, told = os.pipe()
@@ -232,7 +235,7 @@ def once(nodes: Nodes, kind: str, origin: str, ports: dict[str, int], seconds: f
 
 
 def prepare(ward: Path, options: argparse.Namespace) -> dict[str, int]:
-    """Make a federation in that folder; return the port that each flood goes to."""
+    """Make a federation in that folder; return the port that each flood targets."""
     ports = free_ports(options.nodes + 2)
     command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(ward)]
     command += ["--base-port", str(ports[0]), "--nodes", str(options.nodes)]

@@ -1,10 +1,10 @@
 """The cost of a large message from one process to another: CPU, memory, and stalls of the event loop.
 
 Two processes on loopback, each scene in fresh ones. `links` is the shipped path: digest, framing, sealing, WebSocket,
-opening, assembling, digest. The layers below it run alone in the same rounds, so that the floor of this machine stands
-beside it; `exchange` is a whole transaction of two shipped engines over links. CPU-seconds are of both processes
-together; GB are 10^9 bytes of body; peak_bodies is the most memory taken by an end, the body that it sends included, as
-a multiple of the body. Prints a table, and JSON with --json FILE. Linux only.
+opening, assembling, digest. The layers below it run alone in the same rounds, to show this machine's lower bound;
+`exchange` is a whole transaction between two shipped engines over links. CPU-seconds are for both processes together;
+GB are 10^9 bytes of body; peak_bodies is the peak memory of an end, including the body that it sends, as a multiple of
+the body. Prints a table, and JSON with --json FILE. Linux only.
 
 Usage: python benchmarks/goodput.py [--mb 100] [--messages 10] [--repeats 3] [--scenes links,socket]
 """
@@ -96,13 +96,13 @@ async def end_of_session(pipe: Connection, options: Options, *, far: bool) -> As
             pipe.send(links.port)
         await end.opened.wait()
         yield end
-        # The first end to leave would be missing to the other.
+        # If one end left first, it would be missing to the other.
         pipe.send("through")
         await asyncio.to_thread(pipe.recv)
 
 
 async def send_requests(end: End, options: Options) -> Figures:
-    """Send one request at a time, each awaited, as an edge's transactions are; one beforehand to warm up."""
+    """Send one request at a time and await each, like an edge's transactions; the first is a warm-up."""
     meter = Meter()
     body = body_of(options)
     for seq in range(options.messages + 1):
@@ -132,7 +132,7 @@ async def links_scene(
 
 
 async def idle_scene(pipe: Connection, options: Options, *, far: bool, train: bool = False) -> Figures:
-    """Hold a session without messages: the stalls of the loop's timer that are not ours."""
+    """Hold a session without messages, to measure timer stalls of the loop that are not ours."""
 
     async def rest() -> Figures:
         await asyncio.sleep(3.0)
@@ -143,7 +143,7 @@ async def idle_scene(pipe: Connection, options: Options, *, far: bool, train: bo
 
 
 async def watched(act: Callable[[], Coroutine[Any, Any, Figures]], options: Options, *, train: bool) -> Figures:
-    """Return only the probe's figures: memory and CPU time include training."""
+    """Return only the probe's figures, because memory and CPU time include training."""
     trainer = Trainer(options.body_bytes)
     if train:
         trainer.start()
@@ -159,8 +159,8 @@ async def watched(act: Callable[[], Coroutine[Any, Any, Figures]], options: Opti
 async def exchange_scene(pipe: Connection, options: Options, *, far: bool, compressor: str) -> Figures:
     """Run transactions of two shipped engines, each beside its loop: freeze, request, apply, reply, apply.
 
-    The first one fills the replicas and is not counted. Between two of them each model moves, as training would move
-    it. Memory counts model, replicas and variate too.
+    The first transaction fills the replicas and is not counted. Between transactions each model moves as training would
+    move it. Memory includes model, replicas and variate.
     """
     async with end_of_session(pipe, options, far=far) as end:
         meter = Meter()
@@ -231,7 +231,9 @@ def enter(scene: Scene, options: Options, pipe: Connection, result: Connection, 
 
 
 def play(scene: Scene, options: Options) -> dict[str, Figures]:
-    """Return figures of the two ends, each in a fresh process. Raises RuntimeError if one of them ends without any."""
+    """Return the figures of the two ends, each in a fresh process. Raises RuntimeError if one of them ends without
+    any.
+    """
     spawn = multiprocessing.get_context("spawn")
     running = {}
     for name, pipe in zip(("far", "near"), spawn.Pipe(), strict=True):
@@ -250,7 +252,7 @@ def play(scene: Scene, options: Options) -> dict[str, Figures]:
                 continue
             try:
                 figures[name] = result.recv()
-            except EOFError:  # the other end would wait for ever
+            except EOFError:  # otherwise the other end would wait forever
                 for process, _ in running.values():
                     process.terminate()
                 raise RuntimeError(f"the {name} end failed") from None

@@ -1,4 +1,4 @@
-"""The layers below a link, each alone: a socket, the WebSocket, the sealing, the digest. For `goodput.py`."""
+"""The layers below a link, each alone: a socket, the WebSocket, sealing, the digest. For `goodput.py`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def drain_socket(pipe: Connection) -> Figures:
 
 
 async def websocket_scene(pipe: Connection, options: Options, *, far: bool) -> Figures:
-    """Send chunks as they are, without sealing or assembling; the dialer sends, and masks."""
+    """Send chunks directly, without sealing or assembling; the dialer sends, and masks."""
     return await take_websocket(pipe) if far else await fill_websocket(pipe, options)
 
 

@@ -24,12 +24,12 @@ class Options:
 
 
 def body_of(options: Options) -> memoryview:
-    """Make values like those of a model: they do not compress."""
+    """Make values like a model's, which do not compress."""
     return np.random.default_rng(0).standard_normal(options.body_bytes // 4, dtype=np.float32).data.cast("B")
 
 
 class Meter:
-    """Measures CPU time between `begin` and `end`, and the most memory taken since the meter was made."""
+    """Measures CPU time between `begin` and `end`, and the peak memory since the meter was made."""
 
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")
@@ -47,16 +47,16 @@ class Meter:
 
 
 def memory_mb(kind: str) -> float:
-    """Read memory: VmRSS is what the process holds now; VmHWM the most since `clear_refs`. Linux only."""
+    """Read memory: VmRSS is what the process holds now, VmHWM the peak since `clear_refs`. Linux only."""
     match = re.search(rf"{kind}:\s+(\d+)", Path("/proc/self/status").read_text())
     return int(match[1]) * 1024 / 1e6 if match else float("nan")
 
 
 class Probe:
-    """Measures the worst delay of a timer of 1 ms, and the longest callback in CPU time of the loop's own thread.
+    """Measures the worst delay of a 1 ms timer, and the longest callback in CPU time of the loop's own thread.
 
-    The first counts everything that keeps the loop from running, other processes and the GIL included; the second only
-    what runs on it.
+    The first covers everything that keeps the loop from running, including other processes and the GIL; the second only
+    what runs on the loop.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Probe:
 
 
 class Trainer(threading.Thread):
-    """Steps of SGD on a model of that many bytes, as a node's training thread takes them."""
+    """Takes SGD steps on a model of that many bytes, as a node's training thread does."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(daemon=True)
@@ -105,7 +105,7 @@ class Trainer(threading.Thread):
         self.warm = threading.Event()
 
     def run(self) -> None:
-        import torch  # noqa: PLC0415 - a second of imports that only two scenes need
+        import torch  # noqa: PLC0415 - takes a second, and only two scenes need it
 
         torch.set_num_threads(1)
         model = torch.nn.Linear(self.width, self.width)

@@ -1,11 +1,11 @@
 """Three hospitals and no code: scikit-learn's breast cancer data as three tables of different forms, from `p2pfl new
 --task csv` to `p2pfl predict`.
 
-It prints the AUC on rows that no site has: of models that each site learns alone, of one learned from all rows
-together, and of the federation's. The sites differ in size, in the share of malignant rows and in their notation: one
-has `1.0` where others have `1`, one separates by semicolons and writes decimal commas, one lacks a column, all have
-missing values, one of them as -9. Inputs are not scaled. With `--agreed` nobody sees two tables; the nodes agree on the
-schema themselves.
+It prints the AUC on rows that no site has: for models that each site learns alone, for one learned from all rows
+together, and for the federation's. The sites differ in size, in the share of malignant rows and in their notation: one
+writes `1.0` where others write `1`, one uses semicolons and decimal commas, one lacks a column, and all have missing
+values, written as -9 by one of them. Inputs are not scaled. With `--agreed` nobody sees more than one table; the nodes
+agree on the schema themselves.
 
     python benchmarks/hospitals.py [FOLDER] [--agreed] [--rounds 30]
 """
@@ -34,14 +34,14 @@ from p2pfl.learn.table.scoring import TableModel
 from p2pfl.node.assembly import load_learner
 
 SITES = {"north": (95, 45), "south": (18, 122), "west": (20, 20)}
-"""Malignant and benign rows of each site; all others are for the test."""
+"""Malignant and benign rows at each site; all other rows are for the test."""
 LACKING = {"west": "mean texture"}
 HOLES = 0.06
 TARGET = "diagnosis"
 
 
 def write_tables(folder: Path, seed: int = 0) -> tuple[dict[str, Path], Path]:
-    """Write the sites' tables, and the one to score, with a column for the truth."""
+    """Write the sites' tables, and the table to score, with a column for the truth."""
     data, rng = load_breast_cancer(), np.random.default_rng(seed)
     malignant = data.target == 0
     rows = {ill: list(rng.permutation(np.flatnonzero(malignant == ill))) for ill in (True, False)}
@@ -82,7 +82,7 @@ def p2pfl(*arguments: str | Path) -> str:
 
 
 def learn(paths: dict[str, Path], folder: Path, rounds: int, *, agreed: bool) -> Path:
-    """Make the federation and run it; return its folder."""
+    """Create the federation and run it; return its folder."""
     place = folder / "hospitals"
     p2pfl("new", place, "--task", "csv", *paths.values(), "--target", TARGET, "--base-port", "18470")
     file = place / "federation.toml"
@@ -97,7 +97,9 @@ def learn(paths: dict[str, Path], folder: Path, rounds: int, *, agreed: bool) ->
 
 
 def references(place: Path, test: Path, rounds: int) -> dict[str, float]:
-    """Compute the AUC of each site alone, with as many steps, and of all rows together, with those of all sites."""
+    """Compute the AUC for each site alone, with as many steps, and for all rows together, with the steps of all
+    sites.
+    """
     federation = load_config(place)
     learners = {
         member.name: load_learner(federation, load_node(node_file(federation, member.name), federation))
@@ -137,7 +139,7 @@ def _auc(test: Path, scores: list[float]) -> float:
 
 
 def run(folder: Path, *, rounds: int, agreed: bool) -> dict[str, dict[str, float]]:
-    """Return the figures by kind of learning, by site."""
+    """Return the figures by kind of learning and by site."""
     paths, test = write_tables(folder)
     place = learn(paths, folder, rounds, agreed=agreed)
     exported = folder / "model.safetensors"

@@ -1,8 +1,8 @@
-"""Bytes and time of the places of k of d values, coded in several ways, with and without zstd.
+"""Bytes and time for the places of k of d values, coded in several ways, with and without zstd.
 
-Places are drawn uniformly, or are those of the largest values of an update: the change by a round of training on the
-digits in a network of 64-512-512-10. Prints a table of bits an index, and nanoseconds of CPU an index to code and to
-decode; `entropy` is log2(d over k) / k.
+Places are drawn uniformly, or are where an update is largest: the change in one round of training on the digits, in a
+64-512-512-10 network. Prints a table of bits per index, and CPU nanoseconds per index to code and to decode; `entropy`
+is log2(d over k) / k.
 
 Usage: python benchmarks/indices.py [--level 1] [--json FILE]
 """
@@ -83,7 +83,7 @@ def measure(code: Code, places: np.ndarray, size: int, level: int) -> dict[str, 
 
 
 def cpu(do: Callable[[], object]) -> float:
-    """Measure seconds of CPU, the least of several."""
+    """Return the smallest CPU seconds of several runs."""
     best = math.inf
     for _ in range(REPEATS):
         start = time.process_time()

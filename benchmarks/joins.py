@@ -1,8 +1,8 @@
-"""Counts the edges that change when a member joins, for graphs that suit changing members.
+"""Count the edges that change when a member joins, for graphs that suit changing membership.
 
     python benchmarks/joins.py [--sizes 5 20 200] [--joins 20]
 
-For each graph and size: its edges, and how many are added and removed with one member more, on average over the joins.
+For each graph and size it shows the edges, and how many are added and removed per new member, averaged over the joins.
 Members are called pi0, pi1 and so on, and the newcomer comes last, as under a charter.
 """
 
@@ -18,7 +18,7 @@ SPECS = ("keyed-rings", "keyed-rings:r=3", "ring", "random-regular:degree=4", "e
 
 
 def changes(spec: str, nodes: int, joins: int) -> tuple[float, float, float] | None:
-    """Return edges, added edges, removed edges; None where the graph does not exist at one of the sizes."""
+    """Return edges, added edges, removed edges; None if the graph does not exist at one of the sizes."""
     try:
         graphs = [set(_edges(spec, size)) for size in range(nodes, nodes + joins + 1)]
     except TopologyError:

@@ -1,12 +1,13 @@
-"""The effect of a loss: real processes lose a folder, a snapshot's worth, a member, or run twice, against the known
-optimum of the built-in quadratic (digits: the loss on the common test set), each beside its undisturbed twin.
+"""The effect of a loss: real processes lose a folder, a snapshot's worth of data or a member, or run twice. The result
+is compared with the known optimum of the built-in quadratic (digits: with the loss on the common test set), next to an
+undisturbed twin run.
 
     python benchmarks/losses.py --scenario wipe --rounds 160
     python benchmarks/losses.py --json bench-out/losses.json --keep kept
 
-Exits with 1 if any worst node ends above its limit: twice the twin's excess or .01, whichever is more (digits: 1.25
-times the twin's loss), or if of two copies not exactly one gives up with an error. To judge another tree run it there:
-`cd TREE && PYTHONPATH=TREE python .../benchmarks/losses.py`.
+Exits with 1 if a worst node ends above its limit, which is twice the twin's excess or .01, whichever is more (digits:
+1.25 times the twin's loss), or unless exactly one of two copies gives up with an error. To test another tree, run it
+there: `cd TREE && PYTHONPATH=TREE python .../benchmarks/losses.py`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Small mistakes put into the code, one at a time: how many of them do the tests find?
+"""Put small mistakes into the code, one at a time: how many of them do the tests find?
 
     PYTHONPATH=$PWD python benchmarks/mutants.py core storage topologies --work /tmp/mutants
 
-For each package `COUNT` of all possible mutants are drawn, by `SEED`: a comparison, a constant, a sign, `and`, `not`,
-`min` is replaced, or a statement is removed. In a copy of the tree each is applied by itself, and the tests that run
-its line are run until one fails. The lines of the tests in `WHERE` are recorded in their own process; processes that
-they start are not followed. It needs `coverage` beside what `make test` needs. A mutant that survives is a missing
-test, or the same program: people must judge the lines that are printed and written to WORK/results.jsonl.
+For each package, `COUNT` of all possible mutants are drawn using `SEED`: a comparison, a constant, a sign, `and`, `not`
+or `min` is replaced, or a statement is removed. Each is applied alone in a copy of the tree, and the tests that run its
+line are run until one fails. The lines run by the tests in `WHERE` are recorded in the tests' own process; processes
+that they start are not followed. It needs `coverage` in addition to what `make test` needs. A surviving mutant means a
+missing test or an equivalent program: people must judge the lines that are printed and written to WORK/results.jsonl.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ WHERE = {
     "features": ("node", "net", "cli", "config", "reporting", "integration/test_members.py"),
     "sim": ("sim",),
 }
-"""Folders and files of tests/ whose tests may find a package's mutants, the nearest first; by default its own."""
+"""Folders and files under tests/ whose tests may find a package's mutants, nearest first; by default its own folder."""
 AHEAD = ("torch", "aiohttp", "scipy.sparse.linalg", "networkx")
-"""Packages that take long to import: imported once, not once for each mutant."""
+"""Packages that are slow to import: imported once, not once per mutant."""
 SWAPS = {
     ast.Gt: ast.GtE,
     ast.GtE: ast.Gt,
@@ -77,9 +77,9 @@ class Mutant:
     before: str
     after: str
     span: tuple[int, int]
-    """The start and end in bytes of the file."""
+    """Start and end in the file, in bytes."""
     statement: int
-    """The line where its statement begins; 0 if that runs as the module is imported."""
+    """The line where its statement begins; 0 if that runs when the module is imported."""
 
     def put(self, text: bytes) -> bytes:
         return text[: self.span[0]] + self.after.encode() + text[self.span[1] :]
@@ -98,7 +98,7 @@ def mutants_of(tree: Path, file: Path) -> Iterator[Mutant]:
 
 
 def _looked_at(node: ast.AST, statement: int = 0, *, within: bool = False) -> Iterator[tuple[ast.AST, int]]:
-    """Yield nodes that are computed: no annotation, decorator, or part of a text (whose places Python 3.11 does not
+    """Yield nodes that are computed: no annotation, decorator, or part of a string (whose position Python 3.11 does not
     know).
     """
     if isinstance(node, ast.arguments):  # defaults
@@ -146,7 +146,7 @@ def _other_number(value: float) -> str:
 
 
 class Contexts:
-    """A plugin of pytest: tells coverage which test is running, and notes the CPU time of each."""
+    """A pytest plugin that tells coverage which test is running, and records each test's CPU time."""
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self.measured, self.took = measured, {}
@@ -162,7 +162,7 @@ class Contexts:
 
 
 class First:
-    """A plugin of pytest: writes the name of the first test that fails."""
+    """A pytest plugin that writes the name of the first failing test."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -173,9 +173,9 @@ class First:
 
 
 def forked(tree: Path, call, timeout_s: float) -> int | None:  # noqa: ANN001
-    """Return the exit status of a call in a process of its own, with that tree's packages; None if it had to be killed.
+    """Return the exit status of a call in a separate process with that tree's packages; None if it had to be killed.
 
-    `timeout_s` is CPU time; by the clock it may take ten times as long, on a machine that does other things.
+    `timeout_s` is CPU time; in wall-clock time it may take ten times as long, on a busy machine.
     """
     pid = os.fork()
     if pid == 0:
@@ -199,7 +199,7 @@ def forked(tree: Path, call, timeout_s: float) -> int | None:  # noqa: ANN001
         status = os.waitstatus_to_exitcode(code) if done else None
         time.sleep(0.02)
     with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)  # processes that a test has started end with it
+        os.killpg(pid, signal.SIGKILL)  # processes started by a test end with it
     if status is None:
         os.waitpid(pid, 0)
     return status
@@ -209,7 +209,7 @@ PYTEST = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not 
 
 
 def lines_of_tests(tree: Path, package: Path, tests: list[str], work: Path) -> tuple[dict, dict]:
-    """Record the tests that run each line of each file, and the CPU time of each."""
+    """Record which tests run each line of each file, and the CPU time of each test."""
     kept = work / f"{package.name}.contexts.json"
 
     def measure() -> int:
@@ -233,7 +233,7 @@ def lines_of_tests(tree: Path, package: Path, tests: list[str], work: Path) -> t
 
 
 def tests_for(mutant: Mutant, lines: dict, took: dict, tests: list[str], most_s: float) -> list[str]:
-    """Return the tests that run its line, or its file if it runs as a module is imported; nearest and fastest first."""
+    """Return the tests that run its line, or its file if the line runs on import; nearest and fastest first."""
     file = lines.get(mutant.file, {})
     seen = (mutant.line, mutant.statement) if mutant.statement else file
     names = {name for line in seen for name in file.get(line, ())}

@@ -1,4 +1,4 @@
-"""Finds names that stand for more than one thing: classes anywhere in the product, modules in different packages.
+"""Find names that stand for more than one thing: classes anywhere in the product, modules in different packages.
 
 python benchmarks/names.py [--root CHECKOUT]
 

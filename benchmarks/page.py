@@ -2,8 +2,8 @@
 
     python benchmarks/page.py --nodes 5,50,200 --pages 10 --seconds 30
 
-The first table is of virtual time: real rows pass between all nodes of a graph in this process. The second is of real
-time: one node that receives the rows of that many others, in this process, and its pages in another, which read
+The first table uses virtual time: real rows pass between all nodes of a graph in this process. The second uses real
+time: one node receives the rows of that many others, in this process, and its pages, in another process, read
 everything.
 """
 
@@ -88,7 +88,7 @@ class Network:
 
 
 def bytes_of_vitals(nodes: int) -> dict[str, Any]:
-    """Measure bytes a second on an edge, both directions together, and the age of rows, over the last periods."""
+    """Measure bytes per second on an edge, both directions together, and the age of rows, over the last periods."""
     network, period = Network(federation_of(nodes, topology_of(nodes))), period_s(nodes)
     due = [period * index / nodes for index in range(nodes)]
     ages: list[float] = []
@@ -144,7 +144,7 @@ def be_pages(port: int, pages: int, seconds: float, answer: Any) -> None:
 
 
 async def cost_of_pages(nodes: int, pages: int, seconds: float) -> dict[str, Any]:
-    """Measure shares of one core over `seconds`, without and with open pages; the work of other nodes is left out."""
+    """Measure shares of one core over `seconds`, without and with open pages, excluding the other nodes' work."""
     made = Made(nodes)
     for _ in range(int(period_s(nodes)) + 1):
         made.pass_time(1.0)

@@ -1,9 +1,9 @@
-"""Pictures of the page with five and with two hundred members, light and dark, on a desk and on a phone.
+"""Pictures of the page with five and with two hundred members, light and dark, on a desktop and on a phone.
 
     python benchmarks/page_shots.py docs/images
 
-The members are those of `page_site.py`, after seven minutes in which some of them have had trouble. It needs
-Chromium (Debian: apt install chromium) and Pillow.
+The members come from `page_site.py`, after seven minutes in which some of them have had trouble. It needs Chromium
+(Debian: apt install chromium) and Pillow.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from p2pfl.features.status.page_server import StatusPage
 
 LONG_S = 440
 TROUBLE_S = 150
-"""Seconds since the trouble began: a member is quiet after 255 s without a row, among five members after 21 s."""
+"""Seconds since the trouble began; a member counts as quiet after 255 s without a row, or after 21 s among five
+members.
+"""
 DESK = {"width": 1180, "height": 900, "phone": False}
 COLORS = 256
 DOT_PIXELS = 20
-"""The number of pixels of one color beyond which more do not count."""
+"""Above this number, further pixels of the same color do not count."""
 PHONE = {"width": 390, "height": 844, "phone": True}
 DRAWN = "document.querySelectorAll('.curve canvas').length === 4 && document.querySelectorAll('.node').length > 0"
 
 
 class Clock:
-    """Stands for `time.monotonic`: the past passes in a moment, and then time goes on as usual."""
+    """Stands in for `time.monotonic`: the past passes in a moment, then time goes on as usual."""
 
     def __init__(self, behind_s: float) -> None:
         self.behind_s, self._real = behind_s, time.monotonic
@@ -45,8 +47,8 @@ class Clock:
 
 
 def made(nodes: int, clock: Clock, *, private: bool = False) -> Made:
-    """Make a federation in which some time ago one member, or three, went away; one has a neighbor without a session,
-    one a full disk.
+    """Make a federation in which one member, or three, went away some time ago, one has a neighbor without a session,
+    and one has a full disk.
     """
     clock.behind_s = LONG_S
     found = Made(nodes, private=private)
@@ -87,7 +89,7 @@ async def shoot(found: Made, nodes: int, folder: Path) -> None:
 
 
 def shrink(path: Path) -> None:
-    """Reduce to a palette of 256: the most frequent colors, and those that are farthest from them, as a legend's few
+    """Reduce to a palette of 256: the most frequent colors, plus the ones farthest from them, such as a legend's few
     dots.
     """
     picture = Image.open(path).convert("RGB")

@@ -1,6 +1,7 @@
-"""A node's display of a federation that does not run: real rows, signed by as many keys, of nodes that seem to train.
+"""A node's display of a federation that is not running: real rows, signed with as many keys, from nodes that seem to
+train.
 
-Part of `page.py`; `python benchmarks/page_site.py --nodes 200 --port 8480` serves the page for a person.
+Part of `page.py`; `python benchmarks/page_site.py --nodes 200 --port 8480` serves the page to look at.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from topologies import build
 
 ROUNDS = 400
 TESTED = 200
-"""The number of rows of the test set."""
+"""The number of rows in the test set."""
 
 
 def identity_of(index: int) -> Identity:
@@ -65,8 +66,8 @@ def federation_of(nodes: int, topology: str) -> FederationConfig:
 
 
 class Made:
-    """A display that `pass_time` feeds: node 0 is the one that shows. `fast` is the factor by which rounds
-    come sooner.
+    """A display that `pass_time` feeds; node 0 is the one whose page is shown. `fast` is how many times faster rounds
+    come.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Made:
         """Make the display. The first of `measures` is the main one; one that is neither accuracy nor loss falls with
         the loss.
 
-        A `private` federation has a budget, and tells no score.
+        A `private` federation has a budget, and reveals no score.
         """
         self.private = private
         self.federation = federation_of(nodes, topology or ("ring" if nodes < 20 else "random-regular:degree=4"))
@@ -100,7 +101,7 @@ class Made:
         self.feed = Feed(lambda index: self.federation.members[index].name, texts=alarm_texts(FEATURES))
         neighbors = self.federation.neighbors(0)
         self.pulled: set[int] = set()
-        """Members that send nothing, although their sessions live on."""
+        """Members that send nothing although their sessions stay open."""
         self.heard = Counter[int]()
         self.edges = {peer: SimpleNamespace(is_open=peer not in self.silent) for peer in neighbors}
         core: Any = SimpleNamespace(edges=self.edges, life=SimpleNamespace(name=7))
@@ -137,7 +138,7 @@ class Made:
         """CPU-seconds spent on the work of other nodes."""
 
     def came(self, peer: int) -> tuple[int, int] | None:
-        """Return the bytes that come over the session with a neighbor: none for one whose cable is out."""
+        """Return the bytes received over the session with a neighbor; none if its cable is unplugged."""
         if not self.edges[peer].is_open:
             return None
         self.heard[peer] += peer not in self.pulled
@@ -235,7 +236,7 @@ class Made:
 
 
 async def serve(made: Made, *, port: int, for_s: float = math.inf, told: Callable[[int], None] = print) -> None:
-    """Serve the page on loopback and let time pass, a second at a time."""
+    """Serve the page on loopback and let time pass, one second at a time."""
     end = time.monotonic() + for_s
     async with StatusPage(f"127.0.0.1:{port}", dict, site=made.display.overview) as page:
         told(page.port)

@@ -2,9 +2,9 @@
 
     python benchmarks/page_walk.py walk-out [--nodes 5]
 
-Five boards (or more) are network namespaces of this machine (root, iproute2) with real nodes; the page is pi1's, in
-Chromium. Each event has pictures at its second, 5 and 15 s later, on a desk and on a phone, light and dark; beside them
-`walk.txt`: the text of the page at each moment, and the output of `p2pfl status` after the end.
+Five boards (or more) are network namespaces on this machine (root, iproute2) with real nodes; the page is pi1's, in
+Chromium. Pictures are taken at each event, and 5 and 15 s later, on a desktop and on a phone, light and dark.
+`walk.txt` has the text of the page at each moment, and the output of `p2pfl status` after the end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SAYS = """[document.title, document.getElementById('connection').textContent,
 
 
 class Eyes:
-    """A browser on one board, with four tabs; runs in that board's namespace as a process of its own."""
+    """A browser on one board, with four tabs; it runs in that board's namespace as a separate process."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self._process = host.start(
@@ -65,7 +65,7 @@ class Eyes:
 
 
 async def shoot(url: str, folder: Path) -> None:
-    """Take, in the board's namespace, a picture of each tab for each line of standard input."""
+    """In the board's namespace, take a picture of each tab for each line of standard input."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         async with browser.browser(profile) as new:
             tabs = {}
@@ -78,7 +78,7 @@ async def shoot(url: str, folder: Path) -> None:
             while name := (await asyncio.to_thread(sys.stdin.readline)).strip():
                 said = await tabs["desk-light"].evaluate(SAYS)
                 for kind, tab in tabs.items():
-                    await tab.call("Page.bringToFront")  # nothing is drawn behind another tab
+                    await tab.call("Page.bringToFront")  # nothing is drawn in a background tab
                     await tab.picture(folder / f"{name}-{kind}.png")
                 print(said, flush=True)
 

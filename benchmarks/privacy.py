@@ -1,14 +1,15 @@
-"""The cost and the effect of privacy: accuracy, bytes and CPU of peers and of a trusted center; how far attacks get.
+"""The cost and the effect of privacy: accuracy, bytes and CPU for peers and for a trusted center, and how far attacks
+get.
 
     python benchmarks/privacy.py --out FOLDER
     P2PFL_DATA=/data python benchmarks/privacy.py --task mnist --out FOLDER
 
-The first takes the built-in digits and three CPU-minutes, the second MNIST's files in /data/mnist and four. Audits take
-more time.
+The first uses the built-in digits and takes three CPU-minutes; the second uses MNIST's files in /data/mnist and takes
+four. Audits take more time.
 
-Sixteen nodes with equal speeds, data at random, one seed, everything simulated. The trusted center has the rows of all
-nodes (record) or sees all their rounds (member), takes as many steps at the same sampling rate, and adds noise once. A
-cell that is in FOLDER is not computed again. Prints two tables in Markdown.
+Sixteen nodes with equal speeds and randomly split data, one seed, everything simulated. The trusted center has all
+nodes' rows (record) or sees all their rounds (member), takes as many steps at the same sampling rate, and adds noise
+once. Cells already in FOLDER are not recomputed. Prints two tables in Markdown.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ NO_PRIVACY = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A task and its training. `layers` are lines of `[privacy]` by name; clips are near the median lengths before
+    """A task and its training. `layers` are lines of `[privacy]` by name; clips are close to the median norms before
     clipping.
     """
 
@@ -162,8 +163,8 @@ def _center(setting: Setting, layer: str) -> dict[str, Any]:
 
 
 def _pooled(federation: FederationConfig) -> float:
-    """Train on all rows in one place: the batches of all nodes together are one, so that the sampling
-    rate is theirs.
+    """Train on all rows in one place: the batches of all nodes together form one batch, so that the sampling rate is
+    the same.
     """
     training = replace(federation.training, batch_size=NODES * federation.training.batch_size)
     learner = _learner(replace(federation, training=training), 0, 1)
@@ -174,7 +175,7 @@ def _pooled(federation: FederationConfig) -> float:
 
 
 def _averaging(federation: FederationConfig) -> float:
-    """Train by DP-FedAvg: the center clips each node's change, averages them, and adds the noise once."""
+    """Train with DP-FedAvg: the center clips each node's change, averages them, and adds the noise once."""
     learners = [_learner(replace(federation, privacy=None), node, NODES) for node in range(NODES)]
     plan = plan_of(federation, learners[0].samples)
     if plan is None:
@@ -219,7 +220,7 @@ def _accuracy(learner: TorchLearner, vector: Any) -> float:
 
 
 def _audited(setting: Setting, layer: str) -> dict[str, Any]:
-    """Attack one of two nodes of the complete graph in the simulator; they have the data of two of the sixteen."""
+    """In the simulator, attack one of two nodes in a complete graph, which have the data of two of the sixteen."""
     federation = federation_of(setting, "complete", layer)
     task = _task(federation)
     data = []

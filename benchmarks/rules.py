@@ -1,9 +1,9 @@
 """The cost of each robust rule: CPU-milliseconds on one thread, and multiples of reading the vectors once.
 
---count vectors of --size float32 values, --liars of which lie far off; the best of --repeats interleaved rounds.
+--count vectors of --size float32 values, of which --liars are far off; the best of --repeats interleaved rounds.
 Reading once is `numpy.max` of every vector. With --byzfl PYTHON the same vectors go through byzfl's rules in that
-interpreter, as a tensor and as an array, of which the faster counts, and the values are compared: the largest
-difference of a value, relative to the largest value of the result, must be at most 1e-5.
+interpreter, as a tensor and as an array, whichever is faster, and the results are compared: the largest difference,
+relative to the largest value of the result, must be at most 1e-5.
 
 byzfl needs an environment of its own, for it would replace a CPU torch; torchvision, which it imports and no rule
 needs, is stubbed here:
@@ -62,7 +62,9 @@ def main() -> None:
 
 
 def drawn(count: int, liars: int, size: int) -> np.ndarray[Any, Any]:
-    """Draw models: a common part ten times as long as the differences; the last ones lie, ten times as far away."""
+    """Draw models: the common part is ten times as large as the differences; the last ones are lies, ten times as far
+    away.
+    """
     chance = np.random.default_rng(0)
     vectors = chance.standard_normal((count, size), dtype=np.float32)
     vectors[count - liars :] *= 10
@@ -106,7 +108,7 @@ def theirs(f: int) -> Mapping[str, Rule]:
         "GeometricMedian": byzfl.GeometricMedian(nu=0.1, T=3),
         "Krum": byzfl.Krum(f=f),
         "MultiKrum": byzfl.MultiKrum(f=f),
-        # A new one each time, because it keeps its center from call to call.
+        # A new one each time, because it keeps its center between calls.
         "CenteredClipping": lambda vectors: byzfl.CenteredClipping(tau=100.0)(vectors),  # noqa: PLW0108
         "MoNNA": byzfl.MoNNA(f=f),
         "NNM": byzfl.NNM(f=f),
@@ -143,7 +145,7 @@ def measure_ours(vectors: Any, liars: int, repeats: int, folder: Path) -> dict[s
 
 
 def interleaved(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return the least CPU-milliseconds of each call."""
+    """Return the smallest CPU-milliseconds for each call."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(repeats):
         for name, call in calls.items():
@@ -180,7 +182,7 @@ def compare(report: dict[str, Any], vectors: Any, options: argparse.Namespace, f
             mine = np.load(folder / f"ours-{number}.npy").astype(np.float64)
             yours = [np.load(folder / f"{kind}-{other['number']}.npy") for kind in ("array", "tensor")]
             row["differences"] = [float(np.abs(mine - your).max() / np.abs(mine).max()) for your in yours]
-            # Of their two answers, which are not equal to each other either, the one that agrees.
+            # Of their two answers, which differ from each other too, take the one that agrees.
             row["difference"] = min(row["differences"])
             row["byzfl_array_ms"], row["byzfl_tensor_ms"] = other["array"], other["tensor"]
             row["faster"] = min(other["array"], other["tensor"]) / row["ms"]

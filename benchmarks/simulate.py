@@ -1,13 +1,13 @@
-"""The speed and memory of the simulator: node-rounds by CPU-second, as the number of nodes grows.
+"""The speed and memory of the simulator: node-rounds per CPU-second as the number of nodes grows.
 
-The work: the digits MLP (2,410 parameters), 14 samples a node, batches of 16, one local step a round.
+The work: the digits MLP (2,410 parameters), 14 samples per node, batches of 16, one local step per round.
 
     one    float32 models, four random matchings in turn (together 4-regular): each node exchanges once a
            round. What gossipy does in the same setting, with half of an exchange: one push per node and round.
     every  the default compressor and control variate, a random 4-regular graph: every round on every edge.
 
-Every case is a process of its own with one thread. `node-rounds/s` divides by the CPU time of the run itself;
-evaluation, start and report are beside it. Run it on an idle machine: two cases never run at once.
+Every case is a separate process with one thread. `node-rounds/s` divides by the CPU time of the run itself, without
+evaluation, start and report. Run it on an idle machine: two cases never run at once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run_one(case: str, nodes: int, rounds: int) -> dict[str, Any]:
         partition="draw:14",
     )
     training = replace(federation.training, local_steps=1, closing_rounds=0, method=str(given["method"]))
-    # Few evaluations: they are counted apart, and the arithmetic is delayed from one to the next.
+    # Few evaluations: they are counted separately, and the arithmetic is delayed from one to the next.
     report = simulate(
         replace(federation, training=training),
         world=WorldSpec(compute=ComputeSpec(jitter=0.0), evaluate_every_s=3600.0),

@@ -15,7 +15,7 @@ PACKAGES = ("p2pfl", "sim", "topologies", "tests", "benchmarks")
 
 
 def statements(text: str) -> int:
-    """Count the statements of a module; a string that stands alone is a docstring and does not count."""
+    """Count the statements in a module; a string that stands alone is a docstring and does not count."""
     return sum(isinstance(node, ast.stmt) and not is_docstring(node) for node in ast.walk(ast.parse(text)))
 
 

@@ -1,10 +1,10 @@
-"""The cost of lambda_2 from a hundred to a million nodes, without any closed form.
+"""The cost of lambda_2 for a hundred to a million nodes, without any closed form.
 
-Each case runs in a process of its own: CPU seconds of building and of the eigenvalues, peak memory, the method that the
-ladder chose, the error against the closed form where the family has one (else the residual), whether it is certified,
-how the time compares with that of its products (products times one product with the sparse matrix), and beside it
-`networkx.algebraic_connectivity` (default method) until it is killed; sizes above one that was killed are left out.
-Prints a row for each case and keeps them in --out, so that an interrupted run goes on where it stopped.
+Each case runs in a separate process. A row shows CPU seconds for building and for the eigenvalues, peak memory, the
+method chosen by the ladder, the error against the closed form if the family has one (else the residual), whether it is
+certified, how the time compares with its products alone (their number times one product with the sparse matrix), and
+`networkx.algebraic_connectivity` (default method) until it is killed; sizes above one that was killed are omitted. Rows
+are also stored in --out, so that an interrupted run continues where it stopped.
 
 Usage: python benchmarks/spectral.py [--nodes 100,10000] [--families ring,torus] [--limit-s 20] [--certify] [--out FILE]
 """
@@ -169,7 +169,7 @@ print(time.process_time() - began, low)
 def networkx_beside(row: dict[str, Any], limit_s: float) -> dict[str, Any]:
     """Return CPU seconds, "killed", or the name of the error; and the relative distance of its value from ours.
 
-    The limit is for wall time, building not counted.
+    The limit is on wall time, not counting the building.
     """
     code = NETWORKX.format(folder=str(Path(__file__).parent), spec=row["spec"], nodes=row["nodes"])
     command = [sys.executable, "-c", code]

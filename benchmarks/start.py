@@ -1,11 +1,10 @@
-"""The cost of starting the nodes of the demo, forked from one process or each separately (`--spawn`), in turns.
+"""The cost of starting the demo's nodes, forked from one process or each separately (`--spawn`), in turn.
 
-From the start of the launcher until every node has trained: seconds, CPU-seconds of all processes together (launcher
-and server too), and the nodes' memory: PSS divides a page among the processes that share it. Memory is measured again
-after some more training, when nodes have written to pages that they shared. On Linux.
+Measured from the start of the launcher until every node has trained: seconds, CPU-seconds of all processes together
+(including launcher and server), and the nodes' memory as PSS, which divides a page among the processes that share it.
+Memory is measured again after more training, when nodes have written to shared pages. Linux only.
 
-Usage: python benchmarks/start.py
-[--nodes 8] [--pairs 5] [--train 10] [--json FILE]
+Usage: python benchmarks/start.py [--nodes 8] [--pairs 5] [--train 10] [--json FILE]
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def in_words(figures: list[float]) -> str:
 
 
 def measured(way: str, nodes: int, train_s: float) -> Figures:
-    """Measure one start, in a launcher of its own."""
+    """Measure one start, in a separate launcher."""
     with tempfile.TemporaryDirectory() as place:
         ward = Path(place) / "ward"
         command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(ward), "--nodes", str(nodes)]
@@ -105,7 +104,7 @@ def launch(ward: Path, way: str, train_s: float, began: float) -> Figures:
 
 
 def cpu_of_all(pids: list[int]) -> float:
-    """Sum the CPU time of this process, of those that it has waited for, and of those that run."""
+    """Return the CPU time of this process, of the processes it has waited for, and of the running ones."""
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in own) + sum(map(cpu_s, pids))
 

@@ -1,10 +1,9 @@
-"""The cost of a node that stutters to its neighbors: a ring of real processes, one of which runs 40 ms of every 2 s.
+"""What a stuttering node costs its neighbors: a ring of real processes, one of which runs for 40 ms in every 2 s.
 
-All nodes train the quadratic task, whose rounds last a given time. In turns nobody stutters and node 1 does, by SIGSTOP
-and SIGCONT; the output is the rounds a second of its neighbors in each, and the ratio.
+All nodes train the quadratic task, whose rounds last a given time. Runs in which node 1 stutters, by SIGSTOP and
+SIGCONT, alternate with undisturbed ones; the output is its neighbors' rounds per second in each, and the ratio.
 
-Usage: python
-benchmarks/stutter.py [--nodes 4] [--round 0.25] [--window 30] [--pairs 2]
+Usage: python benchmarks/stutter.py [--nodes 4] [--round 0.25] [--window 30] [--pairs 2]
 """
 
 from __future__ import annotations

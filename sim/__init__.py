@@ -1,6 +1,6 @@
-"""Virtual time for the node's own code: the shipped core and engine with another clock and other links.
+"""Runs the node's own code in virtual time: the shipped core and engine with a different clock and different links.
 
-Python programs may rely on the names in `__all__`. A name is imported when it is first used: `simulate` loads torch.
+Python programs may rely on the names in `__all__`. A name is imported on first use: `simulate` loads torch.
 """
 
 from __future__ import annotations

@@ -30,15 +30,15 @@ E = TypeVar("E", bound=NodeEngine)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The surroundings of the nodes. `start_ns` maps a node to its first start, by default 0.
+    """The nodes' surroundings. `start_ns` maps a node to its first start, by default 0.
 
-    `schedule` has the edges of each round where the graph changes; `body_bytes` then has the union. `body_bytes` is the
-    largest body that goes over each edge; with `tokens`, bodies stand for payloads of exactly that size.
+    `schedule` has the edges of each round if the graph changes; `body_bytes` then covers their union. `body_bytes` is
+    the largest body sent over each edge; with `tokens`, bodies stand for payloads of exactly that size.
     """
 
     body_bytes: Mapping[tuple[int, int], int]
     edges: Edges | None = None
-    """The edges at the beginning, where the graph changes; None: all edges that have bodies."""
+    """The initial edges, if the graph changes; None means all edges that have bodies."""
     schedule: tuple[Edges, ...] = ()
     links: LinkSpec = field(default_factory=LinkSpec)
     slow: tuple[SlowNodes, ...] = ()
@@ -47,7 +47,7 @@ class Surroundings:
     engine_ns: int = 500_000
     liars: frozenset[int] = frozenset()
     faults_end_ns: int = 0
-    """Time of the last planned fault."""
+    """When the last planned fault happens."""
     tokens: bool = False
     check: bool = True
     """True if every invariant of a core is checked after each event."""
@@ -73,7 +73,7 @@ class Cluster(Generic[E]):
     ) -> None:
         self.around = around
         self._unfinished = dict.fromkeys(range(len(engines)))
-        """Nodes that have neither finished nor gone; a dict, so that the first is found at once."""
+        """Nodes that have neither finished nor gone; a dict, so that the first is found immediately."""
         self._halts = True
         self.gone: set[int] = set()
         """Nodes that crashed for good."""
@@ -136,7 +136,7 @@ class Cluster(Generic[E]):
             self.network.cut(edge, redial=False)
 
     def forget(self, index: int) -> None:
-        """Lose the disk of a node that is down."""
+        """Wipe the disk of a node that is down."""
         self.trace.add(self.kernel.now_ns, TraceKind.FORGOT, index, 0, 0)
         host = self.hosts[index]
         host.engine.forget()
@@ -144,7 +144,7 @@ class Cluster(Generic[E]):
             host.plan.purse.is_lost = True
 
     def restart(self, index: int) -> None:
-        """Start the node again, unless it was removed from the federation meanwhile."""
+        """Restart the node, unless it has been removed from the federation."""
         host = self.hosts[index]
         if not host.alive and index not in host.plan.settings.retired:
             self.start(index)
@@ -156,7 +156,7 @@ class Cluster(Generic[E]):
             self.network.open(edge)
 
     def lose(self, index: int) -> None:
-        """Note that this node, which is down, never comes back."""
+        """Record that this node, which is down, will never come back."""
         self.gone.add(index)
         self._unfinished.pop(index, None)
         self._halt_if_over()
@@ -177,11 +177,11 @@ class Cluster(Generic[E]):
 
     @property
     def over(self) -> bool:
-        """True if every node has finished, is gone, or waits for neighbors of whom none can come or be believed."""
+        """True if every node has finished, is gone, or waits for neighbors none of which can come or be believed."""
         return all(self._is_stranded(index) for index in self._unfinished)
 
     def _is_stranded(self, index: int) -> bool:
-        """Return True if `p2pfl launch` would end the node because it would wait alone for ever.
+        """Return True if `p2pfl launch` would end the node because it would wait alone forever.
 
         A fault may bring a neighbor back.
         """

@@ -1,4 +1,6 @@
-"""The shipped engine on a disk in memory: one operation at a time, with the very bytes that a real node would send."""
+"""The shipped engine on an in-memory disk: one operation at a time, with exactly the bytes that a real node would
+send.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,16 @@ from sim.liars import ShowLie
 from sim.machine import Boot
 
 LOG_ENTRIES = 64
-"""Log entries, plus one per neighbor, before a snapshot replaces the log: long runs would fill the memory."""
+"""The number of log entries, plus one per neighbor, before a snapshot replaces the log; long runs would fill the
+memory.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactPlan:
-    """The plan of one engine. If not `durable`, the node never crashes, so nothing need be kept for it.
+    """The plan of one engine. If not `durable`, the node never crashes, so nothing need be stored for it.
 
-    `show` is set for a liar. `ahead` trains in place of the `learner`, where that gives the same bits.
+    `show` is set for a liar. `ahead` trains in place of the `learner` if that gives the same bits.
     """
 
     index: int
@@ -54,11 +58,11 @@ class ExactPlan:
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
     gauge: Gauge | None = None
     evaluate_every: int = 1
-    """Rounds between two tests, for the `gauge`."""
+    """The number of rounds between two tests, for the `gauge`."""
 
 
 class MemoryStore:
-    """A disk in memory, with one node's snapshot and log: what was flushed survives a crash, the rest may not."""
+    """An in-memory disk with one node's snapshot and log: what was flushed survives a crash, the rest may not."""
 
     def __init__(self) -> None:
         self._image: Image | None = None
@@ -78,13 +82,13 @@ class MemoryStore:
         self._buffered.clear()
 
     def crash(self, kept: int) -> None:
-        """Lose what was not flushed, apart from the first `kept` entries, which reached the disk by luck."""
+        """Lose what was not flushed, except for the first `kept` entries, which happened to reach the disk."""
         self._flushed += self._buffered[:kept]
         self._buffered.clear()
 
     @property
     def logged(self) -> int:
-        """Flushed entries since the last checkpoint."""
+        """The number of flushed entries since the last checkpoint."""
         return len(self._flushed)
 
     @property
@@ -114,9 +118,9 @@ class ExactEngine:
         self._score: Score | None = None
         self.sketches: dict[int, NDArray[np.float64]] = {}
         self._unlearned = plan.learner.local_state()
-        """State that the learner keeps outside the model, before the first round."""
+        """The learner's state outside the model before the first round."""
         self.begun: Vector | None = None
-        """Model at the start of the latest local round."""
+        """The model at the start of the latest local round."""
         self._round: tuple[RoundStart, int] | None = None
         self._engine = self._engine_of(self._new_state())
 
@@ -136,7 +140,7 @@ class ExactEngine:
         if plan.durable:
             self.store.checkpoint(state)
         self._engine = self._engine_of(state)
-        # The core must not share its records with the engine: these are new ones, as after a restart.
+        # The core must not share its records with the engine; these are new ones, as after a restart.
         twin = self._recovered()
         records = {} if twin is None else {peer: edge.record for peer, edge in twin.edges.items()}
         return Boot(
@@ -203,7 +207,7 @@ class ExactEngine:
             self.sketches[tick] = self.plan.sketch(self.state.model)
 
     def crash(self, kept: int = 0) -> None:
-        """Lose the round in progress and what was not flushed, except `kept` entries of that; go on from the disk."""
+        """Lose the round in progress and what was not flushed, except `kept` entries of it; continue from the disk."""
         self._round = None
         if self.plan.ahead is not None:
             self.plan.ahead.drop(self.plan.index)

@@ -1,4 +1,4 @@
-"""The federation to simulate: a file as `p2pfl launch` reads it, or the built-in digits, with other options."""
+"""The federation to simulate: a file as `p2pfl launch` reads it, or the built-in digits, with some options changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODES = 8
 PARTITION = "shards:2"
 MANY_NODES = 500
 MANY_PARTITION = "draw:14"
-"""Partition of the digits among more nodes than there are shards for."""
+"""How the digits are partitioned among more nodes than there are shards."""
 
 
 def describe(
@@ -40,12 +40,12 @@ def describe(
     privacy: str | None = None,
     seed: int | None = None,
 ) -> FederationConfig:
-    """Describe a federation; an argument that is None is as in the file, or as in `p2pfl demo`.
+    """Describe a federation; an argument that is None keeps the value from the file, or from `p2pfl demo`.
 
-    Another number of nodes than the file's means other members, of the same kind; another number, topology or seed
-    another graph. What the file says of single edges holds for those that are left; `compressor` is that of the others.
-    `privacy` is a line as in `sim.privacy`. Raises UserError: a mistake in the file or in an option; DisconnectedGraph:
-    the graph is not connected.
+    A number of nodes different from the file's means different members of the same kind; a different number, topology
+    or seed means a different graph. Settings in the file for single edges apply to the edges that remain; `compressor`
+    applies to the others. `privacy` is a line as in `sim.privacy`. Raises UserError for a mistake in the file or an
+    option, DisconnectedGraph if the graph is not connected.
     """
     if nodes is not None:
         check_count(nodes)
@@ -71,9 +71,9 @@ def describe(
 
 
 def own_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
-    """Read the `[data]` tables of the members whose node files stand beside the federation file, by name.
+    """Read the `[data]` tables of the members whose node files are next to the federation file, by name.
 
-    Paths are absolute; `simulate` takes the result as `data`. Raises UserError: a mistake in such a file.
+    Paths are absolute; `simulate` takes the result as `data`. Raises UserError for a mistake in such a file.
     """
     files = {member.name: node_file(federation, member.name) for member in federation.present}
     there = {name: load_node(file, federation, name) for name, file in files.items() if file.exists()}
@@ -84,7 +84,7 @@ def own_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
 
 
 def made_up(nodes: int) -> tuple[Member, ...]:
-    """Make up members that exist nowhere, named as in a demo."""
+    """Make up members that do not exist, named as in a demo."""
     keys = (blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-simulated").digest() for index in range(nodes))
     return tuple(Member(index=i, name=f"node{i}", key=key, address=None) for i, key in enumerate(keys))
 

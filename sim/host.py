@@ -1,6 +1,6 @@
 """One simulated node: the shipped core, and what `node/driver.py` does around it, from one start to the next.
 
-Only the clock, the link and the threads are replaced. What computes below it is a `Machine`.
+Only the clock, the link and the threads are replaced. The computing part below it is a `Machine`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sim.trace import Trace, TraceKind
 NEVER = float("inf")
 NAMES = 1 << 53
 SPREAD = 5_570_811_853_244_947
-"""An odd factor, so that each number below NAMES gets a different name, in no order."""
+"""An odd factor that gives each number below NAMES a different name, in no particular order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts of a node. `weighed` are the exchanges whose staleness was measured, in own rounds in which the edge has
-    its turn.
+    """A node's counts. `weighed` counts exchanges whose staleness was measured, in own rounds in which the edge has its
+    turn.
 
-    `mixed` are the rounds that a robust rule had enough neighbors for, `alone` those that it had not.
+    `mixed` counts rounds in which a robust rule had enough neighbors, `alone` rounds in which it had not.
     """
 
     exchanges: int = 0
@@ -83,7 +83,7 @@ class HostNetwork(Protocol):
 class HostProcess:
     """A node from a start to a crash: the core, its timer, and the execution of its effects.
 
-    `alive` is False afterwards: then nothing that returns to it has an effect. Alarms are added to `alarms`.
+    `alive` is False afterwards: whatever returns to it then has no effect. Alarms are added to `alarms`.
     """
 
     def __init__(
@@ -166,8 +166,8 @@ class HostProcess:
         self.machine.kernel.at(deadline, partial(self._wake, deadline))
 
     def _wake(self, deadline: float) -> None:
-        """Wake the core. A timer that an earlier one has replaced does nothing: the later deadline serves
-        its purpose.
+        """Wake the core. A timer that an earlier one has replaced does nothing; the later deadline serves its
+        purpose.
         """
         if self.alive and deadline == self.wakes_at:
             self.wakes_at = NEVER
@@ -175,7 +175,7 @@ class HostProcess:
 
     @property
     def in_round(self) -> bool:
-        """True from the beginning of a local round to that of the next, or to the end of the last."""
+        """True from the beginning of a local round to the beginning of the next, or to the end of the last."""
         return self.alive and self.has_begun and self.core.rounds.phase is Phase.TRAINING
 
     @property
@@ -184,7 +184,7 @@ class HostProcess:
 
 
 class Host(Generic[E_co]):
-    """A node of a simulation, over all its lives: its machine, and the `process` that runs there or ran last."""
+    """A node of a simulation, over all its lives: its machine, and the `process` that is running there or ran last."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Host(Generic[E_co]):
         self.process.take(Started())
 
     def _name(self) -> int:
-        """Name the process without chance: the name is unique, the same in each run, and follows no order."""
+        """Name the process without randomness: the name is unique, the same in each run, and follows no order."""
         return ((self.index + 1 << 20) + self.starts) * SPREAD % NAMES
 
     def crash(self, kept: int = 0) -> None:
@@ -250,20 +250,20 @@ class Host(Generic[E_co]):
         self.machine.crash(kept)
 
     def amend(self, plan: HostPlan) -> None:
-        """Tell the node that the federation has changed; a node that is down learns it when it starts."""
+        """Tell the node that the federation has changed; a node that is down learns about it when it starts."""
         self.plan = plan
         self.engine.amend(plan.neighbors)
         self.take(Amended(neighbors=plan.neighbors, turns=plan.turns, settings=plan.settings))
 
     def accepts(self, peer: int) -> bool:
-        """Return True if the node lets that neighbor open a session: a neighbor that is to be added, or is
-        about to go.
+        """Return True if the node lets that neighbor open a session, including one that is about to be added or
+        removed.
         """
         leaving = self.alive and peer in self.core.edges and peer not in self.plan.settings.retired
         return peer in self.plan.neighbors or leaving
 
     def take(self, event: Event) -> None:
-        """Hand an event of the surroundings to the node; a node that is down gets none."""
+        """Hand an event from the surroundings to the node; a node that is down receives none."""
         if self.process is not None:
             self.process.take(event)
 
@@ -274,7 +274,7 @@ class Host(Generic[E_co]):
 
     @property
     def counts(self) -> Counts:
-        """Sum the counts of all its lives."""
+        """Return the sum of the counts over all its lives."""
         return self._earlier + counts_of(self.core) if self.alive else self._earlier
 
     @property

@@ -1,7 +1,7 @@
-"""Virtual time: actions in the order of (nanoseconds, sequence). Nothing here, or above, reads a clock.
+"""Virtual time: actions run in the order of (nanoseconds, sequence). Nothing here, or above, reads a clock.
 
-Future actions lie unsorted in slots of equal length; a slot is sorted when its turn comes. One heap of everything would
-miss the cache at every step once a run has thousands of nodes.
+Future actions lie unsorted in slots of equal length; a slot is sorted when its turn comes. A single heap would miss the
+cache at every step once a run has thousands of nodes.
 
 Time is whole nanoseconds, so sums of times are exact and the same everywhere; seconds are for the core, which knows no
 other unit. Code that can compute in nanoseconds does.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 NS = 1_000_000_000
 
 SLOT_BITS = 17
-"""2^17 ns: less than most delays, so that few entries are put into the slot whose turn it is."""
+"""2^17 ns: shorter than most delays, so that few entries go into the current slot."""
 
 Action = Callable[[], object]
 Entry = tuple[int, int, Action]
@@ -28,12 +28,12 @@ class Kernel:
     def __init__(self) -> None:
         self.now_ns = 0
         self._due: list[Entry] = []
-        """Sorted actions of the current slot, done and to do; `_place` is the next."""
+        """Sorted actions of the current slot, both done and pending; `_place` is the next."""
         self._place = 0
         self._slot = -1
         self._later: dict[int, list[Entry]] = {}
         self._slots: list[int] = []
-        """Heap of the keys of `_later`."""
+        """A heap of the keys of `_later`."""
         self._sequence = 0
         self._halted = False
 
@@ -44,12 +44,12 @@ class Kernel:
 
     @property
     def events(self) -> int:
-        """The number of actions run so far, the current one included."""
+        """The number of actions run so far, including the current one."""
         return self._sequence - self.pending
 
     @property
     def pending(self) -> int:
-        """The number of actions that are still to come."""
+        """The number of pending actions."""
         return len(self._due) - self._place + sum(map(len, self._later.values()))
 
     @property
@@ -60,9 +60,9 @@ class Kernel:
         return min(self._later[self._slots[0]])[0] if self._slots else self.now_ns
 
     def at_ns(self, time_ns: int, action: Action) -> None:
-        """Run `action` at `time_ns`, or now if that has passed."""
+        """Run `action` at `time_ns`, or now if that time has passed."""
         self._sequence += 1
-        if time_ns < self.now_ns:  # noqa: PLR1730 - max() is a call, on the hottest path there is
+        if time_ns < self.now_ns:  # noqa: PLR1730 - max() is a call, and this is the hottest path
             time_ns = self.now_ns
         slot = time_ns >> SLOT_BITS
         if slot <= self._slot:
@@ -74,9 +74,9 @@ class Kernel:
             heapq.heappush(self._slots, slot)
 
     def at(self, time_s: float, action: Action) -> None:
-        """Run `action` at virtual time `time_s`, or now if that has passed.
+        """Run `action` at virtual time `time_s`, or now if that time has passed.
 
-        When the action runs, the deadline has passed as the core will compare it: `now >= time_s` holds.
+        When the action runs, the deadline has passed by the core's comparison: `now >= time_s` holds.
         """
         time_ns = int(time_s * NS)
         while time_ns / NS < time_s:
@@ -87,7 +87,7 @@ class Kernel:
         self.at(self.now_ns / NS + delay_s, action)
 
     def step(self) -> bool:
-        """Run the next action; False if there is none."""
+        """Run the next action; return False if there is none."""
         if self._place == len(self._due) and not self._turn():
             return False
         self.now_ns, _, action = self._due[self._place]
@@ -96,7 +96,7 @@ class Kernel:
         return True
 
     def _turn(self, until_ns: float = float("inf")) -> bool:
-        """Turn to the next slot, if one begins by then."""
+        """Advance to the next slot, if one begins by then."""
         if not self._slots or self._slots[0] << SLOT_BITS > until_ns:
             return False
         self._slot = heapq.heappop(self._slots)
@@ -105,11 +105,11 @@ class Kernel:
         return True
 
     def run(self, until_ns: int, stop: Callable[[], bool] | None = None) -> bool:
-        """Run all actions up to and including `until_ns`; True if `stop`, called after every action, or `halt` ended it
-        early.
+        """Run all actions up to and including `until_ns`; return True if `stop`, called after every action, or `halt`
+        ended the run early.
 
-        Afterwards the time is `until_ns`, unless it was ended or nothing more will ever happen: then it is the time of
-        the last action.
+        Afterwards the time is `until_ns`, unless the run was ended early or nothing more will ever happen; in that case
+        it is the time of the last action.
         """
         self._halted = False
         while self._place < len(self._due) or self._turn(until_ns):

@@ -1,4 +1,4 @@
-"""The liars of a run: what they see and show. In a simulation they know every model as it is shown at that instant."""
+"""The liars of a run: what they see and show. In a simulation they know every model as shown at that instant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sim.learning.batched import BatchedLearners
 
 PRESSES_NS = 1_000_000
-"""Time between two attempts of a flooding liar to begin an exchange."""
+"""The time between two attempts by a flooding liar to begin an exchange."""
 
 ShowLie = Callable[[Vector, int], Vector]
 """Maps (model (d,), peer) to the vector that a liar shows that neighbor: (d,), not always finite, or of
@@ -26,7 +26,7 @@ another length.
 
 
 class Liars:
-    """The liars, whom `meet` connects with their world before it runs."""
+    """The liars; `meet` connects them to their world before it runs."""
 
     def __init__(
         self, attack: Attack, federation: FederationConfig, liars: frozenset[int], *, learners: BatchedLearners
@@ -38,14 +38,14 @@ class Liars:
         self._world: Cluster[Any]
 
     def meet(self, world: Cluster[Any]) -> None:
-        """Connect the liars with a world of one operation at a time."""
+        """Connect the liars to a world that runs one operation at a time."""
         self._world = world
         if self.attack.flood:
             for index in sorted(self.liars):
                 world.kernel.at_ns(PRESSES_NS, partial(self._press, index))
 
     def _press(self, index: int) -> None:
-        """Press for exchanges, again and again, until the liar's rounds are done."""
+        """Press for exchanges repeatedly, until the liar's rounds are done."""
         host = self._world.hosts[index]
         if host.process is not None and host.alive:
             host.process.act(press(host.core, self._world.kernel.now))
@@ -67,7 +67,7 @@ class Liars:
         return show
 
     def _sight(self, index: int, peer: int, model: Vector, count: int) -> Sight:
-        """Build the sight of a liar; blind attacks get no models, which they would not look at."""
+        """Build a liar's sight; blind attacks get no models, since they would not look at them."""
         sees = self.attack.sees
         return Sight(
             node=index,
@@ -107,7 +107,7 @@ class Liars:
 
 
 def _slope(attack: Attack, learners: BatchedLearners, liar: int) -> Slope | None:
-    """Build the loss of everybody's data, where they are in memory; else of one liar's data."""
+    """Build the loss on everybody's data if they are in memory, otherwise on one liar's data."""
     if not attack.climbs and attack.own is None:
         return None
     pool = None if learners.nodes is None else learners.nodes.pool
@@ -115,7 +115,7 @@ def _slope(attack: Attack, learners: BatchedLearners, liar: int) -> Slope | None
 
 
 class _Models(Mapping[int, Vector]):
-    """Every node's model, read when it is needed."""
+    """Every node's model, read on demand."""
 
     def __init__(self, nodes: int, model_of: Callable[[int], Vector]) -> None:
         self._nodes, self._model_of = range(nodes), model_of

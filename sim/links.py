@@ -41,7 +41,7 @@ Edge = tuple[int, int]
 SEAL_BYTES: int = crypto_secretstream_xchacha20poly1305_ABYTES
 NOTICE_BYTES = 25
 BINDING_SECTIONS = 8 + len(fields(TrainingConfig)) + len(fields(GossipConfig))
-"""Sections of a federation, model shape included, whose hashes the handshake binds."""
+"""The number of sections of a federation, including the model shape, whose hashes the handshake binds."""
 
 _BINDING = FederationBinding(
     federation_id=bytes(32), sections=tuple((str(section), bytes(32)) for section in range(BINDING_SECTIONS))
@@ -49,7 +49,7 @@ _BINDING = FederationBinding(
 _GREETING_BYTES: int = crypto_secretstream_xchacha20poly1305_HEADERBYTES + NOTICE_BYTES + SEAL_BYTES
 _OFFER_BYTES = len(encode(Offer(least=LEAST_VERSION, most=PROTOCOL_VERSION, channels=()))[0]) + SEAL_BYTES
 LOWER_OPENING_BYTES = M1_BYTES + m3_bytes(_BINDING) + _GREETING_BYTES + NOTICE_BYTES + SEAL_BYTES + _OFFER_BYTES
-"""Bytes that the lower end of a session sends before the first message."""
+"""The bytes that the lower end of a session sends before the first message."""
 UPPER_OPENING_BYTES = m2_bytes(_BINDING) + _GREETING_BYTES + _OFFER_BYTES
 GOODBYE_BYTES = SEAL_BYTES
 
@@ -62,7 +62,7 @@ class Traffic(NamedTuple):
 
 
 class Bandwidth:
-    """Bytes per second as a fraction of whole numbers, so that a transfer ends at one nanosecond on every machine."""
+    """Bytes per second as a fraction of integers, so that a transfer ends at the same nanosecond on every machine."""
 
     def __init__(self, bytes_per_s: float) -> None:
         numerator, denominator = float(bytes_per_s).as_integer_ratio()
@@ -75,7 +75,7 @@ class Bandwidth:
 
 @dataclass(slots=True, eq=False)
 class Way:
-    """One direction of a link. An earlier message is still leaving until `free_ns`."""
+    """One direction of a link. An earlier message is still being sent until `free_ns`."""
 
     link: Link
     source: int
@@ -106,11 +106,10 @@ class Link:
 def lay(
     body_bytes: Mapping[Edge, int], spec: LinkSpec, slow: Sequence[SlowNodes], seed: int, *, tokens: bool
 ) -> dict[Edge, Link]:
-    """Build the links of these edges, each with a stream of its own. A node in several groups bears the sum of the
+    """Build the links of these edges, each with its own random stream. A node in several groups has the sum of their
     delays.
 
-    `body_bytes` is the largest body that goes over each edge; with `tokens`, bodies stand for payloads of exactly that
-    size.
+    `body_bytes` is the largest body sent over each edge; with `tokens`, bodies stand for payloads of exactly that size.
     """
     far_s: dict[int, float] = {}
     caps: dict[int, float] = {}
@@ -150,9 +149,7 @@ def sealed_bytes(head_bytes: int, body_bytes: int) -> int:
 
 
 class Framing:
-    """The framing of messages. With `payload_bytes`, a body that is not empty stands for a payload of
-    that many bytes.
-    """
+    """How messages are framed. With `payload_bytes`, a nonempty body stands for a payload of that many bytes."""
 
     def __init__(self, max_body_bytes: int, payload_bytes: int | None = None) -> None:
         if payload_bytes is not None and payload_bytes > max_body_bytes:
@@ -166,8 +163,8 @@ class Framing:
         size = body.nbytes
         if size and self._payload_bytes is not None:
             size = self._payload_bytes
-        # Its parts, joined, cut into chunks and joined again, are the same bytes; only their owner must not write over
-        # them in transit.
+        # Joining its parts, splitting them into chunks and joining again gives the same bytes; but their owner must not
+        # write over them in transit.
         if type(body.obj) is not bytes:
             body = memoryview(bytes(body))
         prefix = decode_prefix(head[:PREFIX_BYTES], max_body_bytes=self._limit_bytes)

@@ -1,10 +1,11 @@
 """The machine of a simulated node, under a virtual clock: its engine, and its local rounds.
 
-The engine's answers arrive `engine_ns` after the operation, one operation at a time, so that messages meet a busy edge
+The engine's answers arrive `engine_ns` after the operation, one operation at a time, so that messages find a busy edge
 as they do in a real node, and a crash can fall between an operation and its answer.
 
-`NodeEngine` is a node's data plane: the same core runs over either of two. `exact` is the shipped engine, one operation
-at a time; `lazy` only remembers operations and does them later, for many nodes at once. Both answer the core alike.
+`NodeEngine` is a node's data plane, with two implementations for the same core. `exact` is the shipped engine, one
+operation at a time; `lazy` only records operations and runs them later, for many nodes at once. Both give the core the
+same answers.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ E_co = TypeVar("E_co", bound="NodeEngine", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boot(Memory):
-    """The memory on disk at a start, and the identity with which the node starts."""
+    """What is on disk at a start, and the identity with which the node starts."""
 
     samples: int
     start: Start
@@ -66,7 +67,7 @@ class HostPace(Protocol):
     """The speed of one machine."""
 
     def round_ns(self, steps: int, time_ns: int) -> int:
-        """Return the duration of a local round of that many steps that begins now; call this once for each round."""
+        """Return the duration of a local round with that many steps that begins now; call this once per round."""
 
     def estimate_ns(self, steps: int) -> int:
         """Estimate the duration of a local round, without drawing."""
@@ -74,8 +75,8 @@ class HostPace(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlan:
-    """The plan by which a host is built each time it starts. `steps` are those of a local round; `purse` pays for each,
-    if privacy is promised.
+    """The plan by which a host is built each time it starts. `steps` is the number in a local round; `purse` pays for
+    each round, if privacy is promised.
     """
 
     index: int
@@ -89,7 +90,7 @@ class HostPlan:
 
 
 class Watch(Protocol):
-    """An observer that changes nothing: an oracle, or the figures of a report."""
+    """An observer that changes nothing, such as an oracle or a report's figures."""
 
     def before(self, index: int, operation: Operation) -> None:
         """Observe an operation that the engine is about to carry out."""
@@ -99,15 +100,15 @@ class Watch(Protocol):
 
 
 class NodeEngine(Protocol):
-    """One node's data plane as its host sees it.
+    """One node's data plane as seen by its host.
 
-    `figure` must improve for training to go on, as of the round that ended last; None: nothing must, or it is unknown.
+    `figure` is the one watched by early stopping, after the latest round; None if there is none or it is unknown.
     """
 
     figure: float | None
 
     def boot(self, name: int) -> Boot:
-        """Start from the disk, or from nothing; `name` is a random one for the process, and for a life that begins."""
+        """Start from the disk, or from nothing; `name` is a random name for the process, and for a life that begins."""
 
     def run(self, operation: Operation) -> Event | None:
         """Carry out an operation of the core; return the answer for the core, if there is one."""
@@ -122,19 +123,19 @@ class NodeEngine(Protocol):
         """Set the neighbors at the next start; while the node runs, `ChangeEdges` changes them."""
 
     def sketch(self, tick: int) -> None:
-        """Note the position of the model, in closing round `tick`."""
+        """Record the position of the model in closing round `tick`."""
 
     def crash(self, kept: int = 0) -> None:
-        """Power off: what was not flushed is lost, apart from the first `kept` changes, which reached the disk."""
+        """Power off: what was not flushed is lost, except for the first `kept` changes, which reached the disk."""
 
     def forget(self) -> None:
-        """Lose the disk: the node is as before its first start."""
+        """Lose the disk, which leaves the node as before its first start."""
 
 
 class Machine(Generic[E_co]):
     """Runs the engine's operations one after the other, and local rounds beside them, each with its duration.
 
-    The machine exists before a process and after it, and knows of none.
+    The machine exists before and after a process, and is unaware of any.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Machine(Generic[E_co]):
         self.trace = trace
         self.watch = watch
         self.moves = 0
-        """The number of times that the model may have changed: starts, crashes, operations."""
+        """How many times the model may have changed: starts, crashes, operations."""
         self.answers_ns = 0
         """The time of the engine's latest answer."""
 
@@ -175,7 +176,7 @@ class Machine(Generic[E_co]):
         self.trace.add(now_ns, kind, self.index, getattr(operation, "peer", 0), number(operation))
 
     def answer_later(self, event: Event, answer: Callable[[Event], None]) -> None:
-        """Answer after the operations before it."""
+        """Answer after the operations queued before it."""
         self.answers_ns = max(self.answers_ns, self.kernel.now_ns) + self.engine_ns
         self.kernel.at_ns(self.answers_ns, partial(answer, event))
 

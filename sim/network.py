@@ -1,8 +1,8 @@
-"""Simulated links: sessions that open, die and come back; messages that are late, lost, doubled and reordered.
+"""Simulated links: sessions that open, die and come back; messages that are late, lost, duplicated and reordered.
 
-A session's messages end with it, as TCP's do; within a session a link may be worse than TCP, because the protocol
-promises to bear it. Each direction of a link sends one message after the other: the next one starts when the one before
-has left. The same bytes are counted as in a real node (`links.Framing`).
+A session's messages end with it, as in TCP; within a session a link may behave worse than TCP, because the protocol
+promises to tolerate that. Each direction of a link sends one message at a time: the next one starts when the previous
+one has left. The bytes counted are the same as in a real node (`links.Framing`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class Separations:
-    """Groups of nodes that do not reach each other, as long as they last. The nodes in no group form one more."""
+    """Groups of nodes that cannot reach each other for a time. The nodes in no group form one more."""
 
     def __init__(self) -> None:
         self.standing: list[tuple[Groups, dict[int, int]]] = []
@@ -36,7 +36,7 @@ class Separations:
         self.standing.append((groups, {node: place for place, group in enumerate(groups) for node in group}))
 
     def end(self, groups: Groups | None) -> None:
-        """End the oldest separation with these groups; None: all."""
+        """End the oldest separation with these groups; None ends all."""
         ended = next((one for one in self.standing if one[0] == groups), None)
         self.standing = [] if groups is None else [one for one in self.standing if one is not ended]
 
@@ -47,8 +47,8 @@ class Separations:
 
 
 class Network:
-    """All links of a world; `deliver(index, event)` hands an event to a host, `alive(index)` tells if it runs, and
-    `accepts(index, peer)` if it accepts that peer as a neighbor.
+    """All links of a world; `deliver(index, event)` hands an event to a host, `alive(index)` says whether it runs, and
+    `accepts(index, peer)` whether it accepts that peer as a neighbor.
 
     `links` has every edge, in the order of the graph's: see `lay`.
     """
@@ -86,7 +86,7 @@ class Network:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def open(self, edge: Edge) -> None:
-        """Open a session, if both ends run; the two ends notice at slightly different times."""
+        """Open a session if both ends run; the two ends notice at slightly different times."""
         link = self.links[edge]
         if link.session or self._separations.divide(edge) or not all(self.alive(end) for end in edge):
             return
@@ -105,7 +105,7 @@ class Network:
             self.kernel.at_ns(self.kernel.now_ns + self._delay_ns(link), arrival)
 
     def cut(self, edge: Edge, *, redial: bool = True) -> None:
-        """End the session; messages in transit are lost, and both ends notice in their own time."""
+        """End the session; messages in transit are lost, and each end notices in its own time."""
         link = self.links[edge]
         session, link.session = link.session, 0
         if session:
@@ -118,7 +118,7 @@ class Network:
             self._redial(edge)
 
     def close(self, source: int, target: int, session: int) -> None:
-        """End a session at a core's request: both ends say goodbye, and later the link is tried again."""
+        """End a session at a core's request: both ends say goodbye, and the link is retried later."""
         link = self._ways[source][target].link
         if link.session == session:
             self._say_goodbye(link)
@@ -141,9 +141,9 @@ class Network:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     def separate(self, groups: Groups) -> None:
-        """Cut every session between nodes of different groups, and let none open until `rejoin`.
+        """Cut every session between nodes in different groups, and let none open until `rejoin`.
 
-        Separations add up: a link works while none of them divides it.
+        Separations accumulate: a link works while none of them divides it.
         """
         self._separations.add(groups)
         self._note(TraceKind.SEPARATED, 0, 0, len(self._separations.standing))
@@ -152,7 +152,7 @@ class Network:
                 self.cut(link.edge, redial=False)
 
     def rejoin(self, groups: Groups | None = None) -> None:
-        """End that separation, or all of them: the links that it divided are tried again, as after any death."""
+        """End that separation, or all of them; the links that it divided are retried, as after any failure."""
         divided = [edge for edge in self.links if self._separations.divide(edge)]
         self._separations.end(groups)
         self._note(TraceKind.REJOINED, 0, 0, len(self._separations.standing))
@@ -220,7 +220,7 @@ class Network:
         return [way for _, way in sorted(self._ways.get(node, {}).items())]
 
     def traffic_of(self, node: int) -> Traffic:
-        """Sum the traffic that this node has sent, on all its links and in all its lives."""
+        """Return the traffic that this node has sent, over all its links and all its lives."""
         return _sum(self._ways.get(node, {}).values())
 
     @property

@@ -1,4 +1,4 @@
-"""An oracle that sees the vectors of all nodes at any time, and checks what no node can see.
+"""An oracle sees the vectors of all nodes at any time, and checks what no node can see.
 
 It checks that `sum n_i x_i` plus what is in flight stays constant (the ledger books what training adds, and what a lost
 disk or a new start takes away), and that the two ends of an edge hold the same replicas.
@@ -21,7 +21,9 @@ Totals = NDArray[np.float64]
 
 
 class Oracle:
-    """Watches a world of exact engines; attach it before the world runs. `gammas` has each node's by neighbor."""
+    """Watches a world of exact engines; attach it before the world runs. `gammas` has each node's gammas by
+    neighbor.
+    """
 
     def __init__(self, engines: Sequence[ExactEngine], edges: Edges, gammas: Sequence[Mapping[int, float]]) -> None:
         self.engines = engines
@@ -30,17 +32,19 @@ class Oracle:
         self.members = set(range(len(engines)))
         """The members whose models count."""
         self.lost: Totals | float = 0.0
-        """The amount that changes of the graph have taken from the sum: halves of exchanges, booked too."""
+        """The amount that changes of the graph have taken from the sum: halves of exchanges, which are also booked."""
         self.booked: Totals | float = 0.0
         self._largest = 1e-300
-        """Largest sum of absolute terms so far: the scale of rounding errors, even if only booked amounts are left."""
+        """The largest sum of absolute terms so far: the scale of rounding errors, even if only booked amounts are
+        left.
+        """
         self._before: Totals | None = None
         self._unflushed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
-        """For each node, the amounts that commits not yet on disk booked, by their place among the
-        unflushed changes.
+        """For each node, the amounts booked by commits not yet on disk, by their position among the unflushed
+        changes.
         """
         self._replies: list[dict[int, int]] = [{} for _ in engines]
-        """For each node and neighbor, the place of a reply that is not on disk."""
+        """For each node and neighbor, the position of a reply that is not on disk."""
         self._widowed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
         """For each node, unflushed replies and their D whose other half was lost with the neighbor's disk."""
 
@@ -56,7 +60,7 @@ class Oracle:
             self._check_factor(index, operation)
 
     def _check_factor(self, index: int, op: ApplyReply) -> None:
-        """Check `k <= gamma a_i s_i`, with the gamma of that edge's compressor: beyond it a step may not contract."""
+        """Check `k <= gamma a_i s_i` with the gamma of that edge's compressor; beyond it a step may not contract."""
         pending = self.engines[index].state.edges[op.peer].record.pending
         if pending is None:
             raise AssertionError("a reply is applied to which there is no request")
@@ -65,7 +69,7 @@ class Oracle:
             raise AssertionError(f"node {index} takes a step of {op.reply.factor} where {most} is the most")
 
     def after(self, index: int, operation: Operation) -> None:
-        """Book local rounds, starts from the neighbors' median and robust rules, which move a model."""
+        """Book local rounds, starts from the neighbors' median, and robust rules, all of which move a model."""
         waiting = self.engines[index].store.buffered
         if not waiting:
             self._flushed(index)
@@ -81,7 +85,7 @@ class Oracle:
             self.booked, self.lost = self.booked + moved, self.lost + moved
 
     def crashes(self, index: int, kept: int) -> None:
-        """Unbook the rounds that the disk of a node about to crash does not know: they have not been."""
+        """Unbook the rounds missing from the disk of a node about to crash, as if they had never happened."""
         if index not in self.members:
             self._flushed(index)
         for place, moved in self._unflushed[index]:
@@ -100,7 +104,7 @@ class Oracle:
     def forgets(self, index: int, forget: Callable[[int], None]) -> None:
         """Book the loss of a disk, so that the oracle looks at the disk, not at memory.
 
-        A neighbor that applied a reply and crashes before it is on its disk has no one to ask for it again.
+        A neighbor that applied a reply and crashes before it is on disk has nobody to ask for it again.
         """
         for initiator, responder in self.edges:
             if responder == index:
@@ -119,7 +123,7 @@ class Oracle:
             self._widow(peer, index)
 
     def _widow(self, initiator: int, responder: int) -> None:
-        """Note that the other half of a reply that is not on the initiator's disk is about to go."""
+        """Record that the other half of a reply that is not on the initiator's disk is about to be lost."""
         place = self._replies[initiator].get(responder)
         if place is not None and (flow := self._latest(initiator, responder)) is not None:
             self._widowed[initiator].append((place, flow))
@@ -131,7 +135,7 @@ class Oracle:
     # -- what it knows ------------------------------------------------------------------------------------------------
 
     def total(self) -> Totals:
-        """Sum n_i x_i, less every D that a responder has applied and its initiator has not yet. (d,)"""
+        """Sum n_i x_i, minus every D that a responder has applied and its initiator has not yet. (d,)"""
         total = np.zeros(self.engines[0].state.channels.size)
         for index in self.members:
             total = total + self._weighed(index)
@@ -141,7 +145,7 @@ class Oracle:
         return total
 
     def drift(self, start: Totals) -> float:
-        """Return the drift of the sum from its start and the booked changes since, relative to its largest terms."""
+        """Return how far the sum has drifted from its start and the booked changes, relative to its largest terms."""
         terms = sum(float(engine.state.samples * np.abs(engine.state.channels).sum()) for engine in self.engines)
         self._largest = max(self._largest, terms)
         return float(np.abs(self.total() - start - self.booked).max()) / self._largest
@@ -168,7 +172,7 @@ class Oracle:
         return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
 
     def _ends(self, low: int, high: int) -> tuple[EdgeState, EdgeState] | None:
-        """Return both ends of an edge; None while one of them does not have it, or no longer."""
+        """Return both ends of an edge; None if one of them does not have it yet, or no longer has it."""
         first, second = self.engines[low].state.edges.get(high), self.engines[high].state.edges.get(low)
         return None if first is None or second is None else (first, second)
 
@@ -176,7 +180,7 @@ class Oracle:
         """Return True if both ends of every edge with nothing pending hold the same replicas, and opposite vectors of
         the learning method, bit for bit.
 
-        With `amnesia`, ends that have not yet noticed that the other forgot are skipped.
+        With `amnesia`, ends that have not yet noticed the other end's loss of memory are skipped.
         """
         return all(self._edge_agrees(edge, amnesia=amnesia) for edge in self.edges)
 
@@ -204,7 +208,7 @@ class Oracle:
 
 
 def are_opposite(first: Vector | None, other: Vector | None) -> bool:
-    """Return True if the vectors of the two ends are each other's negative, bit for bit; None is zero."""
+    """Return True if the vectors at the two ends are each other's negative, bit for bit; None counts as zero."""
     if first is None or other is None:
         return all(kept is None or not kept.any() for kept in (first, other))
     return np.array_equal(first, -other)

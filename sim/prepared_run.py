@@ -1,4 +1,4 @@
-"""Builds a run: a federation, a settled world, its learners; engines and hosts over them."""
+"""Builds a run: a federation, a settled world, and its learners, with engines and hosts for them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Rows2 = NDArray[np.floating[Any]]
 class Script:
     """The script of a run; `spec` is settled.
 
-    `exact`: one operation at a time, by the shipped engine. Without `batching` nothing is done for many nodes at once.
+    `exact`: one operation at a time, by the shipped engine. Without `batching`, nothing is done for many nodes at once.
     """
 
     federation: FederationConfig
@@ -50,16 +50,16 @@ class Script:
     check: bool
     batching: bool = True
     steps: tuple[Step, ...]
-    """The federation as it changes, from the beginning on."""
+    """The federation as it changes over time, from the beginning."""
 
     @property
     def edges(self) -> Edges:
-        """The edges of all times."""
+        """The edges of all times together."""
         return all_edges(self.steps)
 
     @property
     def ahead(self) -> bool:
-        """True if local rounds are batched although operations go one at a time: not where vectors are in float64."""
+        """True if local rounds are batched although operations go one at a time; not if vectors are in float64."""
         return self.exact and self.batching and not self.check and self.learners.trains_together
 
     @property
@@ -93,7 +93,7 @@ def script(
 
 
 class PreparedRun:
-    """One run, ready to go. `plane` is None where every operation is done at once; `oracle` exists only on request."""
+    """One run, ready to go. `plane` is None if every operation is done immediately; `oracle` exists only on request."""
 
     def __init__(self, script: Script, on_commit: Callable[[int], None] | None = None) -> None:
         self.script = script
@@ -131,7 +131,7 @@ class PreparedRun:
     # -- vectors -----------------------------------------------------------------------------------------------------
 
     def models(self) -> Rows2:
-        """Return all models as they are now, (nodes, d)."""
+        """Return all current models, (nodes, d)."""
         if self.plane is not None:
             return self.plane.models()
         return np.stack([host.engine.state.model for host in self.world.hosts])
@@ -144,8 +144,8 @@ class PreparedRun:
     def scored_models(self, nodes: Sequence[int]) -> Rows2:
         """Return the models (len(nodes), d) that real nodes would have scored last.
 
-        These are the models with which their latest local round began, after the exchanges of the round before; the
-        current ones where a node does not train.
+        These are the models with which their latest local round began, after the exchanges of the previous round; if a
+        node does not train, its current model.
         """
         hosts = [self.world.hosts[node] for node in nodes]
         if self.plane is None:
@@ -157,7 +157,7 @@ class PreparedRun:
         return rows
 
     def method_vectors(self) -> Rows2 | None:
-        """Return the vectors that the method gives to a round of each node (nodes, d); None if it gives none."""
+        """Return the vectors that the method gives to each node's round (nodes, d); None if it gives none."""
         method = self.script.learners.method
         if not method.given:
             return None
@@ -217,7 +217,7 @@ class PreparedRun:
         ]
 
     def _make_lazy_engines(self) -> list[LazyEngine]:
-        """Make an engine for each node, over a data plane that they share, kept as `plane`."""
+        """Make an engine for each node over a shared data plane, stored as `plane`."""
         script, federation, training = self.script, self.script.federation, self.script.federation.training
         learners, method = script.learners, script.learners.method
         plane = self.plane = Plane(
@@ -267,7 +267,7 @@ class PreparedRun:
             )
 
     def _gammas(self) -> list[dict[int, float]]:
-        """Compute the gammas of `gammas_of` without a look at every edge for each node."""
+        """Compute the same gammas as `gammas_of` without looking at every edge for each node."""
         gamma, size = self.script.federation.gossip.gamma, self.script.learners.exchanged_size
         neighbors = all_neighbors(self.nodes, self.script.edges)
         return [
@@ -284,7 +284,7 @@ class PreparedRun:
         ]
 
     def _amend(self, federation: FederationConfig) -> None:
-        """Tell all nodes of the change at once. A removed node ends, and is not waited for if it is down."""
+        """Tell all nodes about the change at once. A removed node ends; if it is down, it is not waited for."""
         world = self.world
         neighbors, turns = all_neighbors(self.nodes, federation.edges), all_turns(self.nodes, federation.schedule)
         for index, settings in enumerate(self._settings(federation, self._gammas())):
@@ -330,7 +330,7 @@ class PreparedRun:
             world.kernel.at_ns(fault.time_ns, action)
 
     def _crash(self, fault: Crash) -> None:
-        """Crash a node. The oracle learns beforehand what the disk does not know, and afterwards what went with the
+        """Crash a node. The oracle learns beforehand what is not on disk, and afterwards what was lost with the
         disk.
         """
         node, oracle = fault.node, self.oracle

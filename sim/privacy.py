@@ -18,7 +18,7 @@ ALLOWED = f'{NONE}, or keys of [privacy] as in "epsilon=8,delta=1e-5": {", ".joi
 
 
 def with_privacy(federation: FederationConfig, spec: str) -> FederationConfig:
-    """Replace the federation's `[privacy]` by the keys in `spec`. Raises UserError: the spec is wrong."""
+    """Replace the federation's `[privacy]` with the keys in `spec`. Raises UserError if the spec is wrong."""
     if spec == NONE:
         return replace(federation, privacy=None)
     mistakes = Mistakes(federation.path)
@@ -30,7 +30,7 @@ def with_privacy(federation: FederationConfig, spec: str) -> FederationConfig:
 
 
 def refuse_broken(federation: FederationConfig) -> FederationConfig:
-    """Return the federation unchanged. Raises UserError: options contradict its privacy."""
+    """Return the federation unchanged. Raises UserError if options contradict its privacy."""
     mistakes = Mistakes(federation.path)
     if federation.privacy is not None and federation.training.when_through != "mix":
         text = "with privacy a node trains no more rounds than its budget is for"
@@ -43,19 +43,19 @@ def refuse_broken(federation: FederationConfig) -> FederationConfig:
 
 
 def _table(spec: str) -> dict[str, Any]:
-    """Parse the keys and values. Raises UserError: a part is no pair, or its key is unknown or repeated."""
+    """Parse the keys and values. Raises UserError if a part is not a pair, or if its key is unknown or repeated."""
     found: dict[str, Any] = {}
     for part in spec.split(","):
         key, equals, value = (each.strip() for each in part.partition("="))
         if not equals or key not in PRIVACY or key in found:
-            text = "is given twice" if key in found else "is no KEY=VALUE of [privacy]"
+            text = "is given twice" if key in found else "is not a KEY=VALUE of [privacy]"
             raise UserError(f"{part.strip()!r} {text}", key=KEY, value=spec, allowed=ALLOWED)
         found[key] = _number(value)
     return found
 
 
 def _number(value: str) -> int | float | str:
-    """Parse the value as a file would hold it."""
+    """Parse the value as a file would store it."""
     for kind in (int, float):
         try:
             return kind(value)

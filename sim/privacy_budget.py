@@ -1,7 +1,7 @@
 """The privacy budget of a simulated node, in rounds.
 
-A real node pays for each round before it trains, in its log. Here too a round counts as it begins: one that a crash
-interrupts is paid for, and a node that has lost its disk does not know what it has spent and only mixes.
+A real node pays for each round before it trains, in its log. Here, too, a round counts when it begins: a round
+interrupted by a crash is paid for, and a node that has lost its disk does not know what it has spent, so it only mixes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Purse:
     is_lost: bool = False
 
     def pay(self) -> RoundRefused | None:
-        """Pay for one round; None: it may begin."""
+        """Pay for one round; None means that it may begin."""
         if self.is_lost:
             why = "what was spent of its privacy budget is not known, which counts as all"
             return RoundRefused(why=why, for_good=True)

@@ -1,8 +1,8 @@
-"""The report of a simulated run: the shape of a real one's, with what only a simulation knows.
+"""The report of a simulated run: the form of a real one's, with figures that only a simulation knows.
 
-Its figures are those of honest nodes that reached their end; the fate of the others stands beside them.
+Its figures cover honest nodes that reached their end; the fate of the others is reported separately.
 
-`Figures` measures while the run goes on: scores at chosen virtual times, and models in the nodes' closing rounds.
+`Figures` measures during the run: scores at chosen virtual times, and models in the nodes' closing rounds.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from sim.worlds.drawn import sample
 from topologies import Topology, spectrum
 
 KIBI = 1024
-"""Unit of `ru_maxrss` on Linux, in bytes."""
+"""The unit of `ru_maxrss` on Linux, in bytes."""
 ROWS = 512
-"""Models copied to float64 at a time."""
+"""How many models are copied to float64 at a time."""
 
 MOST_COMPARED = 1000
-"""The most nodes whose data are compared for warnings."""
+"""The maximum number of nodes whose data are compared for warnings."""
 MOST_EVALUATED = 256
-"""The most nodes scored for a point of the history; the final figures are of all nodes."""
+"""The maximum number of nodes scored for a point of the history; the final figures cover all nodes."""
 
 
 def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alone: bool = False) -> Report:
-    """Build the report. `references` adds what a server and pooled data would give; `alone` also each node without
-    neighbors.
+    """Build the report. `references` adds what a server and pooled data would achieve; `alone` also adds each node
+    without neighbors.
     """
     federation, world = stage.script.federation, stage.world
     models = stage.models()
@@ -137,13 +137,13 @@ def value_digest(
 
 
 def mean_of(models: NDArray[Any], nodes: list[int]) -> NDArray[np.float64]:
-    """Compute the plain mean (d,) of the models (rows) of `nodes`, at least one; all count alike."""
+    """Compute the plain, unweighted mean (d,) of the models (rows) of `nodes`, at least one."""
     total: NDArray[np.float64] = sum(models[part].sum(axis=0, dtype=np.float64) for part in _blocks(nodes))
     return total / len(nodes)
 
 
 def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
-    """Compute the root mean square distance of these models (rows) to their mean, divided by that mean's norm."""
+    """Compute the root mean square distance of these models (rows) to their mean, relative to that mean's norm."""
     if not nodes:
         return None
     mean = mean_of(models, nodes)
@@ -155,8 +155,8 @@ def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
 def score_of_mean(models: NDArray[Any], nodes: list[int], learners: BatchedLearners) -> Score | None:
     """Score the mean of these models (rows) on the test sets of these nodes.
 
-    None where nobody is left, where there is nothing to test on, or where nodes keep a part of the model to themselves,
-    so that there is no one model.
+    None if no node is left, if there is nothing to test on, or if nodes keep part of the model personal, so that there
+    is no single model.
     """
     if not nodes or learners.personal:
         return None
@@ -178,14 +178,14 @@ class Figures:
         self.sample = sorted(sample(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
         self.history: list[Point] = []
         self.closing: list[dict[int, int]] = [{} for _ in nodes]
-        """By closing round, the number of exchanges that each node had completed after it."""
+        """For each closing round, the number of exchanges that each node had completed after it."""
         self.measures: list[Measure] = measures_in(script.learners.learners[0], None)
-        """The measures of the task, the main one first; a learner of the user's own shows them with its first score."""
+        """The task's measures, the main one first; a user's own learner provides them with its first score."""
         self.evaluation_cpu_s = 0.0
         self._moved = -1
 
     def committed(self, index: int) -> None:
-        """Note a closing round: these are few and show how fast the nodes come together."""
+        """Record a closing round; there are few, and they show how fast the nodes converge."""
         host = self.stage.world.hosts[index]
         if host.core.rounds.phase is Phase.CLOSING:
             tick = host.core.facts.closing_rounds_done
@@ -242,8 +242,8 @@ class Figures:
         ]
 
     def closing_ends(self) -> float:
-        """Return the mean number of edge ends that those nodes have in one round, without edges to nodes
-        that are down.
+        """Return the mean number of edge ends that those nodes have in one round, without edges to nodes that are
+        down.
         """
         federation, hosts = self.script.federation, self.stage.world.hosts
         counted = set(self._honest_and_up())
@@ -256,7 +256,7 @@ class Figures:
 
 
 def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point], *, alone: bool) -> References:
-    """Compute the references; where time bounds the federation, for as many rounds as a node took on average."""
+    """Compute the references; if time bounds the federation, for as many rounds as a node took on average."""
     from p2pfl.reporting.references import of_alone, round_seconds  # noqa: PLC0415 - torch is needed for these alone
     from sim.learning.references import alone as each_alone  # noqa: PLC0415 - as above
     from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - as above
@@ -327,7 +327,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
 
 
 def _label_shift(stage: PreparedRun) -> LabelShift | None:
-    """Compute the label shift of the honest nodes' data, if they are in one pool."""
+    """Compute the label shift in the honest nodes' data, if they are in one pool."""
     nodes, members, liars = stage.script.learners.nodes, stage.script.federation.members, stage.script.liars
     if nodes is None or isinstance(nodes.pool, str):
         return None
@@ -341,12 +341,12 @@ def _label_shift(stage: PreparedRun) -> LabelShift | None:
 
 
 def _mean_model(stage: PreparedRun, models: NDArray[Any], kept: list[int]) -> ModelScore | None:
-    """Score the mean of those nodes' models, which no node has."""
+    """Score the mean of those nodes' models, which no node holds."""
     return model_score(score_of_mean(models, kept, stage.script.learners))
 
 
 def _success(stage: PreparedRun, models: NDArray[Any]) -> list[float | None]:
-    """Return for each node's model the share of samples that it labels as the poisoned data teach."""
+    """Return, for each node's model, the share of samples that it labels as the poisoned data intend."""
     attack, learners = stage.script.attack, stage.script.learners
     if attack is None or attack.poison is None:
         return [None] * stage.nodes

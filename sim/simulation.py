@@ -45,7 +45,9 @@ SLICES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """The progress of a run: `rounds` of all nodes together, of `rounds_to_do`, None where not known beforehand."""
+    """The progress of a run: `rounds` of all nodes together, out of `rounds_to_do`, which is None if not known
+    beforehand.
+    """
 
     time_s: float
     rounds: int
@@ -53,11 +55,11 @@ class RunProgress:
     point: Point | None
     """The latest entry of the history."""
     measures: Sequence[Measure] = ()
-    """The measures of the task, the main one first; empty while they are unknown."""
+    """The task's measures, the main one first; empty until they are known."""
 
 
 class InvariantError(P2PFLError):
-    """A simulated run broke an invariant: our own bug. `events` are the last entries of the trace."""
+    """A simulated run broke an invariant, which is a bug of ours. `events` are the last entries of the trace."""
 
     def __init__(self, text: str, *, time_s: float, events: Sequence[str]) -> None:
         super().__init__(f"at {time_s:.9f} virtual s an invariant was broken: {text}")
@@ -67,8 +69,8 @@ class InvariantError(P2PFLError):
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute with one thread: more would split the sums of a product, and so round them otherwise; they also slow
-    small products down.
+    """Compute with one thread: more would split the sums in a product, and so round differently; they also slow down
+    small products.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -105,12 +107,12 @@ def simulate(
     """Run the shipped core and engine of every node under virtual time, and return the report.
 
     `federation` is a `p2pfl.Federation`, or the contents of a federation file. The default `world` is that of
-    `World()`. `data` has the `[data]` tables of nodes by name, with absolute paths. All chance comes from
-    `federation.seed`. `batching` False does one operation at a time, by the shipped engine; `check` does so too, and
-    checks every invariant after every event. `references` adds what a central server and pooled data would have given,
-    `alone` also what each node would have learned without neighbors, which takes about as long as the run itself.
-    Raises UserError: the world contradicts itself, the task is wrong, or the run would not fit into memory;
-    InvariantError: with `check`.
+    `World()`. `data` has the `[data]` tables of nodes by name, with absolute paths. All randomness comes from
+    `federation.seed`. With `batching` False, the shipped engine runs one operation at a time; `check` does so too, and
+    checks every invariant after every event. `references` adds what a central server and pooled data would have
+    achieved, `alone` also what each node would have learned without neighbors, which takes about as long as the run
+    itself. Raises UserError if the world contradicts itself, if the task is wrong, or if the run would not fit into
+    memory; InvariantError only with `check`.
     """
     began = time.process_time()
     if not isinstance(federation, FederationConfig):
@@ -200,7 +202,7 @@ def _why_one_at_a_time(
 
 
 def _patience(federation: FederationConfig) -> int | None:
-    """Return the rounds for which nodes train on without an improvement; None if nothing must improve."""
+    """Return the number of rounds for which nodes keep training without an improvement; None without early stopping."""
     stop = federation.training.stop
     return None if stop is None else parse_stop(stop).patience
 
@@ -261,7 +263,7 @@ def _run(
     next_ns, most_points = 0, 2 * POINTS
     figures.evaluate()
     while not world.over and world.kernel.pending and world.kernel.now_ns < limit_ns:
-        next_ns += max(0, world.kernel.next_ns - 1 - next_ns) // every_ns * every_ns  # nothing happens until then
+        next_ns += max(0, world.kernel.next_ns - 1 - next_ns) // every_ns * every_ns  # nothing happens before then
         for part in range(1, SLICES + 1):
             world.run(until_ns=min(limit_ns, next_ns + every_ns * part // SLICES), stop=watch)
             if on_progress is not None:
@@ -279,12 +281,12 @@ def _run(
         next_ns += every_ns
         figures.evaluate()
         if len(figures.history) >= most_points and script.spec.evaluate_every_s is None:
-            # Longer than expected: a node waits, or lingers.
+            # Longer than expected: a node is waiting or lingering.
             every_ns, most_points = 2 * every_ns, most_points + POINTS
 
 
 def evaluation_interval_ns(script: Script, stage: PreparedRun) -> int:
-    """Return the time between evaluations: as the world says, else so that a run has about POINTS of them."""
+    """Return the time between evaluations: as set in the world, or else chosen for about POINTS of them per run."""
     if script.spec.evaluate_every_s is not None:
         return max(1, round(script.spec.evaluate_every_s * NS))
     training = script.federation.training
@@ -297,15 +299,15 @@ def evaluation_interval_ns(script: Script, stage: PreparedRun) -> int:
 
 
 def _checked(stage: PreparedRun) -> Callable[[], bool]:
-    """Check after every event that each core is consistent, sum n_i x_i matches the ledger, and idle edges agree bit
-    for bit.
+    """Check after every event that each core is consistent, that sum n_i x_i matches the ledger, and that idle edges
+    agree bit for bit.
     """
     world, oracle = stage.world, stage.oracle
     if oracle is None:
         raise ValueError("nothing watches the vectors")
     start = oracle.total()
-    # An end that refuses what a liar shows begins anew before the other knows, as after a crash without a disk. So does
-    # one that has got an edge back which the other never knew to be gone.
+    # An end that refuses what a liar shows restarts the edge before the other end knows, as after a crash without a
+    # disk. So does one that got an edge back that the other never knew to be gone.
     changing = len(stage.script.steps) > 1 or bool(stage.script.liars)
     forgetful = changing or any(host.plan.index in stage.script.faults.crashing for host in world.hosts)
 
@@ -337,8 +339,8 @@ def _with_latest_events(stage: PreparedRun) -> Iterator[None]:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Pause garbage collection: cores and engines live as long as the run, and looking for cycles takes a
-    tenth of it.
+    """Pause garbage collection: cores and engines live as long as the run, and searching for cycles costs a tenth of
+    it.
     """
     gc.collect()
     gc.disable()

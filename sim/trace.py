@@ -1,8 +1,8 @@
 """The trace of a run's events as a hash: two runs with the same digest had the same events at the same nanoseconds.
 
 An entry is 25 bytes, little-endian: time_ns 8 | kind 1 | a 4 | b 4 | n 8. The kinds are numbered below. A number is
-never reused for another kind: digests of different versions may differ, but never agree by mistake. No vector and no
-other float enters, so the digest is the same on any machine.
+never reused for another kind, so digests of different versions may differ but never agree by mistake. No floats enter,
+so the digest is the same on any machine.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TraceKind(IntEnum):
     """The node raises an alarm. `b`: the neighbor it is about, or -1."""
     FINISHED = 21
     """The node has finished. `n`: its rounds."""
-    # 22 stays unused: an observer is no event.
+    # 22 stays unused: an observer is not an event.
     MIXED = 23
     """The robust rule mixes. `n`: the number of neighbors."""
     LIFE_NOTED = 24
@@ -97,12 +97,12 @@ _NUMBERS: dict[type[messages.Message], Callable[[Any], int]] = dict.fromkeys(MES
 
 
 def message_number(message: messages.Message) -> int:
-    """Return the sequence number; where there is none the incarnation, the version or a count."""
+    """Return the sequence number, or if there is none the incarnation, the version or a count."""
     return _NUMBERS[type(message)](message)
 
 
 class Trace:
-    """Hashes entries in blocks; the last ones can be shown."""
+    """Hashes entries in blocks; the last ones can be displayed."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=32, person=b"p2pfl-trace")

@@ -1,11 +1,11 @@
-"""Builds the site from docs/ with zensical, for `make docs`. Every mistake in a page is reported in one sentence.
+"""Build the site from docs/ with zensical, for `make docs`. Every mistake in a page is reported in one sentence.
 
     python tools/build_docs.py              the site, in docs-out/
     python tools/build_docs.py --check      only looks at pages, links and zensical.toml, without zensical
 
-Pages of the reference that docs/reference_pages.py generates from the program are added to those in docs/.
+The reference pages that docs/reference_pages.py generates from the program are added to the ones in docs/.
 
-zensical itself reports broken links. This script checks what it lets pass: pages that the navigation does not list,
+zensical itself reports broken links. This script checks what zensical accepts: pages that the navigation does not list,
 links to files that the site does not have, and anything that a reader's browser would fetch from another host.
 """
 
@@ -31,7 +31,7 @@ GENERATOR = "docs/reference_pages.py"
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
 """Attributes whose address a browser fetches when it opens the page."""
 NOT_FETCHED = {"canonical", "next", "prev", "alternate"}
-"""Values of rel with which a browser does not fetch the address of a <link>."""
+"""Values of rel for which a browser does not fetch the address of a <link>."""
 ELSEWHERE = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 
 
@@ -40,7 +40,7 @@ class DocsError(Exception):
 
 
 def configuration(root: Path) -> dict:
-    """Read the `[project]` table of zensical.toml. Raises DocsError if `root` is no checkout."""
+    """Read the `[project]` table of zensical.toml. Raises DocsError if `root` is not a checkout."""
     for name in ("zensical.toml", "docs/index.md"):
         if not (root / name).is_file():
             raise DocsError(f"{root} has no {name}: the docs can be built in a checkout of p2pfl only")
@@ -48,7 +48,7 @@ def configuration(root: Path) -> dict:
 
 
 def pages_in_navigation(nav: list) -> list[str]:
-    """Return all pages below `nav`, in their order."""
+    """Return all pages below `nav`, in order."""
     pages = []
     for entry in nav:
         for value in entry.values() if isinstance(entry, dict) else [entry]:
@@ -61,7 +61,7 @@ BLOCK = re.compile(r"^( *)(```+|~~~+).*?^\1\2", re.DOTALL | re.MULTILINE)
 
 
 def without_code(text: str) -> str:
-    """Return the text with code left out, on the same lines: nothing in code is a link or a heading."""
+    """Return the text with code blanked out, keeping line numbers: nothing in code is a link or a heading."""
     text = BLOCK.sub(lambda code: "\n" * code[0].count("\n"), text)
     return re.sub(r"(`+)[^\n]*?[^`]\1(?!`)", "`code`", text)
 
@@ -80,7 +80,7 @@ def anchors(text: str) -> set[str]:
 
 
 def links(text: str) -> list[tuple[int, str]]:
-    """Return line and target of every link and picture of a page."""
+    """Return the line and target of every link and picture on a page."""
     return [
         (number, target)
         for number, line in enumerate(without_code(text).splitlines(), 1)
@@ -89,8 +89,8 @@ def links(text: str) -> list[tuple[int, str]]:
 
 
 def broken_links(page: Path, top: Path, shown: str, *, folders: bool = False) -> list[str]:
-    """Return a sentence for every link of `page` to no file or heading below `top` (nor to a folder,
-    with `folders`).
+    """Return a sentence for every link on `page` that points to no file or heading below `top` (nor to a folder, with
+    `folders`).
     """
     faults = []
     for line, target in links(page.read_text(encoding="utf-8")):
@@ -99,7 +99,7 @@ def broken_links(page: Path, top: Path, shown: str, *, folders: bool = False) ->
             continue
         file = (page.parent / unquote(parts.path)).resolve() if parts.path else page.resolve()
         if not file.is_relative_to(top.resolve()):
-            why = f"it leaves {top.name}/, and the site has nothing else"
+            why = f"it leaves {top.name}/, and the site has only that"
         elif not (file.is_file() or (folders and file.is_dir())):
             why = "there is no such file"
         elif parts.fragment and file.suffix == ".md" and parts.fragment not in anchors(file.read_text("utf-8")):
@@ -123,8 +123,8 @@ def faults_of_pages(docs: Path, nav: list) -> list[str]:
 
 
 class _Built(HTMLParser):
-    """The addresses in one built page: those that a browser fetches, those that a reader may follow, and the names in
-    it.
+    """The addresses in one built page: the ones that a browser fetches, the ones that a reader may follow, and the
+    page's anchors.
     """
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ def faults_of_site(site: Path) -> list[str]:
     faults = [f"the pages fetch {one}: nothing may come from another host" for one in elsewhere]
     for file, page in built.items():
         shown = file.relative_to(site.resolve()).as_posix()
-        if shown == "404.html":  # a server delivers it for any address, so its own addresses begin at the root
+        if shown == "404.html":  # a server delivers it for any address, so its own addresses start from the root
             continue
         for address in page.fetched + page.followed:
             parts = urlsplit(address)
@@ -221,7 +221,7 @@ def collect(root: Path, folder: Path) -> None:
 
 
 def build(root: Path, out: Path) -> None:
-    """Checks the pages of the checkout `root` and builds them into `out`, which is replaced. Raises DocsError."""
+    """Check the pages of the checkout `root` and build them into `out`, which is replaced. Raises DocsError."""
     work = root / "build" / "docs"
     shutil.rmtree(work, ignore_errors=True)
     collect(root, work / "docs")
@@ -244,7 +244,7 @@ def build(root: Path, out: Path) -> None:
 
 
 def main() -> int:
-    """Run `make docs`; 2 for a mistake that a person can correct."""
+    """Run `make docs`; return 2 for a mistake that a person can correct."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="only look at pages and links; build nothing")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")

@@ -28,7 +28,7 @@ class Spec:
 
 
 def parse(text: str) -> Spec:
-    """Parse a spec, with defaults filled in. Raises TopologyError: an unknown family or key, or a wrong value."""
+    """Parse a spec and fill in defaults. Raises TopologyError for an unknown family or key, or a wrong value."""
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if name not in FAMILIES:
         raise TopologyError(
@@ -41,7 +41,7 @@ def parse(text: str) -> Spec:
 
 
 def kind(spec: str) -> GraphKind:
-    """Say whether `spec` names one graph, a schedule, or something directed; a file is one graph."""
+    """Say whether `spec` names one graph, a schedule, or something directed; a file counts as one graph."""
     return GraphKind.STATIC if is_file(spec) else FAMILIES[parse(spec).name].kind
 
 
@@ -53,11 +53,11 @@ def is_static(spec: str) -> bool:
 def build(
     spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
 ) -> Topology:
-    """Build the graph that `spec` describes, the same for the same arguments; it need not be connected.
+    """Build the graph described by `spec`. The same arguments give the same graph; it need not be connected.
 
-    A spec may be the path of a graph file, whose nodes are numbers or, if given, `names`. A relative path, of a graph
-    file or among the parameters of a family, starts at `folder`, by default the working directory. Raises
-    TopologyError: the spec cannot be read, there is no such graph of this size, or it is no static graph.
+    A spec may be the path of a graph file, whose nodes are numbers or, if given, `names`. A relative path to a graph
+    file, or among a family's parameters, starts at `folder`, by default the working directory. Raises TopologyError if
+    the spec cannot be read, if there is no such graph of this size, or if it is not a static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
     if is_file(spec):
@@ -75,8 +75,8 @@ def build(
 def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
     """Build the graph that a command names: a graph file contains its number of nodes; `-` is standard input.
 
-    `nodes`, if given, has to agree with the file. The nodes keep their names from the file. The spec and seed that a
-    file claims are kept, but only its edges are trusted. Raises TopologyError: as `build`, or the number of nodes is
+    `nodes`, if given, must agree with the file. The nodes keep their names from the file. The spec and seed that a file
+    claims are kept, but only its edges are trusted. Raises TopologyError as `build` does, or if the number of nodes is
     not given.
     """
     if spec == "-" or is_file(spec):
@@ -93,9 +93,9 @@ def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
 def build_schedule(
     spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
 ) -> Schedule:
-    """Build the schedule, or the directed graph, that `spec` describes; the arguments are those of `build`.
+    """Build the schedule, or the directed graph, that `spec` describes; the arguments are the same as for `build`.
 
-    Raises TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
+    Raises TopologyError if the spec cannot be read, if there is none of this size, or if it is a static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
     family, request = _request(spec, nodes, seed, names, folder)
@@ -134,8 +134,8 @@ def _check_edges(family: Family, request: GraphRequest) -> None:
 
 
 def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tuple[int, int]:
-    """Check the arguments; return the nodes and the seed as ints. Raises TopologyError: one of the four
-    is impossible.
+    """Check the arguments; return the nodes and the seed as ints. Raises TopologyError if one of the four is
+    impossible.
     """
     if not isinstance(spec, str):
         raise TopologyError("not a spec", key="topology", value=repr(spec), allowed="a text, such as 'ring'")

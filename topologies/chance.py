@@ -1,8 +1,9 @@
-"""All random draws of this library: `StableDraws` where all machines must draw alike, `generator` for one machine.
+"""All random draws of this library: `StableDraws` if all machines must draw the same numbers, `generator` for a single
+machine.
 
-numpy promises that the raw bits of PCG64 stay as they are; it promises nothing about what its Generator makes of them
-(NEP 19). The nodes of a federation compute their graph each for itself, with whatever numpy a board has. So graphs and
-schedules are made from raw bits alone; searches, simulations and pictures, which run on one machine, use the Generator.
+numpy promises that the raw bits of PCG64 never change; it promises nothing about what its Generator derives from them
+(NEP 19). Each node of a federation computes the graph for itself, with whatever numpy version it has. So graphs and
+schedules are made from raw bits only; searches, simulations and pictures, which run on one machine, use the Generator.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from topologies.errors import TopologyError
 
 
 class StableDraws:
-    """A stream identified by a label and a seed; streams of another label or seed are independent."""
+    """A stream identified by a label and a seed; streams with different labels or seeds are independent."""
 
     def __init__(self, label: str, seed: int) -> None:
         self._bits = np.random.PCG64(int.from_bytes(blake2b(f"{label} {seed}".encode(), digest_size=16).digest()))
 
     @classmethod
     def of_schedule(cls, family: str, nodes: int, seed: int) -> StableDraws:
-        """Make the stream of a schedule. Parameters are left out on purpose: a longer schedule begins with the rounds
+        """Make the stream for a schedule. Parameters are left out on purpose: a longer schedule begins with the rounds
         of a shorter one.
         """
         draws = cls.__new__(cls)
@@ -35,8 +36,8 @@ class StableDraws:
         return np.asarray((self._raw(int(np.prod(shape))) >> np.uint64(11)) * 2.0**-53).reshape(shape)
 
     def below(self, limit: int, count: int) -> NDArray[np.int64]:
-        """Draw whole numbers from 0 to limit - 1, limit at most 2^31. Shape (count,)."""
-        # the high half times the limit, its high half again: uneven by at most limit / 2^32
+        """Draw integers from 0 to limit - 1, for a limit of at most 2^31. Shape (count,)."""
+        # the high half times the limit, then its high half again; the bias is at most limit / 2^32
         return ((self._raw(count) >> np.uint64(32)) * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
 
     def _raw(self, count: int) -> NDArray[np.uint64]:
@@ -44,7 +45,7 @@ class StableDraws:
 
 
 def generator(*seed: int) -> np.random.Generator:
-    """Make a generator. Raises TopologyError: numpy has none for such a seed."""
+    """Make a generator. Raises TopologyError if numpy does not accept the seed."""
     if min(seed) < 0:
         raise TopologyError("no such seed", key="seed", value=min(seed), allowed="a whole number from 0")
     return np.random.default_rng(seed[0] if len(seed) == 1 else list(seed))

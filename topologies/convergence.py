@@ -1,8 +1,8 @@
-"""Consensus without learning: random values on the nodes agree, measured beside the theory's prediction.
+"""Consensus without learning: how fast random values on the nodes agree, compared with the theory's prediction.
 
-`sync`: rounds x <- W x, with one W or those of a schedule in turn (Xiao and Boyd, Fast linear iterations, 2004).
-`delay`: rounds on old values. Rows sum to one and columns do not: nodes agree, but not on the mean. No formula for the
-speed is known; the bounds of Nedic and Ozdaglar (2010) are far from what is measured. `gossip`: at each tick one edge,
+`sync`: rounds x <- W x, with one W or a schedule's in turn (Xiao and Boyd, Fast linear iterations, 2004). `delay`:
+rounds on outdated values. Rows sum to one but columns do not, so nodes agree, but not on the mean. No formula for the
+speed is known; the bounds of Nedic and Ozdaglar (2010) are far from the measurements. `gossip`: at each tick one edge,
 drawn uniformly, replaces both its values by their mean (Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms,
 IEEE Trans. Information Theory 52, 2006, whose nodes wake and call a neighbor). No network, no time, no models.
 """
@@ -30,32 +30,32 @@ Step = Callable[[Array], Array]
 
 MODES = ("sync", "gossip", "delay")
 VANISHED = 1e-12
-"""A share of the distance after one round below which only rounding is left."""
+"""Below this fraction of the distance after one round, only rounding error is left."""
 SETTLED = 1e-7
-"""The largest norm of W^2 y - r^2 y for unit y at which the contraction is settled.
+"""The largest norm of W^2 y - r^2 y, for unit y, at which the contraction has converged.
 
 Its square bounds the error of r^2 times the gap to the next modulus.
 """
 WORK_LIMIT, GOSSIP_WORK = 500_000_000, 1_000_000_000
-"""The default limits of edges times rounds, and of ticks times runs: about half a minute; ten times that on request."""
+"""Default limits on edges times rounds, and on ticks times runs: about half a minute; ten times as much on request."""
 FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS, TICKS_LIMIT = 10, 100_000, 1_000_000, 100_000_000
-"""Rounds: the fewest on any graph, the most by default, the most on request, as each is a row of the history; the most
-ticks.
+"""The minimum number of rounds on any graph; the maximum by default, and on request (each round is a row of the
+history); and the maximum number of ticks.
 """
 FORGET, TAIL, PERIODS = 500, 1_000, 2_000
-"""Rounds with old values, first to forget the start, then to measure the contraction; periods of a schedule."""
+"""Rounds on outdated values, first to forget the start, then to measure the contraction; and periods of a schedule."""
 VALUES_LIMIT = 20_000_000
-"""The most values held at a time: a few copies take a gigabyte."""
+"""The maximum number of values held at a time: a few copies take a gigabyte."""
 RUNS_LIMIT, CHUNK = 5_000, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusSettings:
-    """The settings of a simulation. `rounds`: exactly this many, in gossip at most this many ticks; None: until
-    `epsilon`, within limits of work.
+    """Settings of a simulation. `rounds` is the exact number of rounds (for gossip, the maximum number of ticks); with
+    None it runs until `epsilon`, within limits on the work.
 
-    `dimension`: values at each node. `runs`: of gossip; None for as many as `epsilon` needs. `max_delay`: rounds, of
-    delay. `seed` is for the start, the edges and the delays.
+    `dimension` is the number of values at each node. `runs` applies to gossip; None means as many as `epsilon` needs.
+    `max_delay` is in rounds, for delay. `seed` determines the start, the edges and the delays.
     """
 
     epsilon: float = 1e-3
@@ -69,8 +69,8 @@ class ConsensusSettings:
 
 @dataclass(frozen=True, slots=True)
 class Consensus:
-    """The result. `history`: rows of the same keys: the round or tick, the distance to consensus divided by that at the
-    start, and the prediction. `notes`: explanations of the figures.
+    """The result. `history` has rows with the same keys: the round or tick, the distance to consensus relative to the
+    start, and the prediction. `notes` explain the figures.
     """
 
     facts: dict[str, Any]
@@ -79,14 +79,14 @@ class Consensus:
 
 
 class Tail(NamedTuple):
-    """The `contraction` per round once only the slowest mode is left; not yet so where not `settled`."""
+    """The `contraction` per round once only the slowest mode is left; not reached yet unless `settled`."""
 
     contraction: float
     settled: bool
 
 
 def simulate(topology: Topology, mode: str = "sync", settings: ConsensusSettings | None = None) -> Consensus:
-    """Simulate a graph. Raises TopologyError: unknown mode, or an impossible request; DisconnectedError:
+    """Simulate a graph. Raises TopologyError for an unknown mode or an impossible request, DisconnectedError if it is
     not connected.
     """
     settings = settings or ConsensusSettings()
@@ -100,7 +100,7 @@ def simulate(topology: Topology, mode: str = "sync", settings: ConsensusSettings
 
 
 def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: ConsensusSettings | None = None) -> Consensus:
-    """Simulate a schedule, only in mode `sync`; it has weights of its own, and its union must be connected."""
+    """Simulate a schedule, only in mode `sync`; it has its own weights, and its union must be connected."""
     settings = settings or ConsensusSettings()
     if mode != "sync":
         raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
@@ -132,7 +132,7 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: Consensu
 
 
 def _simulate_rounds(topology: Topology, mode: str, settings: ConsensusSettings, limit: int) -> Consensus:
-    """Simulate rounds in which all nodes mix at once, with values of the present or with old ones."""
+    """Simulate rounds in which all nodes mix at once, with current values or with outdated ones."""
     rng = generator(settings.seed)
     if delayed := mode == "delay":
         _require_whole("max-delay", settings.max_delay, 0, 1_000)
@@ -176,11 +176,11 @@ def _simulate_rounds(topology: Topology, mode: str, settings: ConsensusSettings,
 def _simulate_gossip(topology: Topology, settings: ConsensusSettings) -> Consensus:
     known = bracket(topology, settings.epsilon)
     runs = settings.runs
-    if runs is None:  # two runs may be late: fewer cannot tell the quantile
+    if runs is None:  # two runs may be late: with fewer, the quantile cannot be determined
         enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / settings.epsilon)))
         runs = min(enough, max(1, VALUES_LIMIT // topology.nodes))
     _require_held("runs", runs, topology.nodes * runs)
-    # looking at 500 nodes, once in 128 ticks, takes as long as the ticks
+    # looking at 500 nodes once in 128 ticks takes as long as the ticks
     most = max(1, GOSSIP_WORK // (runs * (1 + topology.nodes // 500)))
     _require_whole("rounds", settings.rounds, 1, min(TICKS_LIMIT, 10 * most))
     limit = settings.rounds or min(most, math.ceil(known.high))
@@ -217,7 +217,7 @@ def _consensus(
 
 
 def _round_limit(settings: ConsensusSettings, mode: str, links: int) -> int:
-    """Return the most rounds of a simulation in which each round uses this many edges or links."""
+    """Return the maximum number of rounds in a simulation whose rounds each use this many edges or links."""
     require_epsilon(settings.epsilon)
     if settings.runs is not None and mode != "gossip":
         raise TopologyError("only gossip has several", key="runs", value=settings.runs, allowed="with --mode gossip")
@@ -229,9 +229,7 @@ def _round_limit(settings: ConsensusSettings, mode: str, links: int) -> int:
 
 
 def rounds_limit(links: int, rounds: int | None = None) -> int:
-    """Return the rounds that a simulation over `links` edges may take by default. Raises TopologyError: `rounds` are
-    too many.
-    """
+    """Return the default limit on rounds over `links` edges. Raises TopologyError if `rounds` exceeds the limit."""
     _require_whole("rounds", rounds, 1, min(ASKED_ROUNDS, max(FEWEST, 10 * WORK_LIMIT // max(1, links))))
     return min(ROUNDS_LIMIT, max(FEWEST, WORK_LIMIT // max(1, links)))
 
@@ -248,7 +246,7 @@ def _require_held(key: str, value: int, values: int) -> None:
 
 
 def random_values(nodes: int, dimension: int, rng: np.random.Generator) -> Array:
-    """Draw standard normal values of shape (nodes, dimension): their mean is not zero, so that its drift shows."""
+    """Draw standard normal values of shape (nodes, dimension); their mean is not zero, so that its drift is visible."""
     _require_whole("dimension", dimension, 1, 1_000)
     _require_held("dimension", dimension, nodes * dimension)
     return rng.normal(size=(nodes, dimension))
@@ -259,22 +257,22 @@ def _centered(x: Array) -> Array:
 
 
 def disagreement(x: Array) -> float:
-    """Compute the distance to consensus: Frobenius norm of `x`, shape (nodes, dimension), without its
-    mean over nodes.
+    """Return the distance to consensus: the Frobenius norm of `x`, shape (nodes, dimension), minus its mean over
+    nodes.
     """
     return float(np.linalg.norm(_centered(x)))
 
 
 def drift(x: Array, start: Array) -> float:
-    """Compute the move of the mean since `start`, divided by the root mean square distance to it at the start, of all
-    columns.
+    """Return how far the mean has moved since `start`, over all columns, relative to the root mean square distance to
+    it at the start.
     """
     moved = np.linalg.norm(x.mean(axis=0) - start.mean(axis=0))
     return float(moved * np.sqrt(len(start)) / disagreement(start))
 
 
 def mixing_step(topology: Topology, weights: str = "metropolis") -> Step:
-    """Make a step by W of `spectral.mixing_matrix`, applied edge by edge: what one end gains the other loses."""
+    """Make a step with W of `spectral.mixing_matrix`, applied edge by edge: what one end gains the other loses."""
     laplacian = weighted(topology, weights)
     return lambda x: x - np.stack([laplacian.times(column) for column in x.T], axis=1)
 
@@ -289,8 +287,8 @@ def mixed(steps: Sequence[Step], x: Array) -> Iterator[tuple[Array, float]]:
 def run(
     states: Iterable[tuple[Array, float]], x: Array, epsilon: float, rounds: int | None, limit: int
 ) -> tuple[list[float], int | None, float]:
-    """Run from `x` through exactly `rounds` of the `states`; None: until epsilon, or to the limit. Returns the distance
-    to consensus after each round over that at the start, the round of epsilon, and the `drift`.
+    """Run from `x` through exactly `rounds` of the `states`, or, if None, until epsilon or the limit. Returns the
+    distance to consensus after each round relative to the start, the round of epsilon, and the `drift`.
     """
     last, first = x, disagreement(x)
     distances, reached = [1.0], None
@@ -304,7 +302,7 @@ def run(
 
 
 def tail(step: Step, x: Array, limit: int) -> Tail:
-    """Measure the contraction in the long run of a symmetric W: r^2 = |W y|^2 / |y|^2, with y scaled to 1 all the time.
+    """Measure the long-run contraction of a symmetric W: r^2 = |W y|^2 / |y|^2, with y always rescaled to 1.
 
     That is a Rayleigh quotient of W^2: it never falls from round to round, and never exceeds the prediction.
     """
@@ -321,9 +319,9 @@ def tail(step: Step, x: Array, limit: int) -> Tail:
 
 
 def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
-    """Measure the contraction per round of a schedule in the long run: the mean slope over the last half of `periods`.
+    """Measure the long-run contraction per round of a schedule: the mean slope over the last half of `periods`.
 
-    The product of a period need not be symmetric: its modes may turn, so that no single period is representative.
+    The product over a period need not be symmetric: its modes may rotate, so no single period is representative.
     """
     y = _centered(x) / disagreement(x)
     slopes = []
@@ -341,15 +339,15 @@ def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
 
 
 def _exact_after(schedule: Schedule, steps: Sequence[Step], x: Array) -> int | None:
-    """Return the round in which the distance dropped to zero at once, which only a product of J/n causes."""
+    """Return the round in which the distance suddenly dropped to zero, which only a product equal to J/n causes."""
     most = max(schedule.period, 2 * schedule.nodes.bit_length())
     distances, reached, _ = run(mixed(steps, x), x, VANISHED, None, most)
     return reached if reached is not None and distances[-2] > np.sqrt(VANISHED) else None
 
 
 class OldValues:
-    """A mixing of old values: x_i(t+1) = x_i(t) + sum_j W_ij (x_j(t - age) - x_i(t)), each age drawn anew, uniformly
-    from 0 to `oldest`.
+    """Mixing with outdated values: x_i(t+1) = x_i(t) + sum_j W_ij (x_j(t - age) - x_i(t)), each age drawn anew,
+    uniformly from 0 to `oldest`.
 
     `past` has shape (oldest + 1, nodes, dimension).
     """
@@ -376,13 +374,13 @@ class OldValues:
         return moved, self.distance()
 
     def distance(self) -> float:
-        """Compute the root mean square distance to the mean of all rounds kept: older values drive the present ones
+        """Return the root mean square distance to the mean over all rounds kept: older values drive the current ones
         apart.
         """
         return disagreement(self.past.reshape(-1, self.past.shape[2])) / math.sqrt(len(self.past))
 
     def tail(self, forgotten: int, rounds: int) -> float:
-        """Measure the geometric mean factor per round, after `forgotten` rounds. Values are scaled each time: no
+        """Measure the geometric mean factor per round, after `forgotten` rounds. Values are rescaled each time to avoid
         underflow.
         """
         logs = []
@@ -396,16 +394,16 @@ class OldValues:
 
 
 def averaging_ticks(reached: Sequence[int], epsilon: float) -> int | None:
-    """Return the least number of ticks after which at most a share `epsilon` of the runs has not arrived."""
+    """Return the smallest number of ticks after which at most a fraction `epsilon` of the runs has not arrived."""
     last = sorted(math.inf if ticks < 0 else ticks for ticks in reached)[-1 - math.floor(epsilon * len(reached))]
     return None if last == math.inf else int(last)
 
 
 class Meetings(NamedTuple):
-    """The result of gossip. `reached[r]`: ticks until run r came within epsilon, -1 where it did not.
+    """The result of gossip. `reached[r]` is the number of ticks until run r came within epsilon, or -1 if it did not.
 
-    `history`: (tick, root mean square distance of all runs divided by that at the start). `mean_drift`: the largest
-    move of a mean, divided by that distance too.
+    `history` has pairs (tick, root mean square distance over all runs, relative to the start). `mean_drift` is the
+    largest move of a mean, relative to the same distance.
     """
 
     reached: list[int]
@@ -416,9 +414,9 @@ class Meetings(NamedTuple):
 def gossip(topology: Topology, epsilon: float, *, runs: int, limit: int, rng: np.random.Generator) -> Meetings:
     """Gossip from the eigenvector of the slowest mode, for which the lower bound of Theorem 3 is proven.
 
-    All runs advance together, one column each; after `limit` ticks the unfinished ones are given up. The squared
-    distance falls by (x_i - x_j)^2 / 2 at each tick; it is computed anew every 128 ticks, so that no rounding
-    accumulates.
+    All runs advance together, one column each; after `limit` ticks the unfinished ones are abandoned. The squared
+    distance falls by (x_i - x_j)^2 / 2 at each tick; it is recomputed every 128 ticks, so that rounding does not
+    accumulate.
     """
     x = np.repeat(fiedler_vector(topology)[:, None], runs, axis=1)
     columns = np.arange(runs)

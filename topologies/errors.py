@@ -1,4 +1,4 @@
-"""The one error of this package: a request that no graph can meet."""
+"""The only error of this package: a request that no graph can meet."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SHOWN_LIMIT = 200
-"""The most characters of a value that an error shows."""
+"""The maximum number of characters of a value that an error shows."""
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 
 
 class TopologyError(ValueError):
-    """A wrong request. `key` names the part at fault, `value` what it was, `allowed` what would be right."""
+    """A wrong request. `key` names the part at fault, `value` is what it was, `allowed` what would be right."""
 
     def __init__(
         self, message: str, *, key: str | None = None, value: object = None, allowed: str | None = None
@@ -42,19 +42,19 @@ class DisconnectedError(TopologyError):
 
 
 class UnwritableError(TopologyError):
-    """The disk is full or broken: nobody's mistake."""
+    """The disk is full or broken, which is nobody's mistake."""
 
     exit_code = 1
 
 
 def not_written(message: str, error: OSError, *, key: str, path: Path) -> TopologyError:
-    """Make the error for a file that could not be written: a mistake in its path, or a disk that cannot take it."""
+    """Make the error for a file that could not be written: either its path is wrong, or the disk cannot take it."""
     kind = UnwritableError if error.errno in _DISK else TopologyError
     return kind(f"{message}: {error.strerror}", key=key, value=str(path), allowed="a file in a folder that exists")
 
 
 def nearest(word: object, words: Iterable[str]) -> str:
-    """List `words` in one line, with the one closest to `word` first, ignoring case, if one is close."""
+    """List `words` on one line, with the one closest to `word` first, ignoring case, if one is close."""
     known = sorted(words)
     listed = ", ".join(known) or "nothing"
     plain = {other.lower(): other for other in known}

@@ -1,4 +1,4 @@
-"""Failures: the rest of a graph as nodes or edges fail, one at a time, at random or where it hurts most.
+"""Failures: what remains of a graph as nodes or edges fail, one at a time, at random or where it hurts most.
 
 Worst cases follow from the Fiedler vector v, a unit vector: it bounds the algebraic connectivity of what remains by a
 Rayleigh quotient (Fiedler, Algebraic connectivity of graphs, 1973).
@@ -26,21 +26,21 @@ Choose = Callable[[Topology, np.random.Generator], int]
 """Chooses the node, or the row of `ends`, that fails next."""
 
 PATHS_LIMIT = 1_000
-"""The most nodes: networkx counts shortest paths one by one."""
+"""The maximum number of nodes, because networkx counts shortest paths one by one."""
 
 REPEAT_LIMIT = 100_000
-"""The most draws, which are all held."""
+"""The maximum number of draws, which are all held in memory."""
 
 COSTS = {"random": 1, "degree": 1, "fiedler": 3, "betweenness": 1}
-"""Eigenvalue problems like that of lambda_2 per failure."""
+"""The cost of each failure, in eigenvalue problems like that of lambda_2."""
 PATH = 5
-"""Steps along edges of shortest paths that cost one unit of effort."""
+"""The steps along edges of shortest paths that cost one unit of effort."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureState:
-    """The graph after some failures. `failed`: the last failure, in the graph's own numbers, (i,) or (i, j); at first
-    ().
+    """The graph after some failures. `failed` is the last failure, in the graph's own numbers, (i,) or (i, j);
+    initially ().
     """
 
     removed: int
@@ -53,8 +53,8 @@ class FailureState:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """The course of failures. `left[k]`: after k failures. `remaining`: the final graph, its nodes by their old names
-    or numbers.
+    """The course of failures. `left[k]` is the state after k failures; `remaining` is the final graph, its nodes by
+    their old names or numbers.
     """
 
     left: tuple[FailureState, ...]
@@ -70,11 +70,11 @@ def decay(
     seed: int = 0,
     tell: Tell = silent,
 ) -> Decay:
-    """Remove `remove` nodes, or edges, one at a time; every choice depends on the rest of the graph. `tell` gets
+    """Remove `remove` nodes, or edges, one at a time; each choice depends on what remains of the graph. `tell` receives
     progress messages.
 
-    Raises TopologyError: there is no such strategy, the graph has less than is to be removed, or it would take too
-    long.
+    Raises TopologyError if there is no such strategy, if the graph has too few nodes or edges to remove, or if it would
+    take too long.
     """
     choose = _strategy(strategy, edges=edges)
     most = topology.edge_count if edges else topology.nodes - 1
@@ -102,9 +102,8 @@ def decay(
 def random_decays(
     topology: Topology, remove: int, repeat: int, *, edges: bool = False, seed: int = 0, tell: Tell = silent
 ) -> list[dict[str, Any]]:
-    """Return for `repeat` draws of random failures, the first with `seed`, the next with the seed after it, their mean,
-    least and largest algebraic connectivity, the share of them that is connected, and the mean size of the largest
-    part.
+    """Summarize `repeat` draws of random failures, with consecutive seeds from `seed` on: the mean, minimum and maximum
+    algebraic connectivity, the fraction of draws that is connected, and the mean size of the largest part.
     """
     if not 1 <= repeat <= REPEAT_LIMIT:
         raise TopologyError("out of range", key="repeat", value=repeat, allowed=f"from 1 to {REPEAT_LIMIT}")
@@ -149,8 +148,8 @@ def _check_effort(topology: Topology, remove: int, repeat: int, strategy: str, *
 def connectivity_bounds(topology: Topology, vector: Array, *, edges: bool) -> Array:
     """Bound from above, for each node or edge, the algebraic connectivity of the graph without it.
 
-    `vector` is the Fiedler vector, or any other unit vector of mean zero; q is its Rayleigh quotient. Without edge ij
-    it has quotient q - (v_i - v_j)^2. Without node i, the rest of it loses the square of its own entry and of its new
+    `vector` is the Fiedler vector, or any other unit vector with mean zero; q is its Rayleigh quotient. Without edge ij
+    its quotient is q - (v_i - v_j)^2. Without node i, what remains loses the square of its own entry and of its new
     mean.
     """
     low = Laplacian.plain(topology).quotient(vector)
@@ -213,7 +212,7 @@ def _betweenness(graph: Topology, _rng: np.random.Generator, *, edges: bool) -> 
 
 
 def _highest(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
-    """Return the first of the highest, rounding aside."""
+    """Return the first of the highest, ignoring rounding."""
     return int(np.argmax([round(centrality[key], 9) for key in keys]))
 
 

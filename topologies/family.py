@@ -14,14 +14,14 @@ from topologies.graph import Ends
 from topologies.schedules.schedule import Schedule
 
 WHOLE_LIMIT = 10**9
-"""The largest value of a parameter: sums and products of a few such values still fit into 64 bits."""
+"""The largest value of a parameter; sums and products of a few such values still fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyParameter:
-    """A parameter. `read` turns the text of a value into the value and raises ValueError where it cannot.
+    """A parameter. `read` converts the text of a value and raises ValueError if it cannot.
 
-    A default of None means that the family chooses: `meaning` says how.
+    A default of None means that the family chooses; `meaning` says how.
     """
 
     default: Any
@@ -31,7 +31,7 @@ class FamilyParameter:
 
 
 def counted(text: str, minimum: int, maximum: int = WHOLE_LIMIT) -> int:
-    """Read digits and nothing else: `int` also takes `1_0` and the digits of other scripts. Raises ValueError."""
+    """Read only digits: `int` also accepts `1_0` and digits of other scripts. Raises ValueError."""
     if not (text.isascii() and text.isdigit()) or not minimum <= (value := int(text)) <= maximum:
         raise ValueError(text)
     return value
@@ -90,7 +90,7 @@ def choice(default: str, *others: str, meaning: str = "") -> FamilyParameter:
 
 
 def file(meaning: str = "") -> FamilyParameter:
-    """The path of a file, without commas; none by default. Relative ones start at the request's folder."""
+    """The path of a file, without commas; none by default. Relative paths start at the request's folder."""
 
     def read(text: str) -> Path:
         if not text:
@@ -106,8 +106,8 @@ Parameters = Mapping[str, Any]
 class GraphKind(Enum):
     """The kind of a graph.
 
-    `STATIC`: one undirected graph. `SCHEDULE`: another undirected graph each round. `DIRECTED`: one or many directed
-    graphs. A federation can run the first two; a directed graph stays inside this library.
+    `STATIC`: one undirected graph. `SCHEDULE`: a different undirected graph in each round. `DIRECTED`: one or more
+    directed graphs. A federation can run the first two; directed graphs stay inside this library.
     """
 
     STATIC = "static"
@@ -117,7 +117,7 @@ class GraphKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRequest:
-    """A request for a graph. `names` are those of the nodes: a family that orders its members by name uses them.
+    """A request for a graph. `names` are the nodes' names, used by families that order their members by name.
 
     `folder` is where a relative path among the parameters starts.
     """
@@ -133,7 +133,7 @@ class GraphRequest:
         return self.parameters[key]
 
     def called(self) -> Sequence[str]:
-        """Return the names of the nodes, by default their numbers. Raises TopologyError: not one name for each node."""
+        """Return the nodes' names, by default their numbers. Raises TopologyError if there is not one name per node."""
         if not self.names:
             return [str(node) for node in range(self.nodes)]
         if len(self.names) != self.nodes or len(set(self.names)) != self.nodes:
@@ -144,10 +144,10 @@ class GraphRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedForm:
-    """The figures of a graph from a formula, without an eigensolver and without the edges.
+    """A graph's figures from a formula, without an eigensolver and without the edges.
 
-    `low`, `high`: the second smallest and the largest eigenvalue of the Laplacian; `degrees`: the least and the largest
-    one. `diameter` is None where no formula is known.
+    `low`, `high` are the second smallest and the largest eigenvalue of the Laplacian; `degrees` the minimum and maximum
+    degree. `diameter` is None if no formula is known.
     """
 
     low: float
@@ -166,11 +166,11 @@ class Family:
     """A family of graphs. `rule`, `degree`, `connectivity` (lambda_2) and `source` are what `topology list` prints.
 
     `transitive`: every node has the same view of the graph. `random`: the edges depend on the seed. `by_name`: they
-    depend on the names of the nodes. `closed` is called for two nodes or more and returns None where no formula holds
-    for these parameters. `expected` returns the number of edges, on average where they are drawn: a graph too large to
-    hold is refused before it is made. A family with many edges on few nodes needs one of the two. `edges_limit` is for
-    a family whose edges are drawn by a Python loop: that many take a minute or 3 GB; else as many are made as can be
-    held.
+    depend on the nodes' names. `closed` is called for two or more nodes and returns None if no formula holds for these
+    parameters. `expected` returns the number of edges, or its mean if they are drawn at random, so that a graph too
+    large to hold is refused before it is made. A family with many edges on few nodes needs one of the two.
+    `edges_limit` is for a family whose edges are drawn in a Python loop: that many take a minute or 3 GB. Without it,
+    the limit is what memory can hold.
     """
 
     rule: str
@@ -194,5 +194,5 @@ def impossible(name: str, nodes: int, allowed: str) -> TopologyError:
 
 
 def unfit(key: str, value: object, nodes: int, allowed: str) -> TopologyError:
-    """Make the error for a parameter, called `family:key`, that no graph on this many nodes can have."""
+    """Make the error for a parameter, called `family:key`, that no graph with this many nodes can have."""
     return TopologyError(f"no such graph on {nodes} nodes", key=key, value=value, allowed=allowed)

@@ -3,7 +3,7 @@
 Edges are kept as one numpy array, so that a graph of a million nodes takes tens of megabytes. A family whose graph is
 too large to hold, such as a complete graph of a million nodes, is described by its formulas alone: it is `implicit`.
 
-Below are the building blocks of many graphs: lines, cycles, cliques, boxes, as arrays of shape (edges, 2).
+Below are building blocks for graphs: lines, cycles, cliques, boxes, as arrays of shape (edges, 2).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Ints = NDArray[np.int64]
 NONE: Ends = np.empty((0, 2), np.int64)
 NODES_LIMIT = 2_000_000
 EDGES_LIMIT = 50_000_000
-"""The most edges held in memory: a larger graph is described by its formulas, or not at all."""
+"""The maximum number of edges held in memory; a larger graph is described by its formulas, or not at all."""
 
 
 class Topology:
     """A graph. Nodes are 0 .. nodes-1, edges are pairs (i, j) with i < j.
 
     `spec` names the origin of the edges; a graph made by hand may carry any text. `names` are the nodes' names in a
-    file, or empty. Only `build` sets `formula`: the closed forms of this very graph.
+    file, or empty. Only `build` sets `formula`: the closed forms of exactly this graph.
     """
 
     def __init__(
@@ -46,10 +46,11 @@ class Topology:
         names: Sequence[str] = (),
         formula: Any = None,
     ) -> None:
-        """Build a graph from `edges` in any order and direction; repetitions are one edge. None makes an implicit
+        """Build a graph from `edges` in any order and direction; repetitions count as one edge. None makes an implicit
         graph.
 
-        Raises TopologyError: no nodes, not one name for each, or an edge that is no pair of existing nodes.
+        Raises TopologyError if there are no nodes, if there is not one name per node, or if an edge is not a pair of
+        existing nodes.
         """
         self.spec = spec
         self.nodes = whole_number(nodes, "nodes", 1)
@@ -78,7 +79,7 @@ class Topology:
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """The edges as tuples: for graphs of a federation's size."""
+        """The edges as tuples, for graphs the size of a federation."""
         return tuple((i, j) for i, j in self.ends.tolist())
 
     @property
@@ -92,7 +93,7 @@ class Topology:
 
     @cached_property
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Neighbors in compressed rows: those of node i are `neighbors[starts[i] : starts[i + 1]]`, ascending."""
+        """Neighbors in compressed rows: node i has `neighbors[starts[i] : starts[i + 1]]`, ascending."""
         both = np.concatenate([self.ends, self.ends[:, ::-1]])
         both = both[np.lexsort((both[:, 1], both[:, 0]))]
         starts = np.concatenate([[0], np.cumsum(self.degrees)])
@@ -160,8 +161,8 @@ def _whole_pairs(pairs: object) -> Ends:
 
 
 def whole_number(value: object, key: str, least: int | None = None) -> int:
-    """Return `value`, of whatever type of whole numbers, as an int. Raises TopologyError: it is none, or
-    below `least`.
+    """Return `value`, of any integer type, as an int. Raises TopologyError if it is not an integer, or below
+    `least`.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
@@ -175,14 +176,14 @@ def whole_number(value: object, key: str, least: int | None = None) -> int:
 
 
 def require_graph(value: object) -> None:
-    """Require a graph. Raises TopologyError: a spec, or anything else that is no graph."""
+    """Require a graph. Raises TopologyError for a spec, or anything else that is not a graph."""
     if not isinstance(value, Topology):
         allowed = "a Topology; build it first, such as by build('ring', 5)"
         raise TopologyError("not a graph", key="topology", value=str(value), allowed=allowed)
 
 
 def component_labels(topology: Topology) -> NDArray[np.int64]:
-    """Return the least node that each node can reach. Shape (nodes,)."""
+    """Return the lowest-numbered node that each node can reach. Shape (nodes,)."""
     labels = np.arange(topology.nodes)
     left, right = topology.ends[:, 0], topology.ends[:, 1]
     while True:
@@ -190,14 +191,14 @@ def component_labels(topology: Topology) -> NDArray[np.int64]:
         apart = a != b
         if not apart.any():
             return labels
-        # the larger root is hung below the smaller one, then every path to a root is shortened
+        # the larger root is attached below the smaller one, then every path to a root is shortened
         np.minimum.at(labels, np.maximum(a, b)[apart], np.minimum(a, b)[apart])
         while not np.array_equal(shorter := labels[labels], labels):
             labels = shorter
 
 
 def components(topology: Topology) -> list[list[int]]:
-    """The connected components, each ascending, ordered by their least node."""
+    """Return the connected components, each ascending, ordered by their lowest node."""
     labels = component_labels(topology)
     order = np.argsort(labels, kind="stable")
     cuts = np.flatnonzero(np.diff(labels[order])) + 1
@@ -211,8 +212,8 @@ def component_count(topology: Topology) -> int:
 
 
 def require_connected(topology: Topology) -> None:
-    """Require a connected graph. Raises DisconnectedError: nodes cannot reach each other; TopologyError: there is only
-    one node.
+    """Require a connected graph. Raises DisconnectedError if nodes cannot reach each other, TopologyError if there is
+    only one node.
     """
     if topology.nodes < 2:
         raise TopologyError("nothing to agree on", key="nodes", value=topology.nodes, allowed="from 2")
@@ -235,12 +236,12 @@ def line(members: Ints) -> Ends:
 
 
 def cycle(members: Ints) -> Ends:
-    """Build a cycle: two members make one edge, a single member none."""
+    """Build a cycle; two members make one edge, a single member none."""
     return line(members) if len(members) < 3 else pairs(members, np.roll(members, -1))
 
 
 def box(sides: Sequence[int], *, around: bool) -> Ends:
-    """Build the product of paths, or of rings where it goes `around`, one of each length in `sides`. The last side runs
+    """Build the product of paths, or of rings if it goes `around`, one per length in `sides`. The last side varies
     fastest: with two sides, node r * cols + c is in row r. A ring of two has one edge.
     """
     node = np.arange(int(np.prod(sides, dtype=np.int64)))
@@ -255,8 +256,8 @@ def box(sides: Sequence[int], *, around: bool) -> Ends:
 
 
 def even(nodes: int, groups: int) -> Ints:
-    """Return the starts of `groups` even blocks of consecutive nodes, the larger first, and the end. Shape (groups +
-    1,).
+    """Return the starts of `groups` even blocks of consecutive nodes, the larger ones first, and the end. Shape (groups
+    + 1,).
     """
     size, more = divmod(nodes, groups)
     group = np.arange(groups + 1)

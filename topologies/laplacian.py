@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Laplacian:
-    """A weighted Laplacian. `c` has shape (edges,), `n` shape (nodes,); all positive."""
+    """A weighted Laplacian. `c` has shape (edges,), `n` shape (nodes,); all values are positive."""
 
     ends: Ends
     c: Array
@@ -52,7 +52,7 @@ class Laplacian:
 
     @cached_property
     def off_diagonal(self) -> Array:
-        """The entry of each edge, negative. Shape (edges,)."""
+        """The off-diagonal entry of each edge, negative. Shape (edges,)."""
         return np.asarray(-self.c / np.sqrt(self.n[self.ends[:, 0]] * self.n[self.ends[:, 1]]))
 
     @cached_property
@@ -73,7 +73,7 @@ class Laplacian:
 
     def sparse(self) -> Any:
         """The matrix as a `scipy.sparse.csr_array`."""
-        from scipy.sparse import coo_array  # noqa: PLC0415 - not needed for small graphs, and not on a small board
+        from scipy.sparse import coo_array  # noqa: PLC0415 - not needed for small graphs, and not available on a small board
 
         i, j = self.ends[:, 0], self.ends[:, 1]
         node = np.arange(self.nodes)

@@ -1,8 +1,8 @@
-"""Algebraic connectivity and its consequences: a closed form where the family has one, else the ladder of methods;
-mixing matrices on a graph, how much one mixing step contracts the distance to consensus, and how many rounds it takes.
+"""Algebraic connectivity and its consequences: a closed form if the family has one, else the ladder of methods; mixing
+matrices on a graph, how much one mixing step contracts the distance to consensus, and how many rounds it takes.
 
 All mixing matrices are W = I - gamma N^-1 L_c for edge weights c and node weights n (`laplacian`). The eigenvalues of W
-are one minus gamma times those of N^-1/2 L_c N^-1/2.
+are one minus gamma times the eigenvalues of N^-1/2 L_c N^-1/2.
 
 Source: Xiao and Boyd, Fast linear iterations for distributed averaging, 2004 (all but `sample-weighted`).
 """
@@ -41,7 +41,7 @@ def rounds_to_consensus(mixing_rate: float, epsilon: float = EPSILON) -> int | N
 
 
 def rate_text(rate: float, digits: int = 6) -> str:
-    """Write the digits that matter: a rate below one, which has a number of rounds, must not be written as 1."""
+    """Write the digits that matter: a rate below one, which has a number of rounds, must not be shown as 1."""
     rounded = f"{rate:.{digits}g}"
     return f"1 - {1.0 - rate:.{digits}g}" if rounded == "1" and rate < 1.0 else rounded
 
@@ -61,7 +61,7 @@ def sample_weights(topology: Topology, samples: Sequence[float] | None = None) -
 def weighted(topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None) -> Laplacian:
     """Build the Laplacian L_c with N such that W = I - N^-1 L_c. `samples` are for `sample-weighted`.
 
-    Raises TopologyError: unknown weights, or samples that are not one positive number for each node.
+    Raises TopologyError for unknown weights, or if samples are not one positive number per node.
     """
     require_graph(topology)
     match check_weights(weights):
@@ -90,7 +90,9 @@ def _best_constant(topology: Topology) -> float:
 def mixing_matrix(
     topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None, gamma: float = 1.0
 ) -> Array:
-    """Compute W = I - gamma N^-1 L_c, rows sum to 1. Shape: (nodes, nodes). `samples` are for `sample-weighted`."""
+    """Return W = I - gamma N^-1 L_c, whose rows sum to 1. Shape: (nodes, nodes). `samples` are for
+    `sample-weighted`.
+    """
     laplacian = weighted(topology, weights, samples)
     root = np.sqrt(laplacian.n)
     return np.eye(topology.nodes) - gamma * laplacian.dense() / root[:, None] * root
@@ -98,9 +100,9 @@ def mixing_matrix(
 
 def contraction(topology: Topology, samples: Sequence[float] | None = None, gamma: float = 1.0) -> float:
     """Compute max(|1 - gamma l2|, |1 - gamma lmax|) of N^-1/2 L_c N^-1/2: the factor by which one mixing step of all
-    nodes shrinks the n-weighted distance to consensus. 1 on a disconnected graph; above 1 mixing diverges.
+    nodes shrinks the n-weighted distance to consensus. It is 1 on a disconnected graph; above 1 mixing diverges.
 
-    Raises NotConverged: it is not known.
+    Raises NotConverged if it is not known.
     """
     laplacian = weighted(topology, "sample-weighted", samples)
     if topology.nodes == 1:
@@ -154,8 +156,8 @@ def spectrum(
     """Compute the spectrum of the Laplacian, and the mixing rate under `weights`.
 
     `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `found` is the result
-    of `plain_extremes` if it is known already. Raises TopologyError: unknown weights, or the argument is no graph, such
-    as a spec.
+    of `plain_extremes` if already known. Raises TopologyError for unknown weights, or if the argument is not a graph
+    but, for example, a spec.
     """
     check_weights(weights)
     found = found or plain_extremes(topology, certify=certify)
@@ -191,7 +193,7 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
 
 
 class Bracket(NamedTuple):
-    """The ticks between which the averaging time lies, for the second `eigenvalue` of the expected matrix."""
+    """The ticks between which the averaging time lies, and the second `eigenvalue` of the expected matrix."""
 
     eigenvalue: float
     low: float
@@ -200,19 +202,21 @@ class Bracket(NamedTuple):
 
 def bracket(topology: Topology, epsilon: float) -> Bracket:
     """Bound the averaging time by Theorem 3 of Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms (2006),
-    for a connected graph of which one edge averages its ends at each tick: the expected matrix is I - L / (2 edges).
+    for a connected graph in which one edge averages its ends at each tick: the expected matrix is I - L / (2 edges).
     """
     # the lower end holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon
     require_epsilon(epsilon, 0.25)
     share = spectrum(topology).algebraic_connectivity / (2.0 * topology.edge_count)
-    if share > 1.0 - 1e-12:  # two nodes: they agree when they first meet
+    if share > 1.0 - 1e-12:  # two nodes agree when they first meet
         return Bracket(0.0, 0.0, 1.0)
     times = math.log(1.0 / epsilon) / -math.log1p(-share)
     return Bracket(1.0 - share, 0.5 * times, 3.0 * times)
 
 
 def fiedler_vector(topology: Topology) -> Array:
-    """Compute the unit Fiedler vector (nodes,), its largest entry positive. Raises NotConverged: none was found."""
+    """Compute the unit Fiedler vector (nodes,), with its largest entry positive. Raises NotConverged if none was
+    found.
+    """
     vector = require_converged(extremes(Laplacian.plain(topology))).vector
     return vector if vector[np.argmax(np.abs(vector))] > 0 else -vector
 
@@ -236,7 +240,7 @@ def _mixing_rate(topology: Topology, weights: str, found: Extremes, *, certify: 
 
 
 def _rate(extremes: Extremes, factor: float) -> _Rate:
-    """Compute the rate of W = I - factor A. Eigenvalues lie from `lower` to `highest`, some at `low` and `high` or
+    """Return the rate of W = I - factor A. Eigenvalues lie between `lower` and `highest`, some at `low` and `high` or
     beyond.
     """
 
@@ -246,13 +250,13 @@ def _rate(extremes: Extremes, factor: float) -> _Rate:
     value = shrinking(extremes.low, extremes.high)
     worst = shrinking(extremes.low, extremes.high, extremes.lower or 0.0, extremes.highest)
     decided = extremes.high_converged or shrinking(extremes.highest) <= shrinking(extremes.low)
-    # a hair more than what `certified` allows: the rate itself is rounded
+    # slightly more than `certified` allows, because the rate itself is rounded
     close = worst - value <= 1.01 * TOLERANCE * abs(1.0 - value) + 4.0 * ULP
     return _Rate(value, certified=bool(close), converged=extremes.converged and decided)
 
 
 def _constant(topology: Topology, weights: str, extremes: Extremes) -> float | None:
-    """Return the one weight of every edge, if all have the same: then the plain spectrum gives the rate."""
+    """Return the single weight of all edges, if they have one; the plain spectrum then gives the rate."""
     if weights == "best-constant":
         return 2.0 / (extremes.low + extremes.high)
     form = topology.formula

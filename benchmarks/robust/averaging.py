@@ -1,9 +1,9 @@
-"""Averaging alone in two worlds, rule by rule: synchronous, without learning.
+"""Averaging without learning in two worlds, rule by rule, in synchronous rounds.
 
 Two cliques hold different values. In the *dumbbell* of He, Karimireddy and Jaggi (2022, arXiv 2202.01545) one edge
 joins two cliques of ten, and nobody lies. In the *two worlds* of Gaucher, Dieuleveut and Hendrikx (ICML 2025, arXiv
 2410.10418) two cliques of 13 are joined by eight edges from each node, values are normal in five dimensions, +-5 apart
-in the first, and `b` liars are neighbors of everybody. Liars know everything; rules and lies are the shipped ones.
+in the first, and `b` liars are neighbors of everybody. Liars know everything; the rules and lies are the shipped ones.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ ATTACKS = ("alie", "foe", "dissensus", "spectral")
 
 @dataclass(frozen=True, kw_only=True)
 class Worlds:
-    """Nodes with values and liars. `start` (honest, d) are the values of the nodes from 0 on; the nodes after them lie
-    to each of the others.
+    """Nodes with values, and liars. `start` (honest, d) has the values of the nodes from 0 on; the nodes after them are
+    liars, each a neighbor of all honest ones.
     """
 
     start: Models
@@ -78,10 +78,10 @@ def gap(worlds: Worlds) -> float:
 
 
 def average(worlds: Worlds, rule: str, attack: str | None = None, rounds: int = 100) -> list[float]:
-    """Return the mean squared distance of the honest nodes to the mean of their first values, before and after each
+    """Return the mean squared distance of the honest nodes to the mean of their initial values, before and after each
     round.
 
-    Weights are 1/(max(degree, other degree) + 1), liars counted.
+    Weights are 1/(max(degree, other degree) + 1), counting liars.
     """
     nodes = len(worlds.start) + len(worlds.liars)
     neighbors: list[list[int]] = [[] for _ in range(nodes)]

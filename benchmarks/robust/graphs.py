@@ -1,6 +1,6 @@
-"""Writes the study's graphs: 20 honest nodes on a random regular graph, and 1 or 2 liars that are neighbors of all.
+"""Write the study's graphs: 20 honest nodes on a random regular graph, and 1 or 2 liars that are neighbors of all.
 
-python benchmarks/robust/graphs.py        # from the repository's root; the files stand beside this one
+python benchmarks/robust/graphs.py # from the repository's root; the files stand beside this one
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from topologies import build
 
 HONEST = 20
 LIARS = {4: 1, 6: 2, 8: 1}
-"""The number of liars by the degree of the graph of honest nodes."""
+"""The number of liars by the degree of the honest nodes' graph."""
 SEED = 0
 CLIQUE = 10
 RING = 5

@@ -1,8 +1,8 @@
 """Momentum before the rule, as a learning method: `momentum.py:Smoothed,beta=0.9` in `[training] method`.
 
-The model that neighbors and the rule see has moved by a running mean of the node's rounds instead of the last one, so
-that models differ less by chance and by batch. After Karimireddy et al. 2021, arXiv 2012.10333, and Farhadkhani et al.
-2022, arXiv 2205.12173, who send momentum to a server; here it is that of whole rounds.
+The model that neighbors and the rule see moves by a running mean of the node's rounds instead of the last one, so that
+models differ less from random batches. After Karimireddy et al. 2021, arXiv 2012.10333, and Farhadkhani et al. 2022,
+arXiv 2205.12173, who send momentum to a server; here it is the momentum of whole rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Smoothed(Method):
         self.beta = beta
 
     def trained(self, change: Any, node: Any, round: Any) -> New:  # noqa: A002 - the interface names it so
-        """Add the smoothed change, as the base class adds the change."""
+        """Add the smoothed change, where the base class adds the change itself."""
         moved = change * like(change, round.rho)
         smoothed = node.kept["smoothed"] * like(moved, self.beta) + moved * like(moved, 1 - self.beta)
         return New({"model": smoothed}, {"smoothed": smoothed})

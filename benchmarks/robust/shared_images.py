@@ -1,7 +1,7 @@
-"""The built-in digits, and a few images that every node has besides its own: `shared_images.py:digits` in `[task]`.
+"""The built-in digits, plus a few images shared by all nodes: `shared_images.py:digits` in `[task]`.
 
 The `shared` training images are evenly spaced in the order of their labels, so that each digit occurs equally often.
-They stand for a small public set, with which nodes that know two classes each have something in common.
+They stand for a small public data set, which gives nodes with two classes each something in common.
 """
 
 from __future__ import annotations

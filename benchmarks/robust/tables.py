@@ -1,4 +1,4 @@
-"""Sweeps of rules and attacks as Markdown: a summary by the worst attack, then every rule against every attack.
+"""Sweeps of rules and attacks in Markdown: a summary by worst attack, then every rule against every attack.
 
 Run `python benchmarks/robust/tables.py TITLE=FOLDER ...`, where FOLDER has the results of a sweep; several folders,
 separated by commas, become one table.
@@ -21,7 +21,7 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The mean over `seeds` of the honest nodes' mean accuracy, and of the accuracy of the worst of them."""
+    """The mean over `seeds` of the honest nodes' mean accuracy, and of the worst honest node's accuracy."""
 
     mean: float
     least: float
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The cells of a sweep, by the rule's name, without its `b`, and the attack."""
+    """The cells of a sweep, by attack and by the rule's name without its `b`."""
 
     title: str
     rules: tuple[str, ...]
@@ -41,12 +41,12 @@ class Sweep:
     cells: dict[tuple[str, str], Cell]
 
     def attacked(self, rule: str) -> dict[str, Cell]:
-        """Return the cells of a rule by attack; only those that have been run."""
+        """Return a rule's cells by attack, but only the ones that have been run."""
         return {attack: cell for (one, attack), cell in self.cells.items() if one == rule and attack != NOBODY}
 
     @property
     def most(self) -> int:
-        """Return the largest number of attacks of a rule."""
+        """Return the largest number of attacks on a rule."""
         return max((len(self.attacked(rule)) for rule in self.rules), default=0)
 
     @property
@@ -82,7 +82,7 @@ def _cell(metrics: dict[str, Any]) -> Cell | None:
 
 
 def summary(sweeps: Sequence[Sweep]) -> list[str]:
-    """Summarize by the worst attack, which is named; a rule with fewer attacks than others shows their number."""
+    """Summarize by the worst attack, which is named; for a rule with fewer attacks than others, show their number."""
     rules = dict.fromkeys(rule for sweep in sweeps for rule in sweep.rules)
     return table(
         ["rule", *(sweep.title for sweep in sweeps)],

@@ -1,4 +1,4 @@
-"""The CPU time that the study has used, and runs that stop where it is spent."""
+"""The CPU time used by the study, and runs that stop when the budget is spent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sim.sweeps.model import Endings, Job, RunJob
 from sim.sweeps.run import Runner
 
 START_CPU_S = 6.0
-"""The start of a process that runs jobs: mostly the import of torch."""
+"""The cost of starting a process that runs jobs: mostly importing torch."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """A budget of CPU-seconds; runs in progress when it is spent are given up, and finished ones are kept."""
+    """A budget of CPU-seconds; runs in progress when it is spent are abandoned, and finished ones are kept."""
 
     limit_s: float
     spent_s: float = 0.0
@@ -45,13 +45,13 @@ class Budget:
 
 
 def cost_s(report: bytes) -> float:
-    """Read the CPU-seconds of the run from its report."""
+    """Read the run's CPU-seconds from its report."""
     cost = json.loads(report).get("cost")
     return 0.0 if cost is None else float(cost["cpu_s"])
 
 
 def already_spent_s(folder: Path) -> float:
-    """Sum the cost of all existing reports, from whatever start."""
+    """Return the total cost of all existing reports, from any earlier start."""
     return sum(cost_s(path.read_bytes()) for path in _reports(folder))
 
 

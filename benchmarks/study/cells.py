@@ -1,7 +1,7 @@
 """The results of a study, read from its folder: each run with its place in the sweep, and figures over seeds.
 
-A run's place is written beside its sweep when it is planned (`PLACES`), so that tables and pictures can be made from a
-folder whatever has happened to the code since.
+A run's place is written next to its sweep when it is planned (`PLACES`), so that tables and pictures can be made from a
+folder even if the code has changed since.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Accuracy over something, ascending: `x` and `y` are equally long."""
+    """Accuracy as a function of something, ascending: `x` and `y` have equal length."""
 
     x: Sequence[float]
     y: Sequence[float]
 
     def first(self, target: float) -> float | None:
-        """Return where the accuracy first reaches `target`, on straight lines between the points; None: nowhere."""
+        """Return where the accuracy first reaches `target`, interpolating linearly between points; None if it never
+        does.
+        """
         before: tuple[float, float] | None = None
         for x, y in zip(self.x, self.y, strict=True):
             if y >= target:
@@ -49,7 +51,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sweep. `values` are those of the axes; `slowest_s` is the local round of the slowest node.
+    """One run of a sweep. `values` are the axes' values; `slowest_s` is the slowest node's local round.
 
     `served` is the same run with a server that compresses, if that was run.
     """
@@ -80,10 +82,10 @@ class Run:
         return Curve([found(point) for point in points], [point.accuracy.mean for point in points if point.accuracy])
 
     def server(self, over: str, slowest_s: float | None = None, *, compressed: bool = False) -> Curve:
-        """Return the curve of a server that averages each round: a round waits for the slowest node, here or of another
-        world, and a model goes both ways.
+        """Return the curve of a server that averages each round. A round waits for the slowest node, in this world or
+        another, and a model is sent both ways.
 
-        Bytes are all traffic divided by the number of nodes, as for a run of peers.
+        Bytes are the total traffic divided by the number of nodes, as in a run with peers.
         """
         reference = self.served if compressed else self.fedavg
         step = {
@@ -95,7 +97,7 @@ class Run:
         return Curve([float(step(point)) for point in known], [point.accuracy or 0.0 for point in known])
 
     def pooled_after(self, steps: float) -> float | None:
-        """Return the accuracy of the model that learns from all data, after `steps` steps; None: it took fewer."""
+        """Return the accuracy of the model trained on all data after `steps` steps; None if it took fewer."""
         reference = self.report.reference
         long = reference.centralized.all_nodes if reference and reference.centralized else None
         known = (
@@ -118,7 +120,9 @@ class Run:
 
     @property
     def size(self) -> int:
-        """Return the values of the model, from the server's bytes; those of the built-in digits without a server."""
+        """Return the number of values in the model, from the server's bytes; without a server, that of the built-in
+        digits.
+        """
         if self.fedavg is None or not self.fedavg.rounds:
             return 2410
         return (self.fedavg.bytes_sent or 0) // (2 * FLOAT_BYTES * self.nodes * self.fedavg.rounds)
@@ -126,7 +130,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """A figure over seeds: the mean, the smallest, the largest, and the number of seeds."""
+    """A figure over seeds: mean, smallest, largest, and the number of seeds."""
 
     mean: float
     low: float
@@ -135,7 +139,7 @@ class Over:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Over | None:
-        """Return None where any seed has none: a mean over the others would flatter."""
+        """Return None if any seed has none, because a mean over the others would flatter."""
         every = list(values)
         known = [value for value in every if value is not None and math.isfinite(value)]
         if not known or len(known) < len(every):
@@ -144,7 +148,7 @@ class Over:
 
 
 class Results:
-    """All runs of a study's folder, by part; a part that was not run has none."""
+    """All runs in a study's folder, by part; a part that was not run has none."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -156,11 +160,11 @@ class Results:
         return self._parts[name]
 
     def where(self, part: str, **values: Any) -> list[Run]:
-        """Return one run for each seed; a world is known by its name without folder and ending."""
+        """Return one run per seed; a world is identified by its name without folder and extension."""
         return [run for run in self.part(part) if all(_plain(run.values.get(key)) == v for key, v in values.items())]
 
     def values(self, part: str, axis: str) -> list[str]:
-        """Return the values in the order of the file; empty where it is no axis, or nothing was run."""
+        """Return the values in file order; empty if it is not an axis, or if nothing was run."""
         return list(dict.fromkeys(_plain(run.values[axis]) for run in self.part(part) if axis in run.values))
 
     def over(self, runs: Sequence[Run], figure: Callable[[Run], float | None]) -> Over | None:
@@ -176,7 +180,7 @@ def worst(run: Run) -> float | None:
 
 
 def note_places(folder: Path, plan: SweepPlan) -> None:
-    """Write down the place of each run. Builds each federation once."""
+    """Record the place of each run. This builds each federation once."""
     rows = [
         {"values": dict(one.values), "seed": job.seed, "key": job.key, **_times(job)}
         for one in plan.combinations

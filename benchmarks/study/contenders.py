@@ -1,6 +1,4 @@
-"""The contenders of the study, in one order everywhere: all data in one place, a server, every graph,
-each node alone.
-"""
+"""The study's contenders, always in the same order: all data in one place, a server, every graph, each node alone."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ REFERENCES = "references"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The parts of the study that form one comparison. `world` is None where there is only one."""
+    """The parts of the study that form one comparison. `world` is None if there is only one."""
 
     graphs: str
     references: str
@@ -50,7 +48,7 @@ SETTINGS = {"digits": DIGITS, "mnist": MNIST, "mnist-graphs": MNIST_GRAPHS}
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A contender on one data split: a figure for each seed is over `runs`. `curve` is None where no messages are
+    """A contender on one data split; a figure for each seed is over `runs`. `curve` is None if no messages are
     counted.
     """
 
@@ -69,7 +67,7 @@ class Contender:
         return Over.of(map(self.least, self.runs))
 
     def until(self, target: float, over: str) -> Over | None:
-        """Return the cost of reaching the accuracy; None where a seed never does."""
+        """Return the cost of reaching the accuracy; None if some seed never does."""
         if self.curve is None:
             return None
         return Over.of(self.curve(run, over).first(target) for run in self.runs)
@@ -81,12 +79,12 @@ def partitions(results: Results, setting: Setting) -> list[str]:
 
 
 def has_graphs(results: Results, setting: Setting) -> bool:
-    """Return True if any graph was run in this world; references alone are no comparison."""
+    """Return True if any graph was run in this world; references alone make no comparison."""
     return bool(results.where(setting.graphs, **_world(setting)))
 
 
 def contenders(results: Results, setting: Setting, partition: str) -> list[Contender]:
-    """Return the contenders of which there are runs."""
+    """Return the contenders for which there are runs."""
     references = results.where(setting.references, partition=partition)
     found = [
         Contender(POOLED_LONG, references, _pooled("all_nodes"), _pooled("all_nodes"), None),

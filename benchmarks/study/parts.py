@@ -1,4 +1,4 @@
-"""The parts of the study: a sweep file each, and the reductions for a smaller study."""
+"""The parts of the study: one sweep file each, and the reductions for a smaller study."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Smaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part. `quick` is None for a part that the quick study leaves out. `mnist`: it needs the images."""
+    """A part. `quick` is None if the quick study leaves the part out. `mnist` says that it needs the images."""
 
     name: str
     quick: Smaller | None
@@ -65,14 +65,14 @@ PARTS = (
 
 
 def _smallest(file: SweepFile) -> Smaller:
-    """Reduce the sweep to the least that shows that all of it can be run."""
+    """Reduce the sweep to the minimum that shows that all of it can be run."""
     length = {"time_s": 0.5} if "time_s" in file.fixed else {"rounds": 2}
     nodes = {"nodes": min(8, file.fixed["nodes"])}
     return Smaller(fixed={**length, **nodes}, axes={name: values[:1] for name, values in file.axes.items()})
 
 
 def _smaller(file: SweepFile, by: Smaller) -> SweepFile:
-    """Reduce a sweep file. Raises KeyError: the file has no such option or axis."""
+    """Reduce a sweep file. Raises KeyError if the file has no such option or axis."""
     for name in (*by.fixed, *by.axes):
         if name not in file.fixed and name not in file.axes:
             raise KeyError(f"{file.path.name} has no {name}")

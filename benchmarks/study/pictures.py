@@ -38,7 +38,9 @@ AXES = {"rounds": "rounds of a node, mean", "bytes": "sent, kB a node", "time": 
 SCALE = {"rounds": 1.0, "bytes": 1e-3, "time": 1.0}
 GRID = 60
 CLOSE = 0.1
-"""Values farther from the best accuracy than this have one color: contenders that learn alone would take all others."""
+"""Values farther than this from the best accuracy share one color; contenders that learn alone would use up all
+others.
+"""
 SLOW_NAMES = {"one-slow": "peers, nobody waits", "all-slow": "peers in synchronous rounds"}
 SLOW_COLORS = {"one-slow": "#0072b2", "all-slow": "#d55e00"}
 
@@ -57,7 +59,7 @@ def draw_all(results: Results, folder: Path) -> None:
 
 
 def who_wins(results: Results, setting: Setting) -> Any:
-    """Draw three fields, a row for each contender, a column for each split: the greener, the better in its column."""
+    """Draw three fields with a row per contender and a column per split: the greener, the better within its column."""
     splits = partitions(results, setting)
     every = {split: contenders(results, setting, split) for split in splits}
     names = list(dict.fromkeys(one.name for found in every.values() for one in found))
@@ -86,7 +88,7 @@ def who_wins(results: Results, setting: Setting) -> Any:
 
 
 def over_everything(results: Results, setting: Setting) -> Any:
-    """Draw a row for each split; accuracy over rounds, bytes and time. A band is from the worst seed to the best."""
+    """Draw a row per split: accuracy over rounds, bytes and time. A band extends from the worst seed to the best."""
     splits = partitions(results, setting)
     if not splits or not has_graphs(results, setting):
         return None
@@ -112,7 +114,7 @@ def over_everything(results: Results, setting: Setting) -> Any:
 
 
 def methods(results: Results) -> Any:
-    """Draw every method's final accuracy, a dot for each seed, a panel for each split."""
+    """Draw every method's final accuracy: a dot per seed, a panel per split."""
     splits = [one for one in PARTITIONS if one in results.values("methods", "partition")]
     names = results.values("methods", "method")
     if not splits:
@@ -134,7 +136,7 @@ def methods(results: Results) -> Any:
 
 
 def slow(results: Results) -> Any:
-    """Draw accuracy over time with one node ten times slower, beside synchronous rounds."""
+    """Draw accuracy over time with one node ten times slower, compared with synchronous rounds."""
     splits = [one for one in PARTITIONS if one in results.values("slow", "partition")]
     if not splits:
         return None
@@ -168,7 +170,9 @@ def _mean(over: Over | None, scale: float) -> float:
 
 
 def _field(axes: Any, values: Any, shape: str, *, higher: bool) -> None:
-    """Draw a color for each value by its place between the worst and the best of its column, and the value in words."""
+    """Draw a color for each value by its position between the worst and the best in its column, with the value as
+    text.
+    """
     known = np.isfinite(values)
     low = np.where(known, values, np.inf).min(axis=0)
     high = np.where(known, values, -np.inf).max(axis=0)
@@ -191,7 +195,7 @@ def _line(panel: Any, contender: Contender, over: str) -> None:
 
 
 def _logarithmic(panel: Any) -> None:
-    """Label the scale with plain numbers, few enough that none overlaps another."""
+    """Label the scale with plain numbers, few enough not to overlap."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415 - only to draw
 
     panel.set_xscale("log")
@@ -206,7 +210,7 @@ def _scaled(curve: Curve, by: float) -> Curve:
 
 
 def _band(panel: Any, curves: Sequence[Curve], color: str, name: str) -> None:
-    """Draw the mean over seeds from where all have begun to where the first ends."""
+    """Draw the mean over seeds, from where all have begun to where the first ends."""
     known = [Curve(*zip(*moved, strict=True)) for moved in map(_positive, curves) if moved]
     if not known:
         return

@@ -1,7 +1,7 @@
-"""A server that compresses as the peers do, beside the references of a sweep: the same nodes, rounds and data.
+"""A server that compresses as the peers do, in addition to a sweep's references: the same nodes, rounds and data.
 
-The sweep's own server sends and receives float32, as in McMahan et al.; a comparison of it with peers that compress
-shows the compressor more than the peers. Each run of the references has one here.
+The sweep's own server sends and receives float32, as in McMahan et al.; comparing it with peers that compress would
+measure the compressor more than the peers. Each run of the references has one here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ COMPRESSOR = "q4"
 
 
 class Served(msgspec.Struct):
-    """The result of a server. `cost` as in a report, so that the study's budget counts it; `identity` is its inputs."""
+    """The result of a server. `cost` is as in a report, so that the study's budget counts it; `identity` is its
+    inputs.
+    """
 
     cost: dict[str, float]
     fedavg: Reference
@@ -36,7 +38,7 @@ class Served(msgspec.Struct):
 
 
 def serve(part: str, plan: SweepPlan, folder: Path, budget: Budget) -> int:
-    """Run what is missing or was made from other inputs, and write a file below `folder` for each run of the plan.
+    """Run what is missing or was made from different inputs, and write a file below `folder` for each run in the plan.
 
     Returns how many runs the budget left out.
     """
@@ -60,7 +62,7 @@ def serve(part: str, plan: SweepPlan, folder: Path, budget: Budget) -> int:
 
 
 def read_served(folder: Path, part: str, values: Mapping[str, Any], seed: int) -> Reference | None:
-    """Read the result of a server; None where it was not run, or with another compressor."""
+    """Read a server's result; None if it was not run, or was run with another compressor."""
     found = _read(_file(folder, part, values, seed))
     return found.fedavg if found and found.compressor == COMPRESSOR else None
 
@@ -75,13 +77,13 @@ def _is_of(path: Path, job: Job) -> bool:
 
 
 def _identity(job: Job) -> dict[str, Any]:
-    """Return the inputs of a run, as JSON has them."""
+    """Return the inputs of a run, as JSON stores them."""
     identity: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(job.identity)))
     return identity
 
 
 def _file(folder: Path, part: str, values: Mapping[str, Any], seed: int) -> Path:
-    """Name the file by the content of the run, so that pictures can be made whatever has happened to the code."""
+    """Name the file by the content of the run, so that pictures can be made even if the code has changed."""
     split = str(values.get("partition", "")).replace(":", "-")
     return folder / "runs" / f"{part}-{split}-{seed}.json"
 

@@ -1,5 +1,5 @@
-"""MNIST with the network of the classic tutorial: two 3 x 3 convolutions of 32 and 64 channels, each with max-pooling,
-128 hidden units, dropout; 421,642 parameters.
+"""MNIST with the network from the classic tutorial: two 3 x 3 convolutions of 32 and 64 channels, each with
+max-pooling, 128 hidden units, dropout; 421,642 parameters.
 
 A task like any other, in a federation file:
 
@@ -8,8 +8,8 @@ A task like any other, in a federation file:
     path = "mnist"            # a folder of IDX files; without it `mnist` in the folder that P2PFL_DATA names
     partition = "classes:2"   # two digits for each of five clients
 
-`images` and `test_images` are the numbers of images of each set, evenly spaced, so that all digits stay as frequent as
-they were.
+`images` and `test_images` are the numbers of images in each set, evenly spaced, so that the digits keep their
+frequencies.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _folder(node: NodeContext, path: str) -> Path:
 
 @cache
 def _whole(folder: Path, images: int, test_images: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return the training and test pair: images (n, 1, 28, 28) float32 in [0, 1], labels (n,) int64. Shared: do not
-    write to them.
+    """Return the training and test pair: images (n, 1, 28, 28) float32 in [0, 1], labels (n,) int64. They are shared,
+    so do not write to them.
     """
     every = NodeContext(node=0, nodes=1, name="all", seed=0, base_dir=folder, local={"path": folder})
     train, test = mnist_idx().data(every)

@@ -1,4 +1,4 @@
-"""The study: the price of giving up the center. Runs what is missing, then makes every figure and table of
+"""The study: the price of giving up the center. Run what is missing, then make every figure and table in
 docs/appendix/study.md.
 
     python benchmarks/study/study.py --out bench-out/study                    all of it: hours
@@ -6,9 +6,9 @@ docs/appendix/study.md.
     python benchmarks/study/study.py --only graphs slow --out FOLDER          some parts
     python benchmarks/study/study.py --only --out FOLDER --page docs/appendix/study.md   no runs: pictures and tables
 
-Each part is a sweep, in a file beside this one and a folder of its own below FOLDER/SIZE; however it was stopped, it
-goes on where it was when it is started again. MNIST is the folder `mnist` in the one that P2PFL_DATA names; without it,
-the parts that need it are left out.
+Each part is a sweep, with a file next to this one and its own folder below FOLDER/SIZE; however it was stopped, it
+resumes where it was. MNIST is the folder `mnist` inside the one named by P2PFL_DATA; without it, the parts that need it
+are left out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     from pictures import draw_all  # noqa: PLC0415 - as above
-    from study_page import write_pages  # noqa: PLC0415 - matplotlib, only where there is something to draw
+    from study_page import write_pages  # noqa: PLC0415 - matplotlib, needed only if there is something to draw
 
     results = Results(folder)
     draw_all(results, given.pictures or folder)
@@ -81,7 +81,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run_all(options: argparse.Namespace, folder: Path, budget: Budget) -> int:
-    """Run all parts. Returns 0; 1 where a run failed or the budget ended it; 130 where a person did."""
+    """Run all parts. Returns 0; 1 if a run failed or the budget ended it; 130 if a person did."""
     worst = 0
     for part in PARTS:
         if part.name in options.only:
@@ -122,7 +122,7 @@ def _run(part: Part, options: argparse.Namespace, folder: Path, budget: Budget) 
 
 
 def _serve_all(size: str, folder: Path, budget: Budget) -> int:
-    """Run the servers beside all references that were run; return 1 where the budget left any out."""
+    """Run the servers for all references that were run; return 1 if the budget left any out."""
     left_out = 0
     for part in PARTS:
         file = part.sweep(size)
@@ -135,7 +135,7 @@ def _serve_all(size: str, folder: Path, budget: Budget) -> int:
 
 
 def _run_real(size: str, folder: Path, budget: Budget) -> int:
-    from twice import compare  # noqa: PLC0415 - it is part of the tests, which an installation lacks
+    from twice import compare  # noqa: PLC0415 - part of the tests, which are not installed
 
     if not budget.left:
         print(f"{REAL}: left out, the CPU-hours are spent", file=sys.stderr)

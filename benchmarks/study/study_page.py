@@ -1,6 +1,6 @@
-"""The tables of docs/appendix/study.md in Markdown, and the page with them.
+"""The tables of docs/appendix/study.md in Markdown, and the page that contains them.
 
-Each table stands between two comments with its name.
+Each table is between two comments with its name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEVER, UNKNOWN = "never", ""
 
 
 def write_pages(results: Results, folder: Path, page: Path | None) -> None:
-    """Write every table that has runs, a file each; and those that have a place on the page there."""
+    """Write every table that has runs to its own file, and tables that have a place on the page there."""
     tables = {name: "\n".join(lines) for name, lines in every_table(results).items() if len(lines) > 2}
     place = folder / "tables"
     place.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def write_pages(results: Results, folder: Path, page: Path | None) -> None:
 
 
 def filled(text: str, tables: dict[str, str]) -> str:
-    """Return the page with each table put between its two comments; a place without runs stays as it is."""
+    """Return the page with each table put between its two comments; a place without runs is left unchanged."""
 
     def put(found: re.Match[str]) -> str:
         name = found["name"]
@@ -95,8 +95,8 @@ def methods_table(results: Results) -> list[str]:
 
 
 def sixteen_table(results: Results) -> list[str]:
-    """Make the table of accuracy on the common test set and on a node's own data, and bytes beside
-    uncompressed gossip.
+    """Make the table of accuracy on the common test set and on a node's own data, and of bytes next to uncompressed
+    gossip.
     """
     rows = [
         [one.name, "", pair(one.mean, one.worst), "", "", "", ""]
@@ -134,7 +134,7 @@ def _local_and_bytes(runs: Sequence[Run], plain: Sequence[Run]) -> list[str]:
 
 
 def bytes_of(run: Run) -> float:
-    """Return the average number of bytes that a node has sent."""
+    """Return the average number of bytes sent by a node."""
     return (run.report.bytes_sent or 0) / run.nodes
 
 
@@ -189,7 +189,7 @@ def both(runs: Sequence[Run]) -> str:
 
 
 def pair(mean: Over | None, least: Over | None) -> str:
-    """Write mean / worst node, (least seed to best seed) of the mean; equal figures are written once."""
+    """Write mean / worst node, and (worst seed to best seed) of the mean; equal figures are written once."""
     if mean is None:
         return UNKNOWN
     words = three(mean.mean)

@@ -1,7 +1,8 @@
-"""From a spec like `nnm+trimmed-mean:b=1` to the rule as a node uses it: ours, or any callable in byzfl's convention.
+"""From a spec like `nnm+trimmed-mean:b=1` to the rule that a node uses: ours, or any callable in byzfl's convention.
 
-The grammar is in `spelling`. Rules of many vectors take the own model as one of n = m + 1, of which b may lie, and use
-no weights: b counts vectors, and a weight that a neighbor can raise by its own report would count for more than one.
+The grammar is in `spelling`. Rules on many vectors treat the node's own model as one of n = m + 1, of which b may lie,
+and use no weights: b counts vectors, and a weight that a neighbor can raise by its own report would count for more than
+one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from p2pfl.plugins import FAILURES, describe_failure, find_object
 
 KEY = "gossip.rule"
 LONGEST = 300
-"""The most characters shown of an error message from the user's own code."""
+"""How many characters of an error message from the user's own code are shown."""
 
 NAMED: Mapping[str, Any] = {
     entry.made.__name__: entry.made for entry in (RULES[MEAN], *BEFORE.values(), *RULES.values())
@@ -36,9 +37,9 @@ NAMED: Mapping[str, Any] = {
 
 
 def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
-    """Make the rule of a spec; None for the mean. A rule from a `file.py` is looked up from `folder`.
+    """Make the rule for a spec; None for the mean. A rule in a `file.py` is looked up relative to `folder`.
 
-    Raises UserError: the spec is wrong.
+    Raises UserError if the spec is wrong.
     """
     try:
         parsed = parse_rule(spec)
@@ -53,11 +54,11 @@ def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
 
 
 def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ()) -> rules.Aggregator:
-    """Make the pure function of a dict spec in byzfl's form: `{"name": "TrMean", "parameters": {"f": 1}}`.
+    """Make the pure function for a dict spec in byzfl's form: `{"name": "TrMean", "parameters": {"f": 1}}`.
 
-    `before` are the specs of pre-aggregations: NNM, or none.
+    `before` lists specs of pre-aggregations: NNM, or none.
 
-    Raises ValueError: there is no such rule, or it does not have these parameters.
+    Raises ValueError if there is no such rule, or if it does not have these parameters.
     """
     made = _named_rule(spec)
     for first in reversed(before):
@@ -71,7 +72,7 @@ def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ())
 
 
 class _Bearing:
-    """The common part of both kinds of rules."""
+    """What both kinds of rules have in common."""
 
     __slots__ = ()
     rule: Aggregator
@@ -130,7 +131,7 @@ class BatchNodeRule(_Bearing):
 class UserRule(Aggregator):
     """Call `rule` with a copy (n, d) of the models; only a finite result of shape (d,) is accepted.
 
-    Raises UserError: when called, if the rule fails, or returns something else.
+    Raises UserError on a call if the rule fails or returns anything else.
     """
 
     def __init__(self, rule: Callable[[Any], Any], f: int = 0, name: str = "") -> None:
@@ -151,13 +152,14 @@ class UserRule(Aggregator):
         return found
 
     def _fault(self, text: str) -> UserError:
-        return UserError(text, key=KEY, value=self.name, allowed="a rule from finite vectors (n, d) to one (d,)")
+        return UserError(text, key=KEY, value=self.name, allowed="a function from finite vectors (n, d) to one (d,)")
 
 
 def load_user_rule(name: str, liars: int, folder: Path | None) -> UserRule:
-    """Import the rule `module:object` or `file.py:object`, the file relative to `folder`; a class is made with f=liars.
+    """Import the rule `module:object` or `file.py:object`, the file relative to `folder`; a class is created with
+    f=liars.
 
-    Raises UserError: it cannot be imported, or cannot be called.
+    Raises UserError if it cannot be imported or called.
     """
     found = find_object(name, folder or Path(), what="rule", key=KEY, allowed="module:object or file.py:object")
     try:
@@ -186,7 +188,7 @@ def _named_rule(spec: Mapping[str, Any]) -> Any:
 
 
 def _unmoved(neighborhood: Neighborhood) -> Mixture:
-    """Leave the model as it is: with too few neighbors for the rule, the node mixes as if none were present."""
+    """Leave the model unchanged: with too few neighbors for the rule, the node mixes as if none were connected."""
     return Mixture(model=neighborhood.own.copy(), kept=np.zeros(len(neighborhood.others)))
 
 
@@ -196,7 +198,7 @@ def _shared(rows: Rows, shares: Floats) -> Mixture:
 
 
 def _let_through(source: Source, rule: ColumnRule) -> Floats:
-    """The share of each vector's values that was kept, (n,), estimated on evenly spaced columns."""
+    """Return the share of each vector's values that was kept, (n,), estimated on evenly spaced columns."""
     step = max(1, source.size // SAMPLED)
     values = np.stack(source.read(slice(0, source.size, step)))
     if not values.size:

@@ -1,7 +1,7 @@
 """Rules centered on the node's own model: `vectors[idx]`; the other vectors are the neighbors'.
 
-Each is a function from the neighbors' distances to the share of each pull that passes, so the d values are read once to
-measure and once to mix. `weights` (n - 1) are the neighbors' shares in a mean, 1 / n each by default.
+Each maps the neighbors' distances to the share of each pull that passes, so the d values are read once to measure and
+once to mix. `weights` (n - 1,) are the neighbors' shares in a mean, 1 / n each by default.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from p2pfl.specs import Parameter, number
 FADES_FROM = 2.0
 """A pull begins to shrink at this multiple of the (n-b)-th distance from the center."""
 CUT = number(1, 1e30)
-"""The allowed values of `cut`. The largest one clips nothing unless all but b values are equal; infinity would then
-give NaN.
+"""The allowed values of `cut`. The largest clips nothing unless all but b values are equal; infinity would give NaN
+there.
 """
 
 
@@ -60,18 +60,18 @@ class Centered(Aggregator):
 
     @abstractmethod
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:
-        """The step toward each neighbor, (m,): at least 0, with a sum of at most 1."""
+        """Return the step toward each neighbor, (m,): nonnegative, with a sum of at most 1."""
 
     def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
-        """The own model plus the sum of the pulls: (d,), exactly the own model if all are equal."""
+        """Return the node's own model plus the sum of the pulls, (d,); exactly its own model if all are equal."""
         return moved(own, others, pulls)
 
     def kept(self, pulls: Floats, weights: Floats) -> Floats:
-        """The share of each neighbor's whole pull that passes, (m,)."""
+        """Return the share of each neighbor's whole pull that passes, (m,)."""
         return np.divide(pulls, weights, out=np.zeros_like(pulls), where=weights > 0)
 
     def uncut(self, own: Vector, others: Rows) -> Floats:  # noqa: ARG002 - for those that look at coordinates
-        """The share of each neighbor's pull that is left after its coordinates are clipped, (m,)."""
+        """Return the share of each neighbor's pull that is left after its coordinates are clipped, (m,)."""
         return np.ones(len(others))
 
     def _split(self, rows: Rows) -> tuple[Vector, Rows]:
@@ -99,8 +99,8 @@ class Choosing(Centered):
     )
 )
 class MoNNA(Choosing):
-    """The mean of the own vector and the n - f - 1 vectors nearest to it (nearest neighbor averaging; with momentum it
-    is called MoNNA). Weights are ignored.
+    """The mean of the node's own vector and the n - f - 1 vectors nearest to it (nearest neighbor averaging; with
+    momentum it is called MoNNA). Weights are ignored.
     """
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
@@ -126,9 +126,9 @@ class MoNNA(Choosing):
     )
 )
 class SelfCenteredClipping(Centered):
-    """Clipping around the own vector (SCC).
+    """Clipping around the node's own vector (SCC).
 
-    Without `tau`, as in the paper's experiments, tau^2 is the mean of the m - f smallest squared distances, by weight,
+    Without `tau`, as in the paper's experiments, tau^2 is the weighted mean of the m - f smallest squared distances,
     divided by the share that f neighbors may have.
     """
 
@@ -158,9 +158,9 @@ class SelfCenteredClipping(Centered):
     )
 )
 class ClippedSum(Centered):
-    """Clipping at one radius for all (CS+).
+    """Clipping at one radius for all neighbors (CS+).
 
-    The paper proves its bound, 2f times the honest pulls' squares, for equal weights. With other weights a neighbor
+    The paper proves its bound, 2f times the honest pulls' squares, for equal weights. With unequal weights, a neighbor
     that claims many samples outweighs honest ones that have few, and nothing is proven.
     """
 
@@ -189,7 +189,7 @@ class ClippedSum(Centered):
     )
 )
 class Balance(Choosing):
-    """A rule whose radius shrinks with `progress`, the share of the rounds done, and does not depend on b."""
+    """A rule whose radius shrinks with `progress`, the fraction of rounds done, and does not depend on b."""
 
     def __init__(self, f: int = 0, idx: int = 0, *, alpha: float = 0.5, gamma: float = 0.3, kappa: float = 1.0) -> None:
         super().__init__(f, idx)
@@ -222,11 +222,11 @@ def even_weights(others: int) -> Floats:
     )
 )
 class Hampel(Centered):
-    """A rule in which short pulls keep their length, longer ones are clipped to one length, and the longest fade.
+    """Leaves short pulls unchanged, clips longer ones to a common norm, and fades out the longest.
 
     After Hampel's three-part redescending M-estimator (Hampel et al. 1986, Robust Statistics). The first bend is the
     radius of CS+ (`ClippedSum`). Each coordinate is clipped too. Reasons and limits are in
-    docs/decisions/0015-a-default-rule.md. All neighbors have the same weight, whatever they claim.
+    docs/decisions/0015-a-default-rule.md. All neighbors have equal weight, whatever they claim.
 
     For m neighbors, d_j is the distance from the own model and t the (m - 2b)-th smallest of these. For all n = m + 1
     vectors, c_j is the distance from a center that b malicious vectors cannot move far, and r the (n - b)-th smallest
@@ -295,9 +295,9 @@ def fading(spread: VectorSpread, liars: int) -> Floats:
 
 
 def center(spread: VectorSpread, liars: int) -> Floats:
-    """Return shares (n,) of the n - f vectors nearest to Krum's choice, itself included.
+    """Return the shares (n,) of the n - f vectors nearest to Krum's choice, itself included.
 
-    Krum's choice mixed with its nearest: Allouah et al. 2023, arXiv 2302.01772.
+    Krum's choice mixed with its nearest vectors: Allouah et al. 2023, arXiv 2302.01772.
     """
     scores = distances.krum_scores(spread.squares, max(1, len(spread.squares) - liars - 1))
     return distances.near_one(spread.squares, liars, int(np.argmin(settled(scores))))

@@ -1,7 +1,7 @@
-"""Rules that treat each coordinate separately: the rest of a column after its ends are cut off.
+"""Rules that treat each coordinate separately: what remains of a column after its ends are trimmed.
 
 A column of n values is sorted by a sorting network (Batcher's odd-even merge sort): rows against rows, minimum and
-maximum, block by block, without comparisons whose outcome is not used.
+maximum, block by block, leaving out comparisons whose outcome is not used.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from p2pfl.aggregate.interface import Vector
 
 BLOCK = 16_384
-"""Values of one row in a block, so that a comparison's operands stay in the L1 cache."""
+"""The number of values from one row in a block, chosen so that a comparison's operands stay in the L1 cache."""
 SAMPLED = 4096
-"""The number of columns from which the share that passes is estimated."""
+"""The number of columns used to estimate the share that passes."""
 LEAST, GREATEST = 1, 2
 
 Step = tuple[int, int, int]
@@ -52,7 +52,7 @@ class PlainRows:
 
 
 class MixedRows:
-    """The rows of `mixing @ rows`, computed when read; rows of `mixing` (count, n) are nonnegative and sum to 1."""
+    """The rows of `mixing @ rows`, computed when read; the rows of `mixing` (count, n) are nonnegative and sum to 1."""
 
     def __init__(self, rows: Sequence[Vector], mixing: NDArray[np.float64]) -> None:
         self.count, self.size, self.dtype = len(mixing), rows[0].size, rows[0].dtype
@@ -62,13 +62,15 @@ class MixedRows:
         rows = np.stack([row[span] for row in self.rows])
         with np.errstate(over="ignore"):
             mixed = self.mixing @ rows
-        if not np.isfinite(mixed).all():  # for shares that sum to a little more than 1, of the largest floats
+        if not np.isfinite(mixed).all():  # if shares of the largest floats sum to slightly more than 1
             np.clip(mixed, rows.min(axis=0), rows.max(axis=0), out=mixed)
         return list(mixed)
 
 
 def trimmed_mean(source: Source, low: int, high: int) -> Vector:
-    """The mean of each column without its `low` least and `high` greatest values: (d,), in the type of the source."""
+    """Return the mean of each column without its `low` smallest and `high` largest values: (d,), in the source's
+    dtype.
+    """
     kept = range(low, source.count - high)
     out = np.empty(source.size, source.dtype)
     for span, left in sorted_blocks(source, kept, in_order=False):
@@ -77,12 +79,12 @@ def trimmed_mean(source: Source, low: int, high: int) -> Vector:
 
 
 def mean_around_median(source: Source, count: int) -> Vector:
-    """The mean of the `count` values of each column that are nearest to its median; of equally near ones, the lower."""
+    """Return the mean of the `count` values in each column nearest to its median; on ties, the lower value."""
     out = np.empty(source.size, source.dtype)
     for span, order in sorted_blocks(source, range(source.count), in_order=True):
         values = np.stack(order).astype(np.float64)
         median = 0.5 * values[(source.count - 1) // 2] + 0.5 * values[source.count // 2]
-        # Move on where the lowest value of a window is farther from the median than the value after the window.
+        # Move on while the lowest value of a window is farther from the median than the value after the window.
         ends = range(source.count - count)
         further = [median - values[low] > values[low + count] - median for low in ends]
         first = np.sum(further, axis=0, dtype=np.intp) if further else np.intp(0)
@@ -92,7 +94,7 @@ def mean_around_median(source: Source, count: int) -> Vector:
 
 
 def average(parts: Sequence[Vector], out: Vector) -> None:
-    """Write the mean into `out`; finite if the parts are, even if their sum overflows the type."""
+    """Write the mean into `out`; it is finite if the parts are, even if their sum overflows the dtype."""
     with np.errstate(over="ignore"):
         np.copyto(out, parts[0])
         for part in parts[1:]:
@@ -105,7 +107,7 @@ def average(parts: Sequence[Vector], out: Vector) -> None:
 
 
 def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tuple[slice, list[Vector]]]:
-    """Yield for each block the values whose places in the order of their column are in `kept`, one row for each place.
+    """Yield, for each block, the values whose places in the sorted column are in `kept`, one row per place.
 
     Their order is arbitrary unless `in_order`. They are valid until the next block.
     """
@@ -136,9 +138,9 @@ def _run(steps: Sequence[Step], wires: list[Vector], free: list[Vector]) -> None
 
 @lru_cache(maxsize=64)
 def network(count: int, start: int, stop: int, *, in_order: bool) -> tuple[Step, ...]:
-    """Build comparisons after which the positions from `start` to `stop` hold their sorted values.
+    """Build comparisons after which positions `start` to `stop` hold their sorted values.
 
-    They are pruned from the last to the first: a comparison whose outcome no later step needs is left out.
+    They are pruned from last to first: a comparison whose outcome no later step needs is left out.
     """
     low, inside, high, told = -1, -2, -3, 0
     kept = [told if in_order else inside] * (stop - start)

@@ -1,10 +1,10 @@
 """Distances between vectors and sums of them, block by block, without a stacked copy of large models; and the rules
 that depend on distances alone: which vectors count, and how much.
 
-Each of these rules is a function from squared distances (n, n) to shares (n,), from 0 to 1 with sum 1, so one Gram
-matrix is all that they need of the vectors. Ties go to the lower index. All in float64; where a distance from that
-matrix would be a small difference of large numbers, because two vectors lie close together and far from the rest, it is
-computed from the two themselves.
+Each of these rules maps squared distances (n, n) to shares (n,), from 0 to 1 with sum 1, so a Gram matrix is all they
+need from the vectors. Ties go to the lower index. Everything is in float64. If two vectors lie close together and far
+from the rest, their distance from that matrix would be a small difference of large numbers, so it is computed from the
+two vectors directly.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Floats = NDArray[np.float64]
 
 BLOCK = 8192
 CANCELLED = 1e-9
-"""A squared distance below this share of the squares it comes from has lost too many digits."""
+"""A squared distance below this fraction of the squares it comes from has lost too many digits."""
 FAR = 1e6
-"""A vector whose squared distance is this many times the usual one is no reference point for the others."""
+"""A vector whose squared distance is this many times the usual one is not used as a reference point for the others."""
 DIGITS = 2**18
-"""A factor that drops the last bits of a float64 in comparisons, so that sums in another order still tie."""
+"""A factor that drops the last bits of a float64 in comparisons, so that sums taken in another order still tie."""
 
 CONVERGED, MOST_STEPS = 1e-10, 1000
-"""The step length, as a share of the usual distance, below which the geometric median has converged; and the most
-steps.
+"""The geometric median has converged once its step is below this fraction of the usual distance; and the maximum number
+of steps.
 """
 
 
@@ -39,7 +39,7 @@ def blocks(size: int) -> Iterator[slice]:
 
 
 def squared_to(center: Vector, rows: Sequence[Vector]) -> Floats:
-    """Squared distances of the rows from the center, (n,)."""
+    """Return the squared distances of the rows from the center, (n,)."""
     scratch = np.empty((2, min(BLOCK, max(1, center.size))))
     found = np.zeros(len(rows))
     for span in blocks(center.size):
@@ -53,7 +53,7 @@ def squared_to(center: Vector, rows: Sequence[Vector]) -> Floats:
 
 
 def squared_lengths(rows: Sequence[Vector]) -> Floats:
-    """Squared lengths of the rows, (n,)."""
+    """Return the squared norms of the rows, (n,)."""
     return squared_to(np.broadcast_to(rows[0].dtype.type(0), rows[0].shape), rows)
 
 
@@ -61,15 +61,15 @@ def squared_lengths(rows: Sequence[Vector]) -> Floats:
 class VectorSpread:
     """The mutual positions of n vectors.
 
-    `squares` (n, n) are the squared distances, symmetric bit by bit, of equal vectors equal. `gram` (n, n) are the
-    inner products of the vectors less one point near most of them: distances from any other point follow from it.
+    `squares` (n, n) are the squared distances, bitwise symmetric, and equal for equal vectors. `gram` (n, n) are the
+    inner products of the vectors minus one point near most of them; distances from any other point follow from it.
     """
 
     squares: Floats
     gram: Floats
 
     def mixed(self, mixing: Floats) -> VectorSpread:
-        """The same for the rows of `mixing @ vectors`; each row of `mixing` sums to 1."""
+        """Return the same for the rows of `mixing @ vectors`; each row of `mixing` sums to 1."""
         count = len(mixing)
         squares = np.zeros((count, count))
         for first, second in zip(*np.triu_indices(count, 1), strict=True):
@@ -80,13 +80,13 @@ class VectorSpread:
         return VectorSpread(squares, mixing @ self.gram @ mixing.T)
 
     def to_point(self, shares: Floats) -> Floats:
-        """Squared distances, (n,), from the sum of shares[i] times vector i; the shares sum to 1."""
+        """Return the squared distances (n,) from the sum of shares[i] times vector i; the shares sum to 1."""
         towards = self.gram @ shares
         return np.maximum(0.0, self.gram.diagonal() - 2 * towards + shares @ towards)
 
 
 def spread_of(rows: Sequence[Vector]) -> VectorSpread:
-    """Compute the distances by one Gram matrix; by a second one if the first vector turns out to lie far from most."""
+    """Compute the distances from one Gram matrix, or from a second one if the first vector lies far from most."""
     gram = _gram(rows, rows[0])
     squares = _squares(gram, rows)
     inner = int(np.argmin(settled(np.sqrt(squares).sum(axis=1))))
@@ -96,18 +96,18 @@ def spread_of(rows: Sequence[Vector]) -> VectorSpread:
 
 
 def settled(values: Floats) -> Floats:
-    """Round values so that those which differ only by the rounding of sums compare equal."""
+    """Round values so that values which differ only by the rounding of sums compare equal."""
     bits = values.view(np.int64)
     return ((bits + DIGITS // 2) & ~np.int64(DIGITS - 1)).view(np.float64)
 
 
 def nearest(squares: Floats, count: int) -> NDArray[np.intp]:
-    """The indices of the `count` smallest, ascending; of equal ones the lower indices."""
+    """Return the indices of the `count` smallest values, ascending; ties go to the lower index."""
     return np.sort(np.argsort(settled(squares), kind="stable")[:count])
 
 
 def moved(own: Vector, others: Sequence[Vector], pulls: Sequence[float]) -> Vector:
-    """The own model + the sum of pulls[j] (others[j] - own): exactly `own` where all are equal; (d,) in its type."""
+    """Return own + the sum of pulls[j] (others[j] - own): (d,) in its dtype, exactly `own` if all are equal."""
     out = np.empty_like(own)
     pulling = [(row, own.dtype.type(pull)) for row, pull in zip(others, pulls, strict=True) if pull]
     gap = np.empty(min(BLOCK, max(1, own.size)), own.dtype)
@@ -126,7 +126,9 @@ def moved(own: Vector, others: Sequence[Vector], pulls: Sequence[float]) -> Vect
 
 
 def combined(rows: Sequence[Vector], shares: Sequence[float]) -> Vector:
-    """The sum of shares[i] rows[i], the shares from 0 to 1 with sum 1; a row with share 1 is returned as it is."""
+    """Return the sum of shares[i] rows[i], for shares from 0 to 1 with sum 1; a row with share 1 is returned as it
+    is.
+    """
     taken = [(row, share) for row, share in zip(rows, shares, strict=True) if share]
     parts, weights = [row for row, _ in taken], [share for _, share in taken]
     out = np.empty_like(rows[0])
@@ -137,7 +139,7 @@ def combined(rows: Sequence[Vector], shares: Sequence[float]) -> Vector:
 
 
 def within_type(own: Vector, others: Sequence[Vector], pulls: Sequence[float], out: Vector) -> None:
-    """Sum where a difference would overflow the type: shares of the rows themselves do not."""
+    """Sum where a difference would overflow the dtype: shares of the rows themselves do not."""
     shares = [max(0.0, 1 - sum(pulls)), *pulls]
     most = float(np.finfo(out.dtype).max)
     total = np.zeros(own.shape)
@@ -147,20 +149,20 @@ def within_type(own: Vector, others: Sequence[Vector], pulls: Sequence[float], o
 
 
 def krum_scores(squares: Floats, count: int) -> Floats:
-    """Sums, (n,), of the squared distances to the `count` nearest other vectors."""
+    """Return the sums (n,) of the squared distances to the `count` nearest other vectors."""
     others = np.sort(squares + np.diag(np.full(len(squares), np.inf)), axis=1)
     return np.asarray(others[:, :count].sum(axis=1))
 
 
 def even(indices: NDArray[np.intp], count: int) -> Floats:
-    """Equal shares for these vectors, 0 for the others, (count,)."""
+    """Return equal shares for these vectors and 0 for the others, (count,)."""
     shares = np.zeros(count)
     shares[indices] = 1 / len(indices)
     return shares
 
 
 def bulyan_choice(squares: Floats, liars: int) -> NDArray[np.intp]:
-    """The n - 2f vectors that Krum chooses one after the other, each time among the rest, in ascending order."""
+    """Return the n - 2f vectors that Krum chooses one by one, each time among the rest, in ascending order."""
     left = np.arange(len(squares))
     chosen: list[int] = []
     for _ in range(len(squares) - 2 * liars):
@@ -172,7 +174,8 @@ def bulyan_choice(squares: Floats, liars: int) -> NDArray[np.intp]:
 
 
 def krum(squares: Floats, liars: int, keep: int) -> Floats:
-    """The `keep` vectors of least score: Blanchard et al. 2017 with n - f - 1 neighbors, as Allouah et al. 2023.
+    """Return the `keep` vectors with the lowest scores: Blanchard et al. 2017 with n - f - 1 neighbors, as in Allouah
+    et al. 2023.
 
     The original counts n - f - 2 of them; with one more, a bound holds whenever n > 2f.
     """
@@ -181,19 +184,21 @@ def krum(squares: Floats, liars: int, keep: int) -> Floats:
 
 
 def near_one(squares: Floats, liars: int, center: int) -> Floats:
-    """The n - f vectors nearest to the one at `center`: itself among them, or that many copies of it."""
+    """Return the n - f vectors nearest to the one at `center`: itself included, or as many copies of it."""
     return even(nearest(squares[center], len(squares) - liars), len(squares))
 
 
 def near_each(squares: Floats, liars: int) -> Floats:
-    """The shares of NNM, (n, n): each row is the mean of the n - f vectors nearest to that one; Allouah et al. 2023."""
+    """Return the shares of NNM, (n, n): each row is the mean of the n - f vectors nearest to that one; Allouah et al.
+    2023.
+    """
     return np.stack([near_one(squares, liars, center) for center in range(len(squares))])
 
 
 def geometric_median(spread: VectorSpread, weights: Floats) -> Floats:
-    """The geometric median, by Weiszfeld's steps from the best of the vectors until they converge.
+    """Return the geometric median, by Weiszfeld's steps from the best of the vectors until they converge.
 
-    If a step reaches a vector, the next one leaves it in the direction of descent, where there is one: Vardi and Zhang
+    If a step lands on a vector, the next one leaves it in the direction of descent, if there is one: Vardi and Zhang
     2000.
     """
     start = int(np.argmin(settled(np.sqrt(spread.squares) @ weights)))
@@ -219,10 +224,10 @@ def geometric_median(spread: VectorSpread, weights: Floats) -> Floats:
 
 
 def smoothed_median(spread: VectorSpread, steps: int, least: float) -> Floats:
-    """A smoothed geometric median, Pillutla et al. 2022: `steps` of Weiszfeld's steps from vector 0, no distance
-    counted below `least`.
+    """Return a smoothed geometric median, Pillutla et al. 2022: `steps` Weiszfeld steps from vector 0; distances below
+    `least` are raised to it.
 
-    Vector 0 is only the start, and not one of the vectors whose median is computed.
+    Vector 0 is only the starting point, not one of the vectors whose median is computed.
     """
     shares = np.zeros(len(spread.gram))
     shares[0] = 1.0
@@ -252,14 +257,14 @@ def clipped_center(spread: VectorSpread, counted: slice, liars: int, radius: flo
 
 
 def clipping(squares: Floats, radius: float) -> Floats:
-    """The factor min(1, radius / distance) for each vector."""
+    """Return the factor min(1, radius / distance) for each vector."""
     gaps = np.sqrt(squares)
     return np.divide(radius, gaps, out=np.ones_like(gaps), where=gaps > radius)
 
 
 def own_radius(squares: Floats, weights: Floats, liars: int) -> float:
-    """The radius of He, Karimireddy, Jaggi 2022: from the m - b nearest, with the b largest weights as the liars'
-    share.
+    """Return the radius of He, Karimireddy, Jaggi 2022: from the m - b nearest, with the b largest weights as the
+    liars' share.
     """
     share = np.sort(weights)[len(weights) - liars :].sum()
     if not share:
@@ -269,7 +274,7 @@ def own_radius(squares: Floats, weights: Floats, liars: int) -> float:
 
 
 def clipped_sum_radius(squares: Floats, liars: int) -> float:
-    """The (m - 2b)-th smallest distance: Gaucher, Dieuleveut, Hendrikx 2025, CS+."""
+    """Return the (m - 2b)-th smallest distance: Gaucher, Dieuleveut, Hendrikx 2025, CS+."""
     return float(np.sqrt(np.sort(squares)[len(squares) - 2 * liars - 1]))
 
 
@@ -288,7 +293,7 @@ def _squares(gram: Floats, rows: Sequence[Vector]) -> Floats:
 
 
 def _gram(rows: Sequence[Vector], center: Vector) -> Floats:
-    """The Gram matrix of the rows minus the center."""
+    """Return the Gram matrix of the rows minus the center."""
     gram = np.zeros((len(rows), len(rows)))
     scratch = np.empty((len(rows), min(BLOCK, max(1, center.size))))
     for span in blocks(center.size):
@@ -302,7 +307,7 @@ def _gram(rows: Sequence[Vector], center: Vector) -> Floats:
 
 
 def _weigh(parts: Sequence[Vector], weights: Sequence[float], out: Vector, scratch: Vector) -> None:
-    """Write the sum into `out`. Equal weights are applied to the sum, unless that overflows the type."""
+    """Write the weighted sum into `out`. Equal weights are applied to the sum, unless that overflows the dtype."""
     number = out.dtype.type
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if weights.count(weights[0]) == len(weights):
@@ -316,5 +321,5 @@ def _weigh(parts: Sequence[Vector], weights: Sequence[float], out: Vector, scrat
         for part, weight in zip(parts[1:], weights[1:], strict=True):
             out += np.multiply(part, number(weight), out=scratch)
     if not np.isfinite(out).all():
-        # A rounding may exceed the type.
+        # Rounding may exceed the dtype's range.
         np.nan_to_num(out, copy=False)

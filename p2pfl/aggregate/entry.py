@@ -1,4 +1,4 @@
-"""The registry's entries of all robust rules: each is a decorator on its rule's class."""
+"""Registry entries of all robust rules: each is a decorator on its rule's class."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ BOUNDED = "no malicious neighbor pulls a model further than the distance of an h
 
 @dataclass(frozen=True, kw_only=True)
 class RuleEntry(Entry):
-    """A rule's entry. In its texts n = m + 1 counts the own model and those of m neighbors; the first
-    parameter is b.
+    """A rule's entry. In its texts n = m + 1 counts the node's own model and m neighbors' models; the first parameter
+    is b.
     """
 
     bound: str
     """A bound on kappa: the squared error is at most kappa times the variance of the honest models."""
     cost: str
     weights: bool = False
-    """True if the neighbors' weights count, staleness with them."""
+    """True if the neighbors' weights, and with them staleness, count."""
     guaranteed: str = ""
-    """The guarantee that holds for any task; by default the bound."""
+    """The guarantee that holds for any task; by default it is the bound."""
 
     @property
     def b_means(self) -> str:
@@ -37,9 +37,9 @@ class RuleEntry(Entry):
 
 RULES: Catalog[RuleEntry] = Catalog("rule")
 BEFORE: Catalog[RuleEntry] = Catalog("pre-aggregation")
-"""The pre-aggregations that may stand before a rule."""
+"""Pre-aggregations that may precede a rule."""
 
 
 def liars(means: str) -> Parameter:
-    """The parameter b: the number of malicious neighbors that a node tolerates."""
+    """Return the parameter b: the number of malicious neighbors that a node tolerates."""
     return Parameter("b", whole(1, MOST_LIARS), means, default=1, argument="f")

@@ -1,8 +1,8 @@
 """The two interfaces of a robust rule: a node's, and byzfl's calling convention.
 
-A node gives a rule its own model and the neighbors' replicas, and gets the mixed model (`Rule`). Other callers pass 2-D
-tensors of torch (which is not imported unless one is given), 2-D arrays, or lists of vectors (`as_rows`); inside, every
-rule works on a list of numpy rows. Input that is not finite or of another shape is refused here and never reaches a
+A node passes a rule its own model and the neighbors' replicas, and gets the mixed model (`Rule`). Other callers pass
+2-D torch tensors (torch is imported only if one is given), 2-D arrays, or lists of vectors (`as_rows`); inside, every
+rule works on a list of numpy rows. Input that is not finite or has another shape is refused here and never reaches a
 rule.
 """
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.floating[Any]]
 
 LARGEST = 1e300
-"""The largest accepted square of a vector's length."""
+"""The largest accepted squared norm of a vector."""
 
 Rows = list[Vector]
 Restore = Callable[[Vector], Any]
@@ -27,10 +27,10 @@ Restore = Callable[[Vector], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighborhood:
-    """A node's view after its own round, before it mixes: vectors all finite, all (d,), in one type.
+    """What a node has after its own round, before it mixes: finite vectors (d,), all of one dtype.
 
-    `weights` (m,) are the Laplacian step's a_ij s_j: above 0, with a sum below 1; the own model has the rest. `peers`
-    (m,) are the neighbors' member indices, ascending. `progress` is the share of the rounds done, from 0 to 1.
+    `weights` (m,) are the a_ij s_j of the Laplacian step: positive, with a sum below 1; the rest is the node's own.
+    `peers` (m,) are the neighbors' member indices, ascending. `progress` is the fraction of rounds done, from 0 to 1.
     """
 
     own: Vector
@@ -42,9 +42,9 @@ class Neighborhood:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """The result of a rule. `model` (d,) is new memory, in the type of the own model.
+    """The result of a rule. `model` (d,) is new memory, in the dtype of the node's own model.
 
-    `kept` (m,) is the share of each neighbor's pull that passed, from 0 to 1, where the rule can tell.
+    `kept` (m,) is the share of each neighbor's pull that passed, from 0 to 1, if the rule can tell.
     """
 
     model: Vector
@@ -54,8 +54,8 @@ class Mixture:
 class Rule(Protocol):
     """A robust rule. `spec` is its text, `liars` (b) the number of lying neighbors that it is set to tolerate.
 
-    `least` is the fewest neighbors with which it tolerates them, 2 b + 1 or more: with fewer `mix` leaves the own model
-    as it is.
+    `least` is the smallest number of neighbors with which it tolerates them, at least 2 b + 1; with fewer, `mix` leaves
+    the model unchanged.
     """
 
     @property
@@ -68,15 +68,15 @@ class Rule(Protocol):
     def least(self) -> int: ...
 
     def mix(self, around: Neighborhood) -> Mixture:
-        """Mix. The caller has more than 2 b neighbors: with fewer the node does not call it."""
+        """Mix. The node does not call this with 2 b neighbors or fewer."""
         ...
 
 
 def as_rows(vectors: Any) -> tuple[Rows, Restore]:
-    """Return the rows in one type, float32 or float64, and a function that converts a result to the input's kind and
-    type.
+    """Return the rows in one dtype, float32 or float64, and a function that converts a result to the input's kind and
+    dtype.
 
-    Raises ValueError: there is no vector, they differ in length, or one holds NaN or infinity.
+    Raises ValueError if there is no vector, if they differ in length, or if one holds NaN or infinity.
     """
     rows, restore = _read(vectors)
     if not rows:
@@ -126,7 +126,7 @@ def _matrix(vectors: Any) -> Any:
 
 
 def _real(row: Vector) -> Vector:
-    """Convert whole numbers to float64; no other type is a vector."""
+    """Convert integers to float64; no other dtype is a vector."""
     if row.dtype.kind in "iub":
         return row.astype(np.float64)
     if row.dtype.kind != "f" or row.dtype.itemsize > 8:

@@ -1,9 +1,9 @@
 """The rules as pure functions of a batch: `TrimmedMean(f=1)(vectors)`, byzfl's calling convention and names.
 
-`vectors` is a 2-D tensor of torch, a 2-D array or a list of vectors, and the result a vector of that kind and type. `f`
-is the number of them that may be lies. Each rule refuses NaN, infinity, vectors of different lengths, and fewer vectors
-than it needs to tolerate f lies. Ties go to the lower index. `centered.py` has the rules that treat one of the vectors
-as the node's own.
+`vectors` is a 2-D torch tensor, a 2-D array or a list of vectors; the result is a vector of the same kind and dtype.
+`f` is the number of vectors that may be lies. Each rule refuses NaN, infinity, vectors of different lengths, and fewer
+vectors than it needs to tolerate f lies. Ties go to the lower index. `centered.py` has the rules that treat one of the
+vectors as the node's own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RADIUS = number(0, 1e30, above=True)
 
 
 def lies(f: int) -> int:
-    """Check the number of vectors that may be lies. Raises ValueError: it is no whole number from 0."""
+    """Check the number of vectors that may be lies. Raises ValueError unless it is a nonnegative integer."""
     if isinstance(f, bool) or not isinstance(f, int) or f < 0:
         raise ValueError(f"f is a whole number from 0, not {f!r}")
     return f
@@ -40,7 +40,7 @@ class Aggregator(ABC):
 
     @property
     def least(self) -> int:
-        """The fewest vectors with which it tolerates f lies."""
+        """The smallest number of vectors with which it tolerates f lies."""
         return 2 * self.f + 1
 
     def __call__(self, vectors: Any) -> Any:
@@ -54,7 +54,9 @@ class Aggregator(ABC):
 
     @abstractmethod
     def of(self, rows: Rows) -> Vector:
-        """Aggregate enough finite vectors of one length and type; the result is new memory of their type."""
+        """Aggregate a sufficient number of finite vectors of one length and dtype; the result is new memory of that
+        dtype.
+        """
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
@@ -62,14 +64,14 @@ class Aggregator(ABC):
 
 
 class DistanceRule(Aggregator):
-    """A rule whose result depends on distances alone."""
+    """A rule whose result depends only on distances."""
 
     @abstractmethod
     def shares(self, spread: VectorSpread) -> Floats:
-        """The share of each vector in the result, shape (n,): from 0 to 1, with sum 1."""
+        """Return the share of each vector in the result, shape (n,): from 0 to 1, with sum 1."""
 
     def shares_after(self, spread: VectorSpread, mixing: Floats) -> Floats:
-        """The shares for the rows of `mixing @ vectors`, as shares of the vectors themselves."""
+        """Return the shares for the rows of `mixing @ vectors`, as shares of the vectors themselves."""
         return self.shares(spread.mixed(mixing)) @ mixing
 
     def of(self, rows: Rows) -> Vector:
@@ -81,7 +83,7 @@ class ColumnRule(Aggregator):
 
     @abstractmethod
     def trimmed(self, count: int) -> int:
-        """The number of the `count` values that are cut off at each end of a column."""
+        """Return how many of the `count` values are trimmed at each end of a column."""
 
     def of(self, rows: Rows) -> Vector:
         return self.of_source(PlainRows(rows))
@@ -140,7 +142,7 @@ class TrimmedMean(ColumnRule):
     )
 )
 class Median(ColumnRule):
-    """The median; for an even number of values the mean of the two in the middle."""
+    """The median; for an even number of values, the mean of the middle two."""
 
     def trimmed(self, count: int) -> int:
         return (count - 1) // 2
@@ -217,8 +219,8 @@ class Bulyan(Aggregator):
 class GeometricMedian(DistanceRule):
     """The geometric median. Without `T` it is as precise as float64 allows.
 
-    With `T` it is byzfl's: T of Weiszfeld's steps from zero, smoothed by `nu`. It needs no f, only that fewer than half
-    of the vectors lie.
+    With `T` it is byzfl's: T Weiszfeld steps from zero, smoothed by `nu`. It needs no f, only that fewer than half of
+    the vectors lie.
     """
 
     def __init__(self, nu: float = 0.1, T: int | None = None, *, f: int = 0) -> None:
@@ -252,9 +254,10 @@ class GeometricMedian(DistanceRule):
     )
 )
 class CenteredClipping(Aggregator):
-    """L steps from `m` (zero by default) to the mean of the vectors, each clipped to `tau` from there.
+    """L steps from `m` (zero by default) to the mean of the vectors, each clipped to distance `tau` from the current
+    point.
 
-    Without `tau` each step computes a radius of its own, from f. Unlike byzfl's it keeps nothing from call to call.
+    Without `tau` each step computes its own radius, from f. Unlike byzfl's version it keeps no state between calls.
     """
 
     def __init__(self, m: Any = None, L: int = 1, tau: float | None = 100.0, *, f: int = 0) -> None:
@@ -280,7 +283,7 @@ class CenteredClipping(Aggregator):
         return moved(center, rows, (weights * distances.clipping(squares, radius)).tolist())
 
     def shares(self, spread: VectorSpread, counted: slice) -> Floats:
-        """The shares of the vectors of `spread`: the first is the center, and those in `counted` pull."""
+        """Return the shares of the vectors in `spread`: the first is the center, and those in `counted` pull."""
         return distances.clipped_center(spread, counted, self.f, self.tau, self.L)
 
 
@@ -298,7 +301,7 @@ class CenteredClipping(Aggregator):
     )
 )
 class NNM:
-    """Nearest neighbor mixing. Called, it returns all mixed vectors, (n, d); `NNM(f).before(rule)` combines it with a
+    """Nearest neighbor mixing. Calling it returns all mixed vectors, (n, d); `NNM(f).before(rule)` combines it with a
     rule.
     """
 
@@ -325,7 +328,7 @@ MIXABLE = (DistanceRule, ColumnRule, Bulyan)
 
 
 class AfterNNM(Aggregator):
-    """A rule on mixed vectors. A rule that depends on distances alone is computed without mixing any."""
+    """A rule applied to mixed vectors. A rule that depends only on distances is computed without mixing any."""
 
     def __init__(self, nnm: NNM, rule: Aggregator) -> None:
         super().__init__(nnm.f)

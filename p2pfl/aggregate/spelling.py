@@ -3,7 +3,7 @@
     mean | [nnm+]NAME[:key=value,...] | module:object[,b=1] | file.py:object[,b=1]
 
 `b`, by default 1, is how many malicious neighbors a node tolerates; `mean` tolerates none. `nnm+` mixes each vector
-with its nearest before a rule that is not centered on the own model.
+with its nearest ones before a rule that is not centered on the node's own model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OWN = RuleEntry(
     cost="a copy of all models, and the rule",
     source="-",
 )
-"""The entry of a user's own rules."""
+"""The entry for users' own rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class ParsedRule:
     parameters: Mapping[str, float | None] = field(default_factory=dict)
     """All parameters of the rule, `b` first; None if the rule computes the value itself."""
     before: str = ""
-    """A name in BEFORE, or nothing."""
+    """A name in BEFORE, or empty."""
 
     @property
     def liars(self) -> int:
@@ -44,12 +44,12 @@ class ParsedRule:
 
     @property
     def is_object(self) -> bool:
-        """True if the rule is the user's, and must be imported."""
+        """True if the rule is the user's own and must be imported."""
         return self.name not in RULES
 
     @property
     def entry(self) -> RuleEntry:
-        """The entry that describes it: that of the pre-aggregation, if there is one."""
+        """The entry that describes it: the pre-aggregation's, if there is one."""
         return BEFORE[self.before] if self.before else RULES.get(self.name, OWN)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class ParsedRule:
 
 
 def central() -> list[str]:
-    """Rules that treat the node's own model as one vector among others; NNM may precede them."""
+    """Return the rules that treat the node's own model as one vector among others; NNM may precede them."""
     return [name for name, entry in RULES.items() if isinstance(entry.made, type) and issubclass(entry.made, MIXABLE)]
 
 
@@ -74,15 +74,15 @@ def allowed() -> str:
 
 
 def liars_of(text: str) -> int:
-    """The number of malicious neighbors that a node with this rule tolerates: 0 for the mean.
+    """Return the number of malicious neighbors that a node with this rule tolerates: 0 for the mean.
 
-    Raises ValueError: as `parse_rule`.
+    Raises ValueError under the same conditions as `parse_rule`.
     """
     return parse_rule(text).liars
 
 
 def parse_rule(text: str) -> ParsedRule:
-    """Read the rule of a spec. Raises ValueError: names the wrong word, what is wrong with it and what is allowed."""
+    """Read a rule spec. Raises ValueError that names the wrong word, what is wrong with it and what is allowed."""
     if text == MEAN:
         return ParsedRule(name=MEAN)
     if own := RULES.own(text):

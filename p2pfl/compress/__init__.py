@@ -1,6 +1,6 @@
-"""Compressors: a vector to a smaller payload and back, bit for bit the same vector on every machine.
+"""Compressors: a vector to a smaller payload and back, giving bit for bit the same vector on every machine.
 
-They know one vector and one payload; error feedback, replicas and the wire belong elsewhere.
+They handle one vector and one payload; error feedback, replicas and the wire belong elsewhere.
 """
 
 from p2pfl.compress.catalog import EXAMPLES, build, make_compressor, require_fit

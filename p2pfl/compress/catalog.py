@@ -49,16 +49,16 @@ EXAMPLES = (
     "q8+zstd",
     "top-k:0.05+q8+zstd",
 )
-"""Specs shown as examples."""
+"""Yield specs to show as examples."""
 
 
 def make_compressor(spec: str) -> Compressor:
-    """The compressor of a spec, for edges with error feedback.
+    """Make the compressor for a spec, for edges with error feedback.
 
-    Raises UserError: the spec is wrong, or error feedback would not converge with it.
+    Raises UserError if the spec is wrong, or if error feedback would not converge with it.
     """
     compressor = build(spec)
-    # The other stages change delta depending on the size, but never its sign.
+    # The other stages make delta depend on the size, but never change its sign.
     if compressor.delta(1) <= 0:
         nearest = spec.replace(":stochastic", "")
         raise UserError(
@@ -71,7 +71,7 @@ def make_compressor(spec: str) -> Compressor:
 
 
 def build(spec: str) -> Compressor:
-    """Build the compressor without checking that it is a contraction. Raises UserError: the spec is wrong."""
+    """Build the compressor without checking that it is a contraction. Raises UserError if the spec is wrong."""
     try:
         chain = parse(spec)
     except ValueError as error:
@@ -84,7 +84,7 @@ def build(spec: str) -> Compressor:
 
 
 def require_library(compressor: Compressor) -> None:
-    """Check that the libraries a chain needs are installed. Raises UserError: one is missing."""
+    """Check that the libraries a chain needs are installed. Raises UserError if one is missing."""
     if isinstance(compressor, Entropy) and not zstd_is_installed():
         raise UserError(
             "zstd is not installed here",
@@ -95,7 +95,7 @@ def require_library(compressor: Compressor) -> None:
 
 
 def require_fit(compressor: Compressor, size: int) -> None:
-    """Check that a count of values to keep is at most the `size` shared values. Raises UserError: it is more."""
+    """Check that a count of values to keep does not exceed the `size` shared values. Raises UserError if it does."""
     sparse = compressor.inner if isinstance(compressor, Entropy) else compressor
     if isinstance(sparse, Sparse) and isinstance(sparse.keep, int) and sparse.keep > size:
         raise UserError(

@@ -15,7 +15,7 @@ FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def words(seeds: NDArray[np.uint64] | Sequence[int], first: int, count: int) -> NDArray[np.uint64]:
-    """Words first..first+count-1 of each seed, shape (seeds, count)."""
+    """Return words first..first+count-1 of each seed, shape (seeds, count)."""
     start = np.asarray(seeds, np.uint64)[:, None]
     steps = np.arange(first + 1, first + count + 1, dtype=np.uint64)
     steps *= GOLDEN
@@ -30,7 +30,7 @@ def words(seeds: NDArray[np.uint64] | Sequence[int], first: int, count: int) -> 
 
 
 def seeds_of(chances: Sequence[int] | None, rows: int) -> NDArray[np.uint64]:
-    """The seed of each row, shape (rows,)."""
+    """Return the seed of each row, shape (rows,)."""
     if chances is None or len(chances) != rows:
         found = "none" if chances is None else len(chances)
         raise ValueError(f"expected a chance for each of {rows} rows, got {found}")
@@ -38,9 +38,9 @@ def seeds_of(chances: Sequence[int] | None, rows: int) -> NDArray[np.uint64]:
 
 
 def dither(seeds: NDArray[np.uint64], first: int, out: NDArray[np.float32]) -> None:
-    """Fill `out` (seeds, n) with values first.. of each seed, spread evenly within (-1/2, 1/2).
+    """Fill `out` (seeds, n) with values first.. of each seed, uniform within (-1/2, 1/2).
 
-    Odd multiples of 2^-17, from 16 bits each; 4 divides `first` and n.
+    They are odd multiples of 2^-17, from 16 bits each; `first` and n are multiples of 4.
     """
     drawn = words(seeds, first // 4, out.shape[1] // 4).astype("<u8", copy=False).view("<i2")
     np.copyto(out, drawn)
@@ -49,7 +49,9 @@ def dither(seeds: NDArray[np.uint64], first: int, out: NDArray[np.float32]) -> N
 
 
 def bits(seeds: NDArray[np.uint64], first: int, count: int) -> NDArray[np.uint8]:
-    """Bits first..first+count-1 of each seed, each 0 or 1, shape (seeds, count): those of a word from its lowest on."""
+    """Return bits first..first+count-1 of each seed, each 0 or 1, shape (seeds, count); in a word, the lowest bit comes
+    first.
+    """
     skipped = first % 64
     drawn = words(seeds, first // 64, -(-(skipped + count) // 64)).astype("<u8", copy=False).view(np.uint8)
     return np.unpackbits(drawn, axis=1, count=skipped + count, bitorder="little")[:, skipped:]

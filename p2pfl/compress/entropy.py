@@ -1,8 +1,8 @@
 """`zstd`: the payload of another compressor, packed by Zstandard (RFC 8878) if that makes it shorter.
 
-Payload: a byte, and then the inner payload as it is (0) or one frame of Zstandard (1). The decoded payload is the same
-with every release of the library; its packed length may depend on the sender's. A frame is made and read in pieces: the
-library lets other threads run while it works on one, but not while it copies its input.
+Payload: a byte, then the unchanged inner payload (0) or one Zstandard frame (1). The decoded payload is the same with
+every release of the library; its packed length may depend on the sender's. Frames are made and read in pieces: the
+library lets other threads run while it processes a piece, but not while it copies its input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from p2pfl.errors import PeerFault
 PLAIN, PACKED = 0, 1
 
 LEVEL = 1
-# A frame that needs a larger window is refused, and none is made: the decoder would allocate that much before it reads.
+# A frame that needs a larger window is refused, and none is made: the decoder would allocate that much before reading.
 SMALLEST_WINDOW_LOG, LARGEST_WINDOW_LOG = 10, 21
 LONGEST_HEADER_BYTES = 18
 INPUT_BYTES = 1 << 17
@@ -42,7 +42,7 @@ OUTPUT_BYTES = 1 << 18
 )
 @dataclass(frozen=True, slots=True)
 class Entropy:
-    """Loses nothing, so delta and gamma are the inner compressor's."""
+    """Lossless, so delta and gamma are the inner compressor's."""
 
     inner: RowCompressor
     fixed: bool = False
@@ -115,9 +115,9 @@ def compress_frame(plain: NDArray[np.uint8], out: NDArray[np.uint8], level: int 
 
 
 def decompress_frame(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Decompress the content of the frame: exactly `size` bytes, allocated only after its header says so.
+    """Decompress the frame's content: exactly `size` bytes, allocated only after its header confirms that.
 
-    Raises PeerFault: `frame` is not exactly one frame, without a dictionary, whose header and content have that size.
+    Raises PeerFault if `frame` is not exactly one frame, without a dictionary, whose header and content have that size.
     """
     zstd = _library()
     try:
@@ -128,7 +128,7 @@ def decompress_frame(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
         limit = {zstd.DecompressionParameter.window_log_max: _window_log(size)}
         _fill(zstd.ZstdDecompressor(options=limit), frame, plain)
     except zstd.ZstdError as error:
-        raise PeerFault(f"no frame of Zstandard: {error}") from error
+        raise PeerFault(f"not a Zstandard frame: {error}") from error
     return plain
 
 
@@ -141,7 +141,7 @@ def zstd_is_installed() -> bool:
 
 
 def _bytes(payload: Payload) -> NDArray[np.uint8]:
-    """A view of the same memory."""
+    """Return a view of the same memory."""
     return np.frombuffer(payload, np.uint8) if memoryview(payload).nbytes else np.empty(0, np.uint8)
 
 
@@ -152,7 +152,7 @@ def _fill(decompressor: Any, frame: NDArray[np.uint8], out: NDArray[np.uint8]) -
         if decompressor.needs_input:
             given = frame[fed : fed + INPUT_BYTES]
             if not given.size:
-                raise PeerFault("the frame is cut off")
+                raise PeerFault("the frame is truncated")
             fed += given.size
         # One byte more than fits shows that there is more.
         piece = np.frombuffer(decompressor.decompress(given.data, min(OUTPUT_BYTES, out.size - filled + 1)), np.uint8)
@@ -170,7 +170,7 @@ def _window_log(size: int) -> int:
 
 @cache
 def _library() -> ModuleType:
-    """Load the library, only for a chain that ends in zstd."""
+    """Load the library, which only a chain ending in zstd needs."""
     if sys.version_info >= (3, 14):
         from compression import zstd  # noqa: PLC0415
     else:

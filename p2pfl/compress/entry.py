@@ -1,4 +1,4 @@
-"""The registry's entries of all stages of compressors: each is a decorator on the class that implements the stage."""
+"""Registry entries of all compressor stages: each is a decorator on the class that implements the stage."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from p2pfl.specs import Catalog, Entry, Kind, Parameter
 
 SPARSIFIER, ROTATION, VALUES, ENTROPY = range(4)
-"""The place of a stage in a chain, which has one of each at most."""
+"""The position of a stage in a chain, which has at most one of each."""
 LARGEST_COUNT = 10**12
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageEntry(Entry):
-    """A stage's entry; its source is that of the compressor in the example."""
+    """A stage's entry; its source is the one for the compressor in the example."""
 
     chains: Mapping[str, str] = field(default_factory=dict)
-    """The names that others use for a chain with this stage, with its spec."""
+    """Names that others use for a chain with this stage, mapped to its spec."""
     stochastic: bool = False
-    """True if `:stochastic` may follow: the code then takes an argument of this name."""
+    """True if `:stochastic` may follow; the code then takes an argument of this name."""
     rotated: Mapping[str, Any] | None = None
-    """Further arguments of the code after `rotate`; None: it cannot stand after it."""
+    """Additional arguments of the code after `rotate`; None if it cannot follow `rotate`."""
 
     @property
     def hints(self) -> Mapping[str, str]:
@@ -32,7 +32,7 @@ class StageEntry(Entry):
 
 STAGES: Catalog[StageEntry] = Catalog("stage")
 ALONE: Catalog[StageEntry] = Catalog("compressor")
-"""The compressors that are no stage, and stand alone."""
+"""Compressors that are not stages, and stand alone."""
 
 
 def _read_keep(value: Any) -> int | float:
@@ -53,5 +53,5 @@ KEEP = Parameter(
 
 
 def plain(keep: float) -> str:
-    """Spell the number as a spec does, without an exponent."""
+    """Write the number as in a spec, without an exponent."""
     return str(keep) if isinstance(keep, int) else format(Decimal(repr(keep)), "f")

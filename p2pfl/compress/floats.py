@@ -27,7 +27,7 @@ FLOAT16_NORMAL = np.float32(2.0**-14)
 EXPONENT = np.uint32(0x7F800000)
 SIGN = np.uint32(0x80000000)
 HALF_BITS, NORMAL_BITS = np.float32(0.5).view(np.uint32), FLOAT16_NORMAL.view(np.uint32)
-# The values in a piece, whose temporaries stay in the cache.
+# The number of values in a piece, chosen so that its temporaries stay in the cache.
 TILE = 1 << 16
 
 
@@ -36,7 +36,7 @@ TILE = 1 << 16
 )
 @dataclass(frozen=True, slots=True)
 class Float32(ByRows):
-    """Exact for float32. A float64 is rounded, hence delta = 1 - 2^-48, and saturates at float32's range."""
+    """Exact for float32. A float64 is rounded, so delta = 1 - 2^-48, and saturates at float32's range."""
 
     spec: str = "none"
     random: bool = False
@@ -97,8 +97,8 @@ class Float32(ByRows):
 class Float16(ByRows):
     """Half precision; magnitudes beyond 65504 are clipped to it, so that one outlier never becomes infinity.
 
-    delta = 1 - 2^-22 is IEEE's bound for vectors whose non-zero magnitudes lie within [2^-14, 65504].
-    Below 2^-14 the absolute error is at most 2^-25, and a clipped value still moves towards its target.
+    delta = 1 - 2^-22 is IEEE's bound for vectors whose non-zero magnitudes lie within [2^-14, 65504]. Below 2^-14 the
+    absolute error is at most 2^-25, and a clipped value still moves towards its target.
     """
 
     spec: str = "float16"
@@ -159,7 +159,7 @@ class Float16(ByRows):
 
 
 def _within_float16(part: Rows) -> NDArray[np.float32]:
-    """A copy of the values (b, d) as float32, clipped to the range of float16."""
+    """Return a copy of the values (b, d) as float32, clipped to float16's range."""
     values = np.empty(part.shape, np.float32)
     copy_float32(part, values)
     require_finite(values)
@@ -167,12 +167,12 @@ def _within_float16(part: Rows) -> NDArray[np.float32]:
 
 
 def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to float16 values, in place; several times faster than numpy's conversions, with the same bits."""
+    """Round to float16 values in place; several times faster than numpy's conversions, with the same bits."""
     bits = values.view(np.uint32)
-    # The power of two below each value, but no less than that of the smallest normal float16.
+    # The power of two below each value, but at least that of the smallest normal float16.
     power = (bits & EXPONENT).view(np.float32)
     power.clip(FLOAT16_NORMAL, FLOAT16_MAX, out=power)
-    # Next to this number a float32 has as many bits left as a float16, and is rounded to nearest, to even.
+    # Near this number a float32 has as many bits left as a float16, and is rounded to nearest, ties to even.
     power *= np.float32(1.5 * 2**13)
     rounded = values + power
     rounded -= power
@@ -183,7 +183,7 @@ def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _halves(values: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Compute the bits, as float16, of values that float16 holds; overwrites the values.
+    """Compute the float16 bits of values that float16 can represent; overwrites the values.
 
     Processors take 50 times as long to convert numbers below 2^-14, where most updates of a model are.
     """
@@ -191,7 +191,7 @@ def _halves(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     signs = bits >> np.uint32(16)
     signs &= np.uint32(0x8000)
     bits &= ~SIGN
-    # Next to 1/2 the bits of a float32 count in steps of 2^-24, as those of a float16 do up to 2^-14.
+    # Near 1/2 the bits of a float32 count in steps of 2^-24, like those of a float16 up to 2^-14.
     low = np.minimum(values, FLOAT16_NORMAL)
     low += np.float32(0.5)
     small = low.view(np.uint32)
@@ -207,7 +207,7 @@ def _halves(values: NDArray[np.float32]) -> NDArray[np.uint32]:
 
 @cache
 def _all_halves() -> NDArray[np.float32]:
-    """Tabulate the values of all 65,536 patterns of a float16; a lookup takes the same time for each."""
+    """Tabulate the values of all 65,536 float16 bit patterns; a lookup takes the same time for each."""
     with np.errstate(invalid="ignore"):
         return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 

@@ -1,12 +1,12 @@
-"""The choice of k of d places: those of the k largest magnitudes; and increasing indices in bytes, many rows at once.
+"""Find the places of the k largest of d magnitudes, and code increasing indices as bytes, many rows at once.
 
-The largest are found in linear time, and in long rows without a copy of them. Magnitudes are compared by the bits of
-their float32, which as integers are in the same order: above the largest float comes infinity, and above it NaN, so
-neither is ever left out.
+The largest are found in linear time, and without copying long rows. Magnitudes are compared by their float32 bits,
+which have the same order as integers: infinity is above the largest float and NaN above infinity, so neither is ever
+left out.
 
-k and d alone determine the size of both codes, so that payloads have exact sizes and reveal no more than the places
-themselves. `PACKED` is near the least that k places of d can take; `GAPS` is larger but has the redundancy that an
-entropy stage removes. docs/decisions/0012 compares them with each other, varints and bitmaps.
+The sizes of both codes depend only on k and d, so that payloads have exact sizes and reveal no more than the places
+themselves. `PACKED` is close to the minimum for k of d places; `GAPS` is larger but has the redundancy that an entropy
+stage removes. docs/decisions/0012 compares them with each other, varints and bitmaps.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ Indices = NDArray[np.int64]
 """Shape (b, k), each row strictly increasing."""
 
 WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
-# The values in a piece, whose temporaries stay in the cache.
+# The number of values in a piece, chosen so that its temporaries stay in the cache.
 TILE = 1 << 16
-# A longer row is searched through a sample of about that many values.
+# A longer row is searched through a sample of about this many values.
 LONG = 1 << 17
 SAMPLE = 1 << 14
-# For fewer, a frame of zstd costs more than it saves.
+# For fewer indices, a zstd frame costs more than it saves.
 _FEW = 1024
 
 
 class IndexCode(Protocol):
     def size_bytes(self, count: int, size: int) -> int:
-        """The number of bytes for `count` indices below `size`."""
+        """Return the number of bytes for `count` indices below `size`."""
 
     def write(self, indices: Indices, size: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (b, size_bytes(k, size)) with the indices (b, k)."""
 
     def read(self, stored: NDArray[np.uint8], count: int, size: int) -> Indices:
-        """The indices of rows (b, size_bytes(count, size)).
+        """Return the indices in rows (b, size_bytes(count, size)).
 
-        Raises PeerFault: a row is not what `write` makes of increasing indices below `size`.
+        Raises PeerFault if a row is not what `write` makes from increasing indices below `size`.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Elias-Fano (Elias, 1974; Fano, 1971): per index 0.5 to 0.6 bits more than log2(d over k) / k, at k = d/4 0.76.
+    """Elias-Fano (Elias, 1974; Fano, 1971): 0.5 to 0.6 bits per index above log2(d over k) / k, or 0.76 at k = d/4.
 
     The floor(log2(d/k)) low bits of all indices are stored plane by plane, the lowest plane first; then the rest, in
-    unary: for index i (from 0), bit (index >> low) + i is set. Where d bits are no more than that, there is one bit for
-    each place instead; all places take nothing. The first bit is the lowest of a byte, and unused bits are 0.
+    unary: for index i (from 0), bit (index >> low) + i is set. If d bits are no more than that, there is one bit per
+    place instead; if all places are chosen, nothing is stored. The first bit is the lowest of a byte, and unused bits
+    are 0.
     """
 
     def size_bytes(self, count: int, size: int) -> int:
@@ -95,8 +96,8 @@ class _Packed:
 class _Gaps:
     """The gaps between successive indices, as bytes: all lowest bytes, then all next ones, and so on.
 
-    A gap takes as many bytes as the largest possible one needs; the upper bytes are mostly 0. Where an entropy stage
-    gains nothing by that, with few indices and from k = d/4 on, it is `PACKED`.
+    A gap takes as many bytes as the largest possible one needs; the upper bytes are mostly 0. If that gains an entropy
+    stage nothing, with few indices and from k = d/4 on, it is the same as `PACKED`.
     """
 
     def size_bytes(self, count: int, size: int) -> int:
@@ -136,13 +137,13 @@ GAPS: IndexCode = _Gaps()
 
 
 def require_increasing(indices: Indices, size: int) -> None:
-    """Check that each row (k,) is strictly increasing and ends below `size`. Raises PeerFault: one is not."""
+    """Check that each row (k,) is strictly increasing and ends below `size`. Raises PeerFault if one is not."""
     if (indices[:, 1:] <= indices[:, :-1]).any() or (indices[:, -1:] >= size).any():
         raise PeerFault(f"the indices are not increasing, or not below {size}")
 
 
 def largest(rows: Rows, count: int) -> Indices:
-    """Places (b, count), increasing, of the rows (b, d); of equal magnitudes those of lower index."""
+    """Return places (b, count), increasing, of the largest magnitudes in rows (b, d); ties go to the lower index."""
     height, size = rows.shape
     places = np.empty((height, count), np.int64)
     if size > LONG and count < size:
@@ -182,15 +183,15 @@ def _read_bitmap(stored: NDArray[np.uint8], count: int, size: int) -> Indices:
 
 
 def _bits(stored: NDArray[np.uint8], used: int) -> NDArray[np.uint8]:
-    """The first `used` bits of each row, a byte for each; those after them are 0."""
+    """Return the first `used` bits of each row, one byte each; the bits after them are 0."""
     bits = np.unpackbits(stored, axis=1, bitorder="little")
     if bits[:, used:].any():
-        raise PeerFault("the filling after the indices is not 0")
+        raise PeerFault("the padding after the indices is not 0")
     return bits[:, :used]
 
 
 def _ones(bits: NDArray[np.uint8], count: int) -> Indices:
-    """The places of the ones, in rows with `count` of them each; shape (b, count)."""
+    """Return the places of the ones, in rows with `count` of them each; shape (b, count)."""
     if (np.count_nonzero(bits, axis=1) != count).any():
         raise PeerFault(f"a row of indices does not hold {count}")
     rows, size = bits.shape
@@ -206,14 +207,14 @@ def _of_short(bits: NDArray[np.uint32], count: int) -> Indices:
     least = np.partition(bits, size - count, axis=1)[:, size - count, None]
     taken = bits >= least
     for row in np.flatnonzero(np.count_nonzero(taken, axis=1) > count):
-        # Of those that equal the smallest chosen value, the last ones are dropped.
+        # Of the values equal to the smallest chosen one, the last are dropped.
         equal = np.flatnonzero(bits[row] == least[row])
         taken[row, equal[count - np.count_nonzero(taken[row]) :]] = False
     return np.nonzero(taken)[1].reshape(height, count)
 
 
 def _of_long(row: Rows, count: int) -> NDArray[np.int64]:
-    """Find the places in one row (d,): only values that are not below a guess are examined."""
+    """Find the places in one row (d,), examining only values that are not below a guess."""
     stride = row.size // SAMPLE
     sample = np.sort(_magnitudes(row[None, ::stride])[0])[::-1]
     expected = count / stride
@@ -229,9 +230,9 @@ def _of_long(row: Rows, count: int) -> NDArray[np.int64]:
 
 
 def _at_least(row: Rows, guess: np.uint32, count: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-    """Return places and magnitudes of all that are larger than the guess, and of the first `count` that equal it.
+    """Return places and magnitudes of all values above the guess, and of the first `count` that equal it.
 
-    Many may equal it: where most of a model stands still, most values are 0.
+    Many may equal it: if most of a model is not changing, most values are 0.
     """
     places, magnitudes, room = [], [], count
     for _, wide in tiles(1, row.size, TILE):
@@ -249,7 +250,7 @@ def _at_least(row: Rows, guess: np.uint32, count: int) -> tuple[NDArray[np.int64
 
 
 def _magnitudes(part: Rows) -> NDArray[np.uint32]:
-    """The bits of the magnitudes (b, d) as float32."""
+    """Return the bits of the magnitudes (b, d) as float32."""
     values = np.empty(part.shape, np.float32)
     copy_float32(part, values)
     bits = values.view(np.uint32)

@@ -1,10 +1,10 @@
 """The interface of every compressor; the common checks of vectors and payloads, and the pieces in which they work.
 
 Decoding is normative, since the two ends of an edge must hold identical replicas on x86 and on ARM: an integer code
-becomes a float32 and is multiplied once, in float32, by a scale that was sent; a rotation is undone by additions and
-subtractions of float32 in a fixed order and one multiplication. Nothing else is computed, nothing is fused, and every
-number of a payload is little-endian. Encoding is not normative: only its sender ever runs it. A random encoder draws
-from its `chance` and from nothing else, so that the same vector and chance give the same payload.
+becomes a float32 and is multiplied once, in float32, by a scale that was sent; a rotation is undone by float32
+additions and subtractions in a fixed order and one multiplication. Nothing else is computed, nothing is fused, and
+every number in a payload is little-endian. Encoding is not normative: only its sender ever runs it. A random encoder
+draws only from its `chance`, so that the same vector and chance give the same payload.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Payload = bytes | memoryview
 
 
 class Compressor(Protocol):
-    """A pair of pure functions Q and its inverse; holds no state, so that one object serves every edge.
+    """A pair of pure functions Q and its inverse; it holds no state, so one object serves every edge.
 
-    The functions on rows compute for many vectors of one size what the others compute for one, to the last bit.
+    The functions on rows compute for many vectors of one size what the others compute for one, bit for bit.
     """
 
     @property
@@ -39,7 +39,7 @@ class Compressor(Protocol):
 
     @property
     def source(self) -> str:
-        """The paper, or the standard, that defines it."""
+        """The paper or standard that defines it."""
 
     @property
     def random(self) -> bool:
@@ -47,35 +47,37 @@ class Compressor(Protocol):
 
     @property
     def fixed(self) -> bool:
-        """True if every payload has exactly `size_bytes`; else that is the most, and the values decide."""
+        """True if every payload has exactly `size_bytes`; otherwise that is the maximum, and the size depends on the
+        values.
+        """
 
     def size_bytes(self, size: int) -> int:
-        """Payload size for a vector of `size` values: exact if `fixed`, else no payload is longer."""
+        """Return the payload size for a vector of `size` values: exact if `fixed`, otherwise an upper bound."""
 
     def delta(self, size: int) -> float:
-        """Contraction: |v - Q(v)|^2 <= (1 - delta) |v|^2, within the range the class documents.
+        """Return the contraction: |v - Q(v)|^2 <= (1 - delta) |v|^2, within the range the class documents.
 
-        Guaranteed for each vector if not `random`, else in expectation over `chance`. Zero or less: no contraction, and
-        error feedback would not converge.
+        If `random`, it is guaranteed in expectation over `chance`, otherwise for each vector. At zero or less there is
+        no contraction, and error feedback would not converge.
         """
 
     def gamma(self, size: int) -> float:
-        """The share of a full mixing step that suits it, in (0, 1]."""
+        """Return the fraction of a full mixing step that suits it, in (0, 1]."""
 
     def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
         """Encode a vector of shape (d,), float32 or float64, as a payload; fill `decoded` (d,) with the decoded
         payload.
 
-        `chance` is 64 bits. The payload is new memory, which nobody writes to again.
+        `chance` is 64 bits. The payload is new memory that is not written to again.
 
-        Raises ValueError: the vector holds NaN or infinity, or is not of that shape and type.
+        Raises ValueError if the vector holds NaN or infinity, or has another shape or dtype.
         """
 
     def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Decode a payload to a vector, shape (size,), always finite: `out`, or a new array.
 
-        Raises PeerFault: the length is wrong, or the payload holds what no encoder may send. It is raised before memory
-        is allocated beyond a small multiple of the vector; `out` may be filled in part.
+        Raises PeerFault if the length is wrong, or if the payload holds what no encoder may send. It is raised before
+        memory is allocated beyond a small multiple of the vector; `out` may be partly filled.
         """
 
     def quantize_rows(
@@ -84,19 +86,19 @@ class Compressor(Protocol):
         """Compute the vectors that payloads of the rows (b, d) would decode to, without the payloads; `out` may be
         `rows` itself.
 
-        `chances` has one for each row, and may be None where the encoder is not `random`.
+        `chances` has one entry per row, and may be None if the encoder is not `random`.
 
-        Raises ValueError: as for `encode`; `out` may be filled in part.
+        Raises ValueError like `encode`; `out` may be partly filled.
         """
 
 
 class RowCompressor(Compressor, Protocol):
-    """A compressor with payloads of a fixed size, so that those of many vectors make a matrix."""
+    """A compressor with payloads of a fixed size, so that many vectors' payloads form a matrix."""
 
     def encode_rows(
         self, rows: Rows, *, chances: Sequence[int] | None = None, decoded: NDArray[np.float32] | None = None
     ) -> NDArray[np.uint8]:
-        """Payloads, shape (b, size_bytes(d)), of the rows of (b, d); raises as `encode` does.
+        """Return the payloads, shape (b, size_bytes(d)), of rows (b, d); raises as `encode` does.
 
         Fills `decoded` (b, d), which may be `rows` itself, with what they decode to.
         """
@@ -104,9 +106,9 @@ class RowCompressor(Compressor, Protocol):
     def decode_rows(
         self, payloads: NDArray[np.uint8], size: int, out: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
-        """Vectors, shape (b, size), of payloads (b, size_bytes(size)): `out`, or a new array.
+        """Return the vectors, shape (b, size), of payloads (b, size_bytes(size)): `out`, or a new array.
 
-        Raises PeerFault: as for `decode`, if any row is at fault; `out` may be filled in part.
+        Raises PeerFault like `decode`, if any row is at fault; `out` may be partly filled.
         """
 
 
@@ -126,7 +128,7 @@ def require_rows(rows: Rows) -> None:
 
 
 def tiles(count: int, size: int, values: int) -> Iterator[tuple[slice, slice]]:
-    """Cut `count` rows of `size` values into tiles of about `values` values: whole rows, or pieces of one row."""
+    """Split `count` rows of `size` values into tiles of about `values` values: whole rows, or pieces of one row."""
     height = max(1, values // max(1, size))
     for top in range(0, count, height):
         for left in range(0, size, values):
@@ -164,7 +166,7 @@ def not_finite() -> ValueError:
 
 
 def payload_row(payload: bytes | memoryview, expected_bytes: int) -> NDArray[np.uint8]:
-    """The payload as one row over the same memory, shape (1, expected_bytes)."""
+    """Return the payload as one row over the same memory, shape (1, expected_bytes)."""
     found = memoryview(payload).nbytes
     require_length(found, expected_bytes)
     return (np.frombuffer(payload, np.uint8) if found else np.empty(0, np.uint8))[None]
@@ -202,7 +204,7 @@ class ByRows:
 
 
 def as_payload(codes: NDArray[np.uint8]) -> Payload:
-    """Return the bytes (n,), which nobody may write to again. Copying many into a Python object would stop
-    all threads.
+    """Return the bytes (n,), which must not be written to again. Copying many into a Python object would stall all
+    threads.
     """
     return codes.tobytes() if codes.size <= SMALL_BYTES else codes.data.toreadonly()

@@ -1,19 +1,19 @@
-"""`rotate`: a random rotation before the values are coded, so that no value of any vector stands out.
+"""`rotate`: a random rotation before the values are coded, so that no value stands out, whatever the vector.
 
-Payload: a seed of 8 bytes, then the inner compressor's payload of the rotated vector. The vector is cut into windows of
-L values, the largest power of two up to 4096 that fits; where they leave a rest, one more window ends with the vector
-and overlaps the one before, so that nothing is padded and no value is left in a small window: the smallest power of two
-that covers the rest, no less than a block of 256 unless L is. In each window in turn, signs are flipped by bits of the
-seed (see `draws`; 1 flips), as many as its values, those of the first window first; then an orthonormal Walsh-Hadamard
-transform follows, whose result is transposed (see `_transform`).
+Payload: a seed of 8 bytes, then the inner compressor's payload of the rotated vector. The vector is split into windows
+of L values, the largest power of two up to 4096 that fits. If values are left over, one more window ends with the
+vector and overlaps the previous one, so that nothing is padded and no value is in a small window: its length is the
+smallest power of two that covers the remainder, and at least a block of 256 unless L is smaller. In each window in
+turn, signs are flipped by bits of the seed (see `draws`; 1 flips), one per value, taken in window order; an orthonormal
+Walsh-Hadamard transform follows, whose result is transposed (see `_transform`).
 
 Normative: decoders undo the windows from the last to the first, with float32 additions and subtractions in a fixed
 order and one multiplication by float32(L^-1/2), L the length of the window, at the end.
 
-A rotation keeps lengths, so delta and gamma are the inner compressor's, less what rounding takes. The gain: on any
-vector the inner compressor does about as well as on a Gaussian one. Before `sign` it is DRIVE and before `q2` EDEN at 2
-bits, with a scale for each block that makes the error least, as suits error feedback, instead of one for the vector
-that makes it unbiased.
+A rotation preserves norms, so delta and gamma are the inner compressor's, minus a little for rounding. The gain: on any
+vector the inner compressor does about as well as on a Gaussian one. Before `sign` this is DRIVE, and before `q2` it is
+EDEN at 2 bits, except that each block has a scale that minimizes the error, which suits error feedback, instead of one
+unbiased scale for the whole vector.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from p2pfl.errors import PeerFault
 
 SEED_BYTES = 8
 LARGEST_WINDOW, SMALLEST_LAST = 4096, 256
-# The values in a piece, whose temporaries stay in the cache.
+# The number of values in a piece, chosen so that its temporaries stay in the cache.
 TILE = 15 * LARGEST_WINDOW
-# The share of the inner delta given up to rounding in float32.
+# The fraction of the inner delta given up to rounding in float32.
 ROUNDING = 1e-5
-# Larger rows are scaled down to it: their sums could overflow.
+# Larger rows are scaled down to this: their sums could overflow.
 LARGEST = np.float32(2.0**100)
 
 Matrices = NDArray[np.float32]
-"""One for each window of some rows, shape (A, b, windows, B): all first rows stand together."""
+"""One matrix for each window of some rows, shape (A, b, windows, B): all first rows are stored together."""
 
 
 @STAGES.add(
@@ -147,7 +147,9 @@ def _load(rows: Rows, out: NDArray[np.float32]) -> None:
 
 
 def _windows(size: int) -> tuple[int, int, int]:
-    """The length of a window, the number of them side by side, and the length of the last, or 0; `size` is not 0."""
+    """Return the length of a window, how many there are side by side, and the length of the last, or 0; `size` is not
+    0.
+    """
     length = min(LARGEST_WINDOW, 1 << (size.bit_length() - 1))
     number, rest = divmod(size, length)
     last = min(length, max(SMALLEST_LAST, 1 << (rest - 1).bit_length())) if rest else 0
@@ -180,8 +182,8 @@ def _rotate_back(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
 
 
 def _tiles(rows: NDArray[np.float32]) -> Iterator[tuple[slice, slice, int, int]]:
-    """Yield rows and values of each tile, of windows of one length; that length, and the tile's first bit
-    of the seed.
+    """Yield, for each tile, its rows and values, the common length of its windows, and the position of its first bit in
+    the seed.
     """
     count, size = rows.shape
     if not rows.size:
@@ -195,19 +197,21 @@ def _tiles(rows: NDArray[np.float32]) -> Iterator[tuple[slice, slice, int, int]]
 
 
 def _matrices(part: NDArray[np.float32], length: int) -> NDArray[np.float32]:
-    """The windows of rows (b, d) as matrices of A rows and B columns, A = B or 2 B: a view (A, b, windows, B)."""
+    """Return the windows of rows (b, d) as matrices of A rows and B columns, A = B or 2 B: a view (A, b, windows,
+    B).
+    """
     height = 1 << (length.bit_length() // 2)
     return part.reshape(len(part), -1, height, length // height).transpose(2, 0, 1, 3)
 
 
 def _transposed(matrices: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same memory as matrices of B rows and A columns: a view (B, b, windows, A)."""
+    """Return the same memory as matrices of B rows and A columns: a view (B, b, windows, A)."""
     height, count, windows, width = matrices.shape
     return matrices.transpose(1, 2, 0, 3).reshape(count, windows, width, height).transpose(2, 0, 1, 3)
 
 
 def _flips(seeds: NDArray[np.uint64], first: int, out: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Return the sign bit of a float32 where the seed flips it, else 0, shape (A, b, windows, B), in the memory of
+    """Return the sign bit of a float32 where the seed flips it, 0 elsewhere, shape (A, b, windows, B), in the memory of
     `out`.
     """
     height, count, windows, width = out.shape
@@ -222,9 +226,10 @@ def _unit(x: NDArray[np.float32]) -> np.float32:
 
 
 def _transform(x: Matrices, y: Matrices) -> tuple[Matrices, Matrices]:
-    """Walsh-Hadamard of all columns of the matrices x (A, ..., B), then of all rows, without the factor, transposed.
+    """Apply an unscaled Walsh-Hadamard transform to all columns of matrices x (A, ..., B), then to all rows, and
+    transpose.
 
-    The result, shape (B, ..., A), is in the memory of one of the two, which are returned with it as the first.
+    The result, shape (B, ..., A), uses the memory of one of the two; both are returned, the result first.
     """
     x, y = _columns(x, y)
     turned = y.reshape(x.shape[3], *x.shape[1:3], x.shape[0])
@@ -233,13 +238,12 @@ def _transform(x: Matrices, y: Matrices) -> tuple[Matrices, Matrices]:
 
 
 def _columns(x: Matrices, y: Matrices) -> tuple[Matrices, Matrices]:
-    """Transform (Walsh-Hadamard) the columns of the matrices x (A, ..., B), without the factor; return also the other
+    """Apply an unscaled Walsh-Hadamard transform to the columns of matrices x (A, ..., B); return also the other
     memory.
 
-    Rows A/2 apart are added and subtracted, then rows A/4 apart, and so on. Each step takes the rows of the upper and
-    of the lower half and writes their sums and differences one after the other, so that the next step again has its
-    operands in the two halves, and all rows are in their places at the end: additions of two long runs of memory are
-    fast.
+    Rows A/2 apart are added and subtracted, then rows A/4 apart, and so on. Each step reads rows from the upper and
+    lower halves and writes their sums and differences one after the other, so that the next step again finds its
+    operands in the two halves, and all rows end in their places. Adding two long stretches of memory is fast.
     """
     height = len(x)
     for _ in range(height.bit_length() - 1):

@@ -1,7 +1,7 @@
-"""The common part of codecs with one float32 scale a block: the payload, the tiles, the check of the scales.
+"""What codecs with one float32 scale per block share: the payload, the tiles, the check of the scales.
 
-Payload: the scales of all blocks, then the codes of all values. A value decodes to its level, a small whole number,
-times the scale of its block; the codec defines the length of blocks, the levels and the packing of codes.
+Payload: the scales of all blocks, then the codes of all values. A value decodes to its level, a small integer, times
+the scale of its block; the codec defines the block length, the levels and how codes are packed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from p2pfl.compress.interface import (
 from p2pfl.errors import PeerFault
 
 BLOCK = 256
-# The values in a piece, whose temporaries stay in the cache; whole blocks, so that none spans two tiles.
+# The number of values in a piece, chosen so that its temporaries stay in the cache; whole blocks, so that none spans
+# two tiles.
 TILE = 256 * BLOCK
 # A smaller scale is subnormal, and some processors are set to flush those to zero.
 SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
-# The share of the proven delta given up to rounding in float32.
+# The fraction of the proven delta given up to rounding in float32.
 ROUNDING = 1e-4
 WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
 # The sum of a block of these is far from overflow; larger values are scaled down first.
@@ -43,24 +44,24 @@ INFINITY_BITS = np.float32(np.inf).view(np.uint32)
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Place = tuple[NDArray[np.uint64], int]
-"""The seeds of a tile's rows (b,), and the index of its first value in its row: an encoder draws from these."""
+"""The seeds of a tile's rows (b,), and the index of its first value in its row; an encoder draws from these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Part of the rows, cut into blocks: buffers of shape (b, blocks, width), the last block of a row filled up."""
+    """Part of the rows, split into blocks: buffers of shape (b, blocks, width), the last block of a row padded."""
 
     values: NDArray[np.float32]
     work: NDArray[np.float32]
     spare: NDArray[np.float32]
     codes: NDArray[np.uint8]
     size: int
-    """The number of values of a row in this tile, without the filling."""
+    """The number of values per row in this tile, without padding."""
     block: int
 
     @property
     def counts(self) -> NDArray[np.float32]:
-        """The number of values of each block without the filling, shape (blocks,)."""
+        """The number of values in each block without padding, shape (blocks,)."""
         counts = np.full(self.values.shape[1], self.block, np.float32)
         counts[-1] = self.size - self.block * (len(counts) - 1)
         return counts
@@ -69,13 +70,13 @@ class Tile:
         """Fill `values` with `part` (b, d) and `work` with the magnitudes, both followed by zeros; return the peaks (b,
         blocks).
 
-        Raises ValueError: a value is NaN or infinity.
+        Raises ValueError if a value is NaN or infinity.
         """
         copy_float32(part, flat(self.values)[:, : self.size])
         flat(self.values)[:, self.size :] = 0
         bits = self.work.view(np.uint32)
         np.bitwise_and(self.values.view(np.uint32), WITHOUT_SIGN, out=bits)
-        # As integers, the bits of positive floats are in the order of the floats, and infinity and NaN lie above.
+        # As integers, the bits of positive floats have the same order as the floats, with infinity and NaN above them.
         peaks = bits.max(axis=2)
         if peaks.max() >= INFINITY_BITS:
             raise not_finite()
@@ -84,7 +85,7 @@ class Tile:
 
 
 class ScaledBlocks(ByRows, ABC):
-    """The functions of a compressor, built on those of a codec for one tile."""
+    """The functions of a compressor, built on a codec's functions for one tile."""
 
     __slots__ = ()
     spec: str
@@ -94,7 +95,7 @@ class ScaledBlocks(ByRows, ABC):
 
     @property
     def block(self) -> int:
-        """The number of values that share a scale: a divisor of TILE."""
+        """The number of values that share a scale; it divides TILE."""
         return BLOCK
 
     @property
@@ -104,15 +105,15 @@ class ScaledBlocks(ByRows, ABC):
 
     @abstractmethod
     def delta(self, size: int) -> float:
-        """As in `Compressor`."""
+        """Return the contraction, as in `Compressor`."""
 
     @abstractmethod
     def codes_bytes(self, size: int) -> int:
-        """The number of bytes after the scales."""
+        """Return the number of bytes after the scales."""
 
     @abstractmethod
     def _quantize(self, part: Rows, tile: Tile, place: Place) -> NDArray[np.float32]:
-        """Compute the scales (b, blocks) of `part` (b, d), and leave in `tile` what `_pack` and `_levels` need."""
+        """Compute the scales (b, blocks) of `part` (b, d), and store in `tile` what `_pack` and `_levels` need."""
 
     @abstractmethod
     def _pack(self, tile: Tile, codes: NDArray[np.uint8], wide: slice) -> None:
@@ -120,13 +121,13 @@ class ScaledBlocks(ByRows, ABC):
 
     @abstractmethod
     def _levels(self, tile: Tile) -> NDArray[Any]:
-        """Return the levels of the quantized values, (b, blocks, width); afterwards `tile.values` is free."""
+        """Return the levels of the quantized values, (b, blocks, width); `tile.values` is free afterwards."""
 
     @abstractmethod
     def _unpack(self, codes: NDArray[np.uint8], size: int, wide: slice, tile: Tile) -> NDArray[Any]:
         """Return the levels of the values `wide`, (b, blocks, width), from `codes` (b, codes_bytes(size)).
 
-        Raises PeerFault: a code does not exist, or the filling after the last is wrong.
+        Raises PeerFault if a code does not exist, or if the padding after the last is wrong.
         """
 
     def size_bytes(self, size: int) -> int:
@@ -188,16 +189,16 @@ class ScaledBlocks(ByRows, ABC):
         return out
 
     def _split(self, payloads: NDArray[np.uint8], size: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """Views of the scales (b, blocks) and of the codes (b, bytes)."""
+        """Return views of the scales (b, blocks) and of the codes (b, bytes)."""
         end = 4 * block_count(size, self.block)
         return payloads[:, :end].view("<f4"), payloads[:, end:]
 
     def _checked(self, scales: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A copy of the scales (b, blocks): each is +0 or a normal positive number within the range."""
+        """Return a copy of the scales (b, blocks): each is +0 or a normal positive number within the range."""
         scales = scales.astype(np.float32)
         low, high = SMALLEST_SCALE.view(np.uint32), largest_scale(self.largest_level).view(np.uint32)
         bits = scales.view(np.uint32)
-        # Modulo 2^32, so that too small numbers become too large as well; +0 is all zeros.
+        # Modulo 2^32, so that numbers that are too small become too large as well; +0 is all zeros.
         wrong = bits - low > high - low
         wrong &= bits != 0
         if wrong.any():
@@ -207,16 +208,16 @@ class ScaledBlocks(ByRows, ABC):
 
 @cache
 def largest_scale(largest_level: int) -> np.float32:
-    """The largest scale that an encoder makes: none of its levels becomes infinite."""
+    """Return the largest scale that an encoder makes: none of its levels becomes infinite."""
     return np.float32(FLOAT32_MAX if largest_level == 1 else FLOAT32_MAX / (largest_level + 0.25))
 
 
 class TileBuffers:
-    """Buffers for the tiles of rows of one size, cut into blocks: `width` values each, the last filled up."""
+    """Buffers for the tiles of rows of one size, split into blocks: `width` values each, the last padded."""
 
     def __init__(self, count: int, size: int, block: int) -> None:
         self.block = block
-        # So that no byte of codes spans two blocks.
+        # This way no byte of codes spans two blocks.
         self.width = min(block, size + -size % 8)
         tall, wide = next(tiles(count, size, TILE), (slice(0, 0), slice(0, 0)))
         values = tall.stop * block_count(wide.stop, block) * self.width
@@ -232,10 +233,10 @@ class TileBuffers:
 
 
 def mean_magnitude(tile: Tile, peaks: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the mean of the magnitudes in `tile.work` for each block, (b, blocks), and the factor by which those were
+    """Compute the mean magnitude in `tile.work` for each block, (b, blocks), and the factor by which magnitudes were
     scaled first.
 
-    Where a block's peak is so large that a sum could overflow, `tile.work` is multiplied by a power of two.
+    If a block's peak is so large that a sum could overflow, `tile.work` is multiplied by a power of two.
     """
     huge = peaks > HUGE
     shrunk = np.where(huge, SHRINK, 1.0)
@@ -266,7 +267,7 @@ def _multiply(
 
 
 def flat(blocks: NDArray[Scalar]) -> NDArray[Scalar]:
-    """The blocks (b, blocks, width) of each row one after the other, a view of shape (b, blocks * width)."""
+    """Return the blocks (b, blocks, width) of each row end to end, a view of shape (b, blocks * width)."""
     return blocks.reshape(len(blocks), blocks.shape[1] * blocks.shape[2])
 
 
@@ -275,5 +276,5 @@ def block_count(size: int, block: int = BLOCK) -> int:
 
 
 def _blocks(wide: slice, block: int) -> slice:
-    """The blocks that hold these values."""
+    """Return the blocks that hold these values."""
     return slice(wide.start // block, block_count(wide.stop, block))

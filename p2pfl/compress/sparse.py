@@ -1,9 +1,9 @@
-"""Top-k and random-k: some values are sent, as another compressor codes them, and the others decode to 0.
+"""Top-k and random-k: some values are sent, coded by another compressor, and the others decode to 0.
 
-Payload: the places, then the payload of the values there. With S the places, k of them, and an inner compressor Q of
+Payload: the places, then the payload of the values there. With S the k places, and Q an inner compressor with
 contraction delta', |v - Q(v)|^2 = |v - v_S|^2 + |v_S - Q(v_S)|^2 <= |v|^2 - delta' |v_S|^2: the contraction is delta'
-times the share of |v|^2 that S holds. (Random inner compressors draw from chance of their own, so that the same holds
-for expectations.)
+times the share of |v|^2 that S holds. (Random inner compressors draw from their own chance, so the same holds in
+expectation.)
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from p2pfl.compress.interface import (
 )
 
 SEED_BYTES = 8
-# The values in a piece, whose temporaries stay in the cache.
+# The number of values in a piece, chosen so that its temporaries stay in the cache.
 TILE = 1 << 15
 WORD = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
 class Sparse(ByRows, ABC):
-    """A compressor that sends some values. `keep` is a fraction of the values in (0, 1], or an int, their number; of
-    fewer values all are kept.
+    """A compressor that sends some values. `keep` is a fraction of the values in (0, 1], or an int that counts them;
+    vectors with fewer values are sent whole.
     """
 
     keep: int | float
@@ -70,13 +70,13 @@ class Sparse(ByRows, ABC):
 
     @abstractmethod
     def places_bytes(self, size: int) -> int:
-        """The bytes that the places of a vector of `size` values take."""
+        """Return the bytes that the places take for a vector of `size` values."""
 
     @abstractmethod
     def choose(self, rows: Rows, chances: Sequence[int] | None) -> tuple[Indices, Sequence[int] | None]:
-        """Choose places (b, k) of the rows (b, d), and the inner compressor's chances.
+        """Choose places (b, k) in the rows (b, d), and the inner compressor's chances.
 
-        Raises ValueError: NaN or infinity is at a place that was not chosen.
+        Raises ValueError if NaN or infinity is at a place that was not chosen.
         """
 
     @abstractmethod
@@ -85,10 +85,12 @@ class Sparse(ByRows, ABC):
 
     @abstractmethod
     def read(self, stored: NDArray[np.uint8], size: int) -> Indices:
-        """Read places (b, k) from rows (b, places_bytes(size)). Raises PeerFault: they are not what `write` writes."""
+        """Read places (b, k) from rows (b, places_bytes(size)). Raises PeerFault if they are not what `write`
+        writes.
+        """
 
     def kept(self, size: int) -> int:
-        """The number k of the `size` values that are sent; at least one, if there is one."""
+        """Return how many of the `size` values are sent, k: at least one, if there is one."""
         if isinstance(self.keep, int):
             return min(self.keep, size)
         return min(size, max(1, int(self.keep * size + 0.5)))
@@ -152,12 +154,13 @@ def scatter(values: NDArray[np.float32], places: Indices, out: NDArray[np.float3
 )
 @dataclass(frozen=True, slots=True)
 class TopK(Sparse):
-    """The values of largest magnitude; of equal ones those of lower index: a payload is a function of the vector.
+    """Sends the values of largest magnitude, on ties those of lower index, so that the payload is a function of the
+    vector.
 
-    The k largest of d values hold at least k/d of |v|^2, hence delta = k/d times that of the inner compressor.
+    The k largest of d values hold at least k/d of |v|^2, hence delta = k/d times the inner compressor's.
 
-    Magnitudes are compared as float32, so a float64 may take the place of one that is larger by 2^-23 of it. gamma
-    comes from experience: theory's values are of no use.
+    Magnitudes are compared as float32, so a float64 may replace one that is larger by a relative 2^-23. gamma was
+    chosen by experience: the values from theory are of no use.
     """
 
     code: IndexCode = PACKED
@@ -212,15 +215,15 @@ class TopK(Sparse):
 )
 @dataclass(frozen=True, slots=True)
 class RandomK(Sparse):
-    """Values drawn by chance, one from each of k strata; their places follow from a seed of 8 bytes.
+    """Sends values drawn at random, one from each of k strata; their places follow from a seed of 8 bytes.
 
-    Stratum i (from 0) of d values begins at i d // k. Word i of the seed (see `draws`), its upper 32 bits times the
-    size of the stratum, without the lower 32 bits of the product, is the place in it. Normative: decoders do it.
+    Stratum i (from 0) of d values begins at i d // k. The place within it is the upper 32 bits of the seed's word i
+    (see `draws`) times the size of the stratum, shifted right by 32 bits. Normative: decoders do the same.
 
     Not rescaled: a contraction in expectation, not unbiased.
 
-    A value is taken with a chance of at least floor(2^32 / m) / 2^32, m = ceil(d/k) the size of the larger strata:
-    that is delta, times the inner compressor's. It is k/d, less 2^-32, where k divides d.
+    A value is sent with probability at least floor(2^32 / m) / 2^32, where m = ceil(d/k) is the size of the larger
+    strata; delta is that times the inner compressor's. It is k/d, minus 2^-32, if k divides d.
     """
 
     word: ClassVar[str] = "random-k"
@@ -249,7 +252,7 @@ class RandomK(Sparse):
                 raise not_finite()
         seeds = seeds_of(chances, len(rows))
         kept = self.kept(rows.shape[1])
-        # The word after those that the strata use, so that an inner compressor's chance is independent of the places.
+        # The word after those used by the strata, so that an inner compressor's chance is independent of the places.
         inner = [int(word) for word in words(seeds, kept, 1)[:, 0]] if self.inner.random else None
         return _places(seeds, kept, rows.shape[1]), inner
 
@@ -267,7 +270,7 @@ class RandomK(Sparse):
 
 
 def _places(seeds: NDArray[np.uint64], kept: int, size: int) -> Indices:
-    """Shape (seeds, kept), increasing, one in each stratum."""
+    """Return places, shape (seeds, kept), increasing, one in each stratum."""
     places = np.empty((len(seeds), kept), np.int64)
     for tall, wide in tiles(len(seeds), kept, TILE):
         edges = np.arange(wide.start, wide.stop + 1, dtype=np.uint64) * np.uint64(size) // np.uint64(kept)

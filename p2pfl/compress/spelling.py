@@ -1,7 +1,7 @@
 """The grammar of `gossip.compressor`: stages joined by `+`, for instance `top-k:0.05+q8+zstd`.
 
-Each stage occurs at most once, in the order of their places; without a stage for the values they stay float32, and
-`none` stands alone. X with a point is a fraction of the values, in (0, 1]; a whole number counts them.
+Each stage occurs at most once, in the order of positions; without a stage for values they stay float32, and `none`
+stands alone. An X with a decimal point is a fraction of the values, in (0, 1]; an integer counts them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Chain:
     sparsifier: str = ""
     """The name of a sparsifier, or empty."""
     keep: int | float = 1.0
-    """The values that the sparsifier keeps: a float is a fraction in (0, 1], an int a count from 1."""
+    """How many values the sparsifier keeps: a float is a fraction in (0, 1], an int a count from 1."""
     rotate: bool = False
     values: str = "float32"
     """The name of a stage for values, or float32."""
@@ -46,7 +46,7 @@ class Chain:
 
 
 def stages_at(place: int) -> list[StageEntry]:
-    """The stages that may stand at a place of a chain."""
+    """Return the stages that may stand at a position in a chain."""
     return [entry for entry in STAGES.values() if entry.place == place]
 
 
@@ -61,7 +61,7 @@ def allowed() -> str:
 
 
 def parse(spec: str) -> Chain:
-    """Read the chain of a spec. Raises ValueError: names the wrong stage, what is wrong with it and what is allowed."""
+    """Read a chain spec. Raises ValueError that names the wrong stage, what is wrong with it and what is allowed."""
     if spec in ALONE:
         return Chain()
     chain, last = Chain(), None
@@ -116,7 +116,7 @@ def _require_order(before: StageEntry, entry: StageEntry) -> None:
 
 
 def _kept(word: str, option: str | None) -> int | float:
-    """The fraction or count after `top-k:` or `random-k:`."""
+    """Return the fraction or count after `top-k:` or `random-k:`."""
     stage = short(f"{word}:{option or ''}")
     if not option:
         raise ValueError(f"{stage.rstrip(':')}: say how many values to keep, as in {word}:0.05 or {word}:1000")

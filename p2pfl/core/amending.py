@@ -1,10 +1,10 @@
-"""Carry out a change of the federation, which takes effect between two of this node's rounds.
+"""Apply a change to the federation; it takes effect between two of this node's rounds.
 
-An edge that stays keeps its state. On an edge that is dropped nothing new begins; an exchange under way may still
+An edge that stays keeps its state. An edge that is dropped starts nothing new, but an exchange under way may still
 complete. The node waits for it as long as a round waits for a late exchange, and at least as long as a broken session
-needs to come back. If both ends have carried out the same transactions by then, `sum n_i x_i` stays the same. Otherwise
-one end may keep its half of one exchange on that edge: two ends that cannot reach each other cannot agree on whether it
-happened. With a removed member nothing is exchanged from the start.
+needs to reconnect. If both ends have carried out the same transactions by then, `sum n_i x_i` is unchanged. Otherwise
+one end may have applied its half of one exchange on that edge: two ends that cannot reach each other cannot agree on
+whether it happened. A removed member takes part in no exchange from the start.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import ALWAYS
 
 OVER = (Phase.CLOSING, Phase.LINGERING, Phase.FINISHED)
-"""The phases in which a node no longer trains, even if the number of rounds has grown since."""
+"""The phases in which a node no longer trains, even if the federation has added rounds since."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Amending:
-    """The change that waits to take effect, and the sessions of future neighbors.
+    """A change waiting to take effect, and the sessions of future neighbors.
 
     `early` maps each future neighbor that has already made the change to its session.
     """
@@ -38,7 +38,7 @@ class Amending:
     """The time until which the node waits for exchanges under way."""
 
     def ask(self, event: Amended) -> list[Effect]:
-        """Keep a change until it may take effect; it replaces an earlier one."""
+        """Store a change until it may take effect, in place of any earlier one."""
         self.pending_change, self._until = event, None
         effects: list[Effect] = []
         for peer, edge in self.neighbors.edges.items():
@@ -53,7 +53,7 @@ class Amending:
         return effects
 
     def due_at(self, now: float) -> float:
-        """Return the time from which the change may take effect between two rounds; at most `now`: it may do so now."""
+        """Return when the change may take effect between two rounds; a value up to `now` means it may do so now."""
         leaving = [edge for edge in self.neighbors.edges.values() if edge.exchange.leaves]
         if any(edge.exchange.busy for edge in leaving):
             return NEVER  # the engine's answer is an event, which runs this again
@@ -65,7 +65,9 @@ class Amending:
         return self._until
 
     def take_effect(self, phase: Phase, now: float) -> list[Effect]:
-        """Change edges and settings between two rounds. The engine changes its edges before new ones need it."""
+        """Change edges and settings between two rounds. The engine must change its edges before the new ones are
+        used.
+        """
         event, neighbors, common = self.pending_change, self.neighbors, self.neighbors.common
         if event is None:
             return []
@@ -116,7 +118,7 @@ class Amending:
 def _patience_s(edge: Edge) -> float:
     """Return how long to wait for an edge, in seconds.
 
-    Without a session that is at least `FIRST_PATIENCE_S`, so that a new one can open.
+    An edge without a session gets at least `FIRST_PATIENCE_S`, so that a new one can open.
     """
     patience = edge.service.patience
     return patience.wait_s() if edge.is_open else max(patience.wait_s(), min(FIRST_PATIENCE_S, patience.longest_s))

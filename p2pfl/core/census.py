@@ -1,12 +1,12 @@
-"""The members that have begun to train, and those that are *through*, as this node and its neighbors know them.
+"""Which members have begun to train, and which are *through*, as far as this node and its neighbors know.
 
-*Begun* and *through* are sets of members that only grow: those that have begun to train, and those that have done all
-the training they had to. Nodes send both sets in Hello and Ready, and pass on what they learn. With a robust rule a
+*Begun* and *through* are sets of members that only grow: members that have begun to train, and members that have done
+all their own training. Nodes send both sets in Hello and Ready, and pass on what they learn. With a robust rule a
 member counts if it says so itself or if more than b neighbors say so, because b of them may lie. A node never believes
-others about itself being through.
+others about whether it is through itself.
 
-Members may be removed while the others train: they no longer count. If the number of rounds grows, no member is through
-any more; a neighbor's word on *through* is ignored until that neighbor knows the new number too.
+Members may be removed while the others train; they no longer count. If the number of rounds grows, no member is through
+any longer, and what a neighbor says about *through* is ignored until that neighbor knows the new number too.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from p2pfl.core.settings import Settings
 
 
 def digest_of(begun: bytes, through: bytes) -> int:
-    """Return a 32-bit digest of both sets; it is equal where two nodes know the same."""
+    """Return a 32-bit digest of both sets; nodes that know the same have equal digests."""
     return crc32(b"|".join((begun, through)))
 
 
 NOTHING = digest_of(b"", b"")
 SEND_WITHIN_S = 0.25
-"""The seconds after which news is sent on its own if no Ready has carried it: a slow node's round must not delay it."""
+"""How long news may wait for a Ready to carry it, in seconds: a slow node's round must not delay it."""
 MOST_SENDS = 16
-"""The most times in a row that the same sets are sent to a neighbor: with a robust rule two nodes may never agree."""
+"""How many times in a row the same sets go to a neighbor: with a robust rule two nodes may never agree."""
 
 
 @dataclass(slots=True)
@@ -41,15 +41,15 @@ class Claims:
     through: int = 0
     neighbor_digest: int = NOTHING
     sent_digest: int = NOTHING
-    """The digest of the sets that were last sent to this neighbor, whether they arrived or not."""
+    """The digest of the sets last sent to this neighbor, whether or not they arrived."""
     progress_at: float | None = None
-    """The time at which this neighbor, not yet through, last showed a new version."""
+    """When this neighbor, not yet through, last showed a new version."""
     round_s: float = 0.0
-    """The seconds that the neighbor took for that version."""
+    """How long the neighbor took for that version, in seconds."""
     times_sent: int = 0
-    """The number of times that the current sets were sent to this neighbor."""
+    """How often the current sets have been sent to this neighbor."""
     bound: int = 0
-    """The number of rounds that this neighbor plans; 0: it has not said, or time bounds training."""
+    """The number of rounds that this neighbor plans; 0 if it has not said, or if training is bounded by time."""
 
     def lags(self, bound: int) -> bool:
         """Return True if this neighbor plans fewer rounds than `bound`."""
@@ -66,7 +66,7 @@ class Census:
         self.own = 1 << index
         self.settings = settings
         self._members = self.counted = 0
-        """The bits of all members that ever were, and of those that were not removed."""
+        """Bitmaps of all members, past and present, and of those that have not been removed."""
         self._count_members()
         self.claims = {peer: Claims() for peer in neighbors}
         self.begun = self.through = 0
@@ -74,23 +74,23 @@ class Census:
         """Both sets, as bytes."""
         self.due_at = NEVER
         self.digest = NOTHING
-        """The digest of the sets that this node believes; it is equal where two nodes know the same."""
+        """The digest of the sets that this node believes; nodes that know the same have equal digests."""
         self.new_at = float("-inf")
-        """The time at which the set of members that are through last grew."""
+        """When the set of members that are through last grew."""
         self.half_at: float | None = None
-        """The time since which half of the members that have begun are through; None: they are not."""
+        """When half of the members that have begun were through; None until then."""
         self.begun_at: float | None = None
         self.through_at: float | None = None
-        """The times at which this node began to train (`begun_at`) and was through (`through_at`)."""
+        """When this node began to train (`begun_at`), and when it was through (`through_at`)."""
 
     @property
     def is_through(self) -> bool:
-        """True if this node has done all the training it had to."""
+        """True if this node has done all its own training."""
         return bool(self.through & self.own)
 
     @property
     def bound(self) -> int:
-        """The number of rounds that this node plans and tells others; 0 where time bounds training."""
+        """The number of rounds that this node plans and announces; 0 if training is bounded by time."""
         return self.settings.rounds or 0
 
     # -- a federation that changes ------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Census:
         self._take(self.own, 0, now)
 
     def complete(self, now: float) -> None:
-        """Note that this node has trained all that it had to."""
+        """Record that this node has done all its own training."""
         self.through_at = now if self.through_at is None else self.through_at
         self._take(self.own, self.own, now)
 
@@ -126,7 +126,9 @@ class Census:
         self._take(sum(1 << member for member in members), 0, now)
 
     def hear(self, peer: int, digest: int, begun: bytes, through: bytes, now: float, *, bound: int = 0) -> None:
-        """Add the sets of a neighbor. Earlier claims stay true, unless it has learned of more rounds to do."""
+        """Merge the sets of a neighbor. Earlier claims stay true, unless the neighbor has learned of more rounds to
+        do.
+        """
         claims = self.claims[peer]
         claims.neighbor_digest = digest
         if bound != claims.bound:
@@ -135,18 +137,18 @@ class Census:
         if not begun and not through:
             return
         before = claims.begun, claims.through
-        claims.begun |= int.from_bytes(begun, "little")  # also of members that this node does not know yet
+        claims.begun |= int.from_bytes(begun, "little")  # includes members that this node does not know yet
         claims.through |= int.from_bytes(through, "little") & ~self.own
         claims.begun |= claims.through
         if (claims.begun, claims.through) != before:
             self._take(self._believed_members("begun"), self._believed_members("through"), now)
 
     def note_session(self, peer: int, now: float) -> None:
-        """Note a new session with this neighbor: it counts as active from now on."""
+        """Record a new session with this neighbor, which counts as active from now on."""
         self.claims[peer].progress_at, self.claims[peer].round_s = now, 0.0
 
     def note_progress(self, peer: int, now: float) -> None:
-        """Note that a neighbor has shown a new version."""
+        """Record that a neighbor has shown a new version."""
         claims = self.claims[peer]
         if self.through >> peer & 1:
             return
@@ -155,21 +157,23 @@ class Census:
         claims.progress_at = now
 
     def has_news_for(self, peer: int) -> bool:
-        """Return True if this neighbor may lack what this node knows: it sent neither these members nor this digest."""
+        """Return True if this neighbor may lack something this node knows, because it sent neither these members nor
+        this digest.
+        """
         claims = self.claims[peer]
         lacks = self.begun & ~claims.begun or self.through & ~claims.through
         sent_often = claims.sent_digest == self.digest and claims.times_sent >= MOST_SENDS
         return bool(lacks) and claims.neighbor_digest != self.digest and not sent_often
 
     def tell(self, peer: int) -> tuple[bytes, bytes]:
-        """Return both sets as bytes, and count them as sent to this neighbor."""
+        """Return both sets as bytes, and count one more transmission to this neighbor."""
         claims = self.claims[peer]
         claims.times_sent = claims.times_sent + 1 if claims.sent_digest == self.digest else 1
         claims.sent_digest = self.digest
         return self._bitmaps
 
     def uninformed_neighbors(self) -> list[int]:
-        """Return the neighbors to which the latest news has not been sent, and which may not know it."""
+        """Return the neighbors that may not know the latest news and have not been sent it."""
         return [
             peer
             for peer, claims in self.claims.items()
@@ -187,7 +191,7 @@ class Census:
         self._tell_anew(now)
 
     def _tell_anew(self, now: float) -> None:
-        """Note that the sets, or the members that count, have changed."""
+        """Record that the sets, or the members that count, have changed."""
         self.due_at = min(self.due_at, now + SEND_WITHIN_S)
         self._bitmaps = bitmap(self.begun), bitmap(self.through)
         self.digest = digest_of(*self._bitmaps)
@@ -202,7 +206,7 @@ class Census:
     def _believed_members(self, which: str) -> int:
         """Return the members that enough neighbors name, or that name themselves."""
         needed = self.settings.profile.words_needed
-        # A neighbor that plans fewer rounds may take a member for through that is not.
+        # A neighbor that plans fewer rounds may take a member to be through that is not.
         counting = {
             peer: claims for peer, claims in self.claims.items() if which == "begun" or not claims.lags(self.bound)
         }
@@ -219,10 +223,12 @@ class Census:
         return themselves | named[needed]
 
     def lags(self, peer: int) -> bool:
-        """Return True if this neighbor plans fewer rounds: if it has stopped, it did so without knowing them all."""
+        """Return True if this neighbor plans fewer rounds: if it has stopped, it did so before it learned of them
+        all.
+        """
         return self.claims[peer].lags(self.bound)
 
 
 def bitmap(members: int) -> bytes:
-    """Return the set as bytes; the lowest bit of the first byte stands for member 0."""
+    """Return the set as bytes; the lowest bit of the first byte is member 0."""
     return members.to_bytes((members.bit_length() + 7) // 8, "little")

@@ -1,10 +1,10 @@
-"""Decide, near the end, which neighbors no longer take part, and within how many hops all others are through.
+"""Decide, near the end, which neighbors no longer take part, and how far from this node all others are through.
 
-A member that is gone, or that keeps a session and exchanges nothing, is no reason to train on. Only its neighbors see
-that. So a node that is through sends a *level*, as before its first round: at level h, every member within h hops is
-through or takes no part. A neighbor that sees an unfinished member at work sends no level, and so holds back the level
-of all around it. When the level reaches the farthest member, this node *rests*: it answers and does not train, until
-some member takes part again or the federation ends.
+A member that is gone, or that keeps a session but exchanges nothing, is no reason to keep training. Only its neighbors
+can see that. So a node that is through sends a *level*, as it does before its first round: at level h, every member
+within h hops is either through or not taking part. A neighbor that sees an unfinished member at work sends no level,
+which holds back the level of every node around it. When the level reaches the farthest member, this node *rests*: it
+answers and does not train, until some member takes part again or the federation ends.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.settings import Settings
 
 AWAY_S = 3.0
-"""The seconds without taking part after which no node trains on for a neighbor. The end waits longer for it: see
-`Ending.wait_s`.
+"""After this many seconds without taking part, a neighbor no longer keeps any node training. The end waits longer for
+it: see `Ending.wait_s`.
 """
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Company:
-    """This node's view of the neighbors near the end.
+    """How this node sees its neighbors near the end.
 
-    `unfinished` holds, as bits, the members that kept the federation from ending at the latest `look`.
+    `unfinished` is the bitmap of members that kept the federation from ending at the latest `look`.
     """
 
     edges: Mapping[int, Edge]
@@ -38,12 +38,12 @@ class Company:
     census: Census
     unfinished: int = field(default=0, init=False)
     rests: bool = field(default=False, init=False)
-    """True if every member that takes part is through, as far as this node can know."""
+    """True if every member that takes part is through, as far as this node can tell."""
     _reported: int = field(default=0, init=False)
-    """The neighbors, as bits, whose absence has been reported to the user."""
+    """The bitmap of neighbors whose absence has been reported to the user."""
 
     def look(self, unfinished: int, now: float) -> list[Effect]:
-        """Judge the members that are not through, after a round or at rest; return what to send and to report."""
+        """Judge the members that are not through, after a round or at rest; return what to send and what to report."""
         self.unfinished = unfinished
         level_before, level = self.facts.settled, self._level(now)
         self.facts.settled = level
@@ -52,8 +52,8 @@ class Company:
         return effects + self._name(now) if self.rests else effects
 
     def is_over(self, wait_s: float, now: float) -> bool:
-        """Return True if the wait for absent members is over: by this node's own view, or because enough neighbors
-        stop.
+        """Return True if the wait for absent members is over, by this node's own view or because enough neighbors have
+        stopped.
         """
         if not self.rests:
             return False
@@ -61,15 +61,15 @@ class Company:
         return not self.unfinished & ~self.away_members(wait_s, now) or stopped >= self.settings.profile.words_needed
 
     def away_members(self, limit_s: float, now: float) -> int:
-        """Return the unfinished neighbors, as bits, that have taken no part for `limit_s` seconds."""
+        """Return the bitmap of unfinished neighbors that have not taken part for `limit_s` seconds."""
         return _bits(peer for peer, edge in self.edges.items() if self._is_away(edge, limit_s, now))
 
     def is_mute(self, edge: Edge, limit_s: float, now: float) -> bool:
-        """Return True if this neighbor has a session and has taken no part for `limit_s` seconds."""
+        """Return True if this neighbor has a session but has not taken part for `limit_s` seconds."""
         return edge.is_open and self._is_away(edge, limit_s, now)
 
     def absent_neighbors(self, now: float) -> tuple[int, ...]:
-        """Return the neighbors without a session, or silent in one for `AWAY_S`: they balance no mixing."""
+        """Return the neighbors without a session, or silent for `AWAY_S`; mixing with them is not balanced."""
         return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or self._is_silent(edge, now))
 
     def _is_silent(self, edge: Edge, now: float) -> bool:
@@ -80,15 +80,12 @@ class Company:
         return now - self._idle_from(edge) >= self._limit_s(edge, limit_s)
 
     def _limit_s(self, edge: Edge, least_s: float) -> float:
-        """Return the silence that is allowed, in seconds: a neighbor with long rounds or a slow line may be silent
-        longer.
-        """
+        """Return how long a neighbor may be silent, in seconds; one with long rounds or a slow line gets more time."""
         usual_s = max(self.census.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
         return max(least_s, ROUNDS_OF_SILENCE * usual_s)
 
     def _idle_from(self, edge: Edge) -> float:
-        """Return the time at which an unfinished neighbor last showed a new version, or exchanged one if that was
-        earlier.
+        """Return when an unfinished neighbor last showed a new version, or last exchanged one if that was earlier.
 
         NEVER if it has had no session since this node started: such a neighbor is not judged.
         """
@@ -98,7 +95,7 @@ class Company:
         return min(since, service.unanswered_from) if service.is_mute else since
 
     def _level(self, now: float) -> int | None:
-        """Return the level to send; None: there is none, or a neighbor is still at work on its rounds."""
+        """Return the level to send; None if there is none, or if a neighbor is still working on its rounds."""
         if not (self.unfinished and self.census.half_at is not None and self.census.is_through):
             return None
         away, near = self.away_members(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
@@ -112,7 +109,7 @@ class Company:
         return min(self.settings.hops, 1 + min(levels, default=self.settings.hops))
 
     def _name(self, now: float) -> list[Effect]:
-        """Report each neighbor that takes no part to the user, once."""
+        """Report to the user, once each, the neighbors that do not take part."""
         away = self.away_members(AWAY_S, now) & ~self._reported
         self._reported |= away
         named = [edge for peer, edge in self.edges.items() if away >> peer & 1]

@@ -1,4 +1,4 @@
-"""Decide whether this node has done all the training it had to, and whether training ends now for all."""
+"""Decide whether this node has done all its own training, and whether training ends now for everyone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2pfl.core.training import Training
 
 @dataclass(slots=True, eq=False, repr=False)
 class Completion:
-    """A judge of this node's `training` and of its neighbors' claims; `Rounds` acts on the judgement."""
+    """Judges this node's `training` and its neighbors' claims; `Rounds` acts on the verdict."""
 
     edges: Mapping[int, Edge]
     settings: Settings
@@ -26,17 +26,17 @@ class Completion:
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; empty before."""
+        """The other members that were not through when training ended; empty until then."""
         bits = 0 if self.ending.ended_by is None else self.company.unfinished & ~self.ending.census.own
         return [member for member in range(bits.bit_length()) if bits >> member & 1]
 
     @property
     def mixes_only(self) -> bool:
-        """True if this node is through and no longer trains; it still answers its neighbors."""
+        """True if this node is through and no longer trains, but still answers its neighbors."""
         return self.ending.is_through and (self.company.rests or not self.training.goes_on)
 
     def handle_refusal(self, event: RoundRefused, now: float) -> list[Effect]:
-        """Handle a refused round; if no later round will begin either, this node is through."""
+        """Handle a refused round; if no later round can begin either, this node is through."""
         training = self.training
         if not event.for_good or training.out_of_budget:
             return []
@@ -48,7 +48,7 @@ class Completion:
         return [Alarm(kind="no-budget", peer=None, text=text)]
 
     def note_if_enough(self, now: float) -> list[Effect]:
-        """Note it if this node has trained enough; tell the user once if `stop` decided that."""
+        """Record when this node has trained enough; tell the user once if `stop` decided that."""
         enough = self.training.enough(now)
         if enough is None:
             return []
@@ -76,5 +76,5 @@ class Completion:
         return reason, news
 
     def is_mute(self, edge: Edge, now: float) -> bool:
-        """Return True if this neighbor has taken no part for so long that the end of training does not wait for it."""
+        """Return True if this neighbor has been inactive for so long that the end of training does not wait for it."""
         return self.company.is_mute(edge, self.ending.wait_s(self.training.elapsed_s(now)), now)

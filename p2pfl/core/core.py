@@ -1,7 +1,7 @@
-"""The core of a node: events in, effects out. No I/O, no clock, no threads, no vectors, no global chance.
+"""The core of a node: events in, effects out. No I/O, no clock, no threads, no vectors, no global randomness.
 
-The same events at the same times give the same effects, in the same order, on every machine. `Core` only routes: edges
-decide about transactions; `rounds` decides about training, mixing rounds and the end.
+The same events at the same times produce the same effects, in the same order, on every machine. `Core` only routes:
+edges decide about transactions; `rounds` decides about training, mixing rounds and the end.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from p2pfl.core.tick import Mixing
 class Core(Course):
     """The decisions of one node.
 
-    `turns` lists the rounds of each edge that is not used in every round; `memory` is the state on disk. `start` names
-    this process and its life. `durable`: state must be on disk before a message that depends on it is sent.
+    `turns` gives the rounds in which an edge is used, for each edge not used in all of them; `memory` is the state on
+    disk. `start` identifies this process and its life. If `durable`, state must be on disk before a message that
+    depends on it is sent.
     """
 
     def __init__(
@@ -73,7 +74,8 @@ class Core(Course):
             alone=memory.alone,
         )
         self.facts.trained = memory.rounds if settings.rounds is not None else int(memory.elapsed_s)
-        self.facts.joining = not memory.ended  # until the node begins: the other members may have left its model behind
+        # until the node begins, since the other members may have moved on from its model
+        self.facts.joining = not memory.ended
         if memory.ended:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
         self.census = Census(index, peers, settings)
@@ -112,7 +114,7 @@ class Core(Course):
         return effects
 
     def deadline(self) -> float | None:
-        """Return the time at which `wake` must be called next; None: never."""
+        """Return when `wake` must be called next; None for never."""
         next_at, due = self.timers.next_at, self.rounds.due
         next_at = min(due, next_at, self.census.due_at, self.lives.due_at)
         return None if next_at == NEVER else next_at
@@ -186,7 +188,7 @@ class Core(Course):
         return effects
 
     def _settle_all(self, now: float) -> list[Effect]:
-        """Handle the consequences of a message that may concern other edges, or the whole node."""
+        """Act on what a message implies for other edges, or for the whole node."""
         for edge in self.edges.values():
             self.timers.note(edge)
         votes = sum(edge.line.copies.resign_requested for edge in self.edges.values())
@@ -198,7 +200,7 @@ class Core(Course):
         return effects
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
-        """Stop exchanging while the disk fails, because state must be on disk before it is sent; training goes on."""
+        """Suspend exchanges while the disk fails, because state must be on disk before it is sent; training goes on."""
         if isinstance(event, StorageRestored):
             self.facts.halted = False
             return [Alarm(kind="storage-restored", peer=None, text="state is written to disk again")]

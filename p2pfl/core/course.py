@@ -1,4 +1,4 @@
-"""A course is the way a node learns, from its first session to its end. Gossip is one course: `core.Core`."""
+"""A course is how a node learns, from its first session to its end. Gossip is one course: `core.Core`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from p2pfl.core.tick import Mixing
 
 
 class Course:
-    """Handle events and return effects; no I/O and no clock of its own.
+    """Handles events and returns effects; it has no I/O and no clock of its own.
 
-    The driver carries out the effects: it answers `StartRound` with RoundTrained or RoundRefused and `CommitRound` with
-    RoundCommitted, and `Finish` ends the node. The other methods serve the status, the page and the result. `facts`
+    The driver carries out the effects: it answers `StartRound` with RoundTrained or RoundRefused, and `CommitRound`
+    with RoundCommitted; `Finish` ends the node. The other methods serve the status, the page and the result. `facts`
     holds what the node has done so far.
     """
 
@@ -41,7 +41,7 @@ class Course:
         return []
 
     def deadline(self) -> float | None:
-        """Return the time at which `wake` must be called next; None: never."""
+        """Return when `wake` must be called next; None for never."""
         return None
 
     @property
@@ -55,7 +55,7 @@ class Course:
 
     @property
     def mixing(self) -> Mixing | None:
-        """The state of mixing by a rule; None where no rule mixes."""
+        """The state of mixing by a rule; None if no rule mixes."""
         return None
 
     @property
@@ -64,21 +64,21 @@ class Course:
 
     @property
     def is_through(self) -> bool:
-        """True if this node has trained all that it had to."""
+        """True if this node has done all its own training."""
         return self.facts.done
 
     @property
     def ended_by(self) -> str | None:
-        """The reason why training has ended; None: it has not."""
+        """The reason why training has ended; None if it has not."""
         return None
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; empty before."""
+        """The other members that were not through when training ended; empty until then."""
         return []
 
     def through_by(self, now: float) -> str | None:  # noqa: ARG002 - as above
-        """Return the reason why this node has trained enough; None: it has not."""
+        """Return the reason why this node has trained enough; None if it has not."""
         return None
 
     def standings(self, now: float) -> Mapping[int, View]:  # noqa: ARG002 - as above

@@ -1,7 +1,7 @@
-"""Early stopping: training ends because a figure no longer improves, or because a time is over.
+"""Early stopping: training ends when a figure no longer improves, or when time is up.
 
-A node decides by its own figure of each round alone, and is then through, like a node that has trained all its rounds;
-`ending` says when all end. The best figure and its round are on disk with the round count.
+A node decides from its own figure for each round alone. It is then through, like a node that has trained all its
+rounds; `ending` says when all nodes stop. The best figure and its round are on disk beside the round count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Best(NamedTuple):
-    """The best figure so far (lower is better), and the number of rounds after which the node reached it."""
+    """The best figure so far (lower is better), and the round count at which the node reached it."""
 
     figure: float
     rounds: int
@@ -23,15 +23,15 @@ class Stop:
     """The conditions of `training.stop`; `str` gives their canonical spelling."""
 
     patience: int | None = None
-    """The number of this node's rounds without an improvement after which to stop; None: no such limit."""
+    """Stop after this many of the node's own rounds without an improvement; None for no limit."""
     of: str = "loss"
-    """The name of the figure that must improve: "loss" is that of this node's local rounds, others are of the common
-    test set.
+    """The figure that must improve: "loss" is taken from this node's local rounds, all others from the common test
+    set.
     """
     least: float = 0.0
     """The smallest gain that counts as an improvement."""
     after_s: float | None = None
-    """The seconds of training after which to stop; None: no such limit."""
+    """Stop after this many seconds of training; None for no limit."""
 
     def __str__(self) -> str:
         clauses = []
@@ -51,7 +51,7 @@ class Stop:
         return self.patience is not None and best is not None and rounds - best.rounds >= self.patience
 
     def why(self, best: Best | None, rounds: int, elapsed_s: float) -> str | None:
-        """Return the condition by which this node has trained enough; None: it has not."""
+        """Return the condition that says this node has trained enough; None if none does."""
         if self.is_out(best, rounds) and best is not None:
             return f"no improvement of {self.of} since round {best.rounds}"
         if self.after_s is not None and elapsed_s >= self.after_s:

@@ -1,7 +1,7 @@
 """An edge to one neighbor: its line, its exchange, and the messages about rounds, ends and lives.
 
-The line and the exchange return effects. This module joins them with the neighbor's messages about rounds, ends and
-lives, and with the requests of this node's rounds.
+The line and the exchange return effects. This module connects them to the neighbor's messages about rounds, ends and
+lives, and to what this node's rounds ask of the edge.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from p2pfl.core.staleness import Turns, Weighing
 from p2pfl.core.standing import Fault
 
 _TELLING = (Ready, Done, LivesTold, Resign)
-"""The messages that are handled at once, even while the engine works: the session may end before the engine answers."""
+"""Messages handled at once, even while the engine works: the session may end before the engine answers."""
 _BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
-"""The messages that are handled before both greetings are judged: they say nothing about the edge."""
+"""Messages handled before both greetings are judged: they say nothing about the edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """State that all edges of a node share, and its rounds too. The maps are in the order of the neighbors."""
+    """State shared by all edges of a node and by its rounds. The maps are in neighbor order."""
 
     facts: Facts
     settings: Settings
     census: Census
     hearsay: Hearsay
     start: Start
-    """This node's own process, as Hello names it."""
+    """This node's own process, as named in its Hello."""
     edges: dict[int, Edge] = field(default_factory=dict)
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     usual: UsualTime = field(default_factory=UsualTime)
@@ -93,14 +93,14 @@ class Edge:
         )
         self.telling = TokenBucket(TELLS_PER_S)
         self.memory_is_lost = False
-        """True if other members say that the neighbor has lost the state that this end remembers of the edge."""
+        """True if other members say that the neighbor has lost its state of this edge, which this end still has."""
         self.noted_at = NEVER
-        """The value of `wakes_at` that `timers` has noted."""
+        """The value of `wakes_at` last registered with `timers`."""
 
     # -- session ------------------------------------------------------------------------------------------------
 
     def open_session(self, number: int, now: float) -> list[Effect]:
-        """Replace the old session by a new one, and greet the neighbor."""
+        """Replace the old session with a new one, and greet the neighbor."""
         self.exchange.pause()
         self.service.resume(now)
         effects = self.line.open(number, now, halted=self.facts.halted)
@@ -139,7 +139,7 @@ class Edge:
         return [*self.line.say(greeting.compose(hello, now)), *self._judge(now)]
 
     def _judge(self, now: float) -> list[Effect]:
-        """Open the edge once both greetings have arrived; resynchronize it if they contradict each other."""
+        """Open the edge once both greetings have arrived; resync it if they contradict each other."""
         greeting, exchange = self.line.greeting, self.exchange
         mine, theirs = greeting.mine, greeting.theirs
         if mine is None or theirs is None or greeting.is_open:
@@ -167,7 +167,7 @@ class Edge:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def receive(self, session: int, message: Message, now: float) -> list[Effect]:
-        """Handle a message: ignore one of another session; keep one for later while the engine works on the edge."""
+        """Handle a message: ignore it if it is from another session, or queue it while the engine works on the edge."""
         if session != self.line.greeting.number:
             return []
         if self.line.is_flooded(now):
@@ -193,14 +193,15 @@ class Edge:
                 return []
             case LivesTold():
                 return self._hear_lives(message, now)
-            case Resign():  # the node as a whole acts on it: where neighbors may lie, one alone must not end the node
+            # the whole node acts on it: where neighbors may lie, one alone must not be able to stop the node
+            case Resign():
                 is_later = 1000 * (now - self.facts.started_at) < message.other_ms
                 self.line.copies.resign_requested |= message.process == self.common.start.name and is_later
                 return []
         return self.exchange.hear(message, now)
 
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
-        """Handle an answer of the engine: update the record, answer the neighbor, then read the waiting messages."""
+        """Handle an answer from the engine: update the record, answer the neighbor, then read the queued messages."""
         exchange, inbox = self.exchange, self.line.inbox
         exchange.busy = False
         exchange.engine_time.spend(self.peer, result.cost_s, now)
@@ -212,7 +213,7 @@ class Edge:
         return effects + exchange.begin_if_due(now)
 
     def _hear_hello(self, hello: Hello, now: float) -> list[Effect]:
-        """Determine which process speaks and in which life, before the two greetings are judged."""
+        """Determine which process and life is speaking, before the two greetings are judged."""
         line, peer = self.line, self.peer
         if line.greeting.theirs is not None:
             return line.hear_hello(hello)
@@ -226,7 +227,7 @@ class Edge:
         effects += line.hear_hello(hello)
         self.progress.hear_hello(hello, now)
         effects += self._judge(now)
-        # After the new beginning that it may have caused: the disk has both, or neither.
+        # After any new incarnation of the edge that it may have caused: the disk has both, or neither.
         if news is not LifeNews.KNOWN:
             effects.append(NoteLife(member=peer, life=life))
         if line.greeting.number != number:
@@ -236,7 +237,7 @@ class Edge:
         return effects + self.hearsay.welcome(line, life, known, news, now)
 
     def _hear_lives(self, message: LivesTold, now: float) -> list[Effect]:
-        """Handle a neighbor's word about lives: this end begins anew the edge to a neighbor in a new life."""
+        """Handle a neighbor's report of lives: this end restarts the edge to a neighbor in a new life."""
         hearsay = self.hearsay
         if not hearsay.settings.profile.keeps_flows:
             return []
@@ -252,7 +253,7 @@ class Edge:
         return effects + hearsay.pass_on_due(now)
 
     def renew(self, now: float) -> list[Effect]:
-        """Begin the edge anew if the neighbor has lost its memory of it, once the engine has no work on it."""
+        """Restart the edge if the neighbor has lost its memory of it, once the engine has no work on it."""
         exchange = self.exchange
         if not self.memory_is_lost or exchange.busy:
             return []
@@ -265,7 +266,7 @@ class Edge:
     # -- for the rounds of this node ---------------------------------------------------------------------------------
 
     def take_turns(self, turns: Turns) -> None:
-        """Set the rounds of this node that use the edge from now on."""
+        """Set the rounds in which this node uses the edge from now on."""
         self.progress.turns = self.service.turns = self.exchange.weighing.turns = turns
 
     @property
@@ -278,7 +279,7 @@ class Edge:
         return self.progress.done or (self.is_open and not self.service.is_mute)
 
     def tick(self, now: float) -> list[Effect]:
-        """Exchange the new version if the edge has its turn (a responder asks for it); announce closing rounds in any
+        """Exchange the new version if it is the edge's turn (a responder asks for it); announce closing rounds in any
         case.
         """
         service = self.service
@@ -293,7 +294,7 @@ class Edge:
         return self.announce()
 
     def announce(self, *, answer: bool = False) -> list[Effect]:
-        """Send a Ready. An `answer` carries no news: two nodes that cannot agree would answer each other for ever."""
+        """Send a Ready. An `answer` carries no news: two nodes that cannot agree would answer each other forever."""
         if not self.is_open:
             return []
         facts, census = self.facts, self.census
@@ -319,7 +320,7 @@ class Edge:
 
     @property
     def wakes_at(self) -> float:
-        """The time at which `wake` must be called next."""
+        """When `wake` must be called next."""
         repeat_at, resend_at = self.line.greeting.repeat_at, self.exchange.resend_at
         return repeat_at if repeat_at < resend_at else resend_at  # noqa: FURB136 - min() is a call, after every event
 

@@ -1,10 +1,10 @@
-"""The line to one neighbor: its session and greeting, the messages that wait, and the neighbor's limits.
+"""The line to one neighbor: its session and greeting, the queued messages, and the neighbor's limits.
 
-A session opens with one Hello each way; both ends judge the two messages as they were sent, and nothing else flows
-before that.
+A session opens with one Hello each way; both ends judge the two messages exactly as sent, and send nothing else before
+that.
 
-A line returns effects or a verdict and calls nothing above itself: a caller that ends the session through it tells the
-exchange (`Exchange.drop`).
+A line returns effects or a verdict and never calls the layer above: a caller that ends the session through it must also
+tell the exchange (`Exchange.drop`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Greeting:
         return hello
 
     def hear(self, hello: Hello) -> Hello | None:
-        """Take the other end's greeting; return the answer that it asks for, or None."""
+        """Store the other end's greeting; return the answer it asks for, or None."""
         if self.theirs is None:
             self.theirs = hello
             self.repeat_at = NEVER
@@ -58,7 +58,7 @@ class Greeting:
         return replace(self.mine, have_yours=True)
 
     def repeat(self, now: float) -> Hello | None:
-        """Return the greeting to repeat if the other end has been silent for too long, else None."""
+        """Return the greeting to repeat if the other end has been silent too long, else None."""
         if self.mine is None or now < self.repeat_at:
             return None
         self.repeat_at = now + REPEAT_S
@@ -75,27 +75,27 @@ class EdgeLine:
     peer: int
     exchanges_per_s: float
     news: TokenBucket
-    """The limit on the words about lives that this node believes from the neighbor."""
+    """The limit on reports of lives that this node accepts from the neighbor."""
     hearing: TokenBucket = field(init=False)
-    """The limit on all messages of this neighbor, over all its sessions."""
+    """The limit on all messages from this neighbor, across its sessions."""
     greeting: Greeting = field(default_factory=Greeting)
     standing: Standing = field(default_factory=Standing, repr=False, compare=False)
     brake: ResyncBrake = field(default_factory=ResyncBrake)
     copies: Copies = field(default_factory=Copies)
     inbox: list[Message] = field(default_factory=list)
-    """The messages that wait until the engine has no work on the edge."""
+    """Messages queued until the engine has no work on the edge."""
     left_at: float | None = None
-    """The time at which the latest open session ended; None: none has."""
+    """When the latest open session ended; None if none has."""
     barred: bool = False
-    """True if the neighbor was removed from the federation: this end accepts no more sessions with it."""
+    """True if the neighbor was removed from the federation, so that this end accepts no more sessions with it."""
     challenged_at: float = float("-inf")
-    """The time at which this end last told the neighbor that others know another life of it."""
+    """When this end last told the neighbor that others know another life of it."""
 
     def __post_init__(self) -> None:
         self.hearing = hearing_bucket(self.exchanges_per_s)
 
     def open(self, number: int, now: float, *, halted: bool) -> list[Effect]:
-        """Replace the old session by a new one, or refuse the new one; then there is none."""
+        """Replace the old session with a new one, or refuse the new one; after a refusal there is no session."""
         self.end()
         standing = self.standing
         if standing.is_quarantined(now):
@@ -119,7 +119,7 @@ class EdgeLine:
         return [] if number is None else [CloseSession(peer=self.peer, session=number, reason=reason, rest_s=rest_s)]
 
     def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
-        """Count a proven fault. Enough faults end the session for a while; only then are there effects."""
+        """Count a proven fault. Enough faults end the session for a while; only then are effects returned."""
         standing = self.standing
         if not standing.note(fault, text, now):
             return []
@@ -136,32 +136,30 @@ class EdgeLine:
         return True
 
     def hear_hello(self, hello: Hello) -> list[Effect]:
-        """Take the neighbor's greeting, and repeat this end's own if the neighbor lacks it."""
+        """Store the neighbor's greeting, and repeat this end's own if the neighbor lacks it."""
         answer = self.greeting.hear(hello)
         return self.say(answer) if answer else []
 
     def defer(self, message: Message) -> None:
-        """Keep a few messages for later, at most one of them with a body. The neighbor repeats whatever is dropped
-        here.
-        """
+        """Queue a few messages, at most one of them with a body. The neighbor repeats whatever is dropped here."""
         heavy = isinstance(message, Request | Reply)
         crowded = heavy and any(isinstance(waiting, Request | Reply) for waiting in self.inbox)
         if not crowded and len(self.inbox) < INBOX:
             self.inbox.append(message)
 
     def send(self, message: Message) -> list[Effect]:
-        """Send on the open edge only; before both greetings are judged nothing but Hello flows."""
+        """Send on the open edge only; until both greetings are judged, only Hello is sent."""
         return self.say(message) if self.greeting.is_open else []
 
     def say(self, message: Message) -> list[Effect]:
-        """Send in the current session, if there is one, whether the greetings are judged or not."""
+        """Send in the current session, if there is one, whether or not the greetings have been judged."""
         if self.greeting.number is None:
             return []
         return [Send(peer=self.peer, session=self.greeting.number, message=message)]
 
     @property
     def is_shut(self) -> bool:
-        """True if this end accepts no session: no wait includes such a neighbor."""
+        """True if this end accepts no session, so that nothing waits for this neighbor."""
         return self.barred or self.standing.is_out or self.brake.rests
 
     def was_open_lately(self, now: float, linger_s: float) -> bool:

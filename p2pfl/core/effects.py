@@ -1,4 +1,4 @@
-"""Effects: the only output of the core. Each is an order to the outside: imperative, frozen, no behavior.
+"""Effects: the only output of the core. Each is an order to the outside world: imperative, frozen, no behavior.
 
 Operations (`Freeze` to `Mix`) go to the engine, which runs them one at a time in the order given and answers each with
 the event named after the arrow, if there is one. Everything else goes to the network and the driver.
@@ -22,7 +22,7 @@ class Send(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
-    """End a session. For `rest_s` seconds any new session would be closed as well, so that dialing is useless."""
+    """End a session. For `rest_s` seconds any new session would be closed as well, so there is no point in dialing."""
 
     peer: int
     session: int
@@ -31,7 +31,7 @@ class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Freeze(Struct, frozen=True, kw_only=True, gc=False):
-    """Build the edge's next request from the model as it is now. -> RequestFrozen"""
+    """Build the edge's next request from the current model. -> RequestFrozen"""
 
     peer: int
     incarnation: int
@@ -45,7 +45,7 @@ class Freeze(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ApplyRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """Check and apply a neighbor's request with mixing factor `factor`. -> RequestApplied or RequestRefused"""
+    """Check a neighbor's request and apply it with mixing factor `factor`. -> RequestApplied or RequestRefused"""
 
     peer: int
     request: Request
@@ -56,23 +56,23 @@ class ApplyRequest(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ApplyReply(Struct, frozen=True, kw_only=True, gc=False):
-    """Check and apply the answer to the edge's pending request. -> ReplyApplied or ReplyRefused"""
+    """Check the answer to the edge's pending request and apply it. -> ReplyApplied or ReplyRefused"""
 
     peer: int
     reply: Reply
 
 
 class ResetEdge(Struct, frozen=True, kw_only=True, gc=False):
-    """Zero both replicas and the edge's flow; forget pending and logged messages. (No answer: order is enough.)"""
+    """Zero both replicas and the edge's flow; forget pending and logged messages. (No answer: the order is enough.)"""
 
     peer: int
     incarnation: int
 
 
 class ChangeEdges(Struct, frozen=True, kw_only=True, gc=False):
-    """Put the latest change of the federation into effect, even if no edge changes. (No answer: order is enough.)
+    """Put the latest change of the federation into effect, even if no edge changes. (No answer: the order is enough.)
 
-    The engine forgets the edges to the `dropped` peers, and begins empty ones to the `added` peers.
+    The engine forgets the edges to the `dropped` peers, and creates empty ones to the `added` peers.
     """
 
     added: tuple[int, ...]
@@ -82,9 +82,9 @@ class ChangeEdges(Struct, frozen=True, kw_only=True, gc=False):
 class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
     """Count a tick as `version`; if `trained`, add `rho` times the change made by training. -> RoundCommitted
 
-    `elapsed_s` is the training time used so far, for a run bounded by time. `least_samples` is the smallest n that the
+    `elapsed_s` is the training time used so far, for runs bounded by time. `least_samples` is the smallest n that the
     engine may adopt while requests frozen with a larger one are unanswered. `alone` counts the rounds trained without a
-    neighbor, this one included. `best` is the best figure so far, where a figure must improve.
+    neighbor, including this one. `best` is the best figure so far, if early stopping watches one.
     """
 
     version: int
@@ -99,7 +99,7 @@ class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
 class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):
     """Replace the model by the coordinate median of the replicas of `peers`. -> Bootstrapped
 
-    `rounds` and `elapsed_s` are the counts from which the node goes on; None: it keeps its own count.
+    `rounds` and `elapsed_s` are the counts from which the node goes on; None keeps the node's own.
     """
 
     peers: tuple[int, ...]
@@ -110,7 +110,7 @@ class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):
 class Mix(Struct, frozen=True, kw_only=True, gc=False):
     """Apply the robust rule to the model and the replicas of `peers`, with weights a_ij s_j, one each. -> Mixed
 
-    `progress` is the share of the rounds done, from 0 to 1.
+    `progress` is the fraction of rounds done, from 0 to 1.
     """
 
     peers: tuple[int, ...]
@@ -119,7 +119,7 @@ class Mix(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
-    """Remember that `member` (None: this node) is in that life. (No answer: order is enough.)"""
+    """Remember that `member` (None for this node) is in that life. (No answer: the order is enough.)"""
 
     member: int | None
     life: Life
@@ -128,8 +128,9 @@ class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
     """Train one local round from the current model. -> RoundTrained or RoundRefused
 
-    `accompanied`: a neighbor is connected. `away` holds the neighbors that are not connected, while another one is. A
-    correction that balances mixing with them would push this node away for ever, because they would not balance it.
+    `accompanied` says that a neighbor is connected. `away` holds the neighbors that are not connected while another one
+    is. A correction that balances mixing with them would push this node away for good, because they would not balance
+    it.
     """
 
     index: int
@@ -140,7 +141,7 @@ class StartRound(Struct, frozen=True, kw_only=True, gc=False):
 class Alarm(Struct, frozen=True, kw_only=True, gc=False):
     """Tell the user something. `kind` is stable and countable; `text` is for reading.
 
-    `notice`: the alarm follows from an action of a person, such as a restart, and nothing is wrong.
+    A `notice` follows from a person's action, such as a restart, and nothing is wrong.
     """
 
     kind: str

@@ -1,17 +1,16 @@
 """The end of a federation: all nodes stop together, by a rule that each applies to its own `census`.
 
-A node that is through goes on as a full member; otherwise the nodes that still train would pull the common model to
-their own data. All nodes stop training, each at the end of a round,
-- when every member that has begun is through, and so are the connected neighbors;
-- or, once half of the members that have begun are through, after `linger_s` or a quarter of the node's own training
-  time, whichever is longer;
-- or, where fewer than half are through, when a node that is through has seen no progress of others for that long, or
-  has gone on for fifty times as long as it had trained;
-- or when every connected neighbor has stopped; a node that is not through does not count neighbors that plan fewer
-  rounds.
+A node that is through goes on as a full member; otherwise the nodes still training would pull the common model toward
+their own data. Every node stops training, at the end of a round, in any of these cases:
+- every member that has begun is through, and so are the connected neighbors;
+- half of the members that have begun have been through for `linger_s`, or for a quarter of the node's own training
+  time if that is longer;
+- fewer than half are through, this node is one of them, and it has seen no progress in others for that long, or has
+  gone on for fifty times as long as it trained;
+- every connected neighbor has stopped; a node that is not through ignores neighbors that plan fewer rounds.
 
-A node that this rule stops is not through; otherwise one early end would run around a ring. On a sparse graph a node
-knows little about distant members: so with a robust rule *half* means half of all members. The rule never waits for
+A node stopped by this rule is not through; otherwise one early end would run around a ring. On a sparse graph a node
+knows little about distant members, so with a robust rule *half* means half of all members. The rule never waits for
 removed members.
 """
 
@@ -23,15 +22,15 @@ from p2pfl.core.census import Census
 from p2pfl.core.settings import Settings
 
 TRAINING_SHARE = 0.25
-"""The share of its own training time for which a node waits for members that are slower or gone."""
+"""How long a node waits for members that are slower or gone, as a fraction of its own training time."""
 LONGEST_MULTIPLE = 50.0
-"""The multiple of its own training time for which a node that is through goes on: enough for fiftyfold speeds."""
+"""How long a node that is through goes on, as a multiple of its own training time: enough for fiftyfold speeds."""
 ROUNDS_OF_SILENCE = 3.0
 """The number of its own rounds that a neighbor may miss before it counts as silent."""
 
 
 class Reason(enum.StrEnum):
-    """The reason why training has ended."""
+    """Why training ended."""
 
     ALL = "everybody who had begun was through"
     COMPANY = "everybody who took part was through"
@@ -42,9 +41,9 @@ class Reason(enum.StrEnum):
 
 
 class Ending:
-    """The rule, as one node applies it.
+    """The rule, as applied by one node.
 
-    `ended_by` is the reason why this node has stopped training; None: it has not.
+    `ended_by` is the reason why this node has stopped training; None if it has not.
     """
 
     def __init__(self, census: Census, settings: Settings) -> None:
@@ -54,22 +53,22 @@ class Ending:
 
     @property
     def is_through(self) -> bool:
-        """True if this node has done all the training it had to."""
+        """True if this node has done all its own training."""
         return self.census.is_through
 
     def unfinished(self, training: int, out: int) -> int:
-        """Return the members, as a set of bits, that are not through yet.
+        """Return the bitmap of members that are not through yet.
 
-        `training` holds the connected neighbors that have not stopped; those that have yet to begin count too. `out`
-        holds the neighbors in quarantine, which nobody waits for.
+        `training` holds the connected neighbors that have not stopped; members that have yet to begin count too. `out`
+        holds the neighbors in quarantine, which no node waits for.
         """
         census = self.census
         return (census.begun | training) & census.counted & ~census.through & ~out
 
     def over(self, now: float, *, trained_s: float, unfinished: int, stopped: bool) -> Reason | None:
-        """Return the reason to stop now, at the end of a round, after `trained_s` of training; None: the node goes on.
+        """Return the reason to stop now, at the end of a round, after `trained_s` of training; None to go on.
 
-        `stopped`: there are neighbors, and none of them still trains.
+        `stopped` says that there are neighbors and none of them still trains.
         """
         census = self.census
         if census.through & census.counted and not unfinished:
@@ -90,8 +89,8 @@ class Ending:
         return max(self.settings.linger_s, TRAINING_SHARE * trained_s)
 
     def _is_progress(self, now: float, wait_s: float) -> bool:
-        """Return True if enough neighbors make progress: each showed a new version within `wait_s`, or within a few of
-        its rounds.
+        """Return True if enough neighbors are making progress: each has shown a new version within `wait_s`, or within
+        a few of its rounds.
         """
         moving = sum(
             claims.progress_at is not None

@@ -1,6 +1,6 @@
 """Events: the only input of the core. Each says what happened: past tense, frozen, no behavior.
 
-`peer` is a member index, `session` a number that the network edge never reuses within a process.
+`peer` is a member index, `session` a number that the network layer never reuses within a process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SessionOpened(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionClosed(Struct, frozen=True, kw_only=True, gc=False):
-    """A session has ended. `malformed` is the fault, if the neighbor had sealed bytes that are no message."""
+    """A session has ended. `malformed` is the fault if the neighbor had sealed bytes that are not a message."""
 
     peer: int
     session: int
@@ -44,7 +44,7 @@ class RequestFrozen(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     request: Request
     cost_s: float = 0.0
-    """The seconds of engine time that the operation took, as in the other results; 0 in the simulator."""
+    """Engine time that the operation took, in seconds, as in the other results; 0 in the simulator."""
 
 
 class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
@@ -58,7 +58,7 @@ class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """A check failed before anything was applied. `fault` is None if an honest node may have sent the request."""
+    """A check failed before anything was applied. `fault` is None if an honest node could have sent the request."""
 
     peer: int
     request: Request
@@ -88,15 +88,15 @@ class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):
     steps: int
     samples: int
     waited_s: float = 0.0
-    """The seconds that the round waited: for its turn, where nodes of one process train in turn, and for data."""
+    """How long the round waited, in seconds, for data or for its turn (nodes that share a process train in turn)."""
     figure: float | None = None
-    """The figure that must improve for training to go on (lower is better); None: not needed, or not known yet."""
+    """The figure watched by early stopping (lower is better); None if there is none, or if it is not known yet."""
 
 
 class RoundRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """A round could not begin: the privacy budget does not suffice, or could not be written.
+    """A round could not begin: the privacy budget is too small for it, or could not be written.
 
-    `for_good`: no later round will begin either; otherwise it is tried again. `planned`: this is no fault.
+    `for_good`: no later round can begin either; otherwise it is tried again. `planned`: this is not a fault.
     """
 
     why: str
@@ -107,7 +107,7 @@ class RoundRefused(Struct, frozen=True, kw_only=True, gc=False):
 class RoundCommitted(Struct, frozen=True, kw_only=True, gc=False):
     """The local round has changed the model.
 
-    With `failed` it has not: the result was not finite, or training raised.
+    If `failed`, it has not: the result was not finite, or training raised an error.
     """
 
     version: int
@@ -121,9 +121,9 @@ class Bootstrapped(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Mixed(Struct, frozen=True, kw_only=True, gc=False):
-    """The robust rule has mixed the model with the neighbors' (with `failed`: the model is the same as before).
+    """The robust rule has mixed the model with the neighbors' (if `failed`, the model is unchanged).
 
-    `moved` False: there were other models, and this one has hardly moved.
+    If `moved` is False, there were other models, but this one has hardly moved.
     """
 
     failed: bool = False
@@ -145,11 +145,11 @@ class StopRequested(Struct, frozen=True, kw_only=True, gc=False):
 class Amended(Struct, frozen=True, kw_only=True):
     """The federation has changed; the fields replace those with which the core was built.
 
-    The change takes effect between two rounds. Of several changes the newest counts; a repeated one changes nothing.
+    The change takes effect between two rounds. The newest of several changes counts; a repeated one changes nothing.
     """
 
     neighbors: tuple[int, ...]
-    """The member indices of the neighbors, ascending."""
+    """Member indices of the neighbors, ascending."""
     turns: Mapping[int, Turns]
     settings: Settings
 

@@ -1,9 +1,9 @@
-"""The transactions of one edge: how each end handles messages about them and answers of the engine.
+"""The transactions of one edge: how each end handles messages about them, and answers from the engine.
 
-The initiator (lower index) freezes a request and repeats it until it is answered; the responder answers each new
+The initiator (lower index) freezes a request and repeats it until it is answered. The responder answers each new
 request once and repeats the logged answer for free. Transactions run one at a time, and conserve sum n_i x_i under
 loss, duplication, reordering and durable crashes. A message that does not fit is ignored or, if it shows that the two
-ends disagree, leads to a resync; in mid-session only the initiator starts one.
+ends disagree, leads to a resync; only the initiator starts one in mid-session.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ LAST_RESEND_S = 30.0
 LEAST_RETRY_S = 0.05
 LARGEST_COUNTER = 2**53 - 2
 LONGEST_JUMP = 2**20
-"""The largest step of an incarnation: a malicious peer must not use them all up, and no honest end needs more."""
+"""The largest step of an incarnation: a malicious peer must not exhaust them, and no honest end needs more."""
 FILLED = 2
-"""The number of transactions that fill empty replicas: the first carries a whole model, with an error 13 times its
-usual size.
+"""The number of transactions that it takes to fill empty replicas: the first carries a whole model, with 13 times the
+usual error.
 """
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange(ABC):
-    """The transactions of one end: `ExchangeInitiator` or `ExchangeResponder`. `busy` while the engine works on the
+    """One end's transactions: `ExchangeInitiator` or `ExchangeResponder`. It is `busy` while the engine works on the
     edge.
     """
 
@@ -59,13 +59,13 @@ class Exchange(ABC):
     service: Service
     weighing: Weighing
     bucket: TokenBucket
-    """The limit on the exchanges that the neighbor may ask for."""
+    """The limit on exchanges that the neighbor may ask for."""
     engine_time: EngineTime = field(repr=False, compare=False)
-    """The engine's time that each neighbor has used."""
+    """Engine time used by each neighbor."""
     record: EdgeRecord
     busy: bool = False
     leaves: bool = False
-    """True if the edge is about to be removed: an exchange under way is completed, and no new one begins."""
+    """True if the edge is about to be removed: an exchange under way completes, and no new one begins."""
 
     @property
     @abstractmethod
@@ -75,20 +75,20 @@ class Exchange(ABC):
     @property
     @abstractmethod
     def has_refused(self) -> bool:
-        """True if this end has refused a request of this incarnation, so that a new incarnation is due."""
+        """True if this end has refused a request in this incarnation, so that a new incarnation is due."""
 
     @property
     @abstractmethod
     def resend_at(self) -> float:
-        """The time at which `resend` must be called next."""
+        """When `resend` must be called next."""
 
     @abstractmethod
     def hear(self, message: Transaction, now: float) -> list[Effect]:
-        """Handle a message about transactions. A message that is not meant for this end is ignored."""
+        """Handle a message about transactions. A message not meant for this end is ignored."""
 
     @abstractmethod
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
-        """Handle an answer of the engine: update the record and answer the neighbor."""
+        """Handle an answer from the engine: update the record and answer the neighbor."""
 
     @abstractmethod
     def begin_if_due(self, now: float) -> list[Effect]:
@@ -96,14 +96,14 @@ class Exchange(ABC):
 
     @abstractmethod
     def resend(self, now: float) -> list[Effect]:
-        """Send the pending request, the same bytes each time."""
+        """Send the pending request, byte for byte the same each time."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop the state of the incarnation that has ended."""
+        """Drop the state of the previous incarnation."""
 
     def pause(self) -> None:
-        """Drop the state of the session that has ended."""
+        """Drop the state of the previous session."""
         self.service.pause()
         self.engine_time.pause(self.line.peer)
         self.progress.requested_version = None
@@ -125,7 +125,7 @@ class Exchange(ABC):
         """Adopt `incarnation`: zero replicas and sequence, drop the pending request. After too many resyncs the edge
         rests.
 
-        `notice`: one end was restarted without replicas, which is no alarm.
+        `notice` means that one end was restarted without replicas, which is no cause for alarm.
         """
         record, peer = self.record, self.line.peer
         if incarnation > min(LARGEST_COUNTER, record.incarnation + LONGEST_JUMP):
@@ -149,22 +149,22 @@ class Exchange(ABC):
         return effects
 
     def begin_anew(self, incarnation: int, now: float) -> list[Effect]:
-        """Follow a neighbor that began anew. In mid-session an honest one does so only after a refused request."""
+        """Follow a neighbor that began a new incarnation. In mid-session an honest one does so only after a refused
+        request.
+        """
         text = "the neighbor began anew"
         effects = [] if self.has_refused else self.blame(Fault.RESYNC, text, now)
         return effects + self.resync(incarnation, text, now)
 
     def hear_resync(self, message: Resync, now: float) -> list[Effect]:
-        """Follow a Resync, which means "already adopted"; one that is not newer than this end's incarnation changes
-        nothing.
-        """
+        """Follow a Resync, which means "already adopted"; ignore one that is not newer than this end's incarnation."""
         if message.incarnation <= self.record.incarnation:
             return []
         effects = self.begin_anew(message.incarnation, now)
         return effects + self.begin_if_due(now)
 
     def share(self) -> float:
-        """Return the weight of the neighbor's replica in a rule; 0 where there is no replica to mix with."""
+        """Return the weight of the neighbor's replica in a rule; 0 if there is no replica to mix with."""
         if not self.line.greeting.is_open or self.record.seq < FILLED:
             return 0.0
         return self.weighing.share()
@@ -183,7 +183,7 @@ class ExchangeInitiator(Exchange):
 
     siblings: Mapping[int, Exchange] = field(repr=False, compare=False)
     offered_factor: float = 0.0
-    """The largest k that the latest request of this end allows."""
+    """The largest k that this end's latest request allows."""
     audit_next: bool = True
     resend_at: float = NEVER
     resend_s: float = FIRST_RESEND_S
@@ -268,7 +268,7 @@ class ExchangeInitiator(Exchange):
         """Return True if this end has a new version to send, or if the neighbor asks for an exchange.
 
         Each Ready may cause one exchange, within the neighbor's tokens. An edge without replicas is filled in any
-        round: an exchange that fills them moves no model, and would use up the edge's next turn.
+        round: an exchange that fills them moves no model, and would waste the edge's next turn.
         """
         heard, progress = self.record.heard, self.progress
         own = heard is None or not (self.service.is_served or progress.is_awaited)
@@ -281,14 +281,14 @@ class ExchangeInitiator(Exchange):
         return unheard and self.engine_time.wait_s(self.line.peer, now) == 0.0 and self.bucket.take(now) == 0.0
 
     def _offer(self) -> float:
-        """Return a_i of the next request: n_i/(deg_i+1), or half of the part of n_i that open requests leave.
+        """Return a_i for the next request: n_i/(deg_i+1), or half of the part of n_i not taken by open requests.
 
-        D counts from the model at the freeze, and moves this node's model when the Reply comes. If the shares a_i/n_i
-        of all open requests summed to more than 1, the model could overshoot its neighbors, further each time. On a
-        static graph at most deg_i requests are open, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
-        edges of one round, and neighbors in other rounds may ask for theirs at the same time: halving the rest keeps
-        the sum below 1 whatever comes together. A neighbor without a session takes nothing from the others: its D comes
-        once, when its session is back.
+        D is computed from the model at the freeze, and moves this node's model when the Reply arrives. If the shares
+        a_i/n_i of all open requests added up to more than 1, the model could overshoot its neighbors, further each
+        time. On a static graph at most deg_i requests are open, so the sum is at most deg_i/(deg_i+1). In a schedule,
+        deg_i counts the edges of one round, and neighbors of other rounds may ask for theirs at the same time: halving
+        what is left keeps the sum below 1 however many coincide. A neighbor without a session takes nothing from the
+        others: its D arrives once, when its session is back.
         """
         facts = self.facts
         if facts.degree >= len(self.siblings):
@@ -303,7 +303,7 @@ class ExchangeInitiator(Exchange):
 
     @property
     def is_out(self) -> bool:
-        """True if a request of this end is being frozen, or waits for the end of its exchange."""
+        """True if a request from this end is being frozen, or is waiting for its exchange to complete."""
         return self.line.greeting.is_open and (self.busy or self.record.pending is not None)
 
     def resend(self, now: float) -> list[Effect]:
@@ -341,7 +341,7 @@ class ExchangeInitiator(Exchange):
         return self.blame(Fault.RESYNC, text, now) + self._give_up(text, now)
 
     def _answers(self, message: Reply | Ask) -> bool:
-        """Return True if the message names the very request that is pending."""
+        """Return True if the message names exactly the pending request."""
         pending = self.record.pending
         return (
             pending is not None
@@ -351,7 +351,7 @@ class ExchangeInitiator(Exchange):
         )
 
     def _give_up(self, reason: str, now: float) -> list[Effect]:
-        """Begin a new incarnation, and tell the neighbor, because the pending request cannot be completed."""
+        """Begin a new incarnation and tell the neighbor, because the pending request cannot be completed."""
         effects = self.resync(self.record.incarnation + 1, reason, now)
         effects += self.line.send(Resync(incarnation=self.record.incarnation))
         return effects + self.begin_if_due(now)
@@ -383,10 +383,10 @@ class ExchangeResponder(Exchange):
     resend_at = NEVER
 
     refused: bytes = b""
-    """The digest of the last request that failed a check: it would fail again."""
+    """The digest of the last request that failed a check; it would fail again."""
     has_refused: bool = False
     is_answered: bool = False
-    """True if the initiator has the latest reply: it has asked for a newer exchange since."""
+    """True if the initiator has the latest reply, because it has since asked for a newer exchange."""
 
     @property
     def is_settled(self) -> bool:

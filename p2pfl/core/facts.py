@@ -1,4 +1,4 @@
-"""The changing figures of a node that all parts of its core share."""
+"""A node's changing figures, shared by all parts of its core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 NEVER = float("inf")
-"""A time that does not come."""
+"""A time that never comes."""
 
 
 class Phase(enum.Enum):
@@ -24,15 +24,15 @@ class Phase(enum.Enum):
 class Facts:
     """The figures of one node.
 
-    `version` counts ticks (local rounds and mixing rounds), `rounds` local training rounds only. `samples` is n,
-    `degree` the largest number of edges that one round uses (on a static graph: all of them), `pace_s` the mixed
-    estimate of seconds per local step. `trained` is the progress that others see: `rounds`, or whole seconds where time
-    bounds training. `alone` counts the rounds that were trained without a neighbor. `settled` is, near the end, the
-    number of hops within which all members that take part are through (`company`), None before. `closing` counts mixing
-    rounds since training ended, None before; `out_of_step`: the remaining ones wait for no neighbor. `level` is, before
-    the first round, the number of hops within which all nodes are connected, None from then on. `started_at` is the
-    time at which this process began, by its own clock. `joining`: no neighbor should mix with this model, because the
-    node has not begun yet, or will start from its neighbors'.
+    `version` counts ticks (local rounds and mixing rounds), `rounds` only local training rounds. `samples` is n,
+    `degree` the largest number of edges that one round uses (on a static graph, all of them), `pace_s` the mixed
+    estimate of seconds per local step. `trained` is the progress that others see: `rounds`, or whole seconds if
+    training is bounded by time. `alone` counts the rounds trained without a neighbor. Near the end, `settled` is the
+    number of hops within which all active members are through (`company`), None before. `closing` counts the mixing
+    rounds since training ended, None before; if `out_of_step`, the remaining ones wait for no neighbor. Before the
+    first round, `level` is the number of hops within which all nodes are connected, None afterwards. `started_at` is
+    when this process began, by its own clock. `joining` means that no neighbor should mix with this model, because the
+    node has not begun yet, or will start from its neighbors' models.
     """
 
     degree: int
@@ -56,7 +56,7 @@ class Facts:
         """a_i = n_i/(deg_i+1), so that two nodes with equal n that meet alone average half and half.
 
         A node keeps a positive share of its own model however many exchanges run at once, and k <= min(a_i, a_j) bounds
-        each pair's step: k/n_i + k/n_j <= 1, so no exchange makes two models change places.
+        each pair's step: k/n_i + k/n_j <= 1, so no exchange makes two models swap places.
         """
         return self.samples / (self.degree + 1)
 

@@ -1,6 +1,6 @@
-"""Hearsay about lives: a node believes neighbors within limits, and passes on news over all its lines.
+"""Hearsay about lives: a node believes its neighbors within limits, and passes on news over all its lines.
 
-Edges keep flows in the conservative profile alone; the robust profile needs no word about lives.
+Edges keep flows only in the conservative profile; the robust profile needs no news of lives.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from p2pfl.core.messages import MOST_LIVES_TOLD, LivesTold
 from p2pfl.core.settings import Settings
 
 CHALLENGE_EVERY_S = 5.0
-"""The least seconds between two messages that tell a connected neighbor about another life of its own."""
+"""The shortest time between two messages telling a connected neighbor about another life of its own, in seconds."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Hearsay:
-    """The part of a node that believes and passes on words about members' lives."""
+    """The part of a node that accepts and passes on news of members' lives."""
 
     lives: Lives
     lines: Mapping[int, EdgeLine]
@@ -31,13 +31,13 @@ class Hearsay:
     def welcome(self, line: EdgeLine, life: Life, earlier: Life | None, news: LifeNews, now: float) -> list[Effect]:
         """Tell a neighbor that has just greeted which lives this node knows.
 
-        `earlier` is the life in which this node believed the neighbor to be.
+        `earlier` is the life that this node believed the neighbor to be in.
         """
         if not self.settings.profile.keeps_flows:
             return []
         lives = self.lives.lives_to_send()
         if earlier is not None and earlier.name != life.name and earlier.generation >= life.generation:
-            lives.append((line.peer, earlier))  # from it a node without memory learns its own generation
+            lives.append((line.peer, earlier))  # lets a node without memory learn its own generation
         # When a federation begins, every member is new to every other: that is no news.
         is_under_way = self.facts.rounds > 0 or self.lives.own.generation > 0
         if news is not LifeNews.KNOWN and (life.generation or is_under_way):
@@ -45,7 +45,7 @@ class Hearsay:
         return _tell(line, lives) + self.pass_on_due(now)
 
     def hear(self, line: EdgeLine, member: int, life: Life, now: float) -> tuple[list[Effect], bool]:
-        """Take a neighbor's word about a life. True: the member has lost its memory of this node's edge to it."""
+        """Process a neighbor's report of a life. True if that member has lost its memory of this node's edge to it."""
         lives = self.lives
         if member == lives.index:
             return self._announce_claim() if lives.claim(life) else [], False
@@ -67,7 +67,7 @@ class Hearsay:
         return [], True
 
     def pass_on_due(self, now: float) -> list[Effect]:
-        """Tell every neighbor of the lives that were news here, if some are due."""
+        """Send every neighbor the pending news of lives, if it is due."""
         if now < self.lives.due_at:
             return []
         news = self.lives.take_news(now)
@@ -79,11 +79,13 @@ class Hearsay:
         return effects
 
     def claim_another(self) -> list[Effect]:
-        """Claim a later life where the others have moved on: a node without memory may have had an earlier one."""
+        """Claim a later life if the others have moved on: a node without memory may have had an earlier one."""
         return self._announce_claim() if self.settings.profile.keeps_flows and self.lives.claim_another() else []
 
     def _announce_claim(self) -> list[Effect]:
-        """Tell all neighbors of this node's later life, and of neighbors in generation 0, which may have had others."""
+        """Tell all neighbors about this node's later life, and about neighbors in generation 0, which may have had
+        others.
+        """
         lives = self.lives
         there = [line for line in self.lines.values() if line.greeting.is_open]
         for line in there:

@@ -1,9 +1,9 @@
 """The time before the first round: wait until all members are connected, or join a federation that has moved on.
 
-A federation that has yet to begin and one that is over look alike: a node whose federation has not ended waits for
-ever. Joining means to find out whether the others have moved on, and from which models to start. Where b neighbors may
-lie, more than b must say that they have moved on, and the median is of more than 2 b replicas: of fewer the liars could
-choose it.
+A federation that has yet to begin and one that is over look alike, so a node whose federation has not ended waits
+forever. Joining means finding out whether the others have moved on, and which models to start from. Where b neighbors
+may lie, more than b must say that they have moved on, and the median is taken over more than 2 b replicas; with fewer,
+the liars could choose it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from p2pfl.core.settings import Settings
 JOIN_TICKS = 3
 JOIN_WAIT_S = 10.0
 LONGEST_JOIN_S = 60.0
-"""The seconds for which a node goes on joining while no replica is filled: large models take long on slow lines."""
+"""How long a node keeps joining while no replica is filled, in seconds: large models take long on slow lines."""
 LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Joining:
-    """The join of a node to a federation that has moved on.
+    """One node's attempt to join a federation that has moved on.
 
-    `fresh`: the disk is empty. `ticks` counts the ticks that filled replicas. `resume_point` is the progress from which
-    the node goes on, in rounds or seconds.
+    `fresh` means that the disk is empty. `ticks` counts the ticks that filled replicas. `resume_point` is the progress
+    from which the node continues, in rounds or seconds.
     """
 
     edges: Mapping[int, Edge]
@@ -46,9 +46,9 @@ class Joining:
     def moved_on(self) -> bool:
         """Return True if the others have moved on: they remember this node, or have trained without it.
 
-        An edge beyond its first incarnation shows a lost disk, also after a crash while joining. The same holds for a
-        node that comes back in the middle of its rounds when all connected neighbors have finished: its old model would
-        only set their final ones back.
+        An edge beyond its first incarnation is a sign of a lost disk, even after a crash while joining. The others have
+        also moved on if this node comes back in the middle of its rounds when all connected neighbors have finished:
+        its old model would only set back their final ones.
         """
         if self.facts.rounds:
             return self._is_last()
@@ -71,7 +71,7 @@ class Joining:
         return len(there) >= settings.profile.words_needed and all(edge.progress.done for edge in there)
 
     def find_resume_point(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
-        """Return the rounds or seconds from which a node that never trained goes on: the lower median of those of
+        """Return the rounds or seconds from which a node that never trained continues: the lower median over
         `sources`.
         """
         if self.facts.rounds:
@@ -87,8 +87,8 @@ class Joining:
         return self.resume_point
 
     def sources(self, *, late: bool) -> tuple[int, ...]:
-        """Return the neighbors whose replicas this process has filled, to start from their median; none while more may
-        come.
+        """Return the neighbors whose replicas this process has filled, for it to start from their median; none while
+        more may come.
         """
         live = [edge for edge in self.edges.values() if edge.is_open]
         filled = tuple(
@@ -115,9 +115,9 @@ class Gathering:
     alone_is_reported: bool = False
 
     def wait(self, now: float, since: float) -> list[Effect] | None:
-        """Return what to send to the neighbors, awaited since `since`. None: it is time to begin.
+        """Return what to send to the neighbors, awaited since `since`; None if it is time to begin.
 
-        The level is 0 until all neighbors are connected, then one more than the least level among them: at level h
+        The level is 0 until all neighbors are connected, then one more than the lowest level among them: at level h,
         every node within h - 1 hops has all its neighbors. Otherwise a node whose neighbors came early would be many
         rounds ahead of the others before they start.
         """
@@ -134,7 +134,7 @@ class Gathering:
         return announce(self.edges)
 
     def due_at(self, now: float, since: float) -> float:
-        """Return the time at which `wait` must be called next."""
+        """Return when `wait` must be called next."""
         ends_at = since + self._patience_s(now, since)
         return self.repeats.next_at if now >= ends_at else min(ends_at, self.repeats.next_at)
 
@@ -143,14 +143,14 @@ class Gathering:
         self.awaited = None
 
     def _patience_s(self, now: float, since: float) -> float:
-        """Return the seconds to wait for all neighbors; short where the federation is under way already."""
+        """Return how long to wait for all neighbors, in seconds; not long if the federation is already under way."""
         wait_s = self.settings.start_wait_s
         short_s = min(wait_s, RESUME_WAIT_S)
         if now < since + short_s:
             return short_s
         if self.facts.rounds == 0:
             return short_s if self.joining.moved_on() else wait_s
-        # If all connected neighbors have finished, one that has not may still come; finished ones linger.
+        # Even if all connected neighbors have finished, one that has not may still come; finished ones linger.
         return min(wait_s, max(short_s, self.settings.linger_s / 2)) if self.joining.moved_on() else short_s
 
     def _wait_alone(self, now: float) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Limits on what one neighbor may cost: its exchanges, its part of the engine's time, its resyncs, and waits for it."""
+"""Limits on what one neighbor may cost: exchanges, engine time, resyncs, and time spent waiting for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from p2pfl.core.facts import NEVER
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
 TELLS_PER_S = 500.0
-"""The most versions per second, on average, that a node sends a neighbor: a later version makes up for one left out."""
+"""The average number of versions that a node may send a neighbor per second; a later version makes up for one left
+out.
+"""
 OTHERS_PER_S = 50.0
-"""The most other messages per second: repeats come once a second, and 20 Busy a second each cause one more."""
+"""The maximum rate of other messages per second: repeats come once a second, and 20 Busy a second each trigger one
+more.
+"""
 HEARD_MULTIPLE = 2.0
 LONGEST_STALL_S = 45.0
-"""The seconds for which a process may hang and still accept all messages sent meanwhile; then its sessions end."""
+"""How long a process may hang and still accept all messages sent in that time, in seconds; after that its sessions
+end.
+"""
 FIRST_HEARD_S = 1.0
 RESYNC_WINDOW_S = 60.0
 RESYNCS_PER_WINDOW = 5
@@ -29,24 +35,26 @@ PATIENCE_MULTIPLE = 4.0
 MOST_MISSES = 10
 
 WAIT_SHARE = 0.05
-"""The share of the time that rounds may wait for one neighbor that is much slower than the others."""
+"""The fraction of time that rounds may wait for one neighbor that is much slower than the others."""
 WAIT_BURST_S = 3.0
-"""The seconds that such a neighbor may cost at once, at the start or after a minute without: no minute costs more than
-six.
+"""The seconds that such a neighbor may cost at once, at the start or after a minute without waiting; no minute costs
+more than six.
 """
 MINUTE_S = 60.0
 SLOT_S = 5.0
 LEAST_COST_S = 1.0
-"""A neighbor that costs less than this in a minute does not set the pace."""
+"""A neighbor that costs less than this per minute does not set the pace."""
 COST_MULTIPLE = 2.0
 """The neighbor that sets the pace costs at least this many times as much as any other."""
 
 ENGINE_WINDOW_S = 20.0
-"""The time over which the engine's past work is forgotten: after each such time it counts by 1/e less."""
+"""The time constant with which past engine work is forgotten: its weight falls by a factor of e each time it
+elapses.
+"""
 ENGINE_SHARE_OF_ALL = 0.2
-"""The share of the engine's time that one neighbor may take whatever the others do."""
+"""The share of engine time that any neighbor may take, whatever the others do."""
 ENGINE_SHARE_ALONE = 0.75
-"""The share of the engine's time that a neighbor may take if it is the only one."""
+"""The share of engine time that a neighbor may take if it is the only one."""
 ENGINE_MULTIPLE = 1.5
 
 FIRST_REPEAT_S = 1.0
@@ -55,7 +63,7 @@ LAST_REPEAT_S = 16.0
 
 @dataclass(slots=True)
 class TokenBucket:
-    """A token bucket: `rate_per_s` on average, at most `burst` at once."""
+    """A token bucket: `rate_per_s` on average, up to `burst` at once."""
 
     rate_per_s: float
     tokens: float = BURST
@@ -63,7 +71,7 @@ class TokenBucket:
     burst: float = BURST
 
     def take(self, now: float) -> float:
-        """Take a token and return 0 if there is one, else return the seconds until the next one."""
+        """Take a token and return 0 if there is one; otherwise return the seconds until the next one."""
         if self.filled_at is not None:
             self.tokens = min(self.burst, self.tokens + (now - self.filled_at) * self.rate_per_s)
         self.filled_at = now
@@ -74,10 +82,11 @@ class TokenBucket:
 
 
 def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
-    """Return the limit on a neighbor's messages: twice what an honest one sends at most, in any stretch of time.
+    """Return the limit on a neighbor's messages: twice the most that an honest one sends in any period.
 
-    An honest neighbor sends `TELLS_PER_S` of Ready, one Request or Reply per exchange, and `OTHERS_PER_S`: it freezes a
-    request once the one before is answered, and repeats it by the clock. The bucket fills while this process hangs.
+    An honest neighbor sends `TELLS_PER_S` Ready messages, one Request or Reply per exchange, and `OTHERS_PER_S` others:
+    it freezes a request only after the previous one is answered, and repeats it by the clock. The bucket fills while
+    this process hangs.
     """
     rate_per_s = HEARD_MULTIPLE * (TELLS_PER_S + exchanges_per_s + OTHERS_PER_S)
     burst = rate_per_s * LONGEST_STALL_S / HEARD_MULTIPLE
@@ -104,20 +113,20 @@ class ResyncBrake:
         return True
 
     def refuses(self, now: float) -> bool:
-        """Return True if a session that comes now is turned away."""
+        """Return True if a session that arrives now is turned away."""
         self.rests = now < self.held_until
         return self.rests
 
 
 @dataclass(slots=True)
 class Repeats:
-    """The times at which to repeat what a neighbor may have missed: after 1, 2, 4 ... 16 s."""
+    """When to repeat what a neighbor may have missed: after 1, 2, 4 ... 16 s."""
 
     next_at: float = NEVER
     wait_s: float = FIRST_REPEAT_S
 
     def restart(self, now: float) -> None:
-        """Begin anew, because something new was sent."""
+        """Start over, because something new was sent."""
         self.wait_s = FIRST_REPEAT_S
         self.next_at = now + FIRST_REPEAT_S
 
@@ -131,17 +140,17 @@ class Repeats:
 
 @dataclass(slots=True)
 class WaitBudget:
-    """The seconds that rounds may still wait for one neighbor beyond the others.
+    """How much longer, in seconds, rounds may wait for one neighbor than for the others.
 
-    The budget fills by `WAIT_SHARE` of the time. Patience alone begins anew with each exchange, so a neighbor that
-    stutters could use it up every time.
+    The budget fills at `WAIT_SHARE` of elapsed time. Patience alone starts over with each exchange, so a stuttering
+    neighbor could use it up every time.
     """
 
     seconds: float = WAIT_BURST_S
     filled_at: float | None = None
 
     def left_s(self, now: float) -> float:
-        """Return the seconds left; with zero or less, rounds do not wait for the neighbor."""
+        """Return the seconds left; at zero or less, rounds do not wait for the neighbor."""
         if self.filled_at is None or now <= self.filled_at:
             return self.seconds
         return min(WAIT_BURST_S, self.seconds + (now - self.filled_at) * WAIT_SHARE)
@@ -153,7 +162,7 @@ class WaitBudget:
 
 @dataclass(slots=True)
 class WaitedLately:
-    """The time that rounds have waited for one neighbor in the last minute, kept in slots of five seconds."""
+    """The time that rounds have waited for one neighbor in the last minute, in slots of five seconds."""
 
     slots: dict[int, float] = field(default_factory=dict)
 
@@ -172,7 +181,7 @@ class WaitedLately:
 
 
 def pace_setter(waited_s: Mapping[int, float]) -> int | None:
-    """Return the neighbor that cost rounds most waiting time in the last minute; None if several cost the same."""
+    """Return the neighbor that cost rounds the most waiting time in the last minute; None if several cost the same."""
     most = max(waited_s, key=lambda peer: waited_s[peer], default=None)
     if most is None or waited_s[most] < LEAST_COST_S:
         return None
@@ -182,7 +191,7 @@ def pace_setter(waited_s: Mapping[int, float]) -> int | None:
 
 @dataclass(slots=True)
 class Patience:
-    """The time a round waits for an edge: a multiple of its measured exchange time, halved by each miss in a row."""
+    """How long a round waits for an edge: a multiple of its measured exchange time, halved by each consecutive miss."""
 
     longest_s: float
     exchange_s: float | None = None
@@ -198,7 +207,7 @@ class Patience:
         return float(base * 0.5**self.misses) if self.misses else base
 
     def note_exchange(self, took_s: float | None) -> None:
-        """Note a completed exchange, in time or not; `took_s` enters the average if it is known."""
+        """Record a completed exchange, in time or not; `took_s` enters the average if it is known."""
         self.misses = 0
         if took_s is None:
             return
@@ -209,16 +218,14 @@ class Patience:
         self.misses = min(self.misses + 1, MOST_MISSES)
 
     def afford_s(self, usual_s: float, now: float) -> float:
-        """Return the seconds that a tick that begins now may wait for this edge; the other edges usually take
-        `usual_s`.
-        """
+        """Return how long a tick that begins now may wait for this edge; the other edges usually take `usual_s`."""
         left_s = self.budget.left_s(now)
         return _noise_s(usual_s) + left_s if left_s > 0.0 else 0.0
 
     def book_wait(self, alone_s: float, wait_s: float, usual_s: float, now: float) -> None:
-        """Book a wait of `wait_s` for this edge; for `alone_s` of it all other edges were done.
+        """Charge a wait of `wait_s` to this edge; for `alone_s` of it, all other edges had finished.
 
-        A wait that the other edges might have caused as well is noise and costs nothing: otherwise equal nodes would
+        A wait that the other edges could have caused as well is noise and costs nothing; otherwise equal nodes would
         use up their budgets.
         """
         self.waited.add(alone_s, now)
@@ -227,42 +234,40 @@ class Patience:
 
 
 def _noise_s(usual_s: float) -> float:
-    """Return the wait up to which a neighbor does not count as slow: exchange times on a busy machine vary as much."""
+    """Return the wait below which a neighbor does not count as slow: exchange times on a busy machine vary as much."""
     return PATIENCE_MULTIPLE * usual_s + PATIENCE_FLOOR_S
 
 
 class EngineTime:
-    """The engine's time that each neighbor has lately cost, and how long a neighbor that exceeded its part must wait.
+    """The engine time that each neighbor has recently used, and how long one that exceeded its share must wait.
 
-    `exchanges_per_s` limits the number of exchanges, but one of a large model may take a thousand times as long as one
-    of a small model. A neighbor may take a fifth of the time, or 1.5 times the (lower) median of the other live edges:
-    where rounds are so short that the engine is always at work, honest neighbors take equal parts of all of it.
+    `exchanges_per_s` limits the number of exchanges, but one with a large model may take a thousand times as long as
+    one with a small model. A neighbor may take a fifth of the time, or 1.5 times the (lower) median of the other live
+    edges: where rounds are so short that the engine is always busy, honest neighbors share all of it equally.
     """
 
     __slots__ = ("_live", "_spent")
 
     def __init__(self) -> None:
         self._spent: dict[int, tuple[float, float]] = {}
-        """The seconds of engine time of each neighbor, past time weighing less, and the time at which the sum was
-        taken.
-        """
+        """Each neighbor's decayed sum of engine time in seconds, and when the sum was last updated."""
         self._live: set[int] = set()
 
     def begin(self, peer: int) -> None:
-        """Note that the edge is open."""
+        """Record that the edge is open."""
         self._live.add(peer)
 
     def pause(self, peer: int) -> None:
-        """Note that the session has ended; the time spent is not forgotten."""
+        """Record that the session has ended; the time spent is not forgotten."""
         self._live.discard(peer)
 
     def spend(self, peer: int, cost_s: float, now: float) -> None:
-        """Book `cost_s` seconds of the engine's work on an exchange with that neighbor."""
+        """Charge `cost_s` seconds of engine work to that neighbor."""
         if cost_s > 0.0:
             self._spent[peer] = self._lately_s(peer, now) + cost_s, now
 
     def wait_s(self, peer: int, now: float) -> float:
-        """Return 0 if the engine may work for that neighbor, else the seconds until it may."""
+        """Return 0 if the engine may work for that neighbor; otherwise the seconds until it may."""
         if peer not in self._spent:
             return 0.0
         others = sorted(self._lately_s(other, now) for other in self._live if other != peer)
@@ -277,7 +282,7 @@ class EngineTime:
 
 
 class UsualTime:
-    """The lower median of one figure of each edge, kept in order while single figures change."""
+    """The lower median of one figure over the edges, kept in order as single figures change."""
 
     __slots__ = ("_figures", "_ordered")
 
@@ -286,7 +291,7 @@ class UsualTime:
         self._ordered: list[float] = []
 
     def note(self, peer: int, figure_s: float | None) -> None:
-        """Set the figure of the edge to `peer`; None or 0: the edge does not count."""
+        """Set the figure for the edge to `peer`; with None or 0 the edge does not count."""
         before = self._figures.get(peer)
         if figure_s == before:
             return

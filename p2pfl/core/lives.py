@@ -1,12 +1,12 @@
-"""Lives: how far back the memory of each member reaches, as far as a node must know.
+"""Incarnations of members (`Life`): how far back each member's memory reaches, as far as a node must know.
 
 A learning method may keep flows that the two ends of an edge hold with opposite signs. A node that starts without its
-flows (an empty folder, a snapshot without replicas) begins a new *life*. Its neighbors must drop their halves, even
-where the edge to it never has a session again: so nodes name their lives in Hello and pass news of them on. When a node
-learns that a neighbor is in a new life, it begins their edge anew at its own end.
+flows (an empty folder, a snapshot without replicas) begins a new *life*. Its neighbors must drop their halves, even if
+the edge to it never has a session again; so nodes name their lives in Hello and pass on news of them. When a node
+learns that a neighbor is in a new life, it restarts their edge at its own end.
 
-A life is (generation, name): the name is random, the generation orders the lives of one member. A node without memory
-cannot know its own generation, and learns it from a node that remembers one of its earlier lives.
+A life is (generation, name): the name is random, and the generation orders the lives of one member. A node without
+memory cannot know its own generation, and learns it from a node that remembers one of its earlier lives.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from p2pfl.core.facts import NEVER
 from p2pfl.core.limits import TokenBucket
 
 LARGEST_GENERATION = 2**40
-"""The largest generation: far above what any member can reach, and far below what the wire can hold."""
+"""The largest generation: far above what any member can reach, and far below the largest that a message can hold."""
 LARGEST_STEP = 2**20
-"""The largest step of a generation that others may report: a malicious peer must not use up all generations at once."""
+"""How far others' reports may raise a generation in one step: a malicious peer must not exhaust all of them at once."""
 PASS_ON_EVERY_S = 0.25
 NEWS_PER_S = 8.0
 LEAST_NEWS = 512.0
-"""The number of words about lives that a node believes from a neighbor at once, or twice the members if more; then
-`NEWS_PER_S`.
+"""How many reports of lives a node accepts from a neighbor at once (or twice the number of members, if more); after
+that, `NEWS_PER_S`.
 """
 MOST_CLAIMS = 8
-"""The most times that a process raises its own generation: two copies of one key must not outbid each other for ever.
-"""
+"""How often a process may raise its own generation: two copies of one key must not outbid each other forever."""
 MOST_PROCESSES = 64
-"""The number of a neighbor's processes that a node remembers."""
+"""How many of a neighbor's processes a node remembers."""
 
 
 class Life(NamedTuple):
@@ -45,7 +44,7 @@ FIRST_LIFE = Life(0, 0)
 
 
 class Start(NamedTuple):
-    """A running process of a member: its life, and a random name of the process."""
+    """A running process of a member: its life, and a random name for the process."""
 
     life: Life
     name: int
@@ -55,12 +54,12 @@ NO_START = Start(FIRST_LIFE, 0)
 
 
 class LifeNews(enum.Enum):
-    """The kind of news that a word about a member's life is to its receiver."""
+    """What a report of a member's life means to its receiver."""
 
     KNOWN = enum.auto()
     STALE = enum.auto()
     FIRST = enum.auto()
-    """The first word about this member."""
+    """The first report of this member."""
     LATER = enum.auto()
     """The same life with a higher generation: its node has learned of earlier lives."""
     NEW = enum.auto()
@@ -68,7 +67,7 @@ class LifeNews(enum.Enum):
 
 
 class Lives:
-    """The lives that a node knows: its `own`, and the `latest` one of each other member, by index."""
+    """The lives known to a node: its `own`, and the `latest` one of each other member, by index."""
 
     def __init__(self, index: int, own: Life, latest: dict[int, Life]) -> None:
         self.index = index
@@ -77,16 +76,16 @@ class Lives:
         self._claims = 0
         self._passed_at = float("-inf")
         self._news_sources: dict[int, int] = {}
-        """The members with news to pass on, and the neighbor that reported each (the member itself, if it is a
+        """The members with news to pass on, each with the neighbor that reported it (the member itself, if it is a
         neighbor).
         """
         self.due_at = NEVER
-        """The time at which news must be passed on: words that arrive at about the same time go in one message."""
+        """When news must be passed on: reports that arrive at about the same time share one message."""
 
     # -- news to pass on ---------------------------------------------------------------------------------------------
 
     def note_news(self, source: int, member: int) -> None:
-        """Mark news to be passed on to all neighbors but the one that reported it and the one that it is about."""
+        """Mark news to be passed on to all neighbors except the one that reported it and the one it is about."""
         self._news_sources[member] = source
         self.due_at = self._passed_at + PASS_ON_EVERY_S
 
@@ -99,7 +98,7 @@ class Lives:
     # -- words of others ---------------------------------------------------------------------------------------------
 
     def judge(self, member: int, life: Life) -> LifeNews:
-        """Judge a word about a life that others pass on."""
+        """Judge a life reported by others."""
         known = self.latest.get(member)
         least = 0 if known is None else known.generation
         if life.generation > min(LARGEST_GENERATION, least + LARGEST_STEP):
@@ -113,7 +112,7 @@ class Lives:
         return LifeNews.NEW if life > known else LifeNews.STALE
 
     def raise_generation(self, member: int, life: Life) -> Life:
-        """Raise the generation of a second life in generation 0: nobody knows which one is later, so the latest word
+        """Raise the generation of a second life in generation 0: nobody knows which one is later, so the latest report
         counts.
 
         If the member is still in the life known before, its neighbors tell it so, and it claims a later generation.
@@ -124,9 +123,9 @@ class Lives:
         return Life(1, life.name)
 
     def judge_greeting(self, member: int, life: Life) -> LifeNews:
-        """Judge the life in the member's own greeting, and remember it: the member is in that life now."""
+        """Judge the life in the member's own greeting, and remember it as the current one."""
         news = self.judge(member, life)
-        if news is LifeNews.STALE:  # others have reported a later life of it, of which it does not know yet
+        if news is LifeNews.STALE:  # others have reported a later life that the member does not know of yet
             news = LifeNews.NEW
         if news is not LifeNews.KNOWN:
             self.latest[member] = life
@@ -148,7 +147,7 @@ class Lives:
         return self.own.generation == 0 and self.claim(Life(0, 0))
 
     def lives_to_send(self) -> list[tuple[int, Life]]:
-        """Return the lives worth passing on, in order of members; a member in generation 0 is left out."""
+        """Return the lives worth passing on, in member order; a member in generation 0 is left out."""
         rows = {self.index: self.own} | self.latest
         return [(member, rows[member]) for member in sorted(rows) if rows[member].generation]
 
@@ -159,9 +158,9 @@ def news_bucket(members: int) -> TokenBucket:
 
 
 class Copies:
-    """The processes that have spoken with one neighbor's key. If one speaks again after another has, both run.
+    """The processes that have used one neighbor's key. If one speaks again after another has, both are running.
 
-    A restart alone never looks like that. `resign_requested`: the neighbor says that this node is the later of two
+    A restart alone never looks like that. `resign_requested` means that the neighbor calls this node the later of two
     processes.
     """
 
@@ -171,11 +170,11 @@ class Copies:
         self._latest: int | None = None
         self._first_at: dict[int, float] = {}
         self._pairs: dict[int, int] = {}
-        """For each process that provably runs beside another one, that other process."""
+        """Maps each process proven to run beside another one to that other process."""
         self.resign_requested = False
 
     def note_greeting(self, name: int, now: float) -> bool:
-        """Note a greeting; return True if it proves, for the first time, that two processes speak with one key."""
+        """Record a greeting; return True if it proves, for the first time, that two processes use one key."""
         before, self._latest = self._latest, name
         returned = before is not None and before != name and name in self._first_at
         self._first_at.setdefault(name, now)
@@ -189,8 +188,8 @@ class Copies:
         return not known
 
     def other_for_s(self, name: int, now: float) -> float | None:
-        """Return the seconds since the first greeting of the process that runs beside this one; None: none is proven to
-        run.
+        """Return the seconds since the first greeting of the process that runs beside this one; None if none is proven
+        to run.
         """
         other = self._pairs.get(name)
         return None if other is None or other not in self._first_at else now - self._first_at[other]

@@ -1,4 +1,4 @@
-"""The memory of one node's core on disk: the state from which it goes on after a restart."""
+"""One node's core state on disk, from which it resumes after a restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from p2pfl.core.records import EdgeRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The state from which a core starts. `fresh`: the disk is empty. The counts are those of `Facts` and `Training`.
+    """The state from which a core starts. `fresh`: the disk is empty. The counts are the same as in `Facts` and
+    `Training`.
 
     `records` and `lives` are by peer; the core changes the records, which belong to it alone.
     """
@@ -21,11 +22,11 @@ class Memory:
     version: int = 0
     rounds: int = 0
     elapsed_s: float = 0.0
-    """The seconds that the node has trained."""
+    """The time that the node has trained, in seconds."""
     alone: int = 0
     best: Best | None = None
     ended: bool = False
-    """True if the federation is over for this node, which only answers late neighbors."""
+    """True if the federation is over for this node, which now only answers late neighbors."""
     records: Mapping[int, EdgeRecord] = field(default_factory=dict)
     lives: Mapping[int, Life] = field(default_factory=dict)
 

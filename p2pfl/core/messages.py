@@ -1,7 +1,7 @@
-"""The messages between the cores of two neighbors, and the protocol's constants that every layer shares.
+"""The messages between the cores of two neighbors, and the protocol constants that every layer shares.
 
 They are frozen values without behavior. `body` is opaque to the core: compressed vector bytes in a node, a stand-in in
-a simulator. `p2pfl.wire` turns messages into bytes; `edge` acts on them, and `exchange` on those about a transaction.
+a simulator. `p2pfl.wire` turns messages into bytes; `edge` acts on them, and `exchange` on the ones about transactions.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from xxhash import xxh3_128
 
 DIGEST_BYTES = 16
 MOST_TERMS = 16
-"""The most numbers of a learning method in one message."""
+"""The maximum number of values that a learning method may put in one message."""
 MOST_LIVES_TOLD = 256
-"""The most lives in one message."""
+"""The maximum number of lives in one message."""
 
 PROTOCOL = "p2pfl/1"
 PROTOCOL_VERSION = 9
 LEAST_VERSION = max(9, PROTOCOL_VERSION - 1)
-"""The oldest protocol version that a node speaks. From version 9 on a node also speaks the one before its own, so that
-a federation can be upgraded node by node.
+"""The oldest protocol version that a node speaks. From version 9 on, a node also speaks the version before its own, so
+that a federation can be upgraded node by node.
 """
 CHUNK_BYTES = 256 * 1024
 
@@ -30,11 +30,11 @@ CHUNK_BYTES = 256 * 1024
 class Hello(Struct, frozen=True, kw_only=True, gc=False):
     """The first message of a session, in both directions: where this end of the edge stands.
 
-    `seq` counts completed transactions (the responder's: applied ones); `pending` is the sequence number of a request
-    that is frozen and unanswered, or None; `request_digest` is that of the pending or last request, empty if there was
-    none. `chain` digests every payload that entered the replicas; `chain_before` leaves out the last transaction.
+    `seq` counts completed transactions (at the responder, applied ones); `pending` is the sequence number of a request
+    that is frozen and unanswered, or None; `request_digest` identifies the pending or last request, empty if there was
+    none. `chain` is a digest of every payload that entered the replicas; `chain_before` omits the last transaction.
     `closing`, `level`, `trained`, `bound`, `begun` and `through` are as in Ready. `generation` and `life` name the
-    sender's life (`lives`), and `process` its process, by a random number.
+    sender's life (`lives`), and `process`, a random number, its process.
     """
 
     incarnation: int
@@ -62,9 +62,9 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
     """A request opens a transaction.
 
     `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` is in seconds per local step, and `terms` are the
-    sender's numbers for the learning method (`p2pfl.learn.methods`), as many as that method has. `echo` is the latest
-    version of the receiver that the sender holds in its replica. `audit` is the digest of both replicas before this
-    transaction, or empty. `digest` never travels: both ends compute it (`request_digest`).
+    sender's numbers for the learning method (`p2pfl.learn.methods`), as many as that method uses. `echo` is the version
+    of the receiver's model that the sender's replica holds. `audit` is the digest of both replicas before this
+    transaction, or empty. `digest` is never sent: both ends compute it (`request_digest`).
     """
 
     incarnation: int
@@ -99,16 +99,17 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ready(Struct, frozen=True, kw_only=True, gc=False):
-    """The sender has a new `version`; a responder thereby asks for an exchange.
+    """The sender has a new `version`; from a responder this also asks for an exchange.
 
     `closing` counts the sender's mixing rounds since it stopped training, None before. `level` is, before the first
     round, the number of hops around the sender within which all nodes are connected, None from then on. `trained`
-    counts its own rounds, or the seconds it has trained where time bounds training; `bound` is the number of rounds
-    that it has to do in all, 0 where time bounds training.
+    counts its own rounds, or the seconds it has trained if training is bounded by time; `bound` is the number of rounds
+    it has to do in all, or 0 if bounded by time.
 
-    `begun` and `through` are sets of members as bitmaps, the lowest bit of the first byte for member 0: those that have
-    begun to train, and those that have trained all that they had to. Both are empty if the sender believes that the
-    neighbor knows them; a node that receives sets answers with a Ready. `known` is a digest of the sender's two sets.
+    `begun` and `through` are sets of members as bitmaps, the lowest bit of the first byte for member 0: members that
+    have begun to train, and members that have done all their own training. Both are empty if the sender believes that
+    the neighbor knows them; a node that receives sets answers with a Ready. `known` is a digest of the sender's two
+    sets.
     """
 
     version: int
@@ -122,7 +123,7 @@ class Ready(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Resync(Struct, frozen=True, kw_only=True, gc=False):
-    """This end has adopted `incarnation`: replicas zero, sequence zero."""
+    """This end has adopted `incarnation`, with replicas and sequence at zero."""
 
     incarnation: int
 
@@ -136,7 +137,9 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Busy(Struct, frozen=True, kw_only=True, gc=False):
-    """Too many exchanges in too short a time: the initiator sends the same request again after `retry_after_s`."""
+    """There were too many exchanges in too short a time: the initiator sends the same request again after
+    `retry_after_s`.
+    """
 
     incarnation: int
     seq: int
@@ -150,16 +153,16 @@ class Done(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LivesTold(Struct, frozen=True, kw_only=True, gc=False):
-    """The lives that the sender knows: for each member its index, the generation and the name of its life."""
+    """The lives that the sender knows: each member's index, and the generation and name of its life."""
 
     lives: tuple[tuple[int, int, int], ...]
 
 
 class Resign(Struct, frozen=True, kw_only=True, gc=False):
-    """Another running process speaks with the receiver's key.
+    """Another running process is using the receiver's key.
 
-    `process` is the receiver that is meant; the sender first heard the other process `other_ms` milliseconds ago. A
-    receiver that has run for less time is the later of the two, and stops: this can never hold for both.
+    `process` says which receiver is meant; the sender first heard from the other process `other_ms` milliseconds ago. A
+    receiver that has run for less time is the later of the two, and stops; this can never hold for both.
     """
 
     process: int
@@ -176,7 +179,7 @@ _SEED = 1
 
 
 def request_digest(request: Request) -> bytes:
-    """Return the digest of every field that travels, the body included: 16 bytes.
+    """Return a 16-byte digest of every field that is sent, the body included.
 
     XXH3 withstands chance, not intent. That is enough: the session authenticates the sender, the receiver computes the
     digest itself, and a neighbor that makes two requests with one digest gets the answer to the first, which it could

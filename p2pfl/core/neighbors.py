@@ -1,6 +1,6 @@
-"""The edges of one node, which come and go with the members and the graph of its federation, and their timers.
+"""The edges of one node and their timers; edges come and go with the federation's members and graph.
 
-All maps here are in the order of the neighbors, and stay the same objects, because other parts of the core hold them.
+All maps here are in neighbor order, and stay the same objects, because other parts of the core hold them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Timers:
-    """The times at which edges must wake. An outdated entry stays in the heap until it comes to the top."""
+    """When edges must wake. An outdated entry stays in the heap until it reaches the top."""
 
     __slots__ = ("_edges", "_heap", "next_at")
 
@@ -29,7 +29,7 @@ class Timers:
         self.next_at = NEVER
 
     def note(self, edge: Edge) -> None:
-        """Note the time at which `edge` must wake. Call this after anything that may have changed it."""
+        """Register the time at which `edge` must wake. Call this after anything that may have changed it."""
         at = edge.wakes_at
         if at == edge.noted_at:
             return
@@ -39,7 +39,7 @@ class Timers:
         self._tidy()
 
     def due(self, now: float) -> list[Edge]:
-        """Return the edges to wake now, in order of their index. Each must be noted again."""
+        """Return the edges to wake now, in index order. Each must be registered again."""
         peers = set()
         while self.next_at <= now:
             peers.add(heapq.heappop(self._heap)[1])
@@ -60,7 +60,7 @@ class Timers:
 
 
 class Neighbors:
-    """The edges of node `index`. `lines` are the same as in `common.hearsay`."""
+    """The edges of node `index`. `lines` is the same object as in `common.hearsay`."""
 
     def __init__(self, index: int, common: Common, lines: dict[int, EdgeLine]) -> None:
         self.index = index
@@ -77,7 +77,7 @@ class Neighbors:
         _put(self.common.exchanges, peer, edge.exchange)
 
     def remove(self, peer: int) -> None:
-        """Remove an edge that has no session and on which the engine is not at work."""
+        """Remove an edge that has no session and no work in the engine."""
         self.timers.forget(peer)
         del self.edges[peer], self._lines[peer], self.common.exchanges[peer]
 

@@ -1,8 +1,8 @@
 """Profiles: how far a node may trust its neighbors, and what follows from that.
 
 The conservative profile assumes that no neighbor lies: each exchange moves both models. In the robust profile up to b
-neighbors of a node may lie: exchanges move no model, because clipping a liar's model and conserving the sum exclude
-each other, and a rule mixes once in a round. No other part of the core asks which of the two profiles it has.
+neighbors of a node may lie. Exchanges then move no model, because clipping a liar's model is incompatible with
+conserving the sum; a rule mixes once per round. No other part of the core asks which profile it has.
 """
 
 from __future__ import annotations
@@ -23,57 +23,56 @@ class Profile(ABC):
     mixes_by_rule: ClassVar[bool]
     """True if a rule mixes after the exchanges of a round; otherwise each exchange mixes by itself."""
     keeps_flows: ClassVar[bool]
-    """True if edges keep flows, so that all members must learn which of them has lost its memory and begun a new life.
-    """
+    """True if edges keep flows, so that all members must learn who has lost its memory and begun a new life."""
 
     @property
     @abstractmethod
     def words_needed(self) -> int:
-        """The number of neighbors that must say something before a node believes it."""
+        """How many neighbors must say something before a node believes it."""
 
     @property
     @abstractmethod
     def neighbors_needed(self) -> int:
-        """The number of neighbors that a median or a rule needs, so that liars cannot choose the result."""
+        """How many neighbors a median or a rule needs so that liars cannot choose the result."""
 
     @property
     @abstractmethod
     def condition(self) -> str:
-        """The condition that keeps a rule from mixing, in words for the user."""
+        """The condition that keeps a rule from mixing, worded for the user."""
 
     @abstractmethod
     def gamma_of(self, peer: int) -> float:
-        """Return the factor that damps an exchange with this neighbor; 0: the exchange moves no model."""
+        """Return the factor that damps an exchange with this neighbor; at 0 the exchange moves no model."""
 
     @abstractmethod
     def degree(self, turns: Mapping[int, Turns]) -> int:
-        """Return the number of edges among which one round shares the node's weight; `turns` has the turns of each
-        neighbor.
-        """
+        """Return how many edges share the node's weight in one round; `turns` has the turns of each neighbor."""
 
     @abstractmethod
     def whole(self, begun: int, members: int) -> int:
-        """Return the number of members half of which must be through, if `begun` members are known to have begun."""
+        """Return the number of members of which half must be through, given that `begun` members are known to have
+        begun.
+        """
 
     @abstractmethod
     def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
         """Return the pace to send to neighbors, in seconds per local step.
 
-        The node's own pace is `own_s` now, and was `gained_s` less before.
+        The node's own pace is `own_s` now, and was `gained_s` lower before.
         """
 
     @abstractmethod
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
         """Return the pace with which to compare the node's own, in seconds per local step.
 
-        A value of 0 among `neighbors_s` means that this neighbor's pace is not known yet.
+        A value of 0 in `neighbors_s` means that a neighbor's pace is not known yet.
         """
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conservative(Profile):
-    """The default: `sum n_i x_i` is conserved by every exchange."""
+    """The default: every exchange conserves `sum n_i x_i`."""
 
     mixes_by_rule = False
     keeps_flows = True
@@ -83,7 +82,7 @@ class Conservative(Profile):
 
     gamma: float = 1.0
     gammas: Mapping[int, float] = field(default_factory=dict)
-    """The gamma of each neighbor for which it differs from `gamma`."""
+    """The gamma of each neighbor whose value differs from `gamma`."""
 
     def gamma_of(self, peer: int) -> float:
         return self.gammas.get(peer, self.gamma)
@@ -95,7 +94,7 @@ class Conservative(Profile):
         return begun
 
     def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
-        """Return the mixed estimate, by dynamic average consensus: the gain of the node's own figure enters it."""
+        """Return the mixed estimate, by dynamic average consensus: it includes the gain in the node's own figure."""
         return max(0.0, mixed_s + gained_s)
 
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
@@ -105,14 +104,14 @@ class Conservative(Profile):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robust(Profile):
-    """Up to b = `liars` neighbors of a node may lie. With no more than 2 b neighbors the liars could be half."""
+    """Up to b = `liars` neighbors of a node may lie. With 2 b neighbors or fewer, the liars could be half of them."""
 
     mixes_by_rule = True
     keeps_flows = False
 
     liars: int
     least: int = 0
-    """The number of neighbors that the rule itself needs, if more than 2 b + 1."""
+    """How many neighbors the rule itself needs, if more than 2 b + 1."""
 
     @property
     def words_needed(self) -> int:
@@ -131,7 +130,7 @@ class Robust(Profile):
         return 0.0
 
     def degree(self, turns: Mapping[int, Turns]) -> int:
-        """Return the number of all neighbors: in each round the rule mixes with all of them, and their weights add up
+        """Return the number of all neighbors: the rule mixes with all of them in each round, with weights that add up
         to at most 1.
         """
         return len(turns)
@@ -143,9 +142,9 @@ class Robust(Profile):
         return own_s
 
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
-        """Return the median of the own and the neighbors' pace, which b of 2 b + 1 cannot move far.
+        """Return the median of the node's own pace and its neighbors', which b of 2 b + 1 cannot move far.
 
-        It is the node's own pace if the pace of too few neighbors is known.
+        It is the node's own pace if too few neighbors' paces are known.
         """
         known_s = [pace_s for pace_s in neighbors_s if pace_s > 0]
         return median([own_s, *known_s]) if len(known_s) >= self.neighbors_needed else own_s

@@ -13,18 +13,18 @@ from p2pfl.core.staleness import ALWAYS, Turns, schedule_index
 
 UNANSWERED_ROUNDS = 10
 UNANSWERED_S = 45.0
-"""A neighbor with a session that exchanges nothing for so many rounds, and so many seconds, is reported."""
+"""A neighbor that has a session but exchanges nothing for this many rounds and seconds is reported."""
 LONG_ABSENCE_S = 60.0
-"""The absence after which a neighbor is reported for having no session.
+"""How long a neighbor may have no session before it is reported.
 
-Shorter absences do not reset the count of rounds in which nothing was exchanged: otherwise a neighbor that cuts each
-session in time would never be noticed.
+Shorter absences do not reset the count of rounds without an exchange; otherwise a neighbor that cuts each session in
+time would never be noticed.
 """
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The progress of a neighbor. `facts` are those of this node, `turns` those of the edge."""
+    """A neighbor's progress. `facts` belong to this node, `turns` to the edge."""
 
     peer: int
     facts: Facts = field(repr=False, compare=False)
@@ -35,26 +35,26 @@ class Progress:
     first_heard: int | None = None
     """The neighbor's version in its first greeting since this node started."""
     trained: int = 0
-    """The most rounds (or seconds) of training that the neighbor has reported."""
+    """The highest progress in training that the neighbor has reported, in rounds or seconds."""
     requested_version: int | None = None
-    """The version with which the neighbor asks for an exchange; None: it asks for none."""
+    """The version for which the neighbor asks for an exchange; None if it asks for none."""
     level: float = 0.0
     """The number of hops around the neighbor within which all nodes are connected; infinite once it has begun."""
     settled: int | None = None
-    """The number of hops around the neighbor within which all members that take part are through; None: it has sent
-    none.
+    """The number of hops around the neighbor within which all active members are through; None if it has sent no such
+    number.
     """
     closing: int | None = None
-    """The number of mixing rounds that the neighbor has begun since it stopped training; None before."""
+    """The number of mixing rounds that the neighbor has begun since it stopped training; None before that."""
     closing_heard_at: float = float("-inf")
-    """The time at which the neighbor last began the closing round that this end waits for: once a round, whatever it
+    """When the neighbor last began the closing round that this end waits for; updated once a round, whatever it
     claims.
     """
     done: bool = False
     """True if the neighbor only answers from now on."""
 
     def hear_hello(self, hello: Hello, now: float) -> None:
-        """Take the first greeting of a session."""
+        """Record the first greeting of a session."""
         self.version = hello.version  # a neighbor whose disk was wiped counts from zero again
         self.census.note_session(self.peer, now)
         self.first_heard = hello.version if self.first_heard is None else self.first_heard
@@ -75,7 +75,7 @@ class Progress:
             self.closing = max(self.closing or 0, ready.closing)
             if awaited and not self.is_awaited:
                 self.closing_heard_at = now
-        # Both ends know the edge's turns: a Ready in another round informs, and asks for no exchange.
+        # Both ends know the edge's turns: in another round, a Ready only informs and does not ask for an exchange.
         if self.turns.is_active(schedule_index(ready.version, ready.closing)):
             self.requested_version = max(self.requested_version or 0, ready.version)
 
@@ -84,7 +84,7 @@ class Progress:
         self.done = True
 
     def note_version(self, version: int, now: float) -> None:
-        """Note that the neighbor has shown this version."""
+        """Record that the neighbor has shown this version."""
         if version > self.version:
             self.version = version
             self.census.note_progress(self.peer, now)
@@ -104,9 +104,9 @@ class Progress:
     def keeps_step(self) -> bool:
         """True if this pair exchanges once in each closing round of a schedule, when both are in the same round.
 
-        In training each end is answered at once: out of order, mixing still converges, only more slowly. The closing
-        rounds wait for the neighbors anyway, so one period of a schedule that averages exactly does so here. Once the
-        rounds no longer wait, they mix in any order too.
+        During training each end is answered at once: mixing out of order still converges, only more slowly. The closing
+        rounds wait for the neighbors anyway, so a schedule that averages exactly in one period does so here. Once the
+        rounds no longer wait, they too mix in any order.
         """
         facts = self.facts
         closes = facts.closing is not None and not facts.out_of_step and not facts.done
@@ -129,29 +129,29 @@ def _level(hops: int | None) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Service:
-    """The service of one edge: it is *served* in a round once the version of that round was exchanged."""
+    """The service of one edge, which is *served* in a round once that round's version has been exchanged."""
 
     peer: int
     facts: Facts = field(repr=False, compare=False)
     turns: Turns
     """The rounds of this node that use the edge; both ends answer in any round."""
     usual: UsualTime = field(repr=False, compare=False)
-    """The usual time of an exchange on the live edges of the node."""
+    """The usual exchange time on the node's live edges."""
     patience: Patience
     exchanged: int | None = None
     """This node's version in the last completed exchange."""
     exchanges: int = 0
     served_at: float = float("-inf")
-    """The time at which a version of this node was last exchanged for the first time, so that its wait was over."""
+    """When a version of this node was last exchanged for the first time, which ended its wait."""
     unanswered: int = 0
-    """The number of rounds in a row in which the edge was open and had its turn, but nothing was exchanged."""
+    """The number of consecutive rounds in which the edge was open and had its turn, but nothing was exchanged."""
     unanswered_from: float = 0.0
     is_reported: bool = False
-    """True if the alarm that nothing is exchanged was raised."""
+    """True if an alarm that nothing is exchanged has been raised."""
     left_at: float = float("-inf")
-    """The time at which the latest session ended."""
+    """When the latest session ended."""
     asked_at: float | None = None
-    """The time at which this end began to wait for the current exchange: at the freeze, or with its Ready."""
+    """When this end began to wait for the current exchange: at the freeze, or with its Ready."""
 
     @property
     def has_turn(self) -> bool:
@@ -161,20 +161,20 @@ class Service:
 
     @property
     def is_served(self) -> bool:
-        """True if this node's current version has taken part in a completed exchange, or need not."""
+        """True if this node's current version has been in a completed exchange, or need not be."""
         exchanged, facts, turns = self.exchanged, self.facts, self.turns
         if exchanged is not None and exchanged >= facts.version:
             return True
-        # The same as `has_turn`, which would be one more call for every late edge after every event.
+        # This is `has_turn` inlined: the call would be made for every late edge after every event.
         return turns is not ALWAYS and not turns.is_active(schedule_index(facts.version, facts.closing))
 
     @property
     def is_mute(self) -> bool:
-        """True if nothing was exchanged for many rounds in which there was a session."""
+        """True if nothing was exchanged over many rounds with a session."""
         return self.unanswered >= UNANSWERED_ROUNDS
 
     def complete(self, version: int, now: float, *, live: bool) -> None:
-        """Note a completed exchange of this node's `version`; `live`: its session is still open."""
+        """Record a completed exchange of this node's `version`; `live` says that its session is still open."""
         self.served_at = self.served_at if self.is_served else now
         self.exchanged = version
         self.exchanges += 1
@@ -185,11 +185,11 @@ class Service:
             self.usual.note(self.peer, self.patience.exchange_s)
 
     def begin(self) -> None:
-        """Note that the edge is open."""
+        """Record that the edge is open."""
         self.usual.note(self.peer, self.patience.exchange_s)
 
     def pause(self) -> None:
-        """Note that the session has ended."""
+        """Record that the session has ended."""
         self.usual.note(self.peer, None)
         self.asked_at = None
 
@@ -202,17 +202,17 @@ class Service:
             self.unanswered_from += absent_s
 
     def miss(self, began_at: float) -> None:
-        """Note that the round begun at `began_at` no longer waits for an exchange that did not come."""
+        """Record that the round begun at `began_at` has stopped waiting for an exchange."""
         self.patience.note_miss()
         self.go_without(began_at)
 
     def go_without(self, began_at: float) -> None:
-        """Note that the round begun at `began_at` has ended without an exchange although there is a session."""
+        """Record that the round begun at `began_at` ended without an exchange although there is a session."""
         self.unanswered_from = self.unanswered_from if self.unanswered else began_at
         self.unanswered += 1
 
     def complain(self, now: float) -> list[Effect]:
-        """Raise one alarm if there is a session and nothing is exchanged: no other part would notice."""
+        """Raise one alarm if there is a session but nothing is exchanged; no other part would notice."""
         silent_s = now - self.unanswered_from
         if self.is_reported or self.unanswered < UNANSWERED_ROUNDS or silent_s < UNANSWERED_S:
             return []

@@ -1,7 +1,7 @@
 """The record of an edge: its position in the sequence of transactions, which must survive a crash.
 
-The core decides by one record per edge; the engine keeps a twin beside the replicas and makes it durable. Both change
-only through the transitions below, so that a restart continues exactly where the disk stands.
+The core decides from one record per edge; the engine keeps a twin beside the replicas and makes it durable. Both change
+only through the transitions below, so that a restart resumes exactly where the disk stands.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _CHAIN_SEED = 2
 class EdgeRecord:
     """The record of an edge.
 
-    `heard` is the peer's version in this end's replica of it; `known` is this end's version in the peer's replica (at
-    the initiator only).
+    `heard` is the version of the peer's model in this end's replica; `known` is the version of this end's model in the
+    peer's replica (at the initiator only).
     """
 
     incarnation: int = 0
@@ -40,7 +40,7 @@ class EdgeRecord:
 
     @property
     def is_blank(self) -> bool:
-        """True if nothing has been sent over the edge since it began (anew), and nothing is about to be."""
+        """True if nothing has been sent over the edge since it last began, and nothing is about to be."""
         return self.has_replicas and not self.seq and self.pending is None and self.reply is None
 
     def freeze(self, request: Request) -> None:
@@ -48,7 +48,7 @@ class EdgeRecord:
         self.request_digest = request.digest
 
     def settle_request(self, request: Request, reply: Reply, chain: bytes) -> None:
-        """Note that the responder has applied `request`; it remembers `reply`."""
+        """Record that the responder has applied `request`; it remembers `reply`."""
         self.seq = request.seq
         self.request_digest = request.digest
         self.reply = reply
@@ -56,7 +56,7 @@ class EdgeRecord:
         self._advance(reply, chain)
 
     def settle_reply(self, reply: Reply, chain: bytes) -> None:
-        """Note that the initiator has applied the answer to its pending request."""
+        """Record that the initiator has applied the answer to its pending request."""
         if self.pending is None:
             raise ValueError("a reply was applied without a pending request")
         self.seq = self.pending.seq
@@ -78,7 +78,9 @@ class EdgeRecord:
         self.resyncs += 1
 
     def without_replicas(self) -> EdgeRecord:
-        """Return the record that remains if the replicas are lost: the next greeting begins a new incarnation."""
+        """Return the record that remains if the replicas are lost, so that the next greeting begins a new
+        incarnation.
+        """
         return EdgeRecord(incarnation=self.incarnation, has_replicas=False, resyncs=self.resyncs)
 
     def _advance(self, reply: Reply, chain: bytes) -> None:
@@ -86,7 +88,7 @@ class EdgeRecord:
         self.chain_before, self.chain = self.chain, chain
 
     def hello(self, **fields: Any) -> Hello:
-        """Return a greeting with this record, and with `fields` for all else that it says."""
+        """Return a greeting with this record; `fields` supply the rest of it."""
         return Hello(
             incarnation=self.incarnation,
             seq=self.seq,
@@ -100,7 +102,7 @@ class EdgeRecord:
 
 
 def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
-    """Return the digest of every payload in the replicas, this transaction included: 16 bytes of XXH3, as for a
+    """Return the digest of every payload in the replicas, including this transaction: 16 bytes of XXH3, as for a
     request.
     """
     digest = xxh3_128(chain, seed=_CHAIN_SEED)
@@ -110,9 +112,9 @@ def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
 
 
 def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
-    """Return the reason why the edge must begin anew, from both greetings; empty: they agree.
+    """Return the reason why two greetings require a new incarnation of the edge; empty if they agree.
 
-    `initiates`: this end is the initiator.
+    `initiates` says that this end is the initiator.
     """
     if are_consistent(mine, theirs) if initiates else are_consistent(theirs, mine):
         return ""

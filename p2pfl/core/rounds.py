@@ -1,4 +1,4 @@
-"""The life of a node: wait for a neighbor, (join,) train and mix, mix without training, linger, finish.
+"""The phases of a node: wait for a neighbor, (join,) train and mix, mix without training, linger, finish.
 
 A tick is a new version of this node's model. After each tick, the node waits until every live edge has completed an
 exchange with it, or until that edge's patience ends (`tick`). A node that starts with no memory in a federation that
@@ -34,13 +34,13 @@ from p2pfl.core.tick import Mixing, Tick
 from p2pfl.core.training import Pace, Training
 
 IDLE_S = 0.5
-"""The seconds between two checks, by a node that no longer trains, whether the federation has ended."""
+"""How often a node that no longer trains checks whether the federation has ended, in seconds."""
 
 RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapped | Mixed | StopRequested
 
 
 class Rounds:
-    """The phases of one node, one after the other."""
+    """The phases of one node, in sequence."""
 
     def __init__(self, common: Common, ending: Ending, amending: Amending, memory: Memory) -> None:
         edges, facts, settings = common.edges, common.facts, common.settings
@@ -49,7 +49,7 @@ class Rounds:
         self.settings = settings
         self.amending = amending
         self.repeats = Repeats()
-        """The times at which to repeat where this node stands, in the phases in which its neighbors wait for it."""
+        """When to repeat where this node stands, in the phases in which its neighbors wait for it."""
         self.joining = Joining(edges, facts, settings, common.hearsay, memory.fresh)
         self.gathering = Gathering(edges, facts, settings, self.joining, self.repeats)
         pace = Pace(edges, facts, settings)
@@ -61,9 +61,9 @@ class Rounds:
         self.phase = Phase.WAITING
         self.phase_from = 0.0
         self.working = True
-        """True while the engine or the trainer owes an answer, and until the node is started."""
+        """True while the engine or the trainer owes an answer, and until the node starts."""
         self.due = NEVER
-        """The time at which `advance` must be called next."""
+        """When `advance` must be called next."""
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,9 @@ class Rounds:
         return [self._commit(trained=True, rho=training.pace.correction(event.steps, waited_s, now), now=now)]
 
     def _handle_refused(self, event: RoundRefused, now: float) -> list[Effect]:
-        """Handle a round that may not begin. If no round may ever begin, the node has trained enough and only mixes."""
+        """Handle a round that may not begin. If no later round may either, the node has trained enough and only
+        mixes.
+        """
         if self.phase is Phase.FINISHED:
             return []
         self.working = False
@@ -147,7 +149,7 @@ class Rounds:
     # -- the next step ------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> list[Effect]:
-        """Move on as far as the state of the edges and the time allow."""
+        """Advance as far as the state of the edges and the time allow."""
         self.due = NEVER
         if self.working:
             return []
@@ -190,7 +192,7 @@ class Rounds:
         assert_never(self.phase)
 
     def _deadline(self, now: float) -> float:
-        """Return the time at which `advance` must be called next, once the latest tick has settled."""
+        """Return when `advance` must be called next, once the latest tick has settled."""
         if self.working or self.phase is Phase.FINISHED:
             return NEVER
         if self.phase is Phase.WAITING:
@@ -208,7 +210,7 @@ class Rounds:
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; empty before."""
+        """The other members that were not through when training ended; empty until then."""
         return self.completion.unfinished
 
     def _enter(self, phase: Phase, now: float) -> None:
@@ -279,10 +281,10 @@ class Rounds:
         return effects + announce(self.edges) + self._close(now)
 
     def _close(self, now: float) -> list[Effect]:
-        """Do mixing rounds without training: they remove the disagreement that training has left.
+        """Run mixing rounds without training, to remove the disagreement left by training.
 
         Each round waits until no live neighbor is more than one round behind: the first until the neighbors have
-        stopped training, the second until their neighbors have. So what the last node learned still reaches all.
+        stopped training, the second until their neighbors have. So what the last node learned still reaches every node.
         """
         closed = self.facts.closing_rounds_done
         if closed >= self.settings.closing_rounds:
@@ -320,9 +322,9 @@ class Rounds:
         self.working = True
         pending = [edge.exchange.record.pending for edge in self.edges.values()]
         frozen = [request.weight for request in pending if request is not None]
-        # Operations on their way to the engine were weighed with the current n, which may not fall below half either.
+        # Operations queued at the engine were weighed with the current n, and n may not fall below half of that.
         least = max([self.facts.weight, *frozen]) * (self.facts.degree + 1) / 2
-        # After a change of the graph some were weighed with another degree: the bound stays at most n all the same.
+        # After a change of the graph some were weighed with another degree; the bound is still at most n.
         return CommitRound(
             version=self.facts.version + 1,
             trained=trained,

@@ -13,7 +13,7 @@ from p2pfl.core.staleness import Staleness
 class Settings:
     """The settings of a core. Times are in seconds. Either `rounds` or `time_s` bounds training; the other is None.
 
-    A core has its own copy, which its parts share: only `adopt` changes it.
+    A core has its own copy, shared by its parts; only `adopt` changes it.
     """
 
     rounds: int | None
@@ -22,9 +22,9 @@ class Settings:
     profile: Profile = field(default_factory=Conservative)
     """The profile, which says how far the neighbors are trusted."""
     staleness: Staleness
-    """The weight of an exchange, by the number of rounds since the neighbor last received this node's model."""
+    """The weight of an exchange as a function of the rounds since the neighbor last received this node's model."""
     speed_limit: float
-    """The largest rate by which a slow node moves more in a round, kmax; 1 turns that correction off."""
+    """The largest factor by which a slow node's step is scaled up, kmax; 1 turns that correction off."""
     start_wait_s: float
     linger_s: float
     max_wait_s: float
@@ -34,13 +34,15 @@ class Settings:
     retired: frozenset[int] = frozenset()
     """The members that were removed."""
     hops: int = 1
-    """The number of hops to the farthest node: all nodes within them should be connected before the first round."""
+    """The number of hops to the farthest node; all nodes within this range should be connected before the first
+    round.
+    """
     audit_every: int
-    """The number of exchanges of which one compares the replicas of both ends."""
+    """One in this many exchanges compares the replicas at both ends."""
     stop: Stop | None = None
     """The conditions under which this node's training may end early."""
     overtime: bool = True
-    """True if a node that is through trains on until the federation ends; otherwise it only mixes."""
+    """True if a node that is through keeps training until the federation ends; otherwise it only mixes."""
 
     def adopt(self, other: Settings) -> None:
         """Take over all values of another instance."""

@@ -1,9 +1,9 @@
-"""The turns of an edge, that is, the rounds of a node that use it; and the weight of an exchange by its staleness.
+"""The turns of an edge (the rounds in which a node uses it), and the weight of an exchange by its staleness.
 
-Where the graph is a schedule of P graphs that repeats, a node's own round selects the edges: in version v it uses those
-of graph v mod P, and in closing round t those of graph t mod P. On a static graph every round is every edge's turn.
-Both ends of an edge know the same turns, and count them by their own rounds, so at any one time the two may be in
-different rounds of the schedule.
+If the graph is a repeating schedule of P graphs, a node's own round selects the edges: in version v it uses the edges
+of graph v mod P, and in closing round t those of graph t mod P. On a static graph it is every edge's turn in every
+round. Both ends of an edge know the same turns, but count them by their own rounds, so at any one time the two may be
+in different rounds of the schedule.
 
 s(tau) is the weight if the peer's copy of our model was `tau` turns old, by one of the functions in `STALENESS`. All
 but `none` are 0 above 64. Staleness is not a defence: a liar chooses what it echoes.
@@ -32,7 +32,7 @@ B = Parameter("B", number(0, 1e6, below=True), "how many turns late still count 
 class Turns:
     """The turns of an edge.
 
-    `phases` are the versions below `period` in which the edge is active, ascending; then the pattern repeats.
+    `phases` are the versions below `period` in which the edge is active, ascending; the pattern then repeats.
     """
 
     period: int = 1
@@ -46,7 +46,9 @@ class Turns:
         return place > 0 and self.phases[place - 1] == phase
 
     def turns_between(self, since: int, now: int) -> int:
-        """Return the number of turns after version `since`, up to version `now`. On a static graph: `now - known`."""
+        """Return the number of turns after version `since`, up to version `now`. On a static graph this is `now -
+        known`.
+        """
         if len(self.phases) == self.period:
             return max(0, now - since)
         return max(0, self._until(now) - self._until(since))
@@ -62,13 +64,13 @@ ALWAYS = Turns()
 def schedule_index(version: int, closing: int | None) -> int:
     """Return the number that selects a round's graph.
 
-    Nodes that joined late, or that train for a time, have only the closing rounds in common with others.
+    Nodes that joined late, or whose training is bounded by time, share only the closing rounds with others.
     """
     return closing or version
 
 
 def turns_of(index: int, schedule: Sequence[Iterable[tuple[int, int]]]) -> dict[int, Turns]:
-    """Return the turns of each neighbor of node `index`; `schedule` has the edges of each round of a period."""
+    """Return the turns of each neighbor of node `index`; `schedule` has the edges of each round in a period."""
     phases: dict[int, list[int]] = {}
     for phase, edges in enumerate(schedule):
         for a, b in edges:
@@ -78,7 +80,7 @@ def turns_of(index: int, schedule: Sequence[Iterable[tuple[int, int]]]) -> dict[
 
 
 def most_at_once(turns: Mapping[int, Turns]) -> int:
-    """Return the largest number of these edges that are active in one and the same round."""
+    """Return the largest number of these edges that are active in the same round."""
     period = max((each.period for each in turns.values()), default=0)
     return max((sum(each.is_active(phase) for each in turns.values()) for phase in range(period)), default=0)
 
@@ -125,7 +127,9 @@ def _hinge_polynomial(b: float, a: float) -> Staleness:
 
 
 def parse_staleness(spec: str) -> Staleness:
-    """Return the function s: rounds -> [0, 1] that `spec` names. Raises ValueError: unknown name or parameters."""
+    """Return the function s: rounds -> [0, 1] named by `spec`. Raises ValueError for an unknown name or bad
+    parameters.
+    """
     entry, values = STALENESS.read_by_place(spec)
     staleness: Staleness = entry.made(*values)
     return staleness
@@ -136,7 +140,9 @@ LONGEST_PACE_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighborReport:
-    """The neighbor's latest report: a_j, seconds per local step, and this node's version that its replica then held."""
+    """The neighbor's latest report: a_j, seconds per local step, and the version of this node's model in its
+    replica.
+    """
 
     weight: float
     pace_s: float
@@ -145,7 +151,7 @@ class NeighborReport:
 
 @dataclass(slots=True, kw_only=True)
 class Weighing:
-    """The weighing of one edge's exchanges. Staleness is counted in turns of the edge."""
+    """The weights of one edge's exchanges. Staleness is counted in turns of the edge."""
 
     facts: Facts = field(repr=False, compare=False)
     turns: Turns
@@ -153,16 +159,16 @@ class Weighing:
     report: NeighborReport | None = None
     """The neighbor's latest report since the edge began; None before the first exchange."""
     staleness: int = 0
-    """The staleness of the exchange that was weighed last."""
+    """The staleness used for the latest weight."""
     weighed: int = 0
-    """The number of exchanges that were weighed."""
+    """How many exchanges have been weighed."""
     staleness_sum: int = 0
     staleness_max: int = 0
 
     def staleness_weight(self, echoed: int | None, *, fell_to_zero: bool) -> float:
-        """Return s(tau); tau is the number of turns since the version that the peer's replica held when it last sent.
+        """Return s(tau), where tau counts the turns since the version that the peer's replica held when it last sent.
 
-        On a static graph that is the number of rounds. In a schedule an edge that rests for P rounds is not late.
+        On a static graph that is the number of rounds. In a schedule, an edge that rests for P rounds is not late.
         """
         if echoed is None or self.facts.joining:
             return 0.0
@@ -171,14 +177,14 @@ class Weighing:
         self.staleness_sum += self.staleness
         self.staleness_max = max(self.staleness_max, self.staleness)
         weight = self.weigh(self.staleness)
-        # An edge that once fell to zero must be able to come back.
+        # An edge whose weight once fell to zero must be able to come back.
         return max(weight, self.weigh(LIMIT)) if fell_to_zero else weight
 
     def share(self) -> float:
-        """Return a_ij s_j of a rule, min(a_i, a_j) s(tau) / n_i: at most 1/(deg_i+1) whatever the neighbor claims.
+        """Return a_ij s_j for a rule, min(a_i, a_j) s(tau) / n_i: at most 1/(deg_i+1) whatever the neighbor claims.
 
-        It is 0 where there is nothing to mix. tau is the neighbor's as above, by its report in the latest exchange.
-        Beyond the limit nothing counts under any staleness; otherwise a replica from long ago would count for ever.
+        It is 0 if there is nothing to mix. tau is the neighbor's, as above, from its report in the latest exchange.
+        Beyond the limit the weight is 0 under any staleness; otherwise a replica from long ago would count forever.
         """
         report = self.report
         if report is None:
@@ -189,7 +195,7 @@ class Weighing:
         return min(self.facts.weight, report.weight) / self.facts.samples * self.weigh(tau)
 
     def hear(self, factor: float, weight: float, pace_s: float, echo: int | None) -> None:
-        """Keep the neighbor's report. Pace estimates move toward each other as models do; they are not conserved."""
+        """Store the neighbor's report. Pace estimates move toward each other as models do, but are not conserved."""
         facts, pace_s = self.facts, min(pace_s, LONGEST_PACE_S)
         self.report = (
             None if echo is None else NeighborReport(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))

@@ -1,8 +1,8 @@
 """The standing of a neighbor: its proven faults, which no honest node commits, and the quarantine that follows.
 
 Only proven faults count: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost
-sessions, Busy, staleness, a restart with an older state, and a rule's judgement of a model never count: distant honest
-nodes, or those with other data, look the same.
+sessions, Busy, staleness, a restart with an older state, and a rule's judgement of a model never count, because honest
+nodes that are far away or have other data look the same.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 FORGIVEN_S = 300.0
-"""The seconds in which one point is forgiven; points fall linearly, so that every machine computes the same."""
+"""How long it takes to forgive one point, in seconds; points fall linearly, so that every machine computes the same."""
 ENOUGH = 4.5
 """The points that lead to quarantine: five refused models within two minutes."""
 PROBATION = 3.0
-"""The points with which a neighbor returns from quarantine."""
+"""The points that a neighbor still has when it returns from quarantine."""
 FORGOTTEN = 1.0
-"""The points below which the next quarantine is as short as the first."""
+"""If the points are below this, the next quarantine is as short as the first."""
 FIRST_TERM_S = 60.0
 LONGEST_TERM_S = 3600.0
 
@@ -27,19 +27,19 @@ class Fault(enum.StrEnum):
     """The kinds of proven faults."""
 
     PAYLOAD = "payload"
-    """A model is not finite, has a wrong size, or is absurdly long."""
+    """A model is not finite, has the wrong size, or has an absurdly large norm."""
     FACTOR = "factor"
     """A mixing factor is above what both ends can compute."""
     COUNTER = "counter"
     """A counter is larger than any node can reach."""
     AUDIT = "audit"
-    """The replicas differ at the two ends: the neighbor's arithmetic, or its word, is not ours."""
+    """The replicas at the two ends differ: the neighbor computes differently from us, or lies."""
     RESYNC = "resync"
-    """The neighbor began the edge anew in mid-session, although nothing was refused."""
+    """The neighbor restarted the edge in mid-session although nothing was refused."""
     FLOOD = "flood"
     """The neighbor sent more messages than any honest node."""
     MALFORMED = "malformed"
-    """The neighbor sealed bytes that are no message."""
+    """The neighbor sealed bytes that are not a message."""
 
 
 POINTS: Mapping[Fault, float] = {
@@ -51,17 +51,17 @@ POINTS: Mapping[Fault, float] = {
     Fault.FLOOD: 2.5,
     Fault.MALFORMED: 1.0,
 }
-"""The points of each fault: a machine may fail once or twice, and an edge may begin anew because of a fault in our
+"""The points for each fault: a machine may fail once or twice, and an edge may restart because of a fault in our
 models.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A standing as the user sees it.
+    """A standing as shown to the user.
 
-    `score` is 1 where nothing is proven, 0 in quarantine; `faults` counts by kind since this process started;
-    `probation`: the neighbor is back from a quarantine, and not yet forgiven.
+    `score` is 1 if nothing is proven, 0 in quarantine; `faults` counts by kind since this process started; `probation`
+    means that the neighbor is back from quarantine and not yet forgiven.
     """
 
     score: float
@@ -106,7 +106,7 @@ class Standing:
         return True
 
     def points(self, now: float) -> float:
-        """Return the points that are left; nothing is forgiven in quarantine."""
+        """Return the points that remain; none are forgiven during quarantine."""
         return max(0.0, self._points - max(0.0, now - self._noted_at) / FORGIVEN_S)
 
     def is_quarantined(self, now: float) -> bool:
@@ -114,11 +114,11 @@ class Standing:
 
     @property
     def is_out(self) -> bool:
-        """True if the neighbor is in quarantine or has not come back since: no wait includes it."""
+        """True if the neighbor is in quarantine or has not been back since; nothing waits for it."""
         return self.quarantines > 0 and not self.returned
 
     def comes_back(self, now: float) -> bool:
-        """End a quarantine whose time is over; return True only the first time."""
+        """End a quarantine whose time is up; return True only the first time."""
         back = self.is_out and not self.is_quarantined(now)
         self.returned = self.returned or back
         return back

@@ -1,8 +1,8 @@
-"""The tick: after a new version, how long to wait for which exchanges, and the mix that follows in the robust profile.
+"""The tick: after a new version, how long to wait for each exchange, and the mix that follows in the robust profile.
 
 A dead neighbor costs nothing, a slow one next to nothing. In the robust profile exchanges only send each end the
 other's model; after each round's exchanges one rule is applied to this node's model and the replicas of the connected
-neighbors. With no more than 2 b of them the b liars could be half: then nothing is mixed.
+neighbors. With 2 b or fewer of them, the b liars could be half, so nothing is mixed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ LEAST_USUAL_WAIT_S = 0.25
 
 @dataclass(slots=True, eq=False, repr=False)
 class Tick:
-    """The latest tick of a node. `usual` is the usual time of an exchange on its live edges."""
+    """A node's latest tick. `usual` is the usual exchange time on its live edges."""
 
     edges: Mapping[int, Edge]
     usual: UsualTime
     settings: Settings
     is_waiting: bool = False
-    """True while the exchanges of the latest version are neither completed nor given up."""
+    """True while exchanges of the latest version are neither completed nor given up."""
     began_at: float = 0.0
     training_s: float = 0.0
-    """The seconds that the latest local round has trained."""
+    """How long the latest local round trained, in seconds."""
     awaited: Edge | None = None
-    """The edge for which the tick waits longest."""
+    """The edge that the tick waits for longest."""
 
     def begin(self, now: float) -> list[Effect]:
         """Begin a tick: the node has a new version."""
@@ -45,9 +45,9 @@ class Tick:
         return effects
 
     def ends_at(self, now: float, phase: Phase, phase_from: float) -> float:
-        """Return the time at which the wait is over, as far as is known now; at most `now`: it is over.
+        """Return when the wait ends, as far as is known now; a value up to `now` means it is over.
 
-        One late edge with patience left is enough to go on waiting; the others are checked when it is served.
+        One late edge with patience left is enough to keep waiting; the others are checked when it is served.
         """
         median_s, awaited = self.usual.median_s(self.settings.max_wait_s), self.awaited
         if awaited is not None and self._is_late(awaited, now):
@@ -67,7 +67,7 @@ class Tick:
         return end
 
     def _is_late(self, edge: Edge, now: float) -> bool:
-        """Return True if the tick waits for the edge; it does not wait for a neighbor that itself must wait for the
+        """Return True if the tick waits for the edge; it does not wait for a neighbor that must itself wait for the
         engine.
         """
         if not edge.line.greeting.is_open or edge.service.is_served or edge.exchange.leaves:
@@ -86,7 +86,7 @@ class Tick:
         return effects
 
     def _book(self, end: float, phase: Phase, median_s: float) -> None:
-        """Charge the neighbor that the tick waited for last with the time since the others were done.
+        """Charge the last neighbor that the tick waited for with the time since the others finished.
 
         If several are late to the end, one of them is charged with it all; when its budget is used up, the next one is.
         """
@@ -100,12 +100,12 @@ class Tick:
             awaited.service.patience.book_wait(end - alone_from, end - self.began_at, median_s, end)
 
     def _patience_end(self, edge: Edge, phase: Phase, phase_from: float, median_s: float) -> float:
-        """Return the end of the wait for this edge. `median_s` is the usual time of an exchange on all live edges."""
+        """Return when the wait for this edge ends. `median_s` is the usual exchange time on all live edges."""
         patience = edge.service.patience
         wait_s = patience.wait_s()
         if wait_s > self.training_s:  # the usual wait is never shorter than the training time
             wait_s = min(wait_s, self._usual_wait_s(median_s))
-        if phase is Phase.TRAINING:  # the other phases are short, and end for all nodes alike
+        if phase is Phase.TRAINING:  # the other phases are short, and end in the same way for all nodes
             return self.began_at + min(wait_s, patience.afford_s(median_s, self.began_at))
         if phase is Phase.JOINING:
             return self.began_at + max(wait_s, LEAST_JOIN_TICK_S)
@@ -116,19 +116,20 @@ class Tick:
         return self.began_at + wait_s
 
     def _usual_wait_s(self, median_s: float) -> float:
-        """Return the usual wait, in seconds: one edge that is much slower than the others must not set the pace of all.
+        """Return the usual wait, in seconds: one edge that is much slower than the others must not set the pace for
+        all.
 
-        The tick waits for it as long as a round trains, as the (lower) median edge would need, or a quarter of a
+        The tick waits for it as long as a round trains, as long as the (lower) median edge needs, or a quarter of a
         second.
         """
         return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
 
     def _rest_end(self, phase: Phase) -> float:
-        """Return the end of a round in which no edge of this node is in the schedule: it rests as long as an exchange
-        takes.
+        """Return the end of a round in which the schedule has none of this node's edges: it rests as long as an
+        exchange takes.
 
-        Otherwise the nodes that rest most would finish training first, and what the others learn later would weigh
-        most.
+        Otherwise the nodes that rest most would finish training first, and what the others learn later would have the
+        most weight.
         """
         rests = not any(edge.service.has_turn for edge in self.edges.values())
         if phase is not Phase.TRAINING or not rests:
@@ -137,16 +138,14 @@ class Tick:
 
 
 GRACE = 4
-"""The number of rounds in a row without enough replicas after which that is reported although there are enough
-
-sessions: an edge that begins, or begins anew, takes two exchanges to fill its replicas.
+"""If there are enough sessions, a lack of replicas is reported only after this many rounds in a row: a new or restarted
+edge takes two exchanges to fill its replicas.
 """
 
 
 UNMOVED_ROUNDS = 10
-"""The number of mixes in a row without an effect after which that is reported. Measured: up to 3 where nobody lies and
-
-each node has two digits, under a rule that takes something of most; all of them under the attack `mirror`.
+"""Mixes without an effect are reported after this many in a row. Measured, with two digits per node and a rule that
+takes something from most neighbors: up to 3 where nobody lies. Under the attack `mirror`, no mix has an effect.
 """
 
 
@@ -154,8 +153,8 @@ each node has two digits, under a rule that takes something of most; all of them
 class Mixing:
     """Mixing by a rule.
 
-    `alone` counts the rounds that mixed with no neighbor, `mixed` the others; `too_few` and `nothing_kept` are the
-    states that were last reported.
+    `alone` counts the rounds mixed with no neighbor, `mixed` the others; `too_few` and `nothing_kept` are the states
+    that were last reported.
     """
 
     edges: Mapping[int, Edge]
@@ -169,7 +168,7 @@ class Mixing:
     _unmoved: int = 0
 
     def begin(self, elapsed_s: float) -> list[Effect]:
-        """Return the effects once a round's exchanges are done; `Mix` is among them if there is something to mix."""
+        """Return the effects once a round's exchanges are done, including `Mix` if there is something to mix."""
         if not self.settings.profile.mixes_by_rule:
             return []
         shares = {peer: edge.exchange.share() for peer, edge in self.edges.items()}
@@ -183,7 +182,7 @@ class Mixing:
         return [*self._find(len(present)), Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
 
     def end(self, *, failed: bool, moved: bool) -> list[Effect]:
-        """Note the end of a mix; with `failed` the rule gave no model, and the round has mixed with no neighbor."""
+        """Record the end of a mix; if `failed`, the rule gave no model, and the round mixed with no neighbor."""
         self.mixed += not failed
         self.alone += failed
         if not failed:
@@ -192,7 +191,7 @@ class Mixing:
         return [Alarm(kind="mixing-failed", peer=None, text=text)]
 
     def _note(self, *, moved: bool) -> list[Effect]:
-        """Report once that the rule keeps nothing of any neighbor, and once that it keeps something again."""
+        """Report once that the rule keeps nothing from any neighbor, and once that it keeps something again."""
         self._unmoved = 0 if moved else self._unmoved + 1
         nothing = self._unmoved >= UNMOVED_ROUNDS
         if self.nothing_kept == nothing:
@@ -204,7 +203,7 @@ class Mixing:
         return [Alarm(kind="kept-again", peer=None, text="the rule keeps something of the neighbors' models again")]
 
     def is_safe(self, neighbors: int) -> bool:
-        """Return True if the liars among so many neighbors cannot choose the result."""
+        """Return True if, among this many neighbors, the liars cannot choose the result."""
         return neighbors >= self.settings.profile.neighbors_needed
 
     def _progress(self, elapsed_s: float) -> float:

@@ -1,4 +1,4 @@
-"""This node's training: its rounds, its time, and the correction of its steps for being slower or faster."""
+"""This node's training: its rounds, its time, and the step correction for a node slower or faster than others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEWEST = 0.2
 class Pace:
     """This node's pace, `own_s`: seconds per local step.
 
-    `interval_from` is the time at which the current round began, or the one before ended.
+    `interval_from` is when the current round began, or when the previous one ended.
     """
 
     edges: Mapping[int, Edge]
@@ -32,9 +32,7 @@ class Pace:
             self.interval_from = now
 
     def correction(self, steps: int, waited_s: float, now: float) -> float:
-        """Return rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) of a round that ends now and had to wait for its
-        turn.
-        """
+        """Return rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) for a round that ends now and waited `waited_s`."""
         if self.interval_from is not None and steps > 0:
             self._note((now - self.interval_from - waited_s) / steps)
         self.interval_from = now
@@ -44,7 +42,7 @@ class Pace:
         return min(limit, max(1.0 / limit, own_s / self.usual_s(own_s)))
 
     def usual_s(self, own_s: float) -> float:
-        """Return the pace with which this node's is compared, in seconds per local step."""
+        """Return the pace with which this node's own is compared, in seconds per local step."""
         open_edges = (edge.exchange.weighing for edge in self.edges.values() if edge.is_open)
         neighbors_s = (weighing.report.pace_s for weighing in open_edges if weighing.report)
         return self.settings.profile.usual_pace_s(own_s, self.facts.pace_s, neighbors_s)
@@ -58,28 +56,28 @@ class Pace:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Training:
-    """The training of one node; rounds and time taken over from others count as if they were its own."""
+    """One node's training; rounds and time taken over from others count as its own."""
 
     facts: Facts
     settings: Settings
     pace: Pace
     elapsed_before_s: float
-    """The seconds that the node had trained before this process."""
+    """How long the node had trained before this process started, in seconds."""
     began_at: float | None = None
-    """The time at which training began in this process."""
+    """When training began in this process."""
     taken_over: int = 0
-    """The number of its rounds that the node took over from others."""
+    """How many rounds the node took over from others."""
     round_from: float = 0.0
-    """The time at which the latest round began."""
+    """When the latest round began."""
     accompanied: bool = True
     """True if a neighbor was connected when the current round began."""
     failed_rounds: int = 0
     best: Best | None = None
-    """The best figure of the node's rounds, where a figure must improve."""
+    """The best figure of the node's rounds, if early stopping watches one."""
     refused_until: float = 0.0
-    """The time before which a refused round is not tried again."""
+    """The time before which a refused round is not retried."""
     out_of_budget: str = ""
-    """The reason why the node may train no more, even if rounds are left; empty: it may."""
+    """The reason why the node may train no more even if rounds are left; empty if it may."""
 
     def begin(self, now: float) -> bool:
         """Note the start of training; return True only the first time."""
@@ -94,7 +92,7 @@ class Training:
         self.accompanied = accompanied
 
     def take_over(self, rounds: int | None, elapsed_s: float | None) -> None:
-        """Go on counting from the neighbors' progress, whose model this node has taken; None: keep this node's own
+        """Continue from the progress of the neighbors whose model this node has taken; None keeps this node's own
         count.
         """
         self.best = None
@@ -105,7 +103,7 @@ class Training:
             self.elapsed_before_s, self.facts.trained = elapsed_s, int(elapsed_s)
 
     def look_at(self, figure: float | None) -> None:
-        """Take the figure of the round just trained. After the patience has run out, no figure changes anything."""
+        """Note the figure of the round just trained. Once patience has run out, no figure changes anything."""
         stop, rounds = self.settings.stop, self.facts.rounds
         if stop is None or figure is None or stop.is_out(self.best, rounds):
             return
@@ -113,7 +111,7 @@ class Training:
             self.best = Best(figure, rounds + 1)
 
     def enough(self, now: float) -> str | None:
-        """Return the reason why this node has trained all that it had to, or may; None: it has not."""
+        """Return the reason why this node has done all the training it had to or may do; None if it has not."""
         settings = self.settings
         if self.out_of_budget:
             return self.out_of_budget
@@ -126,11 +124,11 @@ class Training:
 
     @property
     def goes_on(self) -> bool:
-        """True if a node that is through trains until the federation ends; otherwise it only mixes."""
+        """True if a node that is through keeps training until the federation ends; otherwise it only mixes."""
         return self.settings.overtime and not self.out_of_budget
 
     def elapsed_s(self, now: float) -> float:
-        """Return the seconds trained; rounds taken over are assumed to have been as long as the node's own."""
+        """Return the seconds trained; rounds taken over are assumed to have taken as long as the node's own."""
         elapsed_s = self.elapsed_before_s + (0.0 if self.began_at is None else now - self.began_at)
         if not self.taken_over:
             return elapsed_s

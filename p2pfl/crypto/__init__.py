@@ -1,6 +1,6 @@
-"""Authentication and encryption: a peer's identity, and sessions that nobody else reads or changes. Not audited.
+"""Authentication and encryption: a peer's identity, and sessions that nobody else can read or change. Not audited.
 
-There is no I/O but the key file. The faults of a peer that asks for a session:
+No I/O except for the key file. Faults of a peer that asks for a session:
 
   HandshakeFault (a PeerFault)
   ├── UnlistedKey         it proved its identity, and the federation does not list it
@@ -12,7 +12,7 @@ from __future__ import annotations
 from p2pfl.errors import PeerFault
 
 OTHERS = "others"
-"""A name for the sections that only the other's federation has."""
+"""Stands for the sections that only the peer's federation has."""
 WHOLE_SECTIONS = {
     "node": "the names or keys of [[node]] tables",
     "edges": "edges (the graph, or [[edge]] tables)",
@@ -20,7 +20,7 @@ WHOLE_SECTIONS = {
     "model": "the model's shape",
     OTHERS: "a table or key that only one of the files has (such as [privacy])",
 }
-"""The words for a difference that no single key names."""
+"""Wordings for differences that no single key names."""
 
 
 class HandshakeFault(PeerFault):

@@ -8,11 +8,11 @@
 There is one suite and no negotiation. The responder's first sealed message of the session confirms to the initiator
 that it was accepted. Krawczyk, "SIGMA: the SIGn-and-MAc approach", CRYPTO 2003. Not audited.
 
-In hashes every field is preceded by its length and every use has a BLAKE2b `person` of its own, so that no two
-different inputs, nor the same input for two purposes, can meet in one hash. The federation's hashes can be compared
-without being shown: each travels encrypted, and hashed once more together with the handshake's transcript, so that it
-is worth nothing in another session. An eavesdropper learns nothing. Whoever knows the responder's public key can dial
-it and then test guesses at a section, which is all that a comparison by section can hide.
+Hashes prefix every field with its length, and each use has its own BLAKE2b `person`, so that different inputs, or one
+input used for two purposes, never produce the same hash. The federation's hashes can be compared without being
+revealed: each is hashed again with the handshake's transcript and sent encrypted, which makes it worthless in any other
+session. An eavesdropper learns nothing. But anyone who knows the responder's public key can dial it and test guesses at
+a section: no comparison by section can prevent that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KEY_BYTES = 32
 TAG_BYTES = 16
 M1_BYTES = KEY_BYTES + TAG_BYTES
 
-# A key that seals one message only needs no nonce.
+# A key that seals only one message needs no nonce.
 NONCE = bytes(crypto_aead_chacha20poly1305_ietf_NPUBBYTES)
 
 MAX_SECTIONS = 64
@@ -74,7 +74,7 @@ def m3_bytes(federation: FederationBinding) -> int:
 
 
 class _Steps:
-    """The base of both ends: each step runs once, in order. A step that fails leaves the object dead."""
+    """Base of both ends: each step runs once, in order. An object whose step failed cannot be used again."""
 
     def __init__(self, first: str) -> None:
         self._next = first
@@ -86,10 +86,10 @@ class _Steps:
 
 
 class Initiator(_Steps):
-    """The end that dials: `first`, `second`, then `keys`. `ephemeral` is for test vectors alone.
+    """The end that dials: `first`, `second`, then `keys`. `ephemeral` is only for test vectors.
 
-    `visiting`: it does not ask for a session, but only exchanges the charter, which is itself signed; then the two may
-    differ in what they train.
+    If `visiting`, it does not ask for a session but only exchanges the charter, which is itself signed; the two ends
+    may then train different things.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class Initiator(_Steps):
     def second(self, m2: bytes) -> bytes:
         """Check the responder and make m3.
 
-        Raises HandshakeFault: m2 is not from the node that was dialed, in this handshake; FederationMismatch: it is,
-        but that node trains something else; its `farewell` is still to be sent.
+        Raises HandshakeFault if m2 is not from the dialed node in this handshake. Raises FederationMismatch if it is,
+        but that node trains something else; its `farewell` must still be sent.
         """
         self._begin("second")
         _expect_sections("m2", m2, m2_bytes(self._federation), self._federation)
         ephemeral, c2 = m2[:KEY_BYTES], m2[KEY_BYTES:]
-        # In any case, because anyone who finds the ephemeral key later could open a recorded session.
+        # Always, because anyone who finds the ephemeral key later could open a recorded session.
         ours, self._ephemeral = _unused(self._ephemeral), None
         secrets = agree(ours, ephemeral, self._m1, ephemeral)
         responder = examine(Leg.of_responder(secrets), c2, self._federation)
@@ -151,10 +151,10 @@ class Initiator(_Steps):
 
 
 class Responder(_Steps):
-    """The end that answers: `first`, `third`. `allowed` lists the nodes of the federation, or decides about a key.
+    """The end that answers: `first`, `third`. `allowed` lists the nodes of the federation, or judges a key.
 
-    `receives`: a peer that proves its identity but may not have a session gets keys too, to exchange the charter and
-    nothing else. `refusal` then says why it may not have a session; the caller must raise it.
+    If `receives`, a peer that proves its identity but may not have a session gets keys too, only to exchange the
+    charter. `refusal` then says why it may not have a session; the caller must raise it.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Responder(_Steps):
     def check_opening(self, m1: bytes) -> None:
         """Check the opening tag, which costs two hashes and changes nothing.
 
-        Raises HandshakeFault: m1 was not meant for this node.
+        Raises HandshakeFault if m1 was not meant for this node.
         """
         _expect_length("m1", m1, M1_BYTES)
         theirs, tag = m1[:KEY_BYTES], m1[KEY_BYTES:]
@@ -186,9 +186,9 @@ class Responder(_Steps):
             raise HandshakeFault("the opening tag is wrong: the dialer does not know this node's key")
 
     def first(self, m1: bytes) -> bytes:
-        """Return m2. The opening tag is checked before any work on the curve.
+        """Return m2. The opening tag is checked before any curve arithmetic.
 
-        Raises HandshakeFault: m1 was not meant for this node, or carries a point of low order.
+        Raises HandshakeFault if m1 was not meant for this node, or carries a point of low order.
         """
         self._begin("first")
         self.check_opening(m1)
@@ -204,15 +204,15 @@ class Responder(_Steps):
     def third(self, m3: bytes) -> SessionKeys:
         """Check the initiator and return the session's keys.
 
-        Raises HandshakeFault: m3 does not belong to this handshake; UnlistedKey: it does, but its sender may not take
-        part; FederationMismatch: it may, but trains something else.
+        Raises HandshakeFault if m3 does not belong to this handshake, UnlistedKey if its sender may not take part, and
+        FederationMismatch if it may but trains something else.
         """
         self._begin("third")
         _expect_sections("m3", m3, m3_bytes(self._federation), self._federation)
         (secrets, th2), self._pending = _unused(self._pending), None
         initiator = examine(Leg.of_initiator(secrets, th2), m3, self._federation)
         if initiator.public == self._identity.public:
-            raise HandshakeFault("the initiator claims to be this very node")
+            raise HandshakeFault("the initiator claims to be this node itself")
         if not self._allowed(initiator.public):
             self.refusal = UnlistedKey(initiator.public)
         elif initiator.differences:
@@ -225,7 +225,9 @@ class Responder(_Steps):
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """An introduction, of two: the role that speaks, the transcript so far, and the keys for this message only."""
+    """One of the two introductions: the role that speaks, the transcript so far, and the keys for this message
+    alone.
+    """
 
     role: Literal["initiator", "responder"]
     transcript: bytes
@@ -249,7 +251,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """A proved identity, and the sections in which its federation differs from ours (empty if none)."""
+    """A proven identity, and the sections in which its federation differs from ours (empty if none)."""
 
     public: bytes
     differences: tuple[str, ...]
@@ -259,8 +261,8 @@ def introduce(leg: Leg, identity: Identity, federation: FederationBinding) -> by
     """Return the encrypted half of a handshake message: identity, federation, and the proof of both.
 
     Plaintext: identity (32) | blinded federation (32 + 32 per section) | Ed25519 signature (64) | MAC (32). The
-    signature says that the identity took part in this very transcript and role; the MAC that it knows the shared
-    secret, without which a signature could be lifted into somebody else's session (Krawczyk 2003).
+    signature proves that the identity took part in exactly this transcript and role; the MAC proves that it knows the
+    shared secret. Without the MAC, a signature could be lifted into somebody else's session (Krawczyk 2003).
     """
     blinded = federation.blind(leg.transcript)
     statement = leg.statement(identity.public, blinded)
@@ -270,9 +272,9 @@ def introduce(leg: Leg, identity: Identity, federation: FederationBinding) -> by
 
 
 def examine(leg: Leg, sealed: bytes, federation: FederationBinding) -> Introduction:
-    """Decrypt and verify the peer's introduction, of which only the length was checked before.
+    """Decrypt and verify the peer's introduction; only its length has been checked so far.
 
-    Raises HandshakeFault: any of it is not what `introduce` makes for this leg.
+    Raises HandshakeFault if any of it is not what `introduce` makes for this leg.
     """
     try:
         plain = crypto_aead_chacha20poly1305_ietf_decrypt(sealed, leg.transcript, NONCE, leg.seal_key)
@@ -302,14 +304,14 @@ def digest(use: str, *parts: bytes, key: bytes = b"", size: int = KEY_BYTES) -> 
 
 
 def opening_tag(responder_public: bytes, ephemeral: bytes) -> bytes:
-    """Return mac1, 16 bytes: it shows that the dialer knows whom it dials, and costs two hashes to check."""
+    """Return mac1, 16 bytes: it proves that the dialer knows whom it is dialing, and costs two hashes to check."""
     key = digest("mac1 key", PROTOCOL.encode(), responder_public)
     return digest("mac1", ephemeral, key=key, size=TAG_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """The values that both ends have from the ephemeral keys: th1 (public), prk (secret), 32 bytes each."""
+    """Values that both ends derive from the ephemeral keys: th1 (public), prk (secret), 32 bytes each."""
 
     th1: bytes
     prk: bytes = field(repr=False)
@@ -320,9 +322,9 @@ class Secrets:
 
 
 def agree(ephemeral: PrivateKey, peer_ephemeral: bytes, m1: bytes, responder_ephemeral: bytes) -> Secrets:
-    """Run X25519 and derive the session's root secret from it and from all messages so far.
+    """Run X25519 and derive the session's root secret from the result and all messages so far.
 
-    Raises HandshakeFault: the peer's point has low order, so that anyone could know the secret.
+    Raises HandshakeFault if the peer's point has low order, because anyone could then know the secret.
     """
     try:
         shared = crypto_scalarmult(bytes(ephemeral), peer_ephemeral)
@@ -335,7 +337,7 @@ def agree(ephemeral: PrivateKey, peer_ephemeral: bytes, m1: bytes, responder_eph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederationBinding:
-    """The hash of the whole federation and of each of its named sections, 32 bytes each."""
+    """Hashes of the whole federation and of each of its named sections, 32 bytes each."""
 
     federation_id: bytes
     sections: tuple[tuple[str, bytes], ...]
@@ -352,15 +354,15 @@ class FederationBinding:
         return KEY_BYTES * (1 + len(self.sections))
 
     def blind(self, transcript: bytes) -> bytes:
-        """Return the id and then every section in order, each hashed with its name and with `transcript` (32 bytes)."""
+        """Return the id followed by every section in order, each hashed with its name and `transcript` (32 bytes)."""
         sections = [digest("section", transcript, name.encode(), value) for name, value in self.sections]
         return b"".join([digest("federation", transcript, self.federation_id), *sections])
 
     def differences(self, transcript: bytes, theirs: bytes) -> tuple[str, ...]:
         """Return the names of the sections in which a peer's blinded binding differs.
 
-        They are "federation" if only the id differs, and OTHERS if the peer has all of our sections and more, as where
-        only it has an optional table.
+        The result is "federation" if only the id differs, and includes OTHERS if the peer has all of our sections and
+        more, for example an optional table.
         """
         ours = self.blind(transcript)
         if ours == theirs:
@@ -383,7 +385,7 @@ def _unused(secret: T | None) -> T:
 
 
 def _expect_sections(name: str, message: bytes, usual: int, federation: FederationBinding) -> None:
-    """Check the length of a message; a federation file with other optional tables has more sections or fewer."""
+    """Check a message's length, which varies with the number of optional tables in the federation file."""
     more, rest = divmod(len(message) - usual, KEY_BYTES)
     if rest or not 0 <= len(federation.sections) + more < MAX_SECTIONS:
         _expect_length(name, message, usual)

@@ -1,7 +1,7 @@
 """A node's long-term Ed25519 key, its file and its text form.
 
-The file is one line, `p2pfl-key-1:` and the seed in base64url; only its owner can read it. An error never quotes the
-file's content, which may be a secret.
+The file is one line, `p2pfl-key-1:` and the seed in base64url, readable only by its owner. Error messages never quote
+the file, whose content may be secret.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALLOWED_MODE = "a file that only its owner can read: chmod 600"
 
 
 class Identity:
-    """The key that proves a node's identity. `public` (32 bytes) is its name in the federation."""
+    """The key that proves a node's identity. `public` (32 bytes) identifies the node in the federation."""
 
     __slots__ = ("_key", "public")
 
@@ -50,27 +50,27 @@ class Identity:
     def load(cls, path: str | os.PathLike[str]) -> Identity:
         """Read a key file.
 
-        Raises UserError: the file is missing, is no key file, or users other than its owner may read it or put another
-        key, or a task, in its place.
+        Raises UserError if the file is missing or not a key file, or if other users may read it or replace the key or
+        the task.
         """
         text = _read_private(Path(path))
         _refuse_open_folder(Path(path).absolute().parent)
         try:
             return cls(_parse_file(text))
         except ValueError:
-            # The cause is dropped on purpose: it may quote a damaged seed.
+            # The cause is dropped on purpose: it might quote a damaged seed.
             found = f"{len(text)} characters of something else"
             raise UserError("not a key file", file=path, value=found, allowed=ALLOWED_CONTENT) from None
 
     def secret_for(self, purpose: str) -> bytes:
-        """Return 32 bytes for one purpose, which only the owner of this key can compute."""
+        """Return 32 bytes for one purpose, which only the holder of this key can compute."""
         seed = bytes(self._key)
         return hashlib.blake2b(purpose.encode(), key=seed, digest_size=32, person=b"p2pfl-own-secret").digest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a new key file, durably; an existing one is never overwritten.
+        """Write a new key file durably; an existing one is never overwritten.
 
-        Raises UserError: the file exists, or its folder does not; StorageError: the disk refused.
+        Raises UserError if the file exists or its folder does not, StorageError if the disk refuses.
         """
         path = Path(path)
         try:
@@ -85,13 +85,13 @@ class Identity:
                 os.fsync(file.fileno())
             _sync_folder(path.parent)
         except OSError as error:
-            # Half a key would be in the way of the next attempt.
+            # Half a key would block the next attempt.
             with contextlib.suppress(OSError):
                 path.unlink()
             raise StorageError(f"{path}: the key could not be written: {error.strerror}") from error
 
     def sign(self, statement: bytes) -> bytes:
-        """Return the 64-byte signature alone."""
+        """Return the bare 64-byte signature."""
         return self._key.sign(statement).signature
 
 
@@ -103,7 +103,7 @@ def public_text(public: bytes) -> str:
 
 
 def fingerprint(public: bytes) -> str:
-    """Return five groups of four letters or digits, 100 bits of a hash of a public key, for two people to compare."""
+    """Return 100 bits of a hash of a public key as five groups of four letters or digits, for two people to compare."""
     hashed = hashlib.blake2b(public, digest_size=FINGERPRINT_BYTES, person=b"p2pfl-finger").digest()
     text = base64.b32encode(hashed).decode("ascii").lower()[:FINGERPRINT_LENGTH]
     return "-".join(text[start : start + 4] for start in range(0, FINGERPRINT_LENGTH, 4))
@@ -119,7 +119,7 @@ def _decode(text: str) -> bytes:
     if not set(text) <= BASE64URL:
         raise ValueError("a key consists of the characters A-Z a-z 0-9 - _ only")
     raw = base64.urlsafe_b64decode(text + "=")
-    # The last character carries two bits too many: only one of four spellings is the key's own.
+    # The last character has two unused bits: only one of its four spellings is valid.
     if _encode(raw) != text:
         raise ValueError("the last character of the key is not one that base64url would write")
     return raw
@@ -132,7 +132,7 @@ def _parse_file(text: str) -> bytes:
 
 
 def _read_private(path: Path) -> str:
-    """Return the start of a file, more than a key file has, decoded leniently."""
+    """Return the beginning of a file, longer than any key file, decoded leniently."""
     try:
         # O_NONBLOCK, so that a named pipe does not block.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -150,14 +150,14 @@ def _read_private(path: Path) -> str:
 
 
 def _refuse_open_folder(folder: Path) -> None:
-    """Check that others cannot change names in the folder: neither any user nor a group with other members.
+    """Check that nobody else can rename files in the folder: no other user, and no group with other members.
 
-    In a folder such as /tmp (the sticky bit) a user cannot replace another user's file.
+    In a folder with the sticky bit, such as /tmp, a user cannot replace another user's file.
     """
     try:
         there = folder.stat()
     except OSError:
-        return  # it has gone since the key was read
+        return  # it disappeared after the key was read
     shared = there.st_mode & stat.S_IWGRP and not _is_own_group(there.st_gid, there.st_uid)
     if (there.st_mode & stat.S_IWOTH or shared) and not there.st_mode & stat.S_ISVTX:
         raise UserError(
@@ -169,7 +169,7 @@ def _refuse_open_folder(folder: Path) -> None:
 
 
 def _is_own_group(group: int, user: int) -> bool:
-    """Return True if the group is the user's own: many systems give each user a group without other members."""
+    """Return True if the group is the user's own: many systems give each user a group with no other members."""
     try:
         owner, found = pwd.getpwuid(user), grp.getgrgid(group)
     except KeyError:

@@ -1,8 +1,8 @@
-"""An open session: it seals chunks and opens sealed ones, by one libsodium secretstream per direction.
+"""An open session: it seals chunks and opens sealed ones, with one libsodium secretstream per direction.
 
-Each direction's first sealed chunk carries the stream's 24-byte header in front. A chunk lost, doubled, reordered,
-changed or cut is found at once and ends the session. libsodium releases the GIL, so large chunks belong in a worker
-thread: one call at a time per direction, and the two directions may run side by side.
+The first sealed chunk in each direction starts with the stream's 24-byte header. A chunk that is lost, duplicated,
+reordered, changed or truncated is detected at once and ends the session. libsodium releases the GIL, so large chunks
+belong in a worker thread: one call at a time per direction, but both directions at once.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Session:
             return header + sealed if header else sealed
 
     def open(self, sealed: bytes) -> tuple[bytes, bool]:
-        """Decrypt the next chunk; the flag says that it was the peer's last.
+        """Decrypt the next chunk; the flag says whether it was the peer's last.
 
-        Raises PeerFault: it is not the chunk that the peer sealed next.
+        Raises PeerFault if it is not the chunk that the peer sealed next.
         """
         with self._turn(self._in_lock):
             if self._in_final:
@@ -97,7 +97,7 @@ class Session:
             return sealed
         if len(sealed) < _HEADER_BYTES or self._in_key is None:
             raise PeerFault("the first sealed chunk is too short for the stream's header")
-        # The stream's state is rekeyed; a first key that stayed in memory would open recorded chunks.
+        # Rekey the stream's state: a first key left in memory would open recorded chunks.
         key, self._in_key = self._in_key, None
         self._inbound = crypto_secretstream_xchacha20poly1305_state()
         crypto_secretstream_xchacha20poly1305_init_pull(self._inbound, sealed[:_HEADER_BYTES], key)
@@ -119,7 +119,7 @@ class Session:
 
     @contextmanager
     def _turn(self, lock: threading.Lock) -> Iterator[None]:
-        """Allow one call at a time: two at once would seal two chunks with one nonce."""
+        """Allow one call at a time: two at once would seal two chunks with the same nonce."""
         if not lock.acquire(blocking=False):
             raise RuntimeError("two calls at once for one direction of a session")
         try:

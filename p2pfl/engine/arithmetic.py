@@ -1,9 +1,9 @@
-"""The elementwise arithmetic of exchanges and rounds, in two steps: compute a change, then carry it out.
+"""The elementwise arithmetic of exchanges and rounds, in two steps: compute a change, then apply it.
 
-The first step writes to its own memory and measures the result, so that a change which fails a check has changed
-nothing. The second step cannot fail. Both go through the vectors in tiles that stay in the cache. The operations on a
-tile are those on the whole vector, in the same order, so the bits do not depend on the tiles. `sim.lazy.rows` does the
-same for many nodes at once.
+The first step writes to its own memory and measures the result, so that a change that fails a check leaves no trace.
+The second step cannot fail. Both process the vectors in tiles that fit in the cache. The operations on a tile are the
+same as on the whole vector, in the same order, so the bits do not depend on the tiling. `sim.lazy.rows` does the same
+for many nodes at once.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from p2pfl.methods.method import MODEL
 
 LEAST_MOVE = 0.1
 SAMPLED = 4096
-"""The least number of coordinates that `has_moved` compares, if there are so many."""
+"""The minimum number of coordinates that `has_moved` compares, if there are that many."""
 
 
 def gain(shown: Vector, state: NodeState, edge: EdgeState) -> Vector:
-    """Return the difference of `shown` (c d,) and the replica that the neighbor holds, in the scratch memory."""
+    """Return the difference between `shown` (c d,) and the neighbor's replica of it, in scratch memory."""
     state.scratch.fit(state.channels)
     return np.subtract(shown, edge.own, out=state.scratch.move)
 
 
 def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float]:
-    """Compute both replicas and D = k (h_j - h_i) from the decoded payloads, all in scratch; channels will move by D/n.
+    """Compute both replicas and D = k (h_j - h_i) from the decoded payloads, all in scratch memory; the channels will
+    move by D/n.
 
     D has the same bits at both ends up to its sign. Returns the norms of the neighbor's replica and of the channels
     after the move.
@@ -56,7 +57,7 @@ def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float
 
 
 def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
-    """Carry out what `lead` computed, and the method's part at the edge.
+    """Apply what `lead` computed, and the method's part at the edge.
 
     With k = 0 nothing changes, not even -0 to 0.
     """
@@ -80,9 +81,9 @@ def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float,
 
 
 def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
-    """Check that the vectors that the method will keep of the edge after `settle` can be computed and are finite.
+    """Check that the vectors the method will keep for the edge after `settle` can be computed and are finite.
 
-    A user's method may make anything of a neighbor's terms. Raises PeerFault: a vector is not finite.
+    A user's method may do anything with a neighbor's terms. Raises PeerFault if a vector is not finite.
     """
     if factor == 0.0 or not method.moves(terms):
         return
@@ -92,12 +93,12 @@ def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[f
         with np.errstate(all="ignore"):
             moved = method.moved(kept, state.scratch.move[part], terms)
         if not all(np.isfinite(vector).all() for vector in moved.values()):
-            raise PeerFault("the exchange would leave something on the edge that is not finite")
+            raise PeerFault("the exchange would leave a value on the edge that is not finite")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """The view of a node that its learning method gets: see `NodeVectors`."""
+    """What a learning method sees of its node: see `NodeVectors`."""
 
     samples: int
     channels: dict[str, Vector]
@@ -113,8 +114,8 @@ class NodeSeen:
     ) -> NodeSeen:
         """Return the view of a state.
 
-        A vector that the method has not kept yet is its `first`; one that was not `given` is zero. Edges to members
-        that are `away` are left out.
+        A vector that the method has not stored yet equals its `first`; one that was not `given` is zero. Edges to
+        members that are `away` are left out.
         """
         size = state.model.size
         places = {name: slice(number * size, (number + 1) * size) for number, name in enumerate(method.channels)}
@@ -128,14 +129,14 @@ class NodeSeen:
         return cls(state.samples, channels, kept, edges, places, got)
 
     def part(self, part: slice) -> NodeSeen:
-        """Return the view of the same part of each vector."""
+        """Return a view of this part of each vector."""
         channels = {name: vector[part] for name, vector in self.channels.items()}
         kept = {name: vector[part] for name, vector in self.kept.items()}
         given = {name: vector[part] for name, vector in self.given.items()}
         return replace(self, channels=channels, kept=kept, given=given, where=part)
 
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Vector:
-        """Return the sum of a kept vector over the edges, in its own memory, added in the order of the neighbors."""
+        """Return the sum of a stored vector over the edges, added in neighbor order, in its own memory."""
         place, total = self.places[channel], np.zeros_like(self.channels[channel])
         for peer in sorted(self.edges):
             kept = self.edges[peer].kept.get(name)
@@ -154,7 +155,7 @@ def round_change(  # noqa: PLR0917 - the state, the round's two models, then wha
 ) -> tuple[New, float]:
     """Compute what a local round from `start` to `end` (d,) adds to each channel, and what the method keeps.
 
-    Returns both, and the norm of all results, which is not finite if any of them is not. The memory of `start` is
+    Returns both, and the norm of all results, which is not finite if any result is not. The memory of `start` is
     overwritten. `given` holds the vectors (d,) that the method gave to the round.
     """
     if not start.shape == end.shape == state.model.shape:
@@ -180,7 +181,7 @@ def round_change(  # noqa: PLR0917 - the state, the round's two models, then wha
 
 
 def distance(vector: Vector, other: Vector) -> float:
-    """Return the Euclidean distance of two vectors."""
+    """Return the Euclidean distance between two vectors."""
     tile, square = np.empty(min(TILE, vector.size), vector.dtype), 0.0
     for part in _tiles(vector.size):
         square += _square(np.subtract(vector[part], other[part], out=tile[: other[part].size]))
@@ -188,7 +189,9 @@ def distance(vector: Vector, other: Vector) -> float:
 
 
 def neighbor_distance(state: NodeState, peers: Iterable[int]) -> float | None:
-    """Return the root mean square distance from this node's model to the replicas of these neighbors, over its norm."""
+    """Return the root mean square distance from this node's model to these neighbors' replicas, relative to its
+    norm.
+    """
     edges = (state.edges.get(peer) for peer in peers)
     known = [edge.peer for edge in edges if edge is not None and edge.record.heard is not None]
     if not known:
@@ -199,7 +202,7 @@ def neighbor_distance(state: NodeState, peers: Iterable[int]) -> float | None:
 
 
 def median(vectors: list[Vector]) -> Vector:
-    """Return the coordinate median: (d,), in the type of the first vector."""
+    """Return the coordinate median (d,), in the dtype of the first vector."""
     out = np.empty_like(vectors[0])
     for part in _tiles(out.size):
         out[part] = np.median([vector[part] for vector in vectors], axis=0)
@@ -210,7 +213,7 @@ def has_moved(own: Vector, others: Sequence[Vector], mixed: Vector) -> bool:
     """Return True if a mix moved a model (d,) by more than LEAST_MOVE of one neighbor's pull in an even mean.
 
     That neighbor is at the median distance, which fewer than half of the neighbors cannot choose. All vectors are (d,),
-    compared on evenly spaced coordinates. Also True if that neighbor has the same model.
+    compared on evenly spaced coordinates. The result is also True if that neighbor has the same model.
     """
     some = slice(None, None, max(1, own.size // SAMPLED))
     here = own[some].astype(np.float64)
@@ -221,14 +224,14 @@ def has_moved(own: Vector, others: Sequence[Vector], mixed: Vector) -> bool:
 def norm(vector: Vector) -> float:
     """Return the Euclidean norm.
 
-    It is infinite or NaN only if the vector is not finite, although squares in float32 could overflow.
+    It is infinite or NaN only if the vector is not finite, even where squares would overflow float32.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.sqrt(sum(_square(vector[part]) for part in _tiles(vector.size))))
 
 
 def _square(tile: Vector) -> float:
-    """Return |tile|^2, in the tile's own type if that does not overflow."""
+    """Return |tile|^2, in the tile's own dtype unless that overflows."""
     square = float(np.dot(tile, tile))
     if np.isfinite(square):
         return square

@@ -1,7 +1,7 @@
-"""The changes of a node's durable state, as values, and the one place where each is carried out.
+"""Changes to a node's durable state, as values, and the one place where each is applied.
 
 Live operations and recovery from the log run the same floating-point operations on the same values, so a restarted node
-holds the same bits as before. A live operation has computed and checked the result before, and only `settle`s it. `x_i
+holds the same bits as before. A live operation has already computed and checked the result, and only `settle`s it. `x_i
 -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge.
 """
 
@@ -57,10 +57,10 @@ class EdgesWereChanged(Struct, frozen=True, kw_only=True, gc=False):
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
     """A round was counted.
 
-    Training adds `delta` (c d,) to the channels; None for a mixing round or a failed one. `alone` counts the rounds
-    trained without a neighbor. From now on the learning method keeps `terms` and `kept` of the node, and `best` is the
-    best figure of its rounds. `local` holds the arrays that the learner keeps outside the model from this round on;
-    None: they have not changed.
+    Training adds `delta` (c d,) to the channels; it is None for a mixing round or a failed one. `alone` counts the
+    rounds trained without a neighbor. From now on the learning method keeps `terms` and `kept` for the node, and `best`
+    is the best figure of its rounds. `local` holds the arrays that the learner keeps outside the model from this round
+    on; None if they have not changed.
     """
 
     version: int
@@ -78,7 +78,7 @@ class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
 class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
     """The model was replaced: `model` holds all channels (c d,).
 
-    `rounds` and `elapsed_s` go on from these values; None: they stay.
+    `rounds` and `elapsed_s` are the new counts; None keeps the old ones.
     """
 
     model: Vector
@@ -87,7 +87,7 @@ class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LifeWasHeard(Struct, frozen=True, kw_only=True, gc=False):
-    """This node has learned that `member` (None: this node itself) is in `life`."""
+    """This node has learned that `member` (None for this node itself) is in `life`."""
 
     member: int | None
     life: Life
@@ -143,7 +143,9 @@ def redo(state: NodeState, change: Change, *, codecs: Codecs, method: Method) ->
 
 
 def settle(state: NodeState, change: RequestWasApplied | ReplyWasApplied, method: Method) -> None:
-    """Finish an exchange that `lead` has computed: x += D/n, where D has the same bits at both ends up to its sign."""
+    """Finish an exchange that `lead` has computed: x += D/n, where D has the same bits at both ends except for its
+    sign.
+    """
     edge, reply = state.edges[change.peer], change.reply
     if isinstance(change, RequestWasApplied):
         edge.record.settle_request(change.request, reply, change.chain)

@@ -1,6 +1,6 @@
 """The durable form of state and changes: plain headers, arrays and blobs for a store, and back.
 
-A node that keeps no log (`snapshot` durability) writes no replicas either: it restarts without them, and its edges
+A node that keeps no log (`snapshot` durability) stores no replicas either: it restarts without them, and its edges
 begin a new incarnation.
 """
 
@@ -29,7 +29,7 @@ from p2pfl.learn.privacy.accounting import Spend
 
 FORMAT = 3
 EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."
-"""The names of arrays: `flow.3` belongs to the edge to member 3, `kept.momentum` to the node."""
+"""Array names: `flow.3` belongs to the edge to member 3, `kept.momentum` to the node."""
 
 Array = NDArray[np.generic]
 Entry = tuple[str, dict[str, Any], list[Payload]]
@@ -37,7 +37,7 @@ Entry = tuple[str, dict[str, Any], list[Payload]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A node's state, ready for a store: `header` is JSON-able."""
+    """A node's state, ready for a store; `header` is JSON-serializable."""
 
     header: dict[str, Any]
     arrays: dict[str, Array]
@@ -86,7 +86,7 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
 def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mapping[str, Payload]) -> NodeState:
     """Return the state from which `image` was made.
 
-    Raises StorageError: another version of this software has written it, or other software.
+    Raises StorageError if it was written by another version of this software, or by other software.
     """
     if header.get("format") != FORMAT:
         raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
@@ -127,7 +127,7 @@ def _best(header: Mapping[str, Any]) -> Best | None:
 def entry(change: ch.Change) -> Entry:
     """Return a change as a log entry: kind, header, blobs.
 
-    The blobs are the change's own memory, which nobody writes again.
+    The blobs are the change's own memory, which is not written to again.
     """
     match change:
         case ch.RequestWasFrozen(peer=peer, request=request):
@@ -165,10 +165,10 @@ def _round_entry(change: ch.RoundWasCommitted) -> Entry:
 
 
 def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.Change:
-    """Return the change from which a log entry was made. Arrays that will stay in the state do not hold the blobs'
-    memory.
+    """Return the change from which a log entry was made. Arrays that will stay in the state are copied, so that they do
+    not hold the blobs' memory.
 
-    Raises StorageError: there is no such kind.
+    Raises StorageError if the kind is unknown.
     """
     match kind:
         case "frozen":
@@ -233,7 +233,7 @@ def _reply(plain: Mapping[str, Any], body: Payload) -> Reply:
 
 
 def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, Payload]) -> dict[str, Any]:
-    """Return the record as JSON-able values (bytes in base64); message bodies go to `blobs`."""
+    """Return the record as JSON-serializable values (bytes in base64); message bodies go to `blobs`."""
     if record.pending is not None:
         blobs[f"pending.{peer}"] = record.pending.body
         record = replace(record, pending=structs.replace(record.pending, body=b""))
@@ -254,5 +254,5 @@ def _with_bodies(plain: Mapping[str, Any], key: str, blobs: Mapping[str, Payload
 
 
 def _vector(array: Array) -> Any:
-    """Return a copy in writable memory: an array from a store may be a view of a file."""
+    """Return a copy in writable memory, because an array from a store may be a view of a file."""
     return np.array(array)

@@ -1,8 +1,8 @@
-"""The data plane: it carries out the core's operations on vectors, and never decides.
+"""The data plane: it carries out the core's operations on vectors, and makes no decisions.
 
 Every operation first computes and checks, then changes the state, so that a refused message leaves no trace. Replicas
-are bit-identical at both ends: decoded values are added by separate float operations in one order, and both ends
-compute D = k (h_i - h_j) alike. Each change is also a `Change` that `redo` can repeat after a crash.
+are bit-identical at both ends: decoded values are added by separate float operations in a fixed order, and both ends
+compute D = k (h_i - h_j) in the same way. Each change is also a `Change` that `redo` can repeat after a crash.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ from p2pfl.methods.plain import Plain
 from p2pfl.plugins import FAILURES, describe_failure, own_failures
 
 NORM_CEILING = 1e15
-"""The largest norm of a model or replica: far above any real one, far below the end of float32."""
+"""The largest allowed norm of a model or replica: far above any real one, far below the limit of float32."""
 
 LARGEST_TERM = 1e300
 NORM_MULTIPLE = 1e3
-"""The largest norm of a replica, in norms of our own model; a whole model after a resync must pass."""
+"""The largest norm of a replica, as a multiple of our own model's; a whole model after a resync must pass."""
 
 
 class Outcome(Struct, frozen=True, gc=False):
     """The outcome of an operation.
 
-    `event` is the answer (None: there is none); `change` is what must become durable (None: nothing). `urgent`: the
-    change must be durable before the event may have consequences outside.
+    `event` is the answer, if any; `change` is what must become durable, if anything. If `urgent`, the change must be
+    durable before the event may have consequences outside.
     """
 
     event: Event | None
@@ -92,15 +92,15 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 class AuditFault(PeerFault):
-    """The replicas differ at the two ends."""
+    """The replicas at the two ends differ."""
 
 
 class ClaimFault(PeerFault):
-    """The peer's figures are impossible by our settings; it may have another task."""
+    """The peer's figures are impossible under our settings; it may be running another task."""
 
 
 class Engine:
-    """Runs operations on one node's state. `rule` is that of the robust profile, None in the conservative one."""
+    """Runs operations on one node's state. `rule` is used in the robust profile; it is None in the conservative one."""
 
     def __init__(
         self,
@@ -118,16 +118,16 @@ class Engine:
         self.mixer = None if rule is None else RuleMixer(rule, NORM_CEILING)
         self.show: Show = as_it_is
         self.claim: Claim = as_weighed
-        """The functions that choose which model neighbors see (`show`), and which weight (`claim`)."""
+        """Functions that choose which model (`show`) and which weight (`claim`) neighbors see."""
         self.exchanges = 0
-        """The number of exchanges that this process has applied, on all edges."""
+        """The number of exchanges applied by this process, over all edges."""
         self._given: Mapping[str, Vector] = {}
         """The vectors that the method gave to the current local round."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
-        """The results of local rounds, of which each CommitRound with `trained` takes the next.
+        """Results of local rounds; each CommitRound with `trained` takes the next one.
 
-        A result is the model (d,) at the start, whose memory then belongs to the engine, and the trained round; None
-        where the round failed.
+        A result is the model (d,) at the start, whose memory then belongs to the engine, and the trained round; it is
+        None if the round failed.
         """
 
     def run(self, operation: Operation) -> Outcome:
@@ -154,7 +154,7 @@ class Engine:
         assert_never(operation)
 
     def pay(self, spend: Spend) -> Change:
-        """Record what the next round will spend: this must be on disk before the round begins."""
+        """Record what the next round will spend; this must be on disk before the round begins."""
         change = BudgetWasSpent(spend=spend)
         redo(self.state, change, codecs=self.codecs, method=self.method)
         return change
@@ -162,7 +162,7 @@ class Engine:
     def begin_round(self, *, accompanied: bool, away: Collection[int] = ()) -> RoundStart:
         """Return the start of a local round, in its own memory.
 
-        `accompanied`: a neighbor is connected; `away` holds those that are not connected: a method that needs company
+        `accompanied` says that a neighbor is connected; `away` holds the ones that are not. A method that needs company
         does not see their edges.
         """
         method, self._given = self.method, {}
@@ -176,7 +176,7 @@ class Engine:
         return RoundStart(self.state.model.copy(), self._given, method, self.state.elapsed_s)
 
     def _copy_if_shared(self, vector: Vector) -> Vector:
-        """Return a copy if the memory is the state's, because exchanges go on while a round trains."""
+        """Return a copy if the memory belongs to the state, because exchanges continue while a round trains."""
         state = self.state
         theirs = [  # vectors of the state
             state.channels,
@@ -268,7 +268,7 @@ class Engine:
     def _encode(
         self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None
     ) -> Payload | Forgery:
-        """Encode the vector shown to the neighbor, less the replica that it holds; `decoded` (c d,) is filled."""
+        """Encode the vector shown to the neighbor minus the neighbor's replica of it; `decoded` (c d,) is filled."""
         shown = self.show(self.state.shown, peer, Occasion(incarnation, seq))
         if isinstance(shown, Forgery):
             return shown
@@ -284,21 +284,21 @@ class Engine:
     def _check_outcome(self, replica: float, after: float) -> None:
         """Check the norms of the neighbor's replica and of the model after the exchange.
 
-        Raises PeerFault: the replica is not finite or absurdly longer than our own model, or the model would not be
-        usable.
+        Raises PeerFault if the replica is not finite or its norm is absurdly larger than our own model's, or if the
+        model would become unusable.
         """
         limit = NORM_MULTIPLE * math.sqrt(self.state.channels.size)
         if not replica <= limit:
             limit += NORM_MULTIPLE * norm(self.state.channels)
         if not replica <= min(limit, NORM_CEILING):
-            raise PeerFault("the neighbor's model is not finite or is far too long")
+            raise PeerFault("the neighbor's model is not finite or its norm is far too large")
         if not after <= NORM_CEILING:
             raise PeerFault("the exchange would carry the model too far")
 
     def _agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
         """Agree on terms with a neighbor.
 
-        Raises ClaimFault: the method fails on the neighbor's terms, or refuses them.
+        Raises ClaimFault if the method fails on the neighbor's terms, or refuses them.
         """
         try:
             if len(theirs) == len(self.method.no_terms) and self.method.valid(theirs):
@@ -308,7 +308,7 @@ class Engine:
         raise ClaimFault("the terms of the learning method are impossible in this federation")
 
     def _check_moved(self, edge: EdgeState, factor: float, terms: tuple[float, ...]) -> None:
-        """Check a user's method, which may keep vectors that are not finite; our own methods never do."""
+        """Check the vectors kept by a user's method, which may not be finite; those of our own methods always are."""
         if not self.method.is_users:
             return
         try:
@@ -340,7 +340,7 @@ class Engine:
     def _complete_round(
         self, op: CommitRound, start: Vector, local: LocalRound, change: RoundWasCommitted
     ) -> RoundWasCommitted | None:
-        """Complete `change` by what the method makes of a local round; None: the result is no usable model."""
+        """Complete `change` with what the method makes of a local round; None if the result is not a usable model."""
         samples = max(1, local.samples, int(np.ceil(op.least_samples)))
         about = Round(
             steps=local.steps,
@@ -375,10 +375,10 @@ class Engine:
         return self._done(Bootstrapped(), change, urgent=True)
 
     def _mix(self, op: Mix) -> Outcome:
-        """Mix by the rule, and go on showing the earlier model.
+        """Mix by the rule, but keep showing the earlier model.
 
-        If neighbors saw mixed models in the middle of a round, these would all look alike, and a rule would take its
-        node's own round for the outlier.
+        If neighbors saw mixed models in the middle of a round, these would all look alike, and a rule would treat its
+        node's own round as the outlier.
         """
         if self.mixer is None:
             raise ValueError("a node without a rule was asked to mix by a rule")

@@ -1,8 +1,8 @@
-"""The ledger of a node's privacy budget: a spend is durable before the steps that it pays for are computed.
+"""The ledger of a node's privacy budget: spending is durable before the steps it pays for are computed.
 
-A ledger may say more than was used, because a crash wastes the payment for the current round. It never says less: a
-ledger that is known to lack entries says so. It is kept twice, in the state and in a file beside the key, and
-`reconcile` combines the two. `learn.privacy` computes what its steps amount to.
+A ledger may record more than was used, because a crash wastes the payment for the current round. It never records less
+without saying so: a ledger known to lack entries is marked. It is kept twice, in the state and in a file beside the
+key; `reconcile` combines the two. `learn.privacy` computes the epsilon of its steps.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from p2pfl.learn.privacy.accounting import Spend
 
 NAME_BITS = 53
 ROUNDING = 1e-6
-"""The relative difference allowed between two computations of one epsilon."""
+"""The allowed relative difference between two computations of one epsilon."""
 
 
 class Promise(NamedTuple):
     """The figures that a person permits.
 
-    `epsilon` is None where it follows from the noise and is not known yet, and `noise` is None where it follows from
-    epsilon.
+    `epsilon` is None if it follows from the noise and is not known yet; `noise` is None if it follows from epsilon.
     """
 
     unit: str
@@ -37,7 +36,7 @@ class Promise(NamedTuple):
         return cls(privacy.unit, privacy.epsilon, privacy.delta, privacy.noise)
 
     def weaker_than(self, permitted: Promise) -> str:
-        """Return the figures in which this promise is weaker, in words; empty: none."""
+        """Return, in words, the figures in which this promise is weaker; empty if there are none."""
         found = []
         if permitted.unit == MEMBER != self.unit:
             found.append(f"a {self.unit} is protected, where it is a {MEMBER}")
@@ -57,9 +56,9 @@ def _above(figure: float | None, bound: float | None) -> bool:
 
 
 class Signed(NamedTuple):
-    """The account of a ledger that its node signs for others.
+    """A ledger's account, signed by its node for others.
 
-    `order` and `name` say which of the node's budgets it is, `steps` how many steps are paid for.
+    `order` and `name` identify one of the node's budgets; `steps` is the number of steps paid for.
     """
 
     order: int
@@ -71,31 +70,31 @@ class Signed(NamedTuple):
 class Ledger:
     """The ledger of one budget.
 
-    `unit` is what is protected, a row or the whole node: steps of one unit say nothing about the other. `word` names
-    the permission by which the budget began: no other ledger has the same.
+    `unit` is what is protected, a row or the whole node; steps for one unit say nothing about the other. `word` is the
+    permission that began the budget, unique to this ledger.
     """
 
     unit: str
     word: str
     spent: tuple[Spend, ...] = ()
-    """The spends in order; consecutive ones of one kind are one entry."""
+    """Payments in order; consecutive ones of the same kind are merged."""
     is_whole: bool = True
-    """True if the ledger is complete; False: data on disk are gone, and more may have been spent than this."""
+    """True if the ledger is complete; False if data on disk were lost, so that more may have been spent."""
     order: int = 1
-    """The number of this node's budgets that are known to have begun, this one included."""
+    """The number of this node's budgets known to have begun, including this one."""
     promise: Promise | None = None
     """The figures that the person permits.
 
-    None: an earlier version began the budget, and kept no file beside the key.
+    None if an earlier version began the budget, without a file beside the key.
     """
     raised_by: str = ""
-    """The latest permission by which the budget was continued; empty: none."""
+    """The latest permission that extended the budget; empty if there is none."""
     signed: Signed | None = None
-    """An account that this node has signed and that this ledger lacks."""
+    """An account signed by this node that this ledger does not cover."""
 
     @property
     def latest_word(self) -> str:
-        """The permission that was used last: only another one can continue this budget, or begin the next."""
+        """The latest permission used; only a different one can extend this budget or begin the next."""
         return self.raised_by or self.word
 
     @property
@@ -104,17 +103,17 @@ class Ledger:
 
     @property
     def account(self) -> Signed:
-        """The account that others get, so that they can send it to the node if it has forgotten."""
+        """The account given to others, so that they can return it to the node if it has forgotten."""
         digest = hashlib.blake2b(self.word.encode(), digest_size=8, person=b"p2pfl-budget").digest()
         name = int.from_bytes(digest, "little") >> (64 - NAME_BITS)
         own = Signed(self.order, name, self.steps)
         return own if self.signed is None else max(own, self.signed)
 
     def as_recovered(self, *, private: bool, complete: bool) -> Ledger | None:
-        """Return the ledger as it counts when read from a disk.
+        """Return the ledger as it counts after being read from disk.
 
-        Not `complete`: part of the disk's data was missing. None for a node that is not private, because the ledger
-        lacks its rounds.
+        `complete` is False if part of the disk's data was missing. Returns None for a node that is not private, because
+        the ledger lacks its rounds.
         """
         if not private:
             return None
@@ -127,7 +126,7 @@ class Ledger:
         return replace(self, spent=(*self.spent, spend))
 
     def covers(self, other: Ledger) -> bool:
-        """Return True if everything that `other` has spent was spent here too, first and in this order."""
+        """Return True if this ledger begins with everything that `other` has spent, in the same order."""
         if len(other.spent) > len(self.spent):
             return False
         *before, last = other.spent or (Spend(0.0, 0.0, 0),)
@@ -136,11 +135,11 @@ class Ledger:
         return same and last.steps <= here.steps
 
     def as_incomplete(self, signed: Signed | None = None) -> Ledger:
-        """Return the ledger marked as incomplete: more may have been spent, as an account signed by the node shows."""
+        """Return the ledger marked as incomplete; an account signed by the node may prove that more was spent."""
         return replace(self, is_whole=False, signed=signed or self.signed)
 
     def plain(self) -> dict[str, Any]:
-        """Return the ledger as values for JSON."""
+        """Return the ledger as JSON values."""
         spent = [list(spend) for spend in self.spent]
         found = {"unit": self.unit, "word": self.word, "spent": spent, "is_whole": self.is_whole, "order": self.order}
         later = {"promise": self.promise, "signed": self.signed}
@@ -149,7 +148,7 @@ class Ledger:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any] | None) -> Ledger | None:
-        """Return the ledger that `plain` made into values; None of None."""
+        """Return the ledger that `plain` converted to values; None for None."""
         if plain is None:
             return None
         found = {**plain, "spent": tuple(Spend(*spend) for spend in plain["spent"])}
@@ -159,10 +158,10 @@ class Ledger:
 
 
 def reconcile(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
-    """Return the ledger that counts, of the one in the state and the one in the file beside the key: the one with more.
+    """Choose between the ledger in the state and the one beside the key: return the one with more entries.
 
-    Every spend is written beside the key first. So a crash leaves that one equal or ahead; if it is missing although
-    there was one, or the two contradict each other, data on disk were lost.
+    Every payment is first written beside the key. A crash therefore leaves that ledger equal or ahead; if it is missing
+    although there was one, or the two contradict each other, data on disk were lost.
     """
     if state is None:
         return beside

@@ -1,6 +1,6 @@
-"""The state of a node that must survive: its channels, the vectors of its method, and every edge's replicas.
+"""The part of a node's state that must survive: channels, the method's vectors, and the replicas of every edge.
 
-Only one thread writes at a time (the engine's). `engine` changes the state; `durable` turns it into bytes.
+Only one thread at a time writes to it (the engine's). `engine` changes the state; `durable` turns it into bytes.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from p2pfl.learn.methods import Method
 from p2pfl.methods.plain import Plain
 
 TILE = 1 << 16
-"""The number of values in a tile: a handful of float32 tiles fit into a second-level cache of a megabyte."""
+"""The number of values in a tile; a few float32 tiles fit into a one-megabyte L2 cache."""
 
 
 class Scratch:
-    """Three vectors (d,) and one tile, allocated when first needed and kept; one instance serves all edges of a node.
+    """Three vectors (d,) and one tile, allocated on first use and kept; all edges of a node share one instance.
 
-    `peer` and `own` will be replicas: they change places with the edge's when an exchange is settled. `move` is first
-    the vector to encode, then D, by which n times the model moves.
+    `peer` and `own` will become replicas: they swap places with the edge's when an exchange is settled. `move` first
+    holds the vector to encode, then D, which is n times the model's move.
     """
 
     def __init__(self) -> None:
         self._sized: tuple[tuple[int, ...], object] | None = None
 
     def fit(self, model: Vector) -> None:
-        """Take the shape and type of `model`; the contents are lost if these were others."""
+        """Take the shape and dtype of `model`; if they differ from the previous ones, the contents are lost."""
         if self._sized == (model.shape, model.dtype):
             return
         self.peer, self.own, self.move = (np.empty_like(model) for _ in range(3))
@@ -47,7 +47,7 @@ class Scratch:
 
     @property
     def decoded_peer(self) -> NDArray[np.float32]:
-        """The memory into which the neighbor's payload is decoded: in float32 the memory of `peer` itself."""
+        """The memory into which the neighbor's payload is decoded; for float32 it is the memory of `peer` itself."""
         return self.peer if self._decoded is None else self._decoded[0]
 
     @property
@@ -57,9 +57,10 @@ class Scratch:
 
 @dataclass(slots=True)
 class EdgeState:
-    """An edge's vectors: `own` is the replica of our channels that the neighbor holds too, `peer` that of its channels.
+    """An edge's vectors: `own` is the replica of our channels shared with the neighbor, `peer` the one of its channels.
 
-    Both are (c d,). `kept` holds the vectors (c d,) that the learning method keeps of this edge; a missing one is zero.
+    Both are (c d,). `kept` holds the vectors (c d,) that the learning method keeps for this edge; a missing one is
+    zero.
     """
 
     record: EdgeRecord
@@ -75,7 +76,7 @@ class EdgeState:
         self.kept = {}
 
     def digest(self, *, initiator: bool) -> bytes:
-        """Return BLAKE2b-128 of both replicas, the initiator's first: equal at both ends between transactions."""
+        """Return BLAKE2b-128 of both replicas, the initiator's first; between transactions it is equal at both ends."""
         first, second = (self.own, self.peer) if initiator else (self.peer, self.own)
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"p2pfl-replica")
         digest.update(as_bytes(first))
@@ -90,15 +91,16 @@ class NodeState:
     Neighbors exchange `channels` (c d,): the model x (d,), then the other channels of the learning method. `samples` is
     n; the core counts `version`, `rounds`, `alone` and `best`.
 
-    `terms` are the method's numbers since the last local round, and `kept` its vectors (d,) of this node: replaced,
-    never written to. So are the arrays of `local`, which the learner kept outside the model in the last round that
-    counted.
+    `terms` are the method's numbers since the last local round, and `kept` its vectors (d,) for this node, which are
+    replaced but never written to. The same holds for the arrays in `local`, which the learner kept outside the model in
+    the last round that counted.
 
-    `ended` is the bound of training ("40 rounds", "60.0 s") when the federation ended for this node; None: it has not.
+    `ended` is the bound of training ("40 rounds", "60.0 s") when the federation ended for this node; None if it has not
+    ended.
 
-    `life` is the node's own; `lives` are the known lives of others, by member index.
+    `life` is the node's own incarnation (`core.lives`); `lives` are those known of others, by member index.
 
-    `ledger` is the spent part of the privacy budget; None: there is no budget, or its spending is unknown.
+    `ledger` is the spent part of the privacy budget; None if there is no budget, or if its spending is unknown.
 
     `unmixed` (c d,) are the channels as they were before a robust rule mixed them; neighbors see these until the next
     round is committed. It does not survive a crash: afterwards neighbors see the mixed model once.
@@ -107,7 +109,7 @@ class NodeState:
     channels: Vector
     samples: int
     size: int = 0
-    """The length d of the model; 0 where there is one channel."""
+    """The length d of the model; 0 if there is only one channel."""
     edges: dict[int, EdgeState] = field(default_factory=dict)
     version: int = 0
     rounds: int = 0
@@ -148,13 +150,13 @@ class NodeState:
         return self.channels[: self.size] if self.size else self.channels
 
     def begin_life(self, name: int) -> None:
-        """Begin all edges anew, without the neighbors' memory of them. `name` is a random number below 2**53."""
+        """Restart all edges, which the neighbors no longer remember. `name` is a random number below 2**53."""
         self.life = Life(self.life.generation + bool(self.life.name), name)
         for edge in self.edges.values():
             edge.begin_anew(edge.record.without_replicas())
 
     def hear_life(self, member: int | None, life: Life) -> None:
-        """Keep the life of a member; None: of this node itself."""
+        """Store the life of a member; None stands for this node itself."""
         if member is None:
             self.life = life
         else:
@@ -169,7 +171,7 @@ class NodeState:
         self.edges = {peer: self.edges[peer] for peer in sorted(self.edges)}
 
     def fit_edges(self, peers: Iterable[int]) -> None:
-        """Fit the edges to the graph at a start: it may have changed while the node was off."""
+        """Match the edges to the graph at startup: it may have changed while the node was off."""
         neighbors = sorted(peers)
         for peer in neighbors:
             if peer not in self.edges:
@@ -181,15 +183,17 @@ class NodeState:
 
     @property
     def shown(self) -> Vector:
-        """The vector that neighbors may see: (c d,). In the conservative profile always the channels."""
+        """The vector (c d,) that neighbors may see. In the conservative profile it is always the channels."""
         return self.channels if self.unmixed is None else self.unmixed
 
 
 def zeros(model: Vector) -> Vector:
-    """Return a zero vector as long as the model; unlike with `zeros_like`, memory is allocated only when written."""
+    """Return a zero vector as long as the model; unlike with `zeros_like`, memory is allocated only on the first
+    write.
+    """
     return np.zeros(model.shape, model.dtype)
 
 
 def as_bytes(array: NDArray[np.generic]) -> memoryview:
-    """Return the array's own memory if it is contiguous, in the order of its rows."""
+    """Return the array's own memory in row order if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -1,4 +1,4 @@
-"""An address `host:port` as users write it; an IPv6 host stands in brackets."""
+"""An address `host:port` as users write it; an IPv6 host is in brackets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Address:
 
 
 def parse_address(text: str, key: str) -> Address:
-    """Parse an address. Raises UserError, naming `key`: the port is no number from 0 to 65535, or the host is empty."""
+    """Parse an address. Raises UserError, naming `key`, if the port is not a number from 0 to 65535 or the host is
+    empty.
+    """
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
@@ -38,7 +40,7 @@ def parse_address(text: str, key: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if the host means this machine alone."""
+    """Return True if the host means only this machine."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -48,14 +50,14 @@ def is_loopback(host: str) -> bool:
 
 
 def is_hidden(address: str | None, listen: str) -> bool:
-    """Return True if a node listens for its own machine alone (`listen`), though others dial it at `address`."""
+    """Return True if a node listens only on its own machine (`listen`) although others dial it at `address`."""
     if address is None or is_loopback(parse_address(address, "address").host):
         return False
     return is_loopback(parse_address(listen, "listen").host)
 
 
 def misses(address: str | None, listen: str, forwarded_port: int | None = None) -> bool:
-    """Return True if others dial another port than the one on which the node listens.
+    """Return True if others dial a different port from the one on which the node listens.
 
     `forwarded_port` is the port that a router forwards to the node, if there is such a router.
     """
@@ -66,7 +68,7 @@ def misses(address: str | None, listen: str, forwarded_port: int | None = None) 
 
 
 def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
-    """Return the user's error for a socket that could not be bound."""
+    """Return the user error for a socket that could not be bound."""
     return UserError(
         f"cannot listen on {address}: {os.strerror(error.errno) if error.errno else error.strerror or error}",
         key=key,
@@ -77,7 +79,7 @@ def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
 def require_free(text: str, key: str) -> None:
     """Check that a node could listen there now. The port is not kept; port 0 is always free.
 
-    Raises UserError: the address cannot be bound.
+    Raises UserError if the address cannot be bound.
     """
     address = parse_address(text, key)
     try:
@@ -94,7 +96,7 @@ def require_free(text: str, key: str) -> None:
 
 
 def own_address() -> str:
-    """Return the address of this machine that others on its network use, as far as it can know. Nothing is sent."""
+    """Return the address by which others on its network reach this machine, as far as it can tell. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # a documentation address (RFC 5737): the kernel only chooses a route

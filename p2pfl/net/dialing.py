@@ -1,7 +1,7 @@
 """Both ways to a session: dialing neighbors, and receiving peers that dial this node.
 
-The dialer dials neighbors without a session whose address is configured or hinted at. The reception tells strangers
-nothing of value.
+The dialer dials neighbors that have no session and whose address is configured or hinted at. The reception reveals
+nothing of value to strangers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Backoff:
         self._delay_s = self._limits.retry_first_s
 
     def exhaust(self) -> None:
-        """Use the longest delay next: a refused dial would be refused again in a second."""
+        """Use the longest delay next: a refused dial would be refused again a second later."""
         self._delay_s = self._limits.retry_ceiling_s
 
     def next_s(self) -> float:
@@ -58,14 +58,14 @@ class Dialer:
     rng: random.Random
     transport: Transport
     routes: dict[int, Route] = field(default_factory=dict)
-    """The routes of all members with a known address."""
+    """Routes to all members with a known address."""
     _silent: set[int] = field(default_factory=set)
 
     def route(self, peer: int) -> Route:
         return self.routes.setdefault(peer, Route())
 
     def configure(self, addresses: Mapping[int, Address]) -> None:
-        """Adopt the addresses in the federation's file. A dial to an outdated address is broken off."""
+        """Adopt the addresses in the federation file. A dial to an outdated address is abandoned."""
         for address in addresses.values():
             self.transport.know(address.host)
         for peer in self.routes.keys() | addresses.keys():
@@ -94,7 +94,7 @@ class Dialer:
                 await place.vacancy()
 
     async def _try(self, peer: int, place: NeighborPlace, route: Route) -> bool:
-        """Dial one address after the other until there is a session. Return True if an end has refused the other."""
+        """Dial one address after another until there is a session. Return True if one end has refused the other."""
         route.news.clear()
         refused = False
         for address in route.next_go():
@@ -104,7 +104,9 @@ class Dialer:
         return refused and place.link is None
 
     async def _attempt(self, peer: int, place: NeighborPlace, address: Address) -> bool:
-        """Dial one address. Return True if an end refused the other, which another attempt would hardly change."""
+        """Dial one address. Return True if one end refused the other, since another attempt is unlikely to change
+        that.
+        """
         try:
             async with asyncio.timeout(self.shared.limits.connect_s + self.shared.limits.handshake_s) as scope:
                 place.dial = Dial(scope)
@@ -152,7 +154,7 @@ def _reason_of(error: Exception) -> str:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Reception:
-    """The receiver of lines that others have dialed."""
+    """Receives lines that others have dialed."""
 
     greeter: Greeter
     table: SessionTable

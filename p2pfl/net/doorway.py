@@ -1,10 +1,10 @@
-"""The doorway: connections that are no session yet, their stages, their number, and which of them to drop.
+"""The doorway: connections that are not sessions yet, their stages, their number, and which of them to drop.
 
-A `ConnectionGate` stands before the HTTP protocol of one accepted connection and drops it if it takes too long,
+A `ConnectionGate` is placed before the HTTP protocol of one accepted connection and drops it if it takes too long,
 whatever it does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has its own places, so
-that a connection never makes room for one at an earlier stage: idle connections replace idle connections only. Within a
-stage the connection that has waited longest goes, not the newcomer, because an honest peer is through in a round trip
-or two. All work for a connection before it is a session is paid for in time of the loop (`looptime`).
+that a connection never makes room for one at an earlier stage: idle connections replace only idle connections. Within a
+stage the connection that has waited longest is dropped, not the newcomer, because an honest peer needs only a round
+trip or two. All work for a connection before it is a session is charged as loop time (`looptime`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from p2pfl.net.looptime import LoopTime, Stopwatch, measure
 GREETING_BYTES = 2**14
 """The bytes that a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""
 SLICE_BYTES = 2**11
-"""The bytes of such a peer that are read before its time budget is checked again: at most 341 empty pings."""
+"""The bytes read from such a peer before its time budget is checked again: at most 341 empty pings."""
 NETWORK_BITS = 64
-"""The network part of an IPv6 address: a peer with one address has its whole network."""
+"""The length of an IPv6 network prefix: a peer with one address controls its whole network."""
 MOST_GROUPS = 1024
-"""The most groups of addresses whose handshakes are counted."""
+"""The maximum number of address groups whose handshakes are counted."""
 MOST_VISITS = 8
-"""The most visitors about the charter at one time: each may bring a MiB."""
+"""The maximum number of simultaneous visitors about the charter; each may bring a MiB."""
 VISITS_PER_S, VISIT_BURST = 0.5, 16.0
-"""The visits of unlisted peers from one group of addresses, and of one member that asks for no session or may not have
-one.
+"""The limit on visits: from unlisted peers in one group of addresses, and from one member that asks for no session or
+may not have one.
 
-A member that was just added, or that has an older graph, dials its neighbors once in a few seconds.
+A member that was just added, or that has an older graph, dials its neighbors once every few seconds.
 """
 NEIGHBOR_HANDSHAKES = 2.0
-"""The handshakes allowed at once for each neighbor: all may be behind one address, and start together."""
+"""The handshakes allowed at once for each neighbor: all neighbors may share one address, and start together."""
 
 
 T = TypeVar("T")
@@ -52,9 +52,9 @@ class ConnectionStage(IntEnum):
     UPGRADED = 1
     """The connection speaks WebSocket."""
     ADDRESSED = 2
-    """The first handshake message was meant for this node: the peer knows our public key."""
+    """The first handshake message was meant for this node, so the peer knows our public key."""
     VISITING = 3
-    """The peer has a key that may not have a session, and may at most exchange the charter."""
+    """The peer's key may not have a session, and may at most exchange the charter."""
     PROVEN = 4
     """The peer is a member of the federation."""
 
@@ -62,7 +62,7 @@ class ConnectionStage(IntEnum):
 class Doorway:
     """The places for connections at each stage.
 
-    `greeting_bytes` is the most that a connection may bring before it is ADDRESSED.
+    A connection may send at most `greeting_bytes` before it is ADDRESSED.
     """
 
     def __init__(self, limits: Limits, *, neighbors: int = 0, greeting_bytes: int = GREETING_BYTES) -> None:
@@ -81,7 +81,7 @@ class Doorway:
         self._burst = max(self.limits.handshake_burst, NEIGHBOR_HANDSHAKES * neighbors)
 
     def know(self, address: str) -> None:
-        """Note that a member has, or had, that address."""
+        """Record that a member has, or had, that address."""
         self.time.know(group_of(address))
 
     @property
@@ -91,8 +91,8 @@ class Doorway:
     def enter(self, gate: ConnectionGate, stage: ConnectionStage = ConnectionStage.CONNECTED) -> None:
         """Give a connection a place.
 
-        If the stage is full, this drops the connection that has waited longest in it, of the newcomer's group or else
-        of the most crowded one.
+        If the stage is full, drop the connection that has waited longest in it, from the newcomer's group or, failing
+        that, from the most crowded one.
         """
         room = self._rooms[stage]
         most = MOST_VISITS if stage is ConnectionStage.VISITING else self.limits.pending
@@ -104,7 +104,7 @@ class Doorway:
         room[gate] = None
 
     def advance(self, gate: ConnectionGate, stage: ConnectionStage) -> None:
-        """Move a connection to a stage. Raises PeerFault: its group exceeds the limit on handshakes, or on visits."""
+        """Move a connection to a stage. Raises PeerFault if its group exceeds the limit on handshakes or visits."""
         if not any(gate in room for room in self._rooms.values()):
             return
         if stage is ConnectionStage.ADDRESSED and not self._may(self._handshakes, gate.group, self._handshake_bucket):
@@ -145,7 +145,7 @@ def visit_bucket() -> TokenBucket:
 
 
 class ConnectionGate(Tap):
-    """A gate before the HTTP protocol of one connection; `speak` makes the protocol once data have arrived."""
+    """A gate before the HTTP protocol of one connection; `speak` creates the protocol once data have arrived."""
 
     def __init__(
         self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol], address: str = ""
@@ -155,15 +155,15 @@ class ConnectionGate(Tap):
         self._deadline: asyncio.TimerHandle | None = None
         self.address, self.group = address, group_of(address)
         self.ends_at = 0.0
-        """The time at which the connection must be a session, by the loop's clock."""
+        """When the connection must have become a session, on the loop's clock."""
         self._paid_s = 0.0
         self.pays = True
-        """True if the connection pays for its work; members do not pay, nor do visitors with the page's token."""
+        """True if the connection is charged for its work; members are not, nor are visitors with the page's token."""
         self.may_ask = False
-        """True if the latest request was an allowed one, whose answer costs strangers nothing."""
+        """True if the latest request was allowed, so that answering it is not charged to the connection."""
 
     def pay(self, cost_s: float) -> None:
-        """Charge this connection with CPU time."""
+        """Charge this connection for CPU time."""
         if self.pays:
             self._paid_s += cost_s
             self._doorway.time.spend(self.group, cost_s)
@@ -173,7 +173,7 @@ class ConnectionGate(Tap):
         return Stopwatch(self.pay)
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Do `work` at the cost of this connection."""
+        """Run `work` and charge this connection for it."""
         return measure(work, self.watch())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -199,7 +199,7 @@ class ConnectionGate(Tap):
                 self._listen(data[start : start + SLICE_BYTES])
 
     def advance(self, stage: ConnectionStage) -> None:
-        """Move to a stage. Raises PeerFault: the peer's address has begun too many handshakes."""
+        """Move to a stage. Raises PeerFault if the peer's address has begun too many handshakes."""
         self._doorway.advance(self, stage)
         if stage >= ConnectionStage.ADDRESSED:
             self.idle_bytes = IDLE_BYTES
@@ -210,7 +210,7 @@ class ConnectionGate(Tap):
         self.vouch()
 
     def vouch(self) -> None:
-        """Note that the peer is no stranger: give its time back, and remember its address."""
+        """Record that the peer is not a stranger: refund its time, and remember its address."""
         if self.pays:
             self.pays = False
             self._doorway.time.spend(self.group, -self._paid_s)
@@ -236,8 +236,8 @@ class ConnectionGate(Tap):
 
 @lru_cache(MOST_GROUPS)
 def group_of(address: str) -> str:
-    """Return the group of addresses that one peer can choose from: one IPv4 address, also mapped into IPv6, or an IPv6
-    /64.
+    """Return the group of addresses that one peer can choose from: an IPv4 address, including when mapped into IPv6, or
+    an IPv6 /64.
     """
     try:
         parsed = ipaddress.ip_address(address)

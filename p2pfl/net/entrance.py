@@ -1,7 +1,7 @@
-"""The entrance accepts connections for a doorway, and closes those at once for which there is no time.
+"""The entrance accepts connections for a doorway, and immediately closes those for which there is no time.
 
-Even that costs time: while its share is spent, nothing is accepted, and only the system answers. Open connections are
-not affected.
+Even that costs time: while its share is used up, nothing is accepted, and only the operating system answers. Open
+connections are not affected.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from p2pfl.net.doorway import ConnectionGate, Doorway, group_of
 from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Stopwatch, TimeBudget, measure
 
 BACKLOG = 100
-"""The connections that the system keeps until they are accepted."""
+"""The connections that the operating system queues until they are accepted."""
 AT_ONCE = 16
-"""The connections that are accepted before the loop does other work."""
+"""The connections accepted in a row before the loop does other work."""
 BURST_S = 0.05
 RETRY_S = 1.0
-"""The pause after the system has had no room for a connection."""
+"""The pause after the operating system had no room for a connection, in seconds."""
 RESET = struct.pack("ii", 1, 0)
-"""The option to close without a word, and without a trace in the system's tables."""
+"""The socket option to close without a word, leaving nothing in the system's tables."""
 
 
 class Entrance:
-    """The accepting sockets. `speak` makes the protocol above the gate, once data have arrived."""
+    """The accepting sockets. `speak` creates the protocol behind the gate, once data have arrived."""
 
     def __init__(self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol]) -> None:
         self._doorway, self._speak = doorway, speak
@@ -43,8 +43,8 @@ class Entrance:
         return int(self._sockets[0].getsockname()[1])
 
     async def open(self, address: Address) -> None:
-        """Bind and listen. Raises OSError: the address cannot be bound."""
-        # The server binds, and is never started: this class accepts in its place.
+        """Bind and listen. Raises OSError if the address cannot be bound."""
+        # The server binds but is never started: this class accepts in its place.
         server = await self._loop.create_server(asyncio.Protocol, address.host, address.port, start_serving=False)
         self._sockets = [each.dup() for each in server.sockets]
         server.close()
@@ -54,7 +54,7 @@ class Entrance:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         if self._rest is not None:
             self._rest.cancel()
         for each in self._sockets:

@@ -1,6 +1,6 @@
-"""Dialing a node for its charter alone, to bring a newer one or to ask for one, without running a node.
+"""Dial a node only for its charter, to bring a newer one or to ask for one, without running a node.
 
-`p2pfl member` on a laptop does this, a newcomer that no neighbor lists yet, and a node that has lost all of its
+`p2pfl member` on a laptop does this, as do a newcomer that no neighbor lists yet and a node that has lost all of its
 neighbors.
 """
 
@@ -25,23 +25,23 @@ from p2pfl.net.websocket import dial_websocket, open_browserless, reason_of
 
 PATIENCE = Limits(connect_s=3.0)
 LEARNED = ("schema", "model")
-"""The sections of a node's binding that a visitor cannot know."""
+"""Sections of a node's binding that a visitor cannot know."""
 Result = TypeVar("Result")
 
 
 class UnreachableError(P2PFLError):
-    """The node does not answer, or not as a node of this federation; the text says why."""
+    """The node does not answer, or does not answer as a node of this federation; the text says why."""
 
 
 def visitors_binding(federation: FederationConfig) -> FederationBinding:
-    """Return the binding of a visitor, which knows the federation and has not loaded its task."""
+    """Return the binding of a visitor, which knows the federation but has not loaded its task."""
     sections = (*keys(federation), *((name, bytes(HASH_BYTES)) for name in LEARNED))
     return FederationBinding(federation_id=federation_id(federation), sections=sections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errand:
-    """An errand for one federation. `binding` need not have the model's shape, which only a node knows."""
+    """An errand for one federation. `binding` need not include the model's shape, which only a node knows."""
 
     identity: Identity
     binding: FederationBinding
@@ -67,7 +67,7 @@ class Errand:
         async def act(line: Line, session: Session) -> bytes | None:
             try:
                 _, raw = await ask(line, session, version)
-            except GoneError:  # by now the node has proven its identity
+            except GoneError:  # the node has proven its identity by this point
                 raise GoneError("it answers, and does not list this key") from None
             return raw
 

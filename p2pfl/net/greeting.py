@@ -1,9 +1,9 @@
 """From a bare line to an authenticated connection: the handshake, then one sealed greeting each way.
 
 Three messages authenticate the two ends; the greetings prove that both hold the keys and exchange the random name of
-each running process (`boot`). The node that answers refuses a peer that is no neighbor in words that only that peer can
-read. Then the end with the lower index, and it alone, decides by a further notice whether this connection becomes the
-one session of its two ends (`session_table`), and numbers its decisions: the other end follows the highest number of
+each running process (`boot`). The answering node refuses a peer that is not a neighbor in a message that only that peer
+can read. Then the end with the lower index alone decides, in another notice, whether this connection becomes the single
+session between the two (`session_table`). It numbers its decisions, and the other end follows the highest number from
 one boot. So both always agree, whichever end dialed and in whatever order the notices arrive.
 """
 
@@ -29,7 +29,7 @@ from p2pfl.net.visits import Charters, receive, settle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An authenticated connection with a neighbor. `ticket` grows in the order of arrival at this node."""
+    """An authenticated connection with a neighbor. `ticket` increases in the order of arrival at this node."""
 
     peer: int
     dialer: int
@@ -47,7 +47,9 @@ class Connection:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Greeter:
-    """This node's part of a greeting, at either end; the caller sets the deadline. `members` are those listed now."""
+    """This node's part in a greeting, at either end; the caller sets the deadline. `members` are those currently
+    listed.
+    """
 
     identity: Identity
     own_index: int
@@ -56,16 +58,16 @@ class Greeter:
     binding: FederationBinding
     counters: Counters
     charters: Charters | None = None
-    """The node's charters; None where the federation has no admin key."""
+    """The node's charters; None if the federation has no admin key."""
 
     def __post_init__(self) -> None:
         self.boot = os.urandom(BOOT_BYTES)
         self._tickets = itertools.count(1)
         self._visits: dict[int, TokenBucket] = {}
-        """The limits on visits of each member: strangers at a member's address cannot use them up."""
+        """A limit on visits for each member: strangers at a member's address cannot use it up."""
 
     async def dial(self, line: Line, peer: int) -> Connection:
-        """Greet as the end that connected to `peer`. Raises PeerFault: either end refuses the other."""
+        """Greet as the end that dialed `peer`. Raises PeerFault if either end refuses the other."""
         line.book(peer, self.counters.peers[peer])
         key = next((key for key, index in self.members.items() if index == peer), None)
         if key is None:
@@ -86,9 +88,10 @@ class Greeter:
         return self._candidate(line, session, self.own_index, answer)
 
     async def answer(self, line: Line, advance: Callable[[ConnectionStage], None]) -> Connection:
-        """Greet as the end that was dialed. `line.peer` is set as soon as the peer is proven, whatever follows.
+        """Greet as the end that was dialed. `line.peer` is set as soon as the peer has proven its identity, whatever
+        follows.
 
-        `advance` gets each stage before the work of the next begins, and may raise PeerFault.
+        `advance` is called with each stage before the work of the next begins, and may raise PeerFault.
         """
         receives = self.charters is not None
         responder = Responder(self.identity, self.members.__contains__, self.binding, receives=receives)
@@ -120,7 +123,9 @@ class Greeter:
     async def _greeting_or_visit(
         self, line: Line, session: Session, charters: Charters, refusal: HandshakeFault | None
     ) -> Notice:
-        """Return the greeting of a peer that may have a session. Another peer, or one that asks for none, may visit."""
+        """Return the greeting of a peer that may have a session. Any other peer, or one that asks for none, may
+        visit.
+        """
         listed = session.peer_public in self.members
         try:
             first = await hear(line, session)
@@ -140,7 +145,7 @@ class Greeter:
         raise refusal
 
     def _may_visit(self, line: Line) -> bool:
-        """Count a visit of this member; return True if it visits rarely enough."""
+        """Count a visit by this member; return True if it visits rarely enough."""
         if line.peer is None:
             return False
         bucket = self._visits.setdefault(line.peer, visit_bucket())

@@ -20,13 +20,13 @@ from p2pfl.net.transport import Meet
 T = TypeVar("T")
 
 MOST_CHUNKS = 8
-"""The most chunks on their way in one direction; then `send` waits."""
+"""The maximum number of chunks in transit in one direction; beyond that, `send` waits."""
 HOST = "127.0.0.1"
 CLOSED = "closed by the peer"
 
 
 class MemoryLine(Line):
-    """One end of a pair. `turned` wakes waiters at either end when a chunk has come or gone, or the line is over."""
+    """One end of a pair. `turned` wakes waiters at both ends when a chunk arrives or leaves, or the line ends."""
 
     def __init__(self, turned: asyncio.Event) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class MemoryLine(Line):
         self._turned.set()
 
     async def _pull(self) -> bytes:
-        """Wait for the next chunk; those sent before the other end closed still come."""
+        """Wait for the next chunk; chunks sent before the other end closed are still delivered."""
         while not self.coming and not self._is_over:
             await self._turn()
         if self.closed or not self.coming:
@@ -87,14 +87,14 @@ class MemoryLine(Line):
 
 
 class MemoryVisit:
-    """A visit within the process: only its own nodes can come, so only the time is limited."""
+    """A visit within the process: only its own nodes can come, so only time is limited."""
 
     def __init__(self, limits: Limits) -> None:
         self.address = HOST
         self.ends_at = asyncio.get_running_loop().time() + limits.handshake_s
 
     def advance(self, stage: ConnectionStage) -> None:
-        """Do nothing: each stage has room."""
+        """Do nothing: every stage has room."""
 
     def admit(self) -> None:
         """Do nothing: the line may stay."""
@@ -104,7 +104,7 @@ class MemoryVisit:
 
 
 class MemoryNetwork:
-    """The addresses of one process. `transport` makes the transport of one node."""
+    """The addresses within one process. `transport` creates the transport of one node."""
 
     def __init__(self) -> None:
         self.listening: dict[str, MemoryTransport] = {}

@@ -1,6 +1,6 @@
 """A line carries sealed chunks between two nodes, in order, until it ends, and counts them by peer.
 
-Whatever carries it (`websocket`, `in_memory`), a line knows nothing of sessions: bytes go out and come in, and the
+Whatever carries it (`websocket`, `in_memory`), a line is unaware of sessions: bytes go out and come in, and the
 connection exists or has ended. It counts the sealed bytes, without the overhead of the carrier.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 OnAlarm = Callable[[str, int, str], Any]
-"""Called with the kind, the peer and a text when the network sees something that the user should know."""
+"""Called with a kind, a peer and a text when the network sees something that the user should know."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class PeerTraffic:
 
 @dataclass(slots=True)
 class Counters:
-    """The traffic of `peers` by index; `unknown` is the traffic of strangers, and of peers not identified yet."""
+    """Traffic of `peers` by index; `unknown` is the traffic of strangers, and of peers not identified yet."""
 
     peers: dict[int, PeerTraffic]
     unknown: PeerTraffic = field(default_factory=PeerTraffic)
@@ -42,7 +42,7 @@ class Counters:
         return cls({peer: PeerTraffic() for peer in sorted(peers)})
 
     def include(self, peers: Iterable[int]) -> None:
-        """Count these peers too; those counted so far stay."""
+        """Count these peers too, in addition to those counted so far."""
         for peer in peers:
             self.peers.setdefault(peer, PeerTraffic())
 
@@ -69,7 +69,7 @@ class Line(ABC):
     @property
     @abstractmethod
     def own_address(self) -> str | None:
-        """The address of this end, without its port; None where it has none."""
+        """The address of this end, without its port; None if it has none."""
 
     @property
     @abstractmethod
@@ -79,23 +79,23 @@ class Line(ABC):
     @property
     @abstractmethod
     def bytes_came(self) -> int:
-        """The number of bytes that have come over the connection, those of incomplete messages included."""
+        """The number of bytes received over the connection, including incomplete messages."""
 
     def book(self, peer: int, traffic: PeerTraffic) -> None:
-        """Count all traffic of the line, past and future, as that of `peer`, which is known now."""
+        """Attribute all traffic on the line, past and future, to `peer`, now that it is known."""
         self.peer = peer
         traffic.add(self._traffic)
         self._traffic = traffic
 
     async def send(self, data: bytes) -> None:
-        """Send a chunk; wait while the peer does not read. The caller sets the deadline. Raises GoneError."""
+        """Send a chunk; wait if the peer is not reading. The caller sets the deadline. Raises GoneError."""
         await self._push(data)
         self._traffic.bytes_sent += len(data)
 
     async def receive(self) -> bytes:
         """Wait for the next chunk; the caller sets the deadline.
 
-        Raises GoneError, or PeerFault: no node sends such data.
+        Raises GoneError, or PeerFault for data that no node sends.
         """
         data = await self._pull()
         self._traffic.bytes_received += len(data)

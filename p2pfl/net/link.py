@@ -1,13 +1,13 @@
 """One open session: messages in, messages out, until either end closes it or the connection is lost.
 
-Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, since each
-handover to the thread costs the loop as much as a quarter of such a chunk. A session ends once, by `end`, whichever
+Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, because handing
+work to the thread costs the loop as much as a quarter of such a chunk. A session ends once, through `end`, whichever
 part noticed first; from then on it delivers nothing. `Shared` is what all sessions of a node have in common.
 
-Messages to be sent wait in the `Outbox`: on a slow line it keeps fewer and newer ones, instead of a longer queue. An
+Outgoing messages wait in the `Outbox`: on a slow line it keeps fewer and newer ones, rather than a longer queue. An
 edge has one transaction at a time, so the older of two bodies is void, and at most one waits behind the one being sent.
-The core repeats a request that is not answered; a live session loses nothing, so a repeat is sent only when the body
-was sent long ago. Of messages that only say where a node stands, only the latest counts.
+The core repeats unanswered requests. A live session loses nothing, so a repeat is sent only if the body was sent long
+ago. Of messages that only say where a node stands, only the latest counts.
 """
 
 from __future__ import annotations
@@ -35,41 +35,45 @@ from p2pfl.net.side import SideChannel, Sides
 from p2pfl.wire import Assembler, Offer, OtherVersionError, SessionMessage, Side, Unknown, split
 
 LOUD_FAULTS = 20
-"""The faults of one neighbor that are logged as warnings; further ones are only counted."""
+"""How many faults of one neighbor are logged as warnings; further ones are only counted."""
 INLINE_BYTES = 64 * 1024
 BATCH_BYTES = 4 * CHUNK_BYTES
-"""The bytes of a message that are sealed before the socket takes them."""
+"""The bytes of a message that are sealed before the socket accepts them."""
 BATCH_CHUNKS = 4
-"""The number of chunks that are read ahead while at most as many are opened."""
+"""How many chunks are read ahead while at most as many are being opened."""
 LISTENER_PATIENCE_S = 60.0
 SILENCE_LOOKS = 9
-"""The number of checks for silence within the longest silence allowed.
+"""The number of checks within the longest silence allowed.
 
-Checks are counted, not seconds: a process that was stopped for an hour must first read what has come meanwhile.
+Checks are counted, not seconds: a process that was stopped for an hour must first read what arrived in the meantime.
 """
 BEATS_PER_S = 1.0
-"""The empty chunks allowed per second, beside `BURST` at once: an honest end sends fewer."""
+"""Empty chunks allowed per second, beyond a burst of `BURST`: an honest end sends fewer."""
 SILENT = "silent-session"
-"""The kind of the alarm about a connection over which no sealed chunk comes any more."""
+"""The kind of alarm about a connection that no longer delivers sealed chunks."""
 
 MALFORMED = "protocol fault sealed by the peer: "
-"""The start of the reason if the peer itself, and nobody on the way, sealed the fault that ended the session."""
+"""The beginning of the reason if the peer itself, not somebody on the way, sealed the fault that ended the session."""
 
 T = TypeVar("T")
 
 REPEAT_MULTIPLE = 4.0
-"""A body is repeated after this many times its sending time: the answer is as long."""
+"""A body is repeated after this many times its sending time: the answer may take as long."""
 LEAST_REPEAT_S = 30.0
-"""The earliest repeat: behind a fast line the answer waits for the peer's processor or disk, which a repeat burdens."""
+"""The earliest repeat: on a fast line the answer waits for the peer's processor or disk, which a repeat would
+burden.
+"""
 MOST_WAITING: dict[type[SessionMessage], int] = {Request: 1, Reply: 1, Ready: 4}
-"""The most messages of a kind that wait. In a schedule the latest Ready may ask for nothing although others did."""
+"""The maximum number of queued messages per kind. In a schedule an earlier Ready may ask for an exchange where the
+latest does not.
+"""
 
 Name = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """The parts that all sessions share. `executor` seals and opens large chunks; `name_of` gives a member's name."""
+    """Parts shared by all sessions. `executor` seals and opens large chunks; `name_of` returns a member's name."""
 
     limits: Limits
     budget: ByteBudget
@@ -81,7 +85,7 @@ class Shared:
     on_alarm: OnAlarm
     sides: Sides
     strange_versions: set[int] = field(default_factory=set)
-    """The neighbors whose other version of the protocol was logged."""
+    """Neighbors whose different protocol version has been logged."""
 
     async def work(self, size: int, act: Callable[[], T]) -> T:
         """Run `act()`, in a worker thread if `size` bytes would hold up the loop."""
@@ -90,7 +94,9 @@ class Shared:
         return await asyncio.get_running_loop().run_in_executor(self.executor, act)
 
     def tell_of_version(self, peer: int, fault: OtherVersionError) -> None:
-        """Log once that a neighbor has another version: this lasts until a person installs another, and dials go on."""
+        """Log once that a neighbor has another version: dials go on, and this lasts until a person upgrades one of
+        them.
+        """
         if peer not in self.strange_versions:
             self.strange_versions.add(peer)
             self.log.warning("%s: %s: both need versions of p2pfl that share one", self.name_of(peer), fault)
@@ -106,11 +112,11 @@ class FarewellError(Exception):
 
 
 class MalformedError(PeerFault):
-    """The peer has sealed bytes that are no message."""
+    """The peer has sealed bytes that are not a message."""
 
 
 class Inbox:
-    """The receiving side of a session: it reads ahead, opens chunks, assembles messages, and demands a least pace."""
+    """The receiving side of a session: it reads ahead, opens chunks, assembles messages, and demands a minimum pace."""
 
     def __init__(self, connection: Connection, shared: Shared) -> None:
         self._connection, self._shared = connection, shared
@@ -124,13 +130,13 @@ class Inbox:
         self._heard = False
 
     def hears(self) -> bool:
-        """Return True if a sealed chunk has come since the last call."""
+        """Return True if a sealed chunk has arrived since the last call."""
         heard, self._heard = self._heard, False
         return heard
 
     @property
     def pending_bytes(self) -> int:
-        """The bytes received of the current message."""
+        """Bytes of the current message received so far."""
         return self._assembler.pending_bytes
 
     async def receive(self) -> None:
@@ -144,12 +150,12 @@ class Inbox:
             await self._arrived.put(reason)
 
     async def take(self) -> tuple[list[SessionMessage | Unknown], Exception | None]:
-        """Return the messages completed since the last call, and the reason why they are the last ones, if they are."""
+        """Return the messages completed since the last call, and the reason if they are the last ones."""
         batch = [await self._arrived.get()]
         while not self._arrived.empty():
             batch.append(self._arrived.get_nowait())
         size = sum(len(data) for data in batch if isinstance(data, bytes))
-        # The last chunk of a long message may be short, but still pays for the digest of the whole.
+        # The last chunk of a long message may be short, but it still pays for the digest of the whole message.
         messages, reason = await self._shared.work(
             max(size, self._assembler.pending_bytes), partial(self._unseal, batch)
         )
@@ -157,7 +163,7 @@ class Inbox:
         return messages, reason
 
     def close(self) -> None:
-        """Drop the current message and give its memory back."""
+        """Drop the current message and release its memory."""
         self._closed = True
         self._held = self._shared.budget.change(self._held, 0)
 
@@ -211,7 +217,8 @@ class Inbox:
 class PeerLink:
     """An open session.
 
-    `number` is ours, `remote_number` is that of the end that decides (the same if we decide). `opening` is sent first.
+    `number` is ours; `remote_number` belongs to the end that decides (it is the same if we decide). `opening` is sent
+    first.
     """
 
     def __init__(
@@ -234,7 +241,7 @@ class PeerLink:
         self._ended = asyncio.Event()
         self._opened_s = monotonic()
         self._version: int | None = None
-        """The protocol version that both ends use; None until the other end has offered its versions."""
+        """The protocol version used by both ends; None until the other end has offered its versions."""
 
     @property
     def age_s(self) -> float:
@@ -246,20 +253,20 @@ class PeerLink:
             self.end(f"the peer does not read: {len(self._outbox)} messages wait for it")
 
     def say(self, message: Side, channel: SideChannel, *, if_free: bool = False) -> bool:
-        """Send a message once no gossip waits; return False if its queue is full.
+        """Send a message once no gossip is waiting; return False if its queue is full.
 
-        `if_free`: only if nothing waits at all.
+        With `if_free`, send it only if nothing at all is waiting.
         """
         if self._ended.is_set() or (if_free and not self._outbox.idle.is_set()):
             return False
         return self._outbox.put_aside(message, channel.most_waiting)
 
     async def drain(self) -> None:
-        """Wait until nothing waits to be sent, or the session has ended."""
+        """Wait until the queue is empty or the session has ended."""
         await self._outbox.idle.wait()
 
     def end(self, reason: str) -> None:
-        """End the session; the first reason counts. Drop waiting messages; say goodbye if the connection allows."""
+        """End the session; the first reason counts. Drop queued messages; say goodbye if the connection allows."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -285,7 +292,7 @@ class PeerLink:
             self.finished.set()
 
     async def _wait_for_end(self) -> None:
-        """Wait for the end, at most until the session is too old. The dialer ends it, because it can dial anew."""
+        """Wait for the end, at most until the session is too old. The dialer ends it, because it can dial again."""
         age_s = self._shared.limits.session_s or SESSION_MAX_S
         patience_s = LISTENER_PATIENCE_S if self.connection.dialer == self.peer else 0.0
         try:
@@ -295,7 +302,9 @@ class PeerLink:
             self.end(f"renewed after {age_s:.0f} s")
 
     async def _watch(self) -> None:
-        """End a session over which no sealed chunk comes. A ping proves nothing: anybody on the way can answer it."""
+        """End a session that no longer delivers sealed chunks. A ping proves nothing: anybody on the way can answer
+        it.
+        """
         longest_s, looks = self._shared.limits.silence_s, 0
         while looks < SILENCE_LOOKS - 1:
             await asyncio.sleep(longest_s / SILENCE_LOOKS)
@@ -354,7 +363,8 @@ class PeerLink:
         for sealed in await self._shared.work(size, partial(self._seal, chunks, final=final)):
             async with asyncio.timeout(self._shared.limits.drain_s):
                 await self.connection.line.send(sealed)
-            # A socket that takes it all does not yield: four large chunks would hold up the loop for milliseconds.
+            # A socket that accepts everything does not yield: four large chunks would hold up the loop for
+            # milliseconds.
             await asyncio.sleep(0)
 
     def _seal(self, chunks: Iterable[bytes | memoryview], *, final: bool) -> list[bytes]:
@@ -372,7 +382,9 @@ class PeerLink:
             self._blame(fault)
 
     async def _read_batch(self) -> None:
-        """Deliver a batch. No message is kept here after this call: the assembler reuses a long body's memory."""
+        """Deliver a batch. No message may be kept here after this call, because the assembler reuses a long body's
+        memory.
+        """
         messages, reason = await self._inbox.take()
         for message in messages:
             self._deliver(message)
@@ -380,7 +392,7 @@ class PeerLink:
             raise reason
 
     def _deliver(self, message: SessionMessage | Unknown) -> None:
-        """Deliver a message. Raises PeerFault: it comes out of turn, or its channel refuses it."""
+        """Deliver a message. Raises PeerFault if it is out of turn, or if its channel refuses it."""
         if self._ended.is_set():
             return
         if isinstance(message, Offer):
@@ -432,21 +444,21 @@ def batches(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memor
 
 
 class Outbox:
-    """The queue of messages to send, at most `limit` of them. Times are the loop's, in seconds."""
+    """The queue of outgoing messages, at most `limit` of them. Times are the loop's, in seconds."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[Message] = deque()
         self._aside: deque[Side] = deque()
-        """The messages of side channels; they are sent when no gossip waits."""
+        """Side-channel messages, sent when no gossip is waiting."""
         self._filled = asyncio.Event()
         self._closed = False
         self._latest: Name | None = None
-        """The name of the body whose sending began last."""
+        """The name of the body that was most recently begun."""
         self._begun_s = 0.0
         self._repeat_at = float("inf")
         self.idle = asyncio.Event()
-        """Set while nothing waits or is being sent, and from `close` on."""
+        """Set while nothing is waiting or being sent, and from `close` on."""
         self.idle.set()
 
     def __len__(self) -> int:
@@ -455,7 +467,7 @@ class Outbox:
     def put(self, message: Message, now: float, *, hearing: bool) -> bool:
         """Queue a message; return False if there is no room.
 
-        `hearing`: a body is coming from the peer, maybe the answer.
+        `hearing` says that a body is arriving from the peer, which may be the answer.
         """
         if self._closed or self._is_needless(message, now, hearing=hearing):
             return True
@@ -468,7 +480,7 @@ class Outbox:
         return True
 
     def put_aside(self, message: Side, most: int) -> bool:
-        """Queue a message of a side channel; return False if `most` messages of its channel wait already."""
+        """Queue a side-channel message; return False if `most` messages of its channel are already waiting."""
         if self._closed or sum(other.channel == message.channel for other in self._aside) >= most:
             return False
         self._aside.append(message)
@@ -477,7 +489,7 @@ class Outbox:
         return True
 
     async def take(self, now: float) -> Message | Side | None:
-        """Wait for the next message; None once closed. At `now` the previous message had been sent."""
+        """Wait for the next message; None once closed. `now` is when the previous message had been sent."""
         if self._repeat_at == float("inf"):
             self._repeat_at = now + max(LEAST_REPEAT_S, REPEAT_MULTIPLE * (now - self._begun_s))
         if not (self._waiting or self._aside or self._closed):
@@ -489,17 +501,17 @@ class Outbox:
         return self._aside.popleft() if self._aside else None
 
     def begin(self, message: Message | Side, now: float) -> None:
-        """Note that the message is being sent."""
+        """Record that the message is being sent."""
         name = name_of(message)
         if name is not None:
             self._latest, self._begun_s, self._repeat_at = name, now, float("inf")
 
     def allow_repeat(self) -> None:
-        """Allow the body to be sent again: the peer has asked for it."""
+        """Allow the body to be sent again, because the peer has asked for it."""
         self._latest = None
 
     def close(self) -> None:
-        """Drop the waiting messages."""
+        """Drop the queued messages."""
         self._closed = True
         self._waiting.clear()
         self._aside.clear()
@@ -515,7 +527,7 @@ class Outbox:
         return name == self._latest and (hearing or now < self._repeat_at)
 
     def _make_room(self, message: Message) -> None:
-        """Drop the oldest message of a kind of which enough wait already."""
+        """Drop the oldest message of a kind that already fills its share of the queue."""
         most = MOST_WAITING.get(type(message))
         alike = [place for place, other in enumerate(self._waiting) if type(other) is type(message)]
         if most is not None and len(alike) >= most:
@@ -523,7 +535,7 @@ class Outbox:
 
 
 def name_of(message: SessionMessage) -> Name | None:
-    """Return the name that tells a message with a body from all others of its edge; it keeps no body alive."""
+    """Return a name unique to a message with a body on its edge; it does not keep the body alive."""
     match message:
         case Request(incarnation=incarnation, seq=seq, digest=digest):
             return Request, incarnation, seq, digest

@@ -1,4 +1,4 @@
-"""The node's whole network edge for gossip: a listening socket, dials, and one session with each neighbor.
+"""A node's whole network layer for gossip: a listening socket, dials, and one session with each neighbor.
 
 It does not look into messages: they pass through, and callbacks tell the node what happened, on the event loop.
 """
@@ -55,7 +55,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
-    """The receivers of messages for people. `on_alarm` gets alarms such as `federation-differs` and `session-churn`."""
+    """Receives messages for people. `on_alarm` gets alarms such as `federation-differs` and `session-churn`."""
 
     log: Logger = field(default_factory=lambda: getLogger("p2pfl.net"))
     name_of: Callable[[int], str] = "node {}".format
@@ -63,9 +63,9 @@ class Watcher:
 
 
 class Links:
-    """The network edge: `async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
+    """The network layer: `async with` binds the socket and starts dialing; leaving it says goodbye to every neighbor.
 
-    Raises UserError: an address is not valid or cannot be bound. `rng` gives the jitter of dials.
+    Raises UserError if an address is not valid or cannot be bound. `rng` supplies the jitter for dials.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Links:
         self._tasks = Tasks()
 
     def receive(self, charters: Charters) -> None:
-        """Let visitors bring charters, and ask for them. Call this before the socket is bound."""
+        """Let visitors bring charters and ask for them. Call this before the socket is bound."""
         self._greeter.charters = charters
 
     @property
@@ -149,12 +149,12 @@ class Links:
             link.send(message)
 
     def came(self, peer: int) -> tuple[int, int] | None:
-        """Return the number of the session with a neighbor and the bytes that came over it; None without a session."""
+        """Return the number of the session with a neighbor and the bytes received in it; None without a session."""
         link = self._table.current(peer)
         return None if link is None else (link.number, link.connection.line.bytes_came)
 
     def end_stale(self, is_own: Callable[[str], bool]) -> None:
-        """End the sessions of addresses that this machine has lost: they are dead, though nothing else shows it."""
+        """End sessions on addresses that this machine has lost: they are dead, though nothing else shows it."""
         for place in self._table.places.values():
             address = None if place.link is None else place.link.connection.line.own_address
             if place.link is not None and address is not None and not is_own(address):
@@ -184,8 +184,8 @@ class Links:
         """Adopt a change of the federation.
 
         Sessions with neighbors that stay are not touched, even if their address has changed: the new one is dialed when
-        they end. Others end, and a peer that is not listed is a stranger. Raises UserError: an address is not valid;
-        then nothing has changed.
+        they end. Others end, and a peer that is not listed is a stranger. Raises UserError if an address is not valid;
+        nothing has changed in that case.
         """
         addresses = self._parse_addresses(dial)
         greeter = self._greeter
@@ -198,9 +198,9 @@ class Links:
         self._keep_dialing()
 
     def hint(self, index: int, addresses: Sequence[str]) -> None:
-        """Add addresses where that member may also be, the newest first.
+        """Add addresses where that member may also be, newest first.
 
-        Invalid addresses, and non-members, are ignored.
+        Invalid addresses and non-members are ignored.
         """
         known = [address for address in map(_parse_hint, addresses) if address is not None]
         if known and index != self._greeter.own_index and index in self._greeter.members.values():
@@ -217,7 +217,7 @@ class Links:
         }
 
     def _set_memory_budget(self) -> None:
-        """Set the memory for messages being received: as configured, else one message for each neighbor."""
+        """Set the memory for messages being received: as configured, or else one message per neighbor."""
         most = (self._shared.max_body_bytes + 2**20) * max(1, len(self._greeter.neighbors))
         self._shared.budget.limit_bytes = self._shared.limits.partial_bytes or most
 
@@ -279,7 +279,7 @@ class Links:
 
 
 def _parse_hint(text: str) -> Address | None:
-    """Return the address, or None if it is not valid: a hint may come from anybody, so this is no error."""
+    """Return the address, or None if it is not valid; hints may come from anybody, so this is not an error."""
     try:
         return parse_address(text, "hint")
     except UserError:
@@ -289,9 +289,9 @@ def _parse_hint(text: str) -> Address | None:
 def keep_heap() -> None:
     """Make the C library keep blocks of up to 8 MiB in its heap, and up to 16 MiB of it idle.
 
-    Sockets and sealing allocate and free blocks of 256 KiB all the time. The GNU C library maps blocks above a
-    threshold afresh, and trims its heap above another one, so that each block costs page faults, zeroing included: a
-    third of the CPU time of a large message. It raises both thresholds by itself, to one and two times the size, when
-    such a block is freed. The block freed here is never touched.
+    Sockets and sealing allocate and free blocks of 256 KiB all the time. Above one threshold the GNU C library maps
+    every block anew, and above another it trims its heap, so that each block costs page faults and zeroing: a third of
+    the CPU time of a large message. It raises both thresholds by itself, to one and two times the size, when such a
+    block is freed. The block freed here is never touched.
     """
     bytes(HEAP_BYTES)

@@ -1,9 +1,9 @@
-"""The time of the event loop that strangers may take, by their address and all together.
+"""The event-loop time that strangers may take, per address and all together.
 
-Bytes say little about this time: an empty ping costs more than a kilobyte of one message. So the CPU time of the loop's
-thread is measured around all work for a connection that is no session yet, and charged to the budget of its address and
-to the budget of all strangers. A budget may be overdrawn; no newcomer is let in before it has filled again. Addresses
-of members have their own budgets, so that a flood from elsewhere keeps no member out.
+Bytes say little about this time: an empty ping costs more than a kilobyte of a message. So the loop thread's CPU time
+is measured around all work for a connection that is not a session yet, and charged to the budget of its address and to
+the budget of all strangers. A budget may be overdrawn; no newcomer is let in before it has refilled. Addresses of
+members have their own budgets, so that a flood from elsewhere keeps no member out.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from types import coroutine
 from typing import Any, TypeVar
 
 SHARE_OF_ALL = 0.1
-"""The share of the loop's time that all strangers together may take, and those at members' addresses as much again."""
+"""The share of loop time for all strangers together; addresses of members together get the same again."""
 SHARE_OF_ONE = 0.06
-"""The share of the loop's time of one address, or of one /64 of IPv6."""
+"""The share of loop time for one address or one IPv6 /64."""
 SHARE_OF_ACCEPTING = 0.03
-"""The share that may go to connections that are closed as soon as they are accepted."""
+"""The share for connections that are closed as soon as they are accepted."""
 BURST_S = 0.1
 NEIGHBOR_BURST_S = 0.02
-"""The additional burst for each neighbor: all may be behind one address, and start together."""
+"""The additional burst for each neighbor: all neighbors may share one address, and start together."""
 MOST_GROUPS = 1024
-"""The most groups of addresses that have a budget, of strangers and of members each."""
+"""The maximum number of address groups that have a budget, for strangers and for members each."""
 EVENT_S = 3e-5
-"""The time that the loop and the system take for one event beside the measured one."""
+"""The time that the loop and the system take for one event in addition to the measured time."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class TimeBudget:
-    """A budget of seconds: `share` of the time, at most `burst_s` at once. It may be overdrawn."""
+    """A budget of seconds: it fills at `share` of elapsed time, up to `burst_s`. It may be overdrawn."""
 
     share: float
     burst_s: float
@@ -44,14 +44,14 @@ class TimeBudget:
         self.left_s = self.burst_s
 
     def fill(self, now: float) -> float:
-        """Fill the budget up to `now`, and return the seconds that are left."""
+        """Fill the budget up to `now`, and return the seconds left."""
         if self.filled_at is not None:
             self.left_s = min(self.burst_s, self.left_s + (now - self.filled_at) * self.share)
         self.filled_at = now
         return self.left_s
 
     def spend(self, cost_s: float, now: float) -> None:
-        """Spend a cost; a negative one is given back."""
+        """Charge a cost; a negative one is a refund."""
         self.left_s = min(self.burst_s, self.fill(now) - cost_s)
 
     def wait_s(self, now: float) -> float:
@@ -75,7 +75,7 @@ class Pot:
             purse.burst_s = burst_s
 
     def left_s(self, group: str, now: float) -> float:
-        """Return the seconds that are left for that group: the lower of the two figures."""
+        """Return the seconds left for that group: the lower of the two figures."""
         return min(self.all.fill(now), self._purse(group).fill(now))
 
     def spend(self, group: str, cost_s: float, now: float) -> None:
@@ -91,7 +91,7 @@ class Pot:
 
 
 class LoopTime:
-    """The budgets of strangers and of members' addresses. `clock` is the time in which they fill."""
+    """The budgets of strangers and of members' addresses. `clock` is the time by which they fill."""
 
     def __init__(self, neighbors: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -105,7 +105,7 @@ class LoopTime:
             pot.allow(BURST_S + NEIGHBOR_BURST_S * neighbors)
 
     def know(self, group: str) -> None:
-        """Note that a member has, or had, that address: the latest `MOST_GROUPS` are remembered."""
+        """Record that a member has, or had, that address; the latest `MOST_GROUPS` are remembered."""
         self._known_groups.pop(group, None)
         self._known_groups[group] = None
         if len(self._known_groups) > MOST_GROUPS:
@@ -116,11 +116,11 @@ class LoopTime:
         return self._pot(group).left_s(group, self._clock()) > 0.0
 
     def may_go_on(self, group: str) -> bool:
-        """Return True if a connection that was let in may go on: it is not dropped for later ones."""
+        """Return True if a connection that was let in may continue: it is not dropped in favor of later ones."""
         return self._pot(group).left_s(group, self._clock()) > -BURST_S
 
     def spend(self, group: str, cost_s: float) -> None:
-        """Spend a cost; a negative one is given back, because it was for a member."""
+        """Charge a cost; a negative one is a refund, because it was for a member."""
         self._pot(group).spend(group, cost_s, self._clock())
 
     def _pot(self, group: str) -> Pot:
@@ -145,7 +145,7 @@ class Stopwatch:
 
 @coroutine
 def measure(work: Coroutine[Any, Any, T], watch: Stopwatch) -> Generator[Any, Any, T]:
-    """Do the work, and measure each of its steps, from one wait to the next."""
+    """Do the work, and measure each of its steps from one wait to the next."""
     thrown: BaseException | None = None
     try:
         while True:

@@ -19,11 +19,11 @@ class SealedFault(PeerFault):
 
 
 class NoEdgeFault(SealedFault):
-    """The other end has no edge to this node; it may not know of a change of the graph yet."""
+    """The other end has no edge to this node; it may not know about a change of the graph yet."""
 
 
 class LeftBehindFault(SealedFault):
-    """The other end's newer charter does not list this node; `Charters.left_behind` was called already."""
+    """The other end's newer charter does not list this node; `Charters.left_behind` has already been called."""
 
 
 class Word(IntEnum):
@@ -48,7 +48,7 @@ class Notice:
     word: Word
     boot: bytes
     number: int = 0
-    """The decider's session number with OPEN, the version of the sender's charter with GREETING and NO_EDGE."""
+    """The decider's session number in OPEN, the version of the sender's charter in GREETING and NO_EDGE."""
 
     def pack(self) -> bytes:
         return LAYOUT.pack(self.word, self.boot, self.number)

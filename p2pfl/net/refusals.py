@@ -1,12 +1,12 @@
-"""The refusals of connections, with their reasons, and how much of the log they may fill.
+"""Refused connections and their reasons, and how much of the log they may fill.
 
-A reason is logged once an hour and then only counted; one line at the end of the hour gives the counts. All strangers
-share one allowance and each member has its own, so that nobody can use up another's. Most of a member's allowance is
-for what it has sealed or signed, since somebody else at its address can fail in many ways as well. A reason is
-remembered by its wording, because the peer chooses figures and keys in it. Lesser events, such as a connection that
-left, are mentioned a few times an hour, at any level of the log.
+A reason is logged once an hour and otherwise only counted; one line at the end of the hour gives the counts. All
+strangers share one allowance and each member has its own, so that nobody can use up another's. Most of a member's
+allowance is reserved for what it has sealed or signed, since somebody else at its address can fail in many ways too. A
+reason is remembered by its wording, because the peer chooses the figures and keys in it. Lesser events, such as a
+connection that left, are mentioned a few times an hour, at any log level.
 
-A member whose federation file differs raises an alarm: both ends would train alone without it.
+A member whose federation file differs raises an alarm; without it, both ends would train alone unnoticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from p2pfl.net.line import Counters, OnAlarm
 from p2pfl.net.notices import LeftBehindFault, SealedFault
 
 DIFFERS = "federation-differs"
-"""The kind of the alarm about a federation file that differs."""
+"""The kind of alarm about a federation file that differs."""
 
 HOUR_S = 3600.0
 REASON_BYTES = 200
@@ -32,13 +32,15 @@ LINE_BYTES = 512
 """The longest line; `STAMP_BYTES` of it are for the time, the level and the name before the text."""
 STAMP_BYTES = 112
 VARIANTS = 4
-"""The number of reasons of one wording that are logged."""
+"""The number of reasons with the same wording that are logged."""
 FIGURES = re.compile(r"[0-9a-f]{16,}|\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class LinesAnHour:
-    """The lines per hour. `unsealed` counts reasons that anybody at a member's address, or on the way, could cause."""
+    """The number of lines per hour. `unsealed` is for reasons that anybody at a member's address, or on the way, could
+    cause.
+    """
 
     reasons: int
     mentions: int
@@ -54,27 +56,27 @@ MEMBER = LinesAnHour(reasons=12, mentions=20, unsealed=4)
 
 
 def most_bytes_an_hour(members: int) -> int:
-    """Return the most bytes that `Refusals` may write in an hour, one line about the hour before included."""
+    """Return the most bytes that `Refusals` may write in an hour, including one line about the hour before."""
     return STRANGERS.bytes + members * MEMBER.bytes + LINE_BYTES
 
 
 @dataclass(slots=True)
 class HourOfRefusals:
-    """The refusals of one member, or of all strangers, in this hour."""
+    """The refusals of one member, or of all strangers, within this hour."""
 
     allowance: LinesAnHour
     said: set[str] = field(default_factory=set)
     wordings: Counter[str] = field(default_factory=Counter)
     counted: int = 0
-    """The number of refusals that were counted and not logged."""
+    """Refusals counted but not logged."""
     mentions: int = 0
     unmentioned: int = 0
     unsealed: int = 0
 
     def note(self, reason: str, *, sealed: bool) -> bool:
-        """Note a reason; return True if it should be logged.
+        """Record a reason; return True if it should be logged.
 
-        `sealed`: the peer itself, and nobody else, is the cause.
+        `sealed` says that the peer itself, and nobody else, is the cause.
         """
         wording = FIGURES.sub("#", reason)
         full = len(self.said) >= self.allowance.reasons or self.wordings[wording] >= VARIANTS
@@ -107,12 +109,12 @@ class Refusals:
     def note(self, peer: int | None, name_or_address: str, fault: PeerFault) -> None:
         """Log a refusal, or count it.
 
-        `name_or_address` may be an address if no peer is known: then only the reason tells two refusals apart.
+        `name_or_address` may be an address if the peer is not known; then only the reason distinguishes two refusals.
         """
         traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
         traffic.refusals += 1
         reason, memory = clip(str(fault), REASON_BYTES), self._memory_of(peer)
-        if isinstance(fault, LeftBehindFault):  # one alarm covers all peers that say so
+        if isinstance(fault, LeftBehindFault):  # one alarm covers all peers that report this
             memory.counted += 1
             self.mention(peer, "refused %s: %s", name_or_address, reason)
             return
@@ -130,12 +132,12 @@ class Refusals:
         )
 
     def mention(self, peer: int | None, text: str, *values: object, level: int = DEBUG) -> None:
-        """Log a lesser event that a stranger or a member has caused, within the allowance."""
+        """Log a lesser event caused by a stranger or a member, within the allowance."""
         if self.log.isEnabledFor(level) and self._memory_of(peer).may_mention():
             self._say(level, text % values)
 
     async def begin_hours(self) -> None:
-        """Call `begin_hour` every hour, until this is cancelled."""
+        """Call `begin_hour` every hour until cancelled."""
         while True:
             await asyncio.sleep(HOUR_S)
             self.begin_hour()

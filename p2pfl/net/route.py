@@ -1,9 +1,9 @@
 """The route to a member: its address in the federation's file, and hints from others.
 
-Anybody on the LAN can make up hints, and the handshake decides whether they are right. So hints wait in a queue, and a
-few are dialed at a time: the newest, and as many in turn, one port of each machine before the next port, as many of
-IPv4 as of IPv6. Between them the configured address, and the one that worked last, are dialed again. So a flood of
-hints on a LAN delays a connection and does not prevent it: each machine of one IPv4 network has its turn.
+Anybody on the LAN can make up hints; the handshake decides whether they are right. So hints wait in a queue, and a few
+are dialed at a time: the newest, and as many from the queue, taking one port per machine before the next port, and as
+many IPv4 as IPv6 addresses. In between, the configured address and the one that last worked are dialed again. A flood
+of hints on a LAN thus delays a connection but does not prevent it: each machine on one IPv4 network gets its turn.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from dataclasses import dataclass, field
 from p2pfl.net.address import Address
 
 MOST_HINTS = 4
-"""The most hints dialed at a time; also the most kept of a member that is not a neighbor now."""
+"""The maximum number of hints dialed at a time, and kept for a member that is not currently a neighbor."""
 MOST_KEPT = 512
-"""The most hints kept of a neighbor: half of them hold one port of each machine of a usual network (/24)."""
+"""The maximum number of hints kept for a neighbor; half of them hold one port for each machine on a usual network
+(/24).
+"""
 HASTE_S = 2.0
-"""The least time between two dials brought forward by a new address: made-up addresses gain nothing by number."""
+"""The shortest time between two dials brought forward by a new address, so that a flood of made-up addresses gains
+nothing.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,22 +34,22 @@ class Route:
 
     configured: Address | None = None
     worked: Address | None = None
-    """The hint that led to a session last."""
+    """The hint that last led to a session."""
     hints: dict[Address, None] = field(default_factory=dict)
-    """The hints in the order of their turns."""
+    """Hints, in the order in which they are dialed."""
     latest: list[Address] = field(default_factory=list)
-    """The latest new hints, which came together; empty once they were dialed."""
+    """The latest new hints, received together; empty once they have been dialed."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is a new address to try."""
     hurried_at: float = float("-inf")
-    """The time at which a new address last brought a dial forward, by the loop's clock."""
+    """When a new address last brought a dial forward, on the loop's clock."""
 
     def addresses(self) -> list[Address]:
-        """Return all addresses: the configured one and the one that worked, then hints, the latest first."""
+        """Return all addresses: the configured one and the one that worked, then hints, latest first."""
         return list(dict.fromkeys([*self._home(), *reversed(self.hints)]))
 
     def next_go(self) -> list[Address]:
-        """Return the addresses to dial now, one after the other; their hints then wait behind all others."""
+        """Return the addresses to dial now, in order; their hints then move to the end of the queue."""
         home = self._home()
         fresh = [hint for hint in self.latest if hint in self.hints and hint not in home][: MOST_HINTS // 2]
         chosen = list(dict.fromkeys([*fresh, *self._in_line(home)]))[:MOST_HINTS]
@@ -64,7 +68,7 @@ class Route:
         return True
 
     def hint(self, addresses: Iterable[Address], *, most: int = MOST_KEPT) -> None:
-        """Keep hints that came together, and at most `most` of all hints."""
+        """Keep hints that arrived together, and at most `most` hints in all."""
         new = [address for address in dict.fromkeys(addresses) if address not in self.hints][:most]
         for address in new:
             while len(self.hints) >= most:
@@ -75,12 +79,12 @@ class Route:
         self.latest = new or self.latest
 
     def has_worked(self, address: Address) -> None:
-        """Note that there was a session with the member at that address."""
+        """Record that there was a session with the member at that address."""
         if address != self.configured:
             self.worked = address
 
     async def rest(self, wait_s: float) -> bool:
-        """Wait for `wait_s`; return True if a new address cut the wait short."""
+        """Wait for `wait_s`; return True if a new address ended the wait early."""
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(wait_s):
@@ -108,7 +112,7 @@ class Route:
         return sorted(places, key=lambda hint: places[hint])
 
     def _one_too_many(self) -> Address:
-        """Return a random hint to drop: of the machine with the most ports, in the family with the most hints."""
+        """Return a random hint to drop, from the machine with the most ports in the family with the most hints."""
         hosts = [hint.host for hint in self.hints]
         six = [":" in host for host in hosts]
         crowded = 2 * sum(six) > len(six)

@@ -1,11 +1,11 @@
-"""At most one session for each neighbor: opens connections, ends what they replace, tells the node in that order.
+"""At most one session per neighbor: opens connections, ends what they replace, tells the node in that order.
 
-The lower index of two nodes decides which of several connections is the session; the other follows the highest number
-that it gets from one boot. If two dials cross, that of the lower index wins. Of two from the same dialer the newer
-wins, because a node with a session does not dial. Another `boot` is another process: the session of the one before is
-dead. There remains a newcomer dialed by the higher index while a session dialed by the lower one is open: either the
-dials crossed or the session is dead at the other end. If they crossed, that end drops the newcomer as soon as it learns
-of the session, so holding the newcomer back for a moment tells the two cases apart.
+The lower index of two nodes decides which of several connections becomes the session; the other follows the highest
+number that it receives from one boot. If two dials cross, the lower index's dial wins. Of two from the same dialer the
+newer wins, because a node with a session does not dial. Another `boot` means another process: the previous process's
+session is dead. One case remains: the higher index dials while a session dialed by the lower one is open. Either the
+dials crossed, or the session is dead at the other end. If they crossed, that end drops the newcomer as soon as it
+learns of the session, so holding the newcomer back for a moment distinguishes the two cases.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from p2pfl.net.link import PeerLink, Shared
 from p2pfl.net.notices import Notice, Word
 
 CHURN = "session-churn"
-"""The kind of the alarm about a neighbor that opens one session after another."""
+"""The kind of alarm about a neighbor that opens one session after another."""
 CHURN_ALARM_S = 3600.0
-"""The least time between two such alarms about one neighbor."""
+"""The shortest time between two such alarms about one neighbor."""
 
 MOVES, MOVES_PER_S = 5.0, 1 / 300
-"""The changes of a neighbor's address that are logged at once; then one in five minutes."""
+"""How many changes of a neighbor's address are logged at once; after that, one every five minutes."""
 
 notice = logging.getLogger("p2pfl.notice")
 
@@ -48,7 +48,7 @@ class Admission(Enum):
 
 
 class Claim(Protocol):
-    """The facts about a connection that may become, or is, the session. `ticket` grows in the order of arrival."""
+    """The facts about a connection that may become, or is, the session. `ticket` increases in the order of arrival."""
 
     @property
     def dialer(self) -> int: ...
@@ -61,7 +61,8 @@ class Claim(Protocol):
 def decide(newcomer: Claim, current: Claim | None, *, own: int, own_dial: bool, overdue: bool) -> Admission:
     """Decide about a newcomer.
 
-    `own_dial`: a dial of ours has reached the same peer. `overdue`: the newcomer was held back long enough.
+    `own_dial` says that one of our dials has reached the same peer, `overdue` that the newcomer was held back long
+    enough.
     """
     dialed_by_peer = newcomer.dialer != own
     if current is None:
@@ -87,7 +88,7 @@ class Callbacks:
 
 @dataclass(slots=True)
 class Dial:
-    """A dial under way. Moving the deadline of `scope` to now breaks it off."""
+    """A dial in progress. Moving the deadline of `scope` to now cancels it."""
 
     scope: asyncio.Timeout
     reached: bool = False
@@ -96,28 +97,28 @@ class Dial:
 
 @dataclass(slots=True)
 class NeighborPlace:
-    """The session, the dial and the limits of one neighbor."""
+    """One neighbor's session, dial and limits."""
 
     sessions: TokenBucket
-    """The limit on new sessions: a token for each that may open now."""
+    """The limit on new sessions: one token for each that may open now."""
     link: PeerLink | None = None
     dial: Dial | None = None
     held_back: set[asyncio.Timeout] = field(default_factory=set)
     free: asyncio.Event = field(default_factory=asyncio.Event)
     settled: bool = False
-    """True if the last session lived long enough to dial again at once."""
+    """True if the last session lasted long enough to dial again at once."""
     rests_until: float = 0.0
-    """The end of the rest, by the loop's clock."""
+    """When the rest ends, on the loop's clock."""
     churn_alarm_at: float = float("-inf")
-    """The time of the last alarm about too many sessions, by the loop's clock."""
+    """When the last alarm about too many sessions was raised, on the loop's clock."""
     address: str | None = None
     """The neighbor's address in the last session, without its port."""
     moves: TokenBucket = field(default_factory=lambda: TokenBucket(MOVES_PER_S, tokens=MOVES, burst=MOVES))
-    """The limit on log lines about a changed address: a token for each that may be logged now."""
+    """The limit on log lines about a changed address: one token for each that may be logged now."""
 
     @property
     def rest_s(self) -> float:
-        """The seconds for which no session may open yet."""
+        """Seconds until a session may open again."""
         return max(0.0, self.rests_until - asyncio.get_running_loop().time())
 
     async def vacancy(self) -> None:
@@ -151,7 +152,7 @@ class SessionTable:
         self.amend(self.neighbors)
 
     def amend(self, neighbors: Iterable[int]) -> None:
-        """Adopt new neighbors: sessions with all others end; those with these are not touched."""
+        """Adopt new neighbors: sessions with all others end; sessions with these are not touched."""
         self.neighbors = sorted(neighbors)
         for peer in [peer for peer in self.places if peer not in self.neighbors]:
             self._remove(peer)
@@ -184,7 +185,7 @@ class SessionTable:
             self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
 
     async def admit(self, candidate: Connection) -> PeerLink | None:
-        """Return the session that the candidate becomes; None: another one, or none, is preferred."""
+        """Return the session that the candidate becomes; None if another one, or none, is preferred."""
         place = self.places.get(candidate.peer)
         if place is None or place.rest_s:
             return None
@@ -213,7 +214,7 @@ class SessionTable:
     async def _hold_back(self, place: NeighborPlace, candidate: Connection, deadline: float) -> None:
         """Wait until something about the peer changes.
 
-        Raises GoneError: the other end drops the candidate meanwhile.
+        Raises GoneError if the other end drops the candidate in the meantime.
         """
         scope = asyncio.timeout_at(deadline)
         place.held_back.add(scope)
@@ -271,7 +272,7 @@ class SessionTable:
             notice.info("%s has a new address: %s, before %s", name, place.address, before)
 
     def _churns(self, peer: int, place: NeighborPlace) -> bool:
-        """Count a new session; return True if it exceeds the limit: then there is none for a while.
+        """Count a new session; return True if it exceeds the limit, in which case there is none for a while.
 
         No honest neighbor exceeds it.
         """
@@ -297,7 +298,7 @@ class SessionTable:
         self.callbacks.on_close(link.peer, link.number, reason)
 
     async def drain(self, timeout_s: float) -> None:
-        """Send the waiting messages, as far as `timeout_s` allows."""
+        """Send the queued messages, as far as `timeout_s` allows."""
         links = [place.link for place in self.places.values() if place.link is not None]
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

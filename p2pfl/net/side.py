@@ -1,10 +1,10 @@
-"""Side channels: messages between neighbors beside gossip, each channel separate and with a name.
+"""Side channels: messages between neighbors outside gossip, in separate named channels.
 
-Both ends use the channels that both have, by name and version; a message on another one is dropped and counted, so
-nodes with other features, or newer ones, learn together. A channel limits the size of a message, how many may come per
-second and how many wait to be sent; they are sent when no gossip waits. A channel's handler gets its messages decoded.
-If it fails on one, that channel is closed on that edge with an alarm, and the session stays. If the handler belongs to
-a feature that guards the node, its failure ends the node.
+Two ends use the channels they have in common, by name and version; messages on any other are dropped and counted, so
+nodes with different or newer features can learn together. A channel limits the size of a message, how many may come per
+second and how many wait to be sent; they are sent when no gossip waits. A channel's handler receives decoded messages.
+If it fails on one, that channel is closed on that edge with an alarm, and the session stays open. If the handler
+belongs to a feature that guards the node, its failure ends the node.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from p2pfl.net.line import OnAlarm
 from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer, Side, Unknown
 
 FAILED = "feature-failed"
-"""The kind of the alarm about a handler that failed."""
+"""The kind of alarm about a handler that failed."""
 DROPPED_PER_S, DROPPED_AT_ONCE = 20.0, 1000.0
-"""The messages that a neighbor may send on channels that this node does not have, per second and at once."""
+"""The messages that a neighbor may send on channels that this node lacks: the rate per second and the burst."""
 
 
 class SideChannel:
-    """A side channel. `messages` are the structs that it carries, each with its own tag. Limits hold for one neighbor.
+    """A side channel. `messages` are the structs that it carries, each with its own tag. The limits are per neighbor.
 
-    Raises ValueError: the name or a limit is not valid.
+    Raises ValueError if the name or a limit is not valid.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SideChannel:
         return self.name
 
     def pack(self, message: msgspec.Struct) -> Side:
-        """Encode a message. Raises ValueError: it holds a value that no peer would accept."""
+        """Encode a message. Raises ValueError if it holds a value that no peer would accept."""
         body = self._encode(message)
         try:
             self.unpack(body)
@@ -74,7 +74,7 @@ class SideChannel:
         return Side(channel=self.name, body=body)
 
     def unpack(self, body: bytes) -> Any:
-        """Decode a message. Raises PeerFault: it is none of the channel's messages."""
+        """Decode a message. Raises PeerFault if it is not one of the channel's messages."""
         if len(body) > self.most_bytes:
             raise PeerFault(f"{len(body)} bytes on channel {self.name}; limit {self.most_bytes}")
         try:
@@ -84,9 +84,9 @@ class SideChannel:
 
 
 class Handler(Protocol):
-    """A feature's part of its channel. From `opened` to `closed` a neighbor is connected and has the channel too.
+    """A feature's part in its channel. From `opened` to `closed`, a neighbor is connected that also has the channel.
 
-    `hear` may raise PeerFault for a message that no honest node sends: that ends the session.
+    `hear` may raise PeerFault for a message that no honest node sends; that ends the session.
     """
 
     def opened(self, peer: int) -> None: ...
@@ -96,7 +96,7 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeding:
-    """A channel and its handler. `guards`: the handler's failure ends the node."""
+    """A channel and its handler. If it `guards`, a failure of the handler ends the node."""
 
     channel: SideChannel
     handler: Handler
@@ -104,7 +104,7 @@ class Feeding:
 
 
 class SideLink(Protocol):
-    """A session, as far as side channels need it."""
+    """The part of a session that side channels need."""
 
     @property
     def peer(self) -> int: ...
@@ -117,21 +117,23 @@ class OpenSides:
 
     link: SideLink
     open: dict[str, TokenBucket]
-    """The channels that both ends have, each with its limit on messages."""
+    """The channels that both ends have, each with its message limit."""
     vain: TokenBucket = field(
         default_factory=lambda: TokenBucket(DROPPED_PER_S, tokens=DROPPED_AT_ONCE, burst=DROPPED_AT_ONCE)
     )
 
 
 class Sides:
-    """All side channels of a node; on the event loop. Raises ValueError: two have one name, or there are too many."""
+    """All side channels of a node; on the event loop. Raises ValueError if two have the same name, or if there are too
+    many.
+    """
 
     def __init__(self, *, name_of: Callable[[int], str], on_alarm: OnAlarm) -> None:
         self._feedings: dict[str, Feeding] = {}
         self._sessions: dict[int, OpenSides] = {}
         self._name_of, self.on_alarm = name_of, on_alarm
         self.dropped: Counter[str] = Counter()
-        """The number of dropped messages, by channel that is not open or by unknown type."""
+        """Counts dropped messages, by unopened channel or unknown type."""
 
     def add(self, feeding: Feeding) -> None:
         name = feeding.channel.name
@@ -142,7 +144,7 @@ class Sides:
         self._feedings[name] = feeding
 
     def drop(self, feeding: Feeding) -> None:
-        """Close a channel with all neighbors, and no longer offer it: its feature is off."""
+        """Close a channel with all neighbors and stop offering it, because its feature is off."""
         name = feeding.channel.name
         for peer in list(self._sessions):
             self._close(peer, name)
@@ -153,9 +155,10 @@ class Sides:
         return tuple(sorted(self._feedings))
 
     def say(self, peer: int, channel: SideChannel, message: msgspec.Struct, *, if_free: bool = False) -> bool:
-        """Send a message; return True if it will be sent: the channel is open at both ends and not too many wait.
+        """Send a message; return True if it will be sent: the channel is open at both ends and not too many are
+        waiting.
 
-        `if_free`: only if nothing else waits to be sent.
+        With `if_free`, send it only if nothing else is waiting.
         """
         sides = self._sessions.get(peer)
         return (
@@ -165,7 +168,7 @@ class Sides:
         )
 
     def handle_offer(self, link: SideLink, offer: Offer) -> None:
-        """Open the channels that both ends have, after the other end's offer."""
+        """Open the channels that both ends have, after receiving the other end's offer."""
         both = [feeding.channel for name, feeding in self._feedings.items() if name in offer.channels]
         self._sessions[link.peer] = OpenSides(
             link, {each.name: TokenBucket(each.per_s, tokens=each.at_once, burst=each.at_once) for each in both}
@@ -174,7 +177,7 @@ class Sides:
             self._carry(link.peer, name, lambda handler: handler.opened(link.peer))
 
     def handle_message(self, link: SideLink, message: Side | Unknown) -> None:
-        """Hand a message to its handler. Raises PeerFault: no honest node sends such a message, or so many."""
+        """Hand a message to its handler. Raises PeerFault if no honest node sends such a message, or so many."""
         sides, now = self._sessions.get(link.peer), asyncio.get_running_loop().time()
         if sides is None or sides.link is not link:
             raise PeerFault("a message on a side channel before any was offered")
@@ -216,7 +219,7 @@ class Sides:
     def _close(self, peer: int, name: str) -> bool:
         """Close a channel with one neighbor; return True if it was open.
 
-        The handler forgets the neighbor, if it still can.
+        The handler is told to forget the neighbor, if it still can.
         """
         sides = self._sessions.get(peer)
         if sides is None or sides.open.pop(name, None) is None:

@@ -1,4 +1,4 @@
-"""The tasks of a network edge: sessions, dials, visits, and hourly work. A bug in one ends all."""
+"""The tasks of the network layer: sessions, dials, visits, and hourly work. A bug in one ends them all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Tasks:
         self.group = asyncio.TaskGroup()
         self.sessions: set[asyncio.Task[None]] = set()
         self.dials: dict[int, asyncio.Task[None]] = {}
-        """The dials, by neighbor."""
+        """Dials by neighbor."""
         self.hours: set[asyncio.Task[None]] = set()
         self.visits: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Work) -> asyncio.Task[None] | None:
-        """Start a task; None: the node is already stopping because of a bug elsewhere."""
+        """Start a task; None if the node is already stopping because of a bug elsewhere."""
         try:
             return self.group.create_task(work)
         except RuntimeError:
@@ -27,7 +27,7 @@ class Tasks:
             return None
 
     def track(self, work: Work, tasks: set[asyncio.Task[None]]) -> asyncio.Task[None] | None:
-        """Start a task, and keep it in `tasks` while it runs; None as for `spawn`."""
+        """Start a task, and keep it in `tasks` while it runs; None under the same condition as in `spawn`."""
         task = self.spawn(work)
         if task is not None:
             tasks.add(task)

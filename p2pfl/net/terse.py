@@ -1,4 +1,4 @@
-"""aiohttp's protocol of one accepted connection, without explanation or traceback for data that it cannot parse."""
+"""aiohttp's protocol for one accepted connection, without explanations or tracebacks for data that it cannot parse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def not_found() -> web.Response:
 
 
 class TerseHandler(web.RequestHandler):
-    """Charges the gate for answers, and mentions failures that strangers cause a few times an hour."""
+    """Charges the gate for answers, and logs failures caused by strangers only a few times an hour."""
 
     __slots__ = ("_gate", "_refusals")
 

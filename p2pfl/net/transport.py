@@ -1,4 +1,4 @@
-"""The interface of a transport, which carries the lines of the network edge. A relay would be one more transport."""
+"""The interface of a transport, which carries the lines of the network layer. A relay would be another transport."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 
 class Visit(Protocol):
-    """A line that a peer has dialed, until it is a session."""
+    """A line dialed by a peer, until it becomes a session."""
 
     @property
     def address(self) -> str:
-        """The address that the visit comes from."""
+        """The address from which the visit comes."""
         ...
 
     @property
     def ends_at(self) -> float:
-        """The time at which the visit must be a session, by the loop's clock."""
+        """When the visit must have become a session, on the loop's clock."""
         ...
 
     def advance(self, stage: ConnectionStage) -> None:
-        """Move the visit to a stage. Raises PeerFault: there is no place for it there."""
+        """Move the visit to a stage. Raises PeerFault if there is no place for it."""
         ...
 
     def admit(self) -> None:
@@ -38,12 +38,12 @@ class Visit(Protocol):
         ...
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Do `work` at the visitor's cost."""
+        """Run `work` and charge the visitor for it."""
         ...
 
 
 Meet = Callable[[Line, Visit], "asyncio.Task[None] | None"]
-"""The function that takes a line that a peer has dialed. It returns None if the node takes no more lines."""
+"""The function that receives a line dialed by a peer. It returns None if the node accepts no more lines."""
 
 
 class Transport(Protocol):
@@ -53,19 +53,19 @@ class Transport(Protocol):
     def port(self) -> int: ...
 
     async def open(self, address: Address, meet: Meet) -> None:
-        """Accept lines there from now on. Raises UserError: the address cannot be bound."""
+        """Accept lines there from now on. Raises UserError if the address cannot be bound."""
         ...
 
     def expect(self, neighbors: int) -> None:
-        """Expect so many neighbors at once."""
+        """Expect this many neighbors at once."""
         ...
 
     def know(self, host: str) -> None:
-        """Note that a member is at that address."""
+        """Record that a member is at that address."""
         ...
 
     async def dial(self, address: Address) -> Line:
-        """Dial an address; the caller sets the deadline. Raises GoneError: nobody answers there."""
+        """Dial an address; the caller sets the deadline. Raises GoneError if nobody answers there."""
         ...
 
     def stop_accepting(self) -> None: ...

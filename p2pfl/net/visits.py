@@ -1,8 +1,8 @@
-"""Visits: connections that only bring the charter or ask for it, become no session, and then end.
+"""Visits: connections that only bring the charter or ask for it, never become sessions, and then end.
 
-A visitor that proves that it has a key may bring one charter, and need not be listed. In this way a newcomer can reach
-a neighbor that does not know of it yet, and `p2pfl member` brings changes. An admin signs each charter, so it does not
-matter who carries it. Only a listed key, or an admin's, gets a charter.
+A visitor that proves possession of a key may bring one charter, and need not be listed. That is how a newcomer reaches
+a neighbor that does not know about it yet, and how `p2pfl member` brings changes. An admin signs each charter, so it
+does not matter who carries it. A charter is given only to a listed key or an admin's.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ NOBODY = bytes(BOOT_BYTES)
 
 
 class Charters(Protocol):
-    """The node's charter, as visits need it."""
+    """The node's charter, as seen by visits."""
 
     @property
     def version(self) -> int:
-        """The charter's version; 0: there is none yet."""
+        """The charter's version; 0 if there is none yet."""
         ...
 
     @property
     def packed(self) -> bytes: ...
 
     def bring(self, raw: bytes) -> None:
-        """Take a charter if it is newer. Raises PeerFault: it is not valid."""
+        """Accept a charter if it is newer. Raises PeerFault if it is not valid."""
         ...
 
     def left_behind(self, version: int, peer: int | None) -> None:
-        """Note that a node has a newer charter, which does not list this node and is not shown to it."""
+        """Record that a node has a newer charter that does not list this node and is not shown to it."""
         ...
 
     def may_ask(self, public: bytes) -> bool:
-        """Return True if this key may see the charter although no allow-list has it."""
+        """Return True if this key may see the charter although it is not on the allow-list."""
         ...
 
 
@@ -53,9 +53,9 @@ async def receive(
     listed: bool,
     first: Notice | None = None,
 ) -> NoReturn:
-    """Let a visitor hand over a charter or ask for one; always ends in GoneError, or in a PeerFault.
+    """Let a visitor hand over a charter or ask for one; always ends in GoneError or a PeerFault.
 
-    `refusal` is raised if the visitor does neither. `first` is the notice that it has sent already.
+    `refusal` is raised if the visitor does neither. `first` is the notice that it has already sent.
     """
     otherwise = refusal or PeerFault("neither a greeting nor a word about the charter")
     try:
@@ -77,10 +77,10 @@ async def receive(
 
 
 async def settle(line: Line, session: Session, charters: Charters, answer: Notice) -> None:
-    """Bring the older of two charters up to date, after a dialed node has refused a session.
+    """Bring the older of two charters up to date after a dialed node has refused a session.
 
-    Raises GoneError: that is done, so dial again in a moment; PeerFault: the other end has a newer one and does not
-    list this node. Returns if charters are not the reason.
+    Raises GoneError if that is done, so dial again in a moment; PeerFault if the other end has a newer one that does
+    not list this node. Returns if charters are not the reason.
     """
     own = charters.version
     if own > answer.number:
@@ -128,7 +128,7 @@ async def hand_over(line: Line, session: Session, raw: bytes) -> None:
 async def receive_charter(line: Line, session: Session, announced: Notice) -> bytes:
     """Receive a charter of the announced size; the caller sets the deadline.
 
-    Raises PeerFault: it is too long, or cut wrongly.
+    Raises PeerFault if it is too long, or wrongly split.
     """
     if not 0 < announced.number <= MOST_BYTES:
         raise PeerFault(f"a charter of {announced.number} bytes: at most {MOST_BYTES}")
@@ -136,7 +136,7 @@ async def receive_charter(line: Line, session: Session, announced: Notice) -> by
     while len(raw) < announced.number:
         piece, final = session.open(await line.receive())
         if final or len(piece) != min(PIECE_BYTES, announced.number - len(raw)):
-            raise PeerFault("a charter cut into pieces in another way than honest nodes do")
+            raise PeerFault("a charter split differently from how honest nodes split it")
         raw += piece
     return bytes(raw)
 

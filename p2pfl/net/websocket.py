@@ -1,6 +1,6 @@
-"""Lines over WebSockets: dialed by a client without a browser's habits, or accepted behind the doorway.
+"""Lines over WebSockets: dialed by a client without browser habits, or accepted behind the doorway.
 
-No exception of aiohttp leaves this module.
+No aiohttp exception leaves this module.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from p2pfl.net.transport import Meet
 PATH = "/p2pfl"
 TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 MESSAGE_BYTES = MAX_SEALED_BYTES + 1
-"""The size from which aiohttp refuses a message."""
+"""aiohttp refuses messages of this size or more."""
 
 PINGS_PER_S = 10.0
-"""The pings and pongs allowed per second, beside `BURST` at once: an honest end sends none.
+"""Pings and pongs allowed per second, beyond a burst of `BURST`: an honest end sends none.
 
-256 KiB of them in one piece would hold up the loop for a tenth of a second or more.
+256 KiB of them at once would hold up the loop for a tenth of a second or more.
 """
 
 WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 
 
 def reason_of(error: Exception) -> str:
-    """Return in a few words why a node was not reached. (aiohttp's own text names TLS, which is not used.)"""
+    """Say in a few words why a node was not reached. (aiohttp's own text mentions TLS, which is not used.)"""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if not isinstance(error, ClientConnectorError):
@@ -112,7 +112,7 @@ class WebSocketLine(Line):
             case WSMsgType.TEXT, _:
                 raise PeerFault("a text message")
             case WSMsgType.ERROR, WebSocketError() as error:
-                # The error's text may quote data of the peer.
+                # The error's text may quote data from the peer.
                 raise PeerFault(f"broken WebSocket frame, fault {error.code:d}")
             case WSMsgType.ERROR, error:
                 raise GoneError(str(error) or type(error).__name__)
@@ -130,7 +130,7 @@ async def refuse_redirect(*_: object) -> None:
 
 
 class TappingConnector(aiohttp.TCPConnector):
-    """A connector with a tap below HTTP: aiohttp would read interim responses without end, and keep the loop busy."""
+    """A connector with a tap below HTTP: aiohttp would read interim responses forever, and keep the loop busy."""
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109 - aiohttp's signature
         connection = await super().connect(req, traces, timeout)
@@ -143,7 +143,7 @@ class TappingConnector(aiohttp.TCPConnector):
 
 
 class TappedSocket(aiohttp.ClientWebSocketResponse):
-    """A socket that knows the tap below it, and lets more bytes pass from here on."""
+    """A socket that knows the tap below it, and lets more bytes through from here on."""
 
     def __init__(self, reader: Any, writer: Any, protocol: Any, response: Any, *rest: Any, **more: Any) -> None:
         super().__init__(reader, writer, protocol, response, *rest, **more)
@@ -169,7 +169,7 @@ def open_browserless(socket_class: type[TappedSocket] = TappedSocket) -> aiohttp
 
 
 async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSocketLine:
-    """Dial a WebSocket; the caller sets the deadline. Raises GoneError: nobody answers there."""
+    """Dial a WebSocket; the caller sets the deadline. Raises GoneError if nobody answers there."""
     try:
         socket = await http.ws_connect(f"ws://{address}{PATH}", autoping=False, max_msg_size=MESSAGE_BYTES, compress=0)
     except (aiohttp.ClientError, OSError) as error:
@@ -179,7 +179,7 @@ async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSo
 
 
 class WebSocketTransport:
-    """The transport over WebSockets. Connections that are no session yet wait in `doorway`."""
+    """The WebSocket transport. Connections that are not sessions yet wait in `doorway`."""
 
     def __init__(self, limits: Limits, refusals: Refusals, log: Logger) -> None:
         self.doorway = Doorway(limits, neighbors=0)

@@ -1,4 +1,4 @@
-"""A federation that has changed under a running node: the permitted differences, and the event for its core."""
+"""A federation that has changed while a node runs: the permitted differences, and the event for its core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FREE = ("path", "members", "edges", "schedule", "topology", "notices", "edge_com
 def check_amended(before: FederationConfig, after: FederationConfig) -> None:
     """Check that a running node can adopt the change.
 
-    Raises UserError, naming the section: more has changed than a running node can adopt.
+    Raises UserError, naming the section, if more has changed than a running node can adopt.
     """
     rounds = before.training.rounds
     if rounds is not None and after.training.rounds is not None:
@@ -61,7 +61,7 @@ def amended(setup: Setup) -> Amended:
 
 
 def keys_with_session(federation: FederationConfig) -> dict[bytes, int]:
-    """Return the keys that may have a session, those of members not removed, with their indices."""
+    """Return the keys that may have a session (members not removed), with their indices."""
     return {member.key: member.index for member in federation.members if not member.retired}
 
 
@@ -70,7 +70,7 @@ def with_federation(setup: Setup, federation: FederationConfig) -> Setup:
 
 
 def without_members(federation: FederationConfig, keys: Collection[bytes]) -> FederationConfig:
-    """Return the federation with these members and their edges removed; it is not signed anew."""
+    """Return the federation with these members and their edges removed; it is not signed again."""
     members = tuple(replace(one, retired=True) if one.key in keys else one for one in federation.members)
     gone = {member.index for member in members if member.retired}
 
@@ -83,7 +83,7 @@ def without_members(federation: FederationConfig, keys: Collection[bytes]) -> Fe
 
 
 def in_words(before: FederationConfig, after: FederationConfig, index: int) -> str:
-    """Describe what has changed, as that member sees it: for its log, and for its page."""
+    """Describe what has changed from that member's point of view, for its log and its page."""
     here, there = ({member.index: member for member in one.present} for one in (before, after))
     was, now = set(before.neighbors(index)), set(after.neighbors(index))
     lists = (

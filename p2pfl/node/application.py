@@ -1,4 +1,4 @@
-"""One node: build its parts, open its listening sockets, run until the core is through."""
+"""One node: build its parts, open its listening sockets, run until the core finishes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OWN_ADDRESSES = ("listen", "status_listen")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneProcess:
-    """The parts that the nodes of one process share. A failing task ends all nodes.
+    """Parts shared by the nodes of one process. A failing task ends all nodes.
 
     `compute` is the thread in which they learn in turn; each node awaits `all_ready` before it opens its sockets.
     """
@@ -70,9 +70,9 @@ class OneProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audience:
-    """The receivers of news while a node runs: a line of progress at most ten times a second, and each local round.
+    """Receivers of news from a running node: a progress line at most ten times a second, and each local round.
 
-    `sketched` lines have a sketch of the model, and each closing round adds a line.
+    If `sketched`, lines include a sketch of the model, and each closing round adds a line.
     """
 
     on_line: Callable[[NodeLine], None]
@@ -83,9 +83,9 @@ class Audience:
 class Application:
     """One node, from its files to its result.
 
-    `features` are attached in their order; a node learns without any. For the other arguments see `Audience` and
-    `OneProcess`. `run` returns the node's result, which is also in `<state_dir>/result.json`; None if the node was
-    stopped before it began.
+    `features` are attached in order; a node can learn without any. For the other arguments see `Audience` and
+    `OneProcess`. `run` returns the node's result, which is also written to `<state_dir>/result.json`; None if the node
+    was stopped before it began.
     """
 
     driver: Driver | None = None
@@ -166,7 +166,8 @@ class Application:
     def _check_features(self) -> None:
         """Let each feature check the files.
 
-        Raises UserError: a feature that the federation needs is missing, or the files ask a feature for the impossible.
+        Raises UserError if a feature that the federation needs is missing, or if the files ask a feature for the
+        impossible.
         """
         self.features = all_features(self.setup.federation, self.features)
         for feature in self.features:
@@ -181,7 +182,7 @@ class Application:
         return await self.stopping.is_written(write, self.setup.node.state_dir)
 
     def _show_wait(self, what: str) -> None:
-        """Show `what` the node waits for in place of its phase."""
+        """Show `what` the node is waiting for in place of its phase."""
         if self.driver is None or not hasattr(self, "status"):
             return
         if what == workshop.WAITING_FOR_DISK != self.status.waits_for:
@@ -235,8 +236,8 @@ class Application:
     ) -> NodeResult | None:
         """Open the listening sockets once there is a snapshot, then start the core.
 
-        On the way out neighbors get a goodbye before the threads end. The status page stays longer, because the node
-        may have to wait for the disk.
+        On shutdown, neighbors get a goodbye before the threads end. The status page stays longer, because the node may
+        have to wait for the disk.
         """
         links = self.links = self._links(driver)
         self.status = self._status(core, driver, links)
@@ -316,7 +317,7 @@ class Application:
         )
 
     def _begin(self, driver: Driver, links: Links) -> None:
-        """Note that the node has a state now, which it keeps when it ends."""
+        """Record that the node now has a state, which is kept when it ends."""
         self.thread.start()
         self.begun = True
         self.stopping.begin(driver)
@@ -361,7 +362,7 @@ class Application:
             ),
             listen=setup.node.listen,
             max_body_bytes=assembly.largest_bytes(setup),
-            rng=random.Random(os.urandom(16)),  # only jitter of dials, which no seed needs to repeat
+            rng=random.Random(os.urandom(16)),  # only jitter for dialing, which need not be reproducible from a seed
             transport=WebSocketTransport if self.shared is None else self.shared.transport,
         )
 
@@ -372,7 +373,7 @@ class Application:
             self.driver.fail(error)
 
     async def _upkeep(self) -> None:
-        """Do what is due by the clock: snapshots, the distance to neighbors, missing neighbors."""
+        """Do periodic work: snapshots, the distance to neighbors, missing neighbors."""
         driver, course = self.driver, self.status.core
         assert driver is not None  # noqa: S101 - the node has begun
         began = saved_at = time.monotonic()
@@ -399,7 +400,7 @@ class Application:
             self.lines.measured()
 
     async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
-        """Write the last snapshot, test the final model, leave a result. The threads have ended."""
+        """Write the last snapshot, test the final model, write the result. The threads have ended by then."""
         running_s = time.process_time() - self.cpu_began
         status, core, state = self.status, self.status.core, engine.state
         status.over = True
@@ -437,7 +438,7 @@ class Application:
 def look_for_room(setup: Setup, engine: Engine, store: Store) -> None:
     """Log the disk space that the state needs, before anything is written.
 
-    Raises UserError: the volume is too small for it.
+    Raises UserError if the volume is too small for it.
     """
     needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
     if shortage := needs.shortage(setup.node):

@@ -1,4 +1,4 @@
-"""A node's parts, made from its federation and node files: learner, state from disk, engine, core.
+"""A node's parts, built from its federation and node files: learner, state from disk, engine, core.
 
 Every mistake in a user's files is reported here, before a socket is opened or a thread started.
 """
@@ -53,15 +53,15 @@ ORIGIN = {
     "shape": "model",
     "schema": "schema of the tables",
 }
-"""The entries of a snapshot's header that must match the present ones, and their names in errors.
+"""Entries of a snapshot's header that must match the current ones, and their names in errors.
 
-Other patterns may share the same tensors.
+A different `share` pattern is accepted if it shares the same tensors.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The checked contents of one node's files."""
+    """The validated contents of one node's files."""
 
     federation: FederationConfig
     member: Member
@@ -71,15 +71,15 @@ class Setup:
     method: Method
     durability: Durability
     unscaled: str | None = None
-    """A sentence on inputs that spread much more than others; None: there are none, or this is unknown."""
+    """A warning about inputs that spread much more than others; None if there are none, or if this is unknown."""
     gauge: Gauge | None = None
-    """Reads the figure that must improve for training to go on; None: there is none."""
+    """Reads the figure watched by early stopping; None if there is none."""
     passing: bool = False
-    """True if key and folder were made for this run alone."""
+    """True if key and folder were made for this run only."""
 
     @property
     def exchanged_size(self) -> int:
-        """The number of values that neighbors exchange: those of the model, times the method's channels."""
+        """The number of values that neighbors exchange: model size times the method's channels."""
         return self.learner.size * len(self.method.channels)
 
     @property
@@ -90,7 +90,7 @@ class Setup:
 def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
     """Load key, task and data; check that the compressors fit the model.
 
-    Raises UserError: something in the user's files is wrong.
+    Raises UserError if something in the user's files is wrong.
     """
     member = find_member(federation, node.name)
     identity = Identity.load(node.key_file)
@@ -108,9 +108,9 @@ def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
 
 
 def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity, *, passing: bool = False) -> Setup:
-    """Return the setup for a key that is loaded already, as `read_setup`.
+    """Return the setup for a key that is already loaded, like `read_setup`.
 
-    A `passing` key was made for this run alone: see `load_learner`.
+    A `passing` key was made for this run only: see `load_learner`.
     """
     learner, method = load_learner(federation, node, identity, passing=passing), method_of(federation)
     if federation.privacy is not None and plan_by(learner) is None:
@@ -145,9 +145,9 @@ def _gauge(federation: FederationConfig, learner: Learner) -> Gauge | None:
 
 
 def durability_of(node: NodeConfig, learner: Learner, *, private: bool = False) -> Durability:
-    """Return the durability, which for "auto" depends on the model; a `private` node logs the cost of each round.
+    """Return the durability; "auto" depends on the model, and a `private` node logs the cost of each round.
 
-    Raises UserError: a private node is configured without a log.
+    Raises UserError if a private node is configured without a log.
     """
     if private:
         if node.durability == "snapshot":
@@ -161,7 +161,7 @@ def durability_of(node: NodeConfig, learner: Learner, *, private: bool = False) 
 
 
 def _keep_small_numbers() -> None:
-    """Undo `set_flush_denormal` of a task in this thread and its children: both ends must compute the same bits."""
+    """Undo a task's `set_flush_denormal` in this thread and its children: both ends must compute the same bits."""
     if np.finfo(np.float32).smallest_normal * np.float32(0.5) == 0:
         import torch  # noqa: PLC0415 - slow, and not every task needs it
 
@@ -171,11 +171,11 @@ def _keep_small_numbers() -> None:
 def load_learner(
     federation: FederationConfig, node: NodeConfig, identity: Identity | None = None, *, passing: bool = False
 ) -> Learner:
-    """Load the node's model and data. Without the `identity` it is read from the key file, if the task needs a secret.
+    """Load the node's model and data. If no `identity` is given and the task needs a secret, the key file is read.
 
-    If the key is a `passing` one, made for this run alone, and nothing is private, the task draws from the seed.
+    If the key is a `passing` one, made for this run only, and nothing is private, the task draws from the seed.
 
-    Raises UserError: the task, its options or the node's data are wrong.
+    Raises UserError if the task, its options or the node's data are wrong.
     """
 
     def secret(purpose: str) -> bytes:
@@ -209,7 +209,7 @@ def binding(setup: Setup) -> FederationBinding:
 
 
 def digest_of(learner: Learner) -> bytes:
-    """Return the digest of what a learner must share with others beside its model's shape; empty: nothing."""
+    """Return the digest of what a learner must share with others besides its model's shape; empty if nothing."""
     digest: bytes = getattr(learner, "digest", b"")
     return digest
 
@@ -221,7 +221,7 @@ def learned_sections(shape: bytes, schema: bytes) -> tuple[tuple[str, bytes], ..
 
 
 def snapshot_header(setup: Setup) -> dict[str, Any]:
-    """Return the head of a snapshot: where it belongs and how to read its log."""
+    """Return the header of a snapshot: where it belongs and how to read its log."""
     digest = digest_of(setup.learner)
     return ({"schema": digest.hex()} if digest else {}) | {
         "federation": setup.federation.name,
@@ -248,8 +248,8 @@ def _ever(setup: Setup) -> list[int]:
 def recover(setup: Setup, store: Store) -> NodeState | None:
     """Return the state on disk, None if there is none.
 
-    Raises UserError: the folder holds the state of another federation, node or model; StorageError: nothing in it can
-    be used.
+    Raises UserError if the folder holds the state of another federation, node or model; StorageError if nothing in it
+    is usable.
     """
     loaded = store.load()
     if loaded is None:
@@ -264,7 +264,7 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
         if state.ledger is None:
             store.end_log("rounds that are not private follow, which its ledger has not")
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
-        # records from now on could not be read by the settings in its snapshot
+        # otherwise later records could not be read with the settings in its snapshot
         store.end_log("it was written by other settings")
     _drop_what_does_not_fit(setup, loaded, state)
     state.fit_edges(setup.peers)
@@ -293,9 +293,10 @@ def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
 
 
 def replay(loaded: Loaded, method: Method | None = None) -> NodeState:
-    """Return the newest snapshot with the changes in its log, by the settings that were in force then.
+    """Return the newest snapshot with the changes in its log applied, under the settings in force at the time.
 
-    What another learning method than `method` keeps of edges is left out: they will begin anew. None: any method's is.
+    Edge vectors kept by a learning method other than `method` are left out, since those edges will restart. None leaves
+    out the vectors of any method.
     """
     header = loaded.state.header
     state = restore(header, loaded.state.arrays, loaded.state.blobs)
@@ -312,9 +313,9 @@ def replay(loaded: Loaded, method: Method | None = None) -> NodeState:
 def _drop_what_does_not_fit(setup: Setup, loaded: Loaded, state: NodeState) -> None:
     """Drop from the loaded state what no longer fits the federation.
 
-    This covers lives after other members, the vectors of another method, and a pending request that the edge's
-    compressor did not encode. What the method keeps of such an edge stays until both ends adopt the new incarnation. If
-    replicas and flows cannot be trusted, this node begins a new life, and all its edges begin anew.
+    This covers lives following other members, the vectors of another method, and a pending request that the edge's
+    compressor did not encode. What the method keeps for such an edge stays until both ends adopt the new incarnation.
+    If replicas and flows cannot be trusted, this node begins a new life, and all its edges restart.
     """
     header, expected = loaded.state.header, snapshot_header(setup)
     then, now = header["members"], expected["members"]
@@ -344,7 +345,7 @@ def method_then(header: Mapping[str, Any]) -> str:
 
 
 def _keep_nothing(setup: Setup, state: NodeState) -> None:
-    """Keep only the model of a state that another learning method has left."""
+    """Keep only the model from a state left by another learning method."""
     peers = tuple(state.edges)
     fresh = NodeState.new(state.model, state.samples, peers, method=setup.method)
     state.channels, state.size, state.terms, state.kept = fresh.channels, fresh.size, fresh.terms, {}
@@ -381,7 +382,7 @@ def make_engine(setup: Setup, recovered: NodeState | None) -> Engine:
 
 
 def bound_of(training: TrainingConfig | Settings) -> str:
-    """Return the bound of training: rounds or seconds, and the rule that may end it before."""
+    """Return the bound of training (rounds or seconds) and the rule that may end it earlier."""
     bound = f"{training.time_s} s" if training.rounds is None else f"{training.rounds} rounds"
     return bound if training.stop is None else f"{bound}; {training.stop}"
 
@@ -398,7 +399,7 @@ def settings_for(setup: Setup) -> Settings:
 
 
 def largest_bytes(setup: Setup) -> int:
-    """Return the size of the largest body on any edge that this node may get while it runs."""
+    """Return the size of the largest body that this node may receive on any edge while it runs."""
     federation = setup.federation
     named = [spec for _, _, spec in federation.edge_tables]
     specs = {federation.gossip.compressor, *federation.edge_compressors.values(), *named}
@@ -406,7 +407,7 @@ def largest_bytes(setup: Setup) -> int:
 
 
 def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
-    """Make the core, with its own records: it and the engine change them in different threads."""
+    """Make the core with its own records, because it and the engine change them in different threads."""
     return Core(
         index=setup.member.index,
         neighbors=setup.peers,

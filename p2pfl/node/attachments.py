@@ -1,7 +1,7 @@
-"""The features of one node, called in their order.
+"""The features of one node, called in order.
 
-A feature that fails while the node starts stops it with one clear error, because a person is there to correct it. A
-feature that fails later is turned off with an alarm, and the node goes on; the failure of a guard ends the node.
+A feature that fails during startup stops the node with one clear error, because a person is there to correct it. A
+feature that fails later is turned off with an alarm, and the node goes on; but if a guard fails, the node ends.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def failure_named(feature: Feature, hook: str) -> Iterator[None]:
         raise
     except FAILURES as error:
         text = f"the feature {feature.name} failed at its start, in {hook}: {describe_failure(error)}"
-        raise UserError(text, allowed="a node without it, or its mistake mended") from error
+        raise UserError(text, allowed="a node without it, or with its mistake corrected") from error
 
 
 def recover(features: Iterable[Feature], at_start: FoundAtStart) -> dict[Feature, Recovered]:
     """Let each feature recover its own state.
 
-    Raises UserError, as a feature's `recover` does or because it failed.
+    Raises UserError if a feature's `recover` does, or if it fails.
     """
     kept = {}
     for feature in features:
@@ -58,7 +58,7 @@ def recover(features: Iterable[Feature], at_start: FoundAtStart) -> dict[Feature
 
 
 def withheld(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
-    """Return the parts of the data of which no figure may be shown."""
+    """Return the parts of the data about which no figure may be shown."""
     found: frozenset[str] = frozenset()
     for feature in features:
         with failure_named(feature, "withheld"):
@@ -67,7 +67,7 @@ def withheld(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
 
 
 def course(features: Iterable[Feature], setup: Setup, state: NodeState) -> Course | None:
-    """Return the course that replaces gossip, if a feature brings one. Raises UserError: two features bring one."""
+    """Return the course that replaces gossip, if a feature provides one. Raises UserError if two features do."""
     found = {}
     for feature in features:
         with failure_named(feature, "course"):
@@ -75,14 +75,15 @@ def course(features: Iterable[Feature], setup: Setup, state: NodeState) -> Cours
         if brought is not None:
             found[feature.name] = brought
     if len(found) > 1:
-        raise UserError(f"{' and '.join(found)} each bring a course", allowed="one of them")
+        raise UserError(f"{' and '.join(found)} each provide a course", allowed="one of them")
     return next(iter(found.values()), None)
 
 
 class Attachments:
     """The attached features. `links` are not open yet; `recovered` holds the recovered state of each feature.
 
-    Raises UserError: a feature failed, two have a side channel of one name, or more than one asks for payment.
+    Raises UserError if a feature fails, if two have a side channel with the same name, or if more than one asks for
+    payment.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class Attachments:
         return any(type(one).before_round is not Attached.before_round for one in list(self._attached.values()))
 
     def before_round(self, plan: RoundPlan) -> Answer:
-        """Ask for objections to a round, or its cost, in the thread that trains.
+        """Ask for objections to a round, or for its cost, in the thread that trains.
 
-        Raises the error of a guard, and ValueError: two features ask for payment.
+        Raises the error of a guard, or ValueError if two features ask for payment.
         """
         payment = None
         for feature, one in list(self._attached.items()):
@@ -139,7 +140,7 @@ class Attachments:
         return payment
 
     def of(self, kind: type[T]) -> T:
-        """Return the attached object of that class. Raises LookupError: there is none."""
+        """Return the attached object of that class. Raises LookupError if there is none."""
         for one in self._attached.values():
             if isinstance(one, kind):
                 return one
@@ -148,7 +149,7 @@ class Attachments:
     def trusted_members(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
         """Return the members that may have sessions.
 
-        A feature's failure is the node's: it might let in the wrong members.
+        If a feature fails here, the node fails: it might otherwise let in the wrong members.
         """
         for one in self._attached.values():
             members = one.trusts(members)
@@ -183,7 +184,7 @@ class Attachments:
         self._each(lambda _, one: one.look())
 
     def works(self) -> list[asyncio.Task[None]]:
-        """Start the features' work in the background."""
+        """Start the features' background work."""
         return [asyncio.create_task(self._carry(feature, one.run)) for feature, one in self._attached.items()]
 
     async def farewell(self, *, hasty: bool) -> None:
@@ -210,7 +211,7 @@ class Attachments:
             self._give_up(feature, error)
 
     def _give_up(self, feature: Feature, error: Exception) -> None:
-        """Turn a failed feature off. Raises the error if the feature is a guard."""
+        """Turn off a failed feature. Raises the error if the feature is a guard."""
         if feature.guards(self._setup()):
             raise error
         self._attached.pop(feature, None)

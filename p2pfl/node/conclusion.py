@@ -31,7 +31,7 @@ RESULT_FILE = "result.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTime:
-    """The CPU time of the process in seconds, in all and while the node ran."""
+    """CPU time of the process in seconds: the total, and the part while the node ran."""
 
     total_s: float
     running_s: float
@@ -40,7 +40,7 @@ class CpuTime:
 async def last_test(
     learner: Learner, state: NodeState, driver: Driver, waiting: Waiting, *, hasty: bool, compute: Executor | None
 ) -> Score | None:
-    """Test the last model, for as long as it takes unless the node was asked to end; return the score on own data."""
+    """Test the last model, however long it takes unless the node was asked to end; return the score on its own data."""
     shop = driver.local.workshop
     local: list[Score | None] = []
 
@@ -79,7 +79,7 @@ def has_finished(core: Course) -> bool:
 
 
 def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: CpuTime | None) -> NodeResult:
-    """Return the result. `local` is the score on the node's own data; no `cpu_time` where nodes share a process."""
+    """Return the result. `local` is the score on the node's own data; `cpu_time` is None if nodes share a process."""
     core, shop = status.core, status.workshop
     return NodeResult(
         **msgspec.structs.asdict(status.full()),

@@ -1,4 +1,4 @@
-"""The thin shell around the core: it brings real time in and carries effects out.
+"""A thin shell around the core: it supplies real time and carries out effects.
 
 The core runs on the event loop, the engine in its own thread, training and evaluation in another, so that a large
 exchange never stalls the loop and gossip never stalls training.
@@ -49,24 +49,24 @@ NOTICES = frozenset(
         "budget-spent",
     }
 )
-"""The kinds of notices about good or planned events, which are no alarms."""
+"""Kinds of notices about good or planned events, which are not alarms."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
-"""The limits on logged alarms of one kind from one neighbor.
+"""Limits on logged alarms of one kind from one neighbor.
 
 The first FIRST_ALARMS are logged, then the 100th, the 200th, the 400th and so on.
 """
 
 
 class NetworkEdge(Protocol):
-    """The part of the network edge that the driver needs."""
+    """The part of the network layer that the driver needs."""
 
     def send(self, peer: int, session: int, message: Message) -> None: ...
     def close(self, peer: int, session: int, reason: str, rest_s: float = 0.0) -> None: ...
 
 
 class Driver:
-    """Carries events to the core and effects from it, until the core finishes.
+    """Carries events to the core and effects from it until the core finishes.
 
     `name_of` turns a member index into a name for the log; `on_amended` is called when a change of the federation takes
     effect.
@@ -118,21 +118,20 @@ class Driver:
         self.take(MessageReceived(peer=peer, session=session, message=message))
 
     def stop(self) -> None:
-        """Stop the node for its user: end cleanly, keep a snapshot."""
+        """Stop the node at the user's request: end cleanly, keep a snapshot."""
         self.take(StopRequested())
 
     def amend(self, event: Amended) -> None:
-        """Tell the core that the federation has changed; the core decides when that takes effect."""
+        """Tell the core that the federation has changed; the core decides when the change takes effect."""
         self.take(event)
 
     def deliver(self, events: list[Event]) -> None:
-        """Take events from the engine's thread."""
+        """Accept events from the engine's thread."""
         self.loop.call_soon_threadsafe(self._take_all, events)
 
     def fail(self, error: BaseException) -> None:
-        """End the node, from any thread, for our own bug or a learner that calls exit. Neither may look like a
-
-        finish.
+        """End the node, from any thread, because of our own bug or a learner that calls exit. Neither may look like a
+        normal finish.
         """
         if isinstance(error, SystemExit | asyncio.CancelledError):
             error = LearningError(f"the task would have ended the process: {describe_failure(error)}")
@@ -194,11 +193,13 @@ class Driver:
         self.carry_out(self.core.wake(self.loop.time()))
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
-        """Raise an alarm of the network, or of a feature that watches this node."""
+        """Raise an alarm from the network, or from a feature that watches this node."""
         self._raise_alarm(Alarm(kind=kind, peer=peer, text=text))
 
     def _raise_alarm(self, alarm: Alarm) -> None:
-        """Count every alarm, and log the first few of a kind, then ever fewer: no neighbor can fill the disk."""
+        """Count every alarm; log the first few of a kind, then fewer and fewer, so that no neighbor can fill the
+        disk.
+        """
         planned = alarm.notice or alarm.kind in NOTICES
         if planned:
             self.feed.settle(alarm.kind, alarm.peer)
@@ -214,7 +215,7 @@ class Driver:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop both threads. The engine's remaining jobs are still done; the learner's work is not waited for."""
+        """Stop both threads. The engine finishes its queued jobs; the learner's work is abandoned."""
         self.local.close()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,8 @@
-"""The engine's thread: operations in, events out, in order; the changes they made are on disk first.
+"""The engine's thread: operations in, events out, in order; the changes they made reach the disk first.
 
-All waiting operations are run before one flush, so that several exchanges share one write to the disk. If the disk
-refuses, the node is told before any answer that depends on the write, and a full snapshot is tried again later. `Needs`
-is the room that a state takes on a disk.
+All waiting operations run before a single flush, so that several exchanges share one disk write. If the disk refuses,
+the node is told before any answer that depends on the write, and a full snapshot is retried later. `Needs` is the disk
+space that a state needs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ log = logging.getLogger("p2pfl")
 
 RETRY_S = 5.0
 LOOK_S = 1.0
-"""The time between two adaptations of a growing log's limit to the free space."""
+"""How often a growing log's limit is adapted to the free space, in seconds."""
 
 USUAL_LOG_BYTES = 4 << 20
 LOG_MULTIPLE = 4
-"""The log's usual length in snapshots: a longer one would take too long to replay."""
+"""The usual size of the log, in snapshots; a longer one would take too long to replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Look:
 class Pay:
     """Call `use` once the cost of a round is on disk; otherwise the event RoundRefused says why not.
 
-    `wrong` gets the present ledger and returns an objection to one more round. The file beside the key gets `reserved`
+    `wrong` gets the current ledger and returns an objection to one more round. The file beside the key gets `reserved`
     rounds at once.
     """
 
@@ -75,7 +75,7 @@ class Pay:
 
 @dataclass(frozen=True, slots=True)
 class Correct:
-    """Replace the ledger by the result of `correct`, and make that durable at once."""
+    """Replace the ledger with the result of `correct`, and make that durable at once."""
 
     correct: Callable[[Ledger | None], Ledger | None]
 
@@ -94,17 +94,17 @@ Job = Operate | Look | Pay | Correct | Checkpoint | Quit
 
 
 class Listener(Protocol):
-    """The receiver of the thread's news; both methods are called in the thread."""
+    """Receives news from the thread; both methods are called in that thread."""
 
     def deliver(self, events: list[Event]) -> None:
         """Deliver the events of one batch, in order."""
 
     def fail(self, error: BaseException) -> None:
-        """Report our own bug, which ended the thread."""
+        """Report a bug of ours that ended the thread."""
 
 
 class SecondLedger(Protocol):
-    """The second record of paid rounds, written before the log. Each method raises StorageError: the disk refuses."""
+    """The second record of paid rounds, written before the log. Each method raises StorageError if the disk refuses."""
 
     def cover(self, least: Ledger, most: Ledger) -> None:
         """Record at least what `least` has spent; if the file has less, write `most`."""
@@ -113,13 +113,13 @@ class SecondLedger(Protocol):
         """Write a ledger; it is durable when this returns."""
 
     def retry(self) -> None:
-        """Write the ledger that the disk has refused."""
+        """Retry writing the ledger that the disk refused."""
 
 
 class EngineThread(threading.Thread):
     """The thread that runs the engine.
 
-    `extra` joins the header of every snapshot. `second_ledger` records paid rounds before the log does.
+    `extra` is added to the header of every snapshot. `second_ledger` records paid rounds before the log does.
     """
 
     def __init__(
@@ -138,13 +138,13 @@ class EngineThread(threading.Thread):
         self.extra = extra
         self.second_ledger = second_ledger
         self.listener: Listener
-        """The receiver of events; set it before `start`."""
+        """Receives the events; set it before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.broken_since: float | None = None
         self.refusal: str | None = None
-        """Why the disk does not take the state; None while it does."""
+        """Why the disk does not accept the state; None while it does."""
         self.kept_rounds: int | None = None
-        """The number of rounds of the state on disk; None while there is none."""
+        """The round count of the state on disk; None while there is none."""
         self._look_at = float("-inf")
         self._log_limit = 0
 
@@ -156,7 +156,7 @@ class EngineThread(threading.Thread):
             self.listener.fail(error)
 
     def checkpoint(self, state: NodeState) -> None:
-        """Write `state` as a new generation. Raises StorageError: the disk refuses."""
+        """Write `state` as a new generation. Raises StorageError if the disk refuses."""
         picture = image(state, with_replicas=self.durability == "exchange", copied=False)
         try:
             self.store.checkpoint(State(header=picture.header | self.extra, arrays=picture.arrays, blobs=picture.blobs))
@@ -167,7 +167,7 @@ class EngineThread(threading.Thread):
 
     @property
     def unkept(self) -> str:
-        """Describe in words what the disk does not have."""
+        """Describe in words what is not on disk."""
         return "in this run" if self.kept_rounds is None else f"after round {self.kept_rounds}"
 
     def _flush(self) -> None:
@@ -202,7 +202,7 @@ class EngineThread(threading.Thread):
         return not quitting
 
     def _wait(self) -> list[Job]:
-        """Return all waiting jobs; at least one, unless a broken disk must be tried again first."""
+        """Return all waiting jobs; at least one, unless a failed disk must be retried first."""
         jobs: list[Job] = []
         try:
             jobs.append(self.jobs.get(timeout=None if self.broken_since is None else RETRY_S))
@@ -219,15 +219,15 @@ class EngineThread(threading.Thread):
             self._guard(events, lambda: self.store.append(*entry(change)))
         if outcome.event is not None:
             if isinstance(outcome.event, EngineResult):
-                # Nobody else has seen it yet.
+                # No other code has seen it yet.
                 force_setattr(outcome.event, "cost_s", time.thread_time() - begun_s)
             events.append(outcome.event)
         return outcome.urgent
 
     def _pay(self, job: Pay, events: list[Event]) -> None:
-        """Pay at once, without the batch's flush: nothing of the round may be computed before it is paid for.
+        """Pay at once, without the batch's flush: nothing in the round may be computed before it is paid for.
 
-        A payment that cannot be written is lost: a later snapshot has it, although nothing came of it.
+        A payment that cannot be written is still spent: a later snapshot has it, although nothing came of it.
         """
         if self.durability != "exchange":
             raise ValueError("a budget needs a log")
@@ -265,7 +265,7 @@ class EngineThread(threading.Thread):
         self._flush()
 
     def _guard(self, events: list[Event], write: Callable[[], object]) -> None:
-        """Write; if the disk refuses, report it before every event of this batch."""
+        """Write; if the disk refuses, report that before any event of this batch."""
         try:
             write()
         except StorageError as error:
@@ -276,7 +276,7 @@ class EngineThread(threading.Thread):
             self.broken_since = time.monotonic()
 
     def _upkeep(self, events: list[Event]) -> None:
-        """Try a broken disk again, and turn a long log into a snapshot."""
+        """Retry a failed disk, and turn a long log into a snapshot."""
         if self.broken_since is not None:
             if time.monotonic() - self.broken_since < RETRY_S:
                 return
@@ -294,7 +294,7 @@ class EngineThread(threading.Thread):
             self._guard(events, lambda: self.checkpoint(self.engine.state))
 
     def log_limit(self) -> int:
-        """Return the log's largest size, by the room on the disk."""
+        """Return the log's size limit, given the room on the disk."""
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
             needs = needs_of(self.engine.state, self.durability, self.engine.codecs, self.engine.method)
@@ -307,7 +307,7 @@ class EngineThread(threading.Thread):
 class Needs:
     """The disk space that a state needs.
 
-    `snapshot_bytes` is the size of one snapshot at most; `logging`: a log goes with it.
+    `snapshot_bytes` is the maximum size of one snapshot; `logging` says whether there is a log too.
     """
 
     snapshot_bytes: int
@@ -315,12 +315,12 @@ class Needs:
 
     @property
     def least_bytes(self) -> int:
-        """The least room: with less there is no second snapshot."""
+        """The minimum room; with less there can be no second snapshot."""
         return disk.least_bytes(self.snapshot_bytes, logging=self.logging)
 
     @property
     def usual_bytes(self) -> int:
-        """The room that is used where there is plenty."""
+        """The room used if there is plenty."""
         return 3 * self.snapshot_bytes + 2 * self.logging * self._usual_log_bytes + disk.SLACK_BYTES
 
     @property
@@ -328,13 +328,13 @@ class Needs:
         return max(USUAL_LOG_BYTES, LOG_MULTIPLE * self.snapshot_bytes)
 
     def log_limit(self, room_bytes: float) -> int:
-        """Return the log's largest size where state and free space are `room_bytes` together."""
+        """Return the log's size limit if state and free space together are `room_bytes`."""
         return disk.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, usual_bytes=self._usual_log_bytes)
 
     def shortage(self, node: NodeConfig) -> str | None:
-        """Return the text to log if state and free space together are less than the least; None: there is enough.
+        """Return the text to log if state and free space together are below the minimum; None if there is enough.
 
-        Raises UserError: not even the whole volume is that large.
+        Raises UserError if not even the whole volume is that large.
         """
         folder = node.state_dir
         volume, room = disk.volume_bytes(folder), disk.free_bytes(folder) + disk.used_bytes(folder)

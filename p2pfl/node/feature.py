@@ -1,4 +1,4 @@
-"""The seam: what a feature brings to a node, and all that it gets from one.
+"""The seam between a node and its features: what a feature provides, and all that it is given.
 
 A feature is a room under `p2pfl/features`; `p2pfl.features.FEATURES` lists them, and the node calls them in that order.
 The node names none of them, and learns without any. A hook that a feature leaves out does nothing.
@@ -33,13 +33,13 @@ from p2pfl.storage import Store
 
 
 class Say(Protocol):
-    """Sends a message on a side channel to a neighbor; False if it is not sent. `if_free`: only on a free line."""
+    """Sends a side-channel message to a neighbor; returns False if it is not sent. `if_free`: only on an idle line."""
 
     def __call__(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool: ...
 
 
 class NetworkView(Protocol):
-    """A feature's view of the network edge."""
+    """A feature's view of the network layer."""
 
     @property
     def port(self) -> int: ...
@@ -52,9 +52,9 @@ class NetworkView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundAtStart:
-    """The state that a start has read from disk, before there is a core.
+    """The state read from disk at startup, before there is a core.
 
-    `until_over` is closed when the node's folder is.
+    `until_over` is closed together with the node's folder.
     """
 
     setup: Setup
@@ -70,14 +70,14 @@ class Recovered(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """All that a feature gets of its node. `core`, `status`, `thread` and `workshop` may only be read."""
+    """Everything that a feature gets from its node. `core`, `status`, `thread` and `workshop` may only be read."""
 
     setup: Callable[[], Setup]
-    """The contents of the files, with the present federation."""
+    """The contents of the files, with the current federation."""
     core: Course
     status: Status
     presence: Presence
-    """The absences of neighbors. A feature may set its `silent_s`, which says how long a neighbor has been silent."""
+    """Absences of neighbors. A feature may set its `silent_s`, which says how long a neighbor has been silent."""
     workshop: Workshop
     thread: EngineThread
     line: Callable[[], NodeLine]
@@ -85,30 +85,32 @@ class NodeView:
     network: NetworkView
     say: Say
     clock: Callable[[], float]
-    """Monotonic seconds: those of the event loop."""
+    """Monotonic time in seconds, from the event loop's clock."""
     alarm: Callable[[str, int | None, str], None]
     carry_out: Callable[[Iterable[Effect]], None]
-    """Carries out effects that this feature's course has decided beside its answers to events."""
+    """Carries out effects that this feature's course has decided apart from its answers to events."""
     amend: Callable[[FederationConfig], None]
-    """Goes by a changed federation from the end of the round on. Raises UserError: not while the node runs."""
+    """Adopts a changed federation from the end of the round. Raises UserError if this is not possible while the node
+    runs.
+    """
     trust_anew: Callable[[], None]
     """Tells the node that `Attached.trusts` may now let in other members."""
     options: Any = None
-    """This feature's table in the file, as its `section`."""
+    """This feature's table in the file, as an instance of its `section`."""
     recovered: Any = None
-    """The return value of this feature's `recover`."""
+    """What this feature's `recover` returned."""
     other: Callable[[str], Attached | None] = lambda _: None
-    """Returns what another feature, which is called earlier, has attached."""
+    """Returns what another feature, called earlier, has attached."""
 
 
 class Attached:
     """One node's part of a feature, from before its sockets open until the node is over.
 
-    Hooks in the order of a life.
+    Hooks are listed in the order they are called.
     """
 
     door: Charters | None = None
-    """The charters that visitors may hand over or ask for."""
+    """Charters that visitors may hand over or ask for."""
 
     def feedings(self) -> tuple[Feeding, ...]:
         """Return its side channels."""
@@ -119,11 +121,11 @@ class Attached:
         return members
 
     def status(self) -> Mapping[str, Any]:
-        """Return its part of `GET /status`: fields of `NodeStatus`, and rows of its own (`features`)."""
+        """Return its part of `GET /status`: fields of `NodeStatus`, and its own rows (`features`)."""
         return {}
 
     async def opening(self, until_over: AsyncExitStack) -> None:
-        """Run before the sockets open; this start has no snapshot yet.
+        """Run before the sockets open; this run has no snapshot yet.
 
         A UserError stops the start, here and in `opened`.
         """
@@ -145,49 +147,49 @@ class Attached:
         """Run about once a second."""
 
     async def run(self) -> None:
-        """Work in the background; cancelled when the core is through."""
+        """Work in the background; cancelled when the core finishes."""
 
     async def farewell(self, *, hasty: bool) -> None:
-        """Run when the core is through, before the sockets close. `hasty`: the node was asked to stop."""
+        """Run when the core has finished, before the sockets close. `hasty` says that the node was asked to stop."""
 
     async def over(self, result: NodeResult) -> None:
         """Run when the sockets are closed and the result is written."""
 
 
 class Feature:
-    """One room. `name` is that of the room, and of its table in the federation file."""
+    """One room. `name` names both the room and its table in the federation file."""
 
     name = ""
     needs: tuple[str, ...] = ()
-    """The features without which it cannot work, by name. Those that come earlier are attached already."""
+    """Names of the features that this one cannot work without. Those that come earlier are attached already."""
     section: type[Struct] | None = None
-    """The type of its table: keys, limits, defaults. None: it has no table."""
+    """The type of its table: keys, limits, defaults. None if it has no table."""
     alarms: Mapping[str, AlarmText] = MappingProxyType({})
-    """The kinds of alarm that it raises."""
+    """The kinds of alarms that it raises."""
 
     def guards(self, setup: Setup) -> bool:  # noqa: ARG002 - some guard whatever the files say
         """Return True if a failure of the feature stops the node; otherwise the feature alone ends, with an alarm."""
         return False
 
     def check(self, setup: Setup) -> None:
-        """Check the files before anything is written. Raises UserError: the files ask for the impossible."""
+        """Check the files before anything is written. Raises UserError if the files ask for the impossible."""
 
     def findings(self) -> Findings | None:
-        """Return its findings before there are nodes, for a plug-in of the file; rooms declare theirs."""
+        """Return its findings before there are nodes; for a plug-in named in the file, since rooms declare theirs."""
         return None
 
     def withheld(self, setup: Setup) -> frozenset[str]:  # noqa: ARG002 - most withhold nothing
-        """Return the parts of the data ("local", "test") of which no figure may be shown, not even to features."""
+        """Return the parts of the data ("local", "test") about which no figure may be shown, not even to features."""
         return frozenset()
 
     def recover(self, at_start: FoundAtStart) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
-        """Check the state that was read from disk, and correct it. Raises UserError: it cannot be used."""
+        """Check the state that was read from disk, and correct it. Raises UserError if it cannot be used."""
         return None
 
     def course(self, setup: Setup, state: NodeState) -> Course | None:  # noqa: ARG002 - most leave gossip as it is
-        """Return the course by which this node learns, from its state; None: gossip. At most one feature has one."""
+        """Return the course by which this node learns, from its state; None for gossip. At most one feature has one."""
         return None
 
     def attach(self, node: NodeView) -> Attached | None:
-        """Attach to a node that starts, without global state. None: this node has no use for it."""
+        """Attach to a node that is starting, without global state. None if this node has no use for the feature."""
         raise NotImplementedError

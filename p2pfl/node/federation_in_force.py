@@ -23,7 +23,7 @@ notice = logging.getLogger("p2pfl.notice")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """The running parts that follow the federation."""
+    """Running parts that follow the federation."""
 
     driver: Driver
     thread: EngineThread
@@ -34,35 +34,35 @@ class Live:
 
 
 class FederationInForce:
-    """Keeps core and network on the latest federation, which is that of `setup`."""
+    """Keeps core and network on the latest federation, which is in `setup`."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.core_federation = setup.federation
-        """The federation that the core follows, or was given last."""
+        """The federation that the core follows, or was last given."""
         self.live: Live | None = None
 
     def note_core_built(self) -> None:
-        """Note that the core was made for the present federation."""
+        """Record that the core was built for the current federation."""
         self.core_federation = self.setup.federation
 
     def begin(self, live: Live) -> None:
         self.live = live
         self._hand_over()
-        self._amend_links(live)  # the sockets were open already, and a member may have been removed
+        self._amend_links(live)  # the sockets were already open, and a member may have been removed
 
     def amend(self, federation: FederationConfig) -> None:
-        """Follow a changed federation from the end of the current round on.
+        """Follow a changed federation from the end of the current round.
 
-        Call this on the event loop, at any time; of several changes the newest counts, and a repeated one changes
+        Call this on the event loop, at any time; only the newest of several changes counts, and a repeated one changes
         nothing.
 
-        Members keep their rows: rows may be added, or become retired, and names and addresses may change. Besides, the
-        edges, the schedule, the topology and the number of rounds may change. From now on nothing is exchanged with a
-        removed member; a node that was removed itself ends. The caller writes the federation to disk: the state on disk
+        Members keep their rows: rows may be added, or become retired, and names and addresses may change. The edges,
+        the schedule, the topology and the number of rounds may change too. A removed member takes part in no exchange
+        from now on; a node that was itself removed ends. The caller writes the federation to disk: the state on disk
         fits both the previous federation and the new one.
 
-        Raises UserError: something else has changed. Then nothing has happened.
+        Raises UserError if anything else has changed; nothing has happened in that case.
         """
         check_amended(self.setup.federation, federation)
         if federation != self.setup.federation:
@@ -76,7 +76,7 @@ class FederationInForce:
             self._amend_links(live)
 
     def _hand_over(self) -> None:
-        """Hand the federation to core and network, once they run; after their end it no longer changes."""
+        """Hand the federation to core and network once they run; after they end, it no longer changes."""
         live, federation = self.live, self.setup.federation
         if live is None or live.driver.finished.is_set() or federation is self.core_federation:
             return
@@ -89,7 +89,7 @@ class FederationInForce:
         self._amend_links(live)
 
     def follow_core(self) -> None:
-        """Follow the new federation, as the core does from here on."""
+        """Follow the new federation, as the core does from now on."""
         live, setup = self.live, self.setup
         if live is None:
             return
@@ -106,14 +106,14 @@ class FederationInForce:
         self._amend_links(live)
 
     def _recode(self, thread: EngineThread) -> None:
-        """Give the engine the compressor of a new edge; a snapshot makes later log records readable with it."""
+        """Give the engine the compressor for a new edge; a snapshot makes later log records readable with it."""
         codecs = codecs_of(self.setup.federation, self.setup.member.index)
         if codecs.specs != thread.engine.codecs.specs:
             thread.jobs.put(Look(lambda engine: setattr(engine, "codecs", codecs)))
             thread.jobs.put(Checkpoint())
 
     def _amend_links(self, live: Live) -> None:
-        """Allow sessions with present neighbors, with future ones, and with those that are about to leave."""
+        """Allow sessions with current neighbors, future ones, and ones about to leave."""
         setup = self.setup
         members = setup.federation.members
         trusted = live.trusted_members(keys_with_session(setup.federation))

@@ -1,6 +1,6 @@
-"""The news of a node, in one place: the notable events, which the log has too, and standing alarms.
+"""A node's news in one place: notable events, which are also logged, and standing alarms.
 
-The ring of events is bounded, and so are the alarms: one of a kind about one member.
+The ring of events is bounded, and so are the alarms: one of each kind per member.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_EVENTS = 100
 
 @dataclass(slots=True)
 class RaisedAlarm:
-    """One alarm that was not settled yet; times by the monotonic clock."""
+    """An alarm that has not been settled; times are from the monotonic clock."""
 
     text: str
     since: float
@@ -41,7 +41,7 @@ class Feed:
     changes: int = 0
     """A counter that grows whenever the standing alarms change."""
     texts: Mapping[str, AlarmText] = field(default_factory=lambda: ALARMS)
-    """The texts of each kind of alarm: those of every node, and of its features."""
+    """Texts for each kind of alarm, both those of every node and those of its features."""
     _standing: dict[tuple[str, int | None], RaisedAlarm] = field(default_factory=dict)
 
     def tell(self, kind: str, peer: int | None, text: str, *, wrong: bool = False, times: int = 1) -> None:
@@ -52,7 +52,7 @@ class Feed:
         self.keep(kind, peer, text + more, wrong=wrong)
 
     def keep(self, kind: str, peer: int | None, text: str, *, wrong: bool = False) -> None:
-        """Keep an event for the page alone: the log has it in other words."""
+        """Keep an event for the page only: the log has it in other words."""
         self.event_count += 1
         about = None if peer is None else self.name_of(peer)
         self.events.append(
@@ -62,7 +62,7 @@ class Feed:
         )
 
     def stand(self, kind: str, peer: int | None, text: str) -> None:
-        """Add an alarm to those that stand, or count it again."""
+        """Add an alarm to the standing ones, or count it again."""
         now = time.monotonic()
         one = self._standing.get((kind, peer))
         if one is None:
@@ -80,13 +80,15 @@ class Feed:
         return one is not None
 
     def settle(self, event: str, peer: int | None) -> list[str]:
-        """End the alarms about that member that this event ends; return their kinds."""
+        """End the alarms about that member that this event settles; return their kinds."""
         ended = [key for key in self._standing if key[1] == peer and self.text_of(key[0]).ended_by == event]
         self._drop(ended)
         return [kind for kind, _ in ended]
 
     def expire(self) -> None:
-        """Drop alarms that no event ends and that were not raised again for long. Call about once a second."""
+        """Drop alarms that no event ends and that have not been raised again for a long time. Call about once a
+        second.
+        """
         before = time.monotonic() - LASTS_S
         old = [key for key, one in self._standing.items() if one.last_at < before]
         self._drop(key for key in old if self.text_of(key[0]).ended_by is None)
@@ -100,7 +102,7 @@ class Feed:
             self.changes += 1
 
     def forget(self, peer: int) -> None:
-        """Forget the alarms about a member that is no longer awaited."""
+        """Forget the alarms about a member that nothing waits for any more."""
         self._drop([key for key in self._standing if key[1] == peer])
 
     def stands(self, kind: str, peer: int | None) -> bool:
@@ -108,7 +110,7 @@ class Feed:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of the standing alarms, each once."""
+        """Kinds of the standing alarms, without duplicates."""
         return list(dict.fromkeys(kind for kind, _ in self._standing))
 
     def standing(self) -> list[StandingAlarm]:

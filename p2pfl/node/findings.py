@@ -1,4 +1,4 @@
-"""The files that `p2pfl check` or `launch` has read, and a feature's findings in them."""
+"""The files read by `p2pfl check` or `launch`, and a feature's findings in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from p2pfl.learn.interface import Learner
 class Inspected:
     """The inspected files.
 
-    `learners` and `here` are by member index, for members whose folder is here; `unusable` ones get no learner.
+    `learners` and `here` are by member index, for members whose folder is on this machine; `unusable` ones get no
+    learner.
     """
 
     federation: FederationConfig
@@ -28,25 +29,27 @@ class Inspected:
 
 
 class Findings:
-    """The findings of one feature, which adds mistakes and warnings to the inspected files.
+    """One feature's findings, which add mistakes and warnings to the inspected files.
 
-    `part` names its part of the report.
+    `part` is the key of its part of the report.
     """
 
     part = ""
 
     def of_files(self, inspected: Inspected) -> None:
-        """Inspect the files of the nodes whose folders are here; their learners are loaded next."""
+        """Inspect the files of the nodes whose folders are on this machine; their learners are loaded next."""
 
     def before_launch(self, inspected: Inspected) -> None:
-        """Inspect what each node would find, or wait for in vain: all are here and start next. Imports no torch."""
+        """Inspect what each node would find, or wait for in vain: all are on this machine and start next. Imports no
+        torch.
+        """
 
     def of_learners(self, inspected: Inspected) -> None:
         """Inspect the learners that could be loaded."""
 
     def told(self) -> Any:
-        """Return its part of the report, for JSON; None: nothing."""
+        """Return its part of the report as JSON values; None if there is nothing to report."""
         return None
 
     def show(self, facts: Any) -> None:
-        """Print that part for people."""
+        """Print that part for people to read."""

@@ -1,6 +1,6 @@
 """The folder of a federation on this machine: the federation file, and a key and a node file for each node.
 
-It appears as a whole or not at all. `save` writes what a Python program has described.
+It appears whole or not at all. `save` writes what a Python program has described.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ KEY_FILE = "node.key"
 
 
 def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Compute] | None = None) -> Path:
-    """Write the federation into a new folder, with keys, and addresses on this machine; return its path.
+    """Write the federation into a new folder, with keys and with addresses on this machine; return its path.
 
-    `compute` says by node where it trains. Raises UserError: the folder exists, or something in the federation has no
-    name by which a file could refer to it.
+    `compute` says, for each node, where it trains. Raises UserError if the folder exists, or if something in the
+    federation has no name by which a file could refer to it.
     """
     if federation.task.given is not None:
         text = "the task is an object of this program, and a file can only name one"
@@ -67,7 +67,7 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
 
 
 def _non_defaults(config: TrainingConfig | GossipConfig, usual: TrainingConfig | GossipConfig) -> dict[str, Any]:
-    """Return the values that are not the default. None cannot be written, and another key expresses it."""
+    """Return the non-default values. None cannot be written to a file; another key expresses it."""
     found = {field.name: getattr(config, field.name) for field in fields(config)}
     return {key: value for key, value in found.items() if value is not None and value != getattr(usual, key)}
 
@@ -93,7 +93,7 @@ def _table(head: str, values: Mapping[str, Any]) -> str:
 
 @contextmanager
 def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
-    """Make a folder that becomes `target` in one step if the block succeeds, and vanishes otherwise."""
+    """Make a folder that becomes `target` in one step if the block succeeds, and disappears otherwise."""
     if not target.parent.is_dir():
         raise UserError("no such folder", key="DIR", value=str(target.parent), allowed="a folder that exists")
     if not replacing and target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -115,7 +115,7 @@ def make_node(
 ) -> NewMember:
     """Make a node's folder with its key and its node file.
 
-    `compute` says where it trains (None: the file does not say); `data` is the file's `[data]` table.
+    `compute` says where it trains (None to leave it out of the file); `data` is the file's `[data]` table.
     """
     (folder / name).mkdir(mode=0o700)
     identity = Identity.generate()
@@ -129,7 +129,9 @@ def make_node(
 
 
 def own_graph(topology: str, folder: Path, beside: Path = Path()) -> str:
-    """Return the spec for the federation file. A graph file, or a file of labels, is found in `beside` and copied."""
+    """Return the spec for the federation file. A graph file, or a file of labels, is looked up in `beside` and
+    copied.
+    """
     if not is_file(topology):
         labels = parse(topology).parameters.get("labels")
         if not labels:
@@ -142,6 +144,6 @@ def own_graph(topology: str, folder: Path, beside: Path = Path()) -> str:
 
 
 def check_result(folder: Path) -> None:
-    """Raise the mistakes in the federation in `folder`."""
+    """Raise an error for mistakes in the federation in `folder`."""
     if mistakes := federation_mistakes(folder):
         raise ExceptionGroup("mistakes in a new federation", mistakes)

@@ -1,4 +1,4 @@
-"""The answers to whether a local round may begin: yes, no, or at a cost that is paid first."""
+"""Answers to whether a local round may begin: yes, no, or at a cost to be paid first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p2pfl.learn.privacy import Spend
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """The planned local round: its number, from 0, its number of samples, and the ledger of earlier payments."""
+    """A planned local round: its number, from 0, its number of samples, and the ledger of earlier payments."""
 
     index: int
     samples: int
@@ -22,14 +22,14 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The round begins a little later: ask again after `wait_s` seconds. Meanwhile the node decides nothing."""
+    """The round begins a little later: ask again after `wait_s` seconds. Until then the node decides nothing."""
 
     wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """The round may begin once `spend` is on disk. `wrong` is asked once more with the ledger of that time.
+    """The round may begin once `spend` is on disk. `wrong` is asked once more with the ledger at that point.
 
     A second ledger gets `reserved` rounds at once.
     """
@@ -40,15 +40,15 @@ class Payment:
 
 
 Answer = RoundRefused | Wait | Payment | None
-"""None: the round may begin.
+"""None means that the round may begin.
 
-After a refusal that is not `for_good` the node first checks whether the federation has ended; it asks again half a
-second later.
+After a refusal that is not `for_good`, the node first checks whether the federation has ended; half a second later it
+asks again.
 """
 
 
 class Gate(Protocol):
-    """The gate that is asked before each round, in the thread that trains or on the event loop."""
+    """Asked before each round, in the thread that trains or on the event loop."""
 
     @property
     def is_kept(self) -> bool:

@@ -1,4 +1,4 @@
-"""The charter that a node has kept on this machine, read from outside: the members by the newest one here."""
+"""A charter that a node has stored on this machine, read from outside: the member list in the newest one here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ NONE = Edition(0, b"")
 
 
 def load_kept(folder: Path, federation: FederationConfig) -> Charter | None:
-    """Return the charter that was kept in a state folder; None if there is none that can be used, which the log then
-    says.
+    """Return the charter stored in a state folder; None, with a log line, if none is usable.
 
     A damaged charter is not trusted, but does not prevent a start: neighbors have it.
     """
@@ -35,7 +34,9 @@ def load_kept(folder: Path, federation: FederationConfig) -> Charter | None:
 
 
 def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
-    """Return the federation by the newer of two charters: beside the federation file, or kept in the state `folder`."""
+    """Return the federation under the newer of two charters: beside the federation file, or stored in the state
+    `folder`.
+    """
     charter = load_kept(folder, federation) if federation.admin else None
     if charter is None or charter.edition <= (federation.edition or NONE):
         return federation
@@ -43,10 +44,10 @@ def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
 
 
 def newest_here(federation: FederationConfig) -> FederationConfig:
-    """Return the federation by the newest charter on this machine.
+    """Return the federation under the newest charter on this machine.
 
-    It is beside the federation file, or kept by a node that has its folder there. A node that was added later stands in
-    its own charter alone. Raises UserError: a node file is wrong.
+    It is beside the federation file, or stored by a node whose folder is there. A node that was added later may appear
+    only in its own charter. Raises UserError if a node file is wrong.
     """
     keys = sorted(federation.path.parent.glob(f"*/{KEY_FILE}")) if federation.admin else []
     for folder in [key.parent for key in keys]:

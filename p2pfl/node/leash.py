@@ -1,4 +1,4 @@
-"""Stop a node's process by a signal or, if it was launched, by the end of its stdin.
+"""Stop a node's process on a signal or, if it was launched, at the end of its stdin.
 
 Stdin ends when the launcher closes it or dies.
 """

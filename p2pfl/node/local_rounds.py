@@ -1,4 +1,6 @@
-"""The local rounds and tests of one node, in the thread that trains: begun on the event loop, reported there."""
+"""One node's local rounds and tests, run in the thread that trains; they are started from the event loop and report to
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,16 @@ from p2pfl.reporting.status import ClosedRound
 log = logging.getLogger("p2pfl")
 
 WAITING_BYTES = 64 << 20
-"""The memory for models that wait for their test: a large one may take longer than until the next is due."""
+"""Memory for models that wait for their test; testing a large one may take longer than the interval between tests."""
 TRAINING_NICE = 10
-"""The lower priority of training: it takes the time that nothing else needs, and no more."""
+"""The niceness of training: it takes only the time that nothing else needs."""
 
 
 def _yield_to_gossip() -> None:
-    """Lower the priority of this thread, and of those that torch starts from it, below the loop's and the engine's.
+    """Lower the priority of this thread, and of those that torch starts from it, below that of the loop and the engine.
 
-    Only Linux gives each thread its own priority. Otherwise a loop thread that wakes waits for its turn behind
-    training, or for the interpreter lock of a thread that does.
+    Only Linux gives each thread its own priority. Without it, a loop thread that wakes up waits for its turn behind
+    training, or for the interpreter lock held by a thread that does.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -53,7 +55,7 @@ def compute_thread() -> ThreadPoolExecutor:
 
 
 class Reports(Protocol):
-    """The receiver of reports on rounds. `fail` may be called from any thread, the others on the event loop."""
+    """Receives reports on rounds. `fail` may be called from any thread, the others on the event loop."""
 
     finished: asyncio.Event
 
@@ -66,7 +68,7 @@ class LocalRounds:
     """Runs a node's local rounds and tests.
 
     `on_measure` is called after each evaluation, `on_closed` after each closing round. `compute` is the thread in which
-    nodes of one process learn in turn; None: this node has its own.
+    nodes of one process learn in turn; None if this node has its own.
     """
 
     def __init__(
@@ -83,10 +85,10 @@ class LocalRounds:
         self.on_measure = on_measure
         self.on_closed = on_closed
         self.gate: Gate | None = None
-        """The gate that is asked before each round; None: there is none."""
+        """Asked before each round, if there is one."""
         self.loop = asyncio.get_running_loop()
         self.under_way = ""
-        """The learner's work now: a "round", a "test", or nothing."""
+        """The learner's current work: "round", "test", or empty."""
         self.closed = False
         self._node: Reports
         self._shares_compute = compute is not None
@@ -98,7 +100,7 @@ class LocalRounds:
         self._node = node
 
     def start(self, effect: StartRound) -> None:
-        """Take the model as it is between two operations, then train in the other thread."""
+        """Copy the model between two operations, then train in the other thread."""
 
         def begin(engine: Engine) -> None:
             start = engine.begin_round(accompanied=effect.accompanied, away=effect.away)
@@ -110,7 +112,7 @@ class LocalRounds:
             self._submit(self._ask, self.gate, effect.index, begin)
 
     def _ask(self, gate: Gate, index: int, begin: Callable[[Engine], None]) -> None:
-        """Ask the gate. Objections may depend on the present rows, so the data are read first."""
+        """Ask the gate. Objections may depend on the current rows, so the data are read first."""
         try:
             self._renew_data()
             ledger = self.engine_thread.engine.state.ledger
@@ -164,7 +166,9 @@ class LocalRounds:
             self.loop.call_soon_threadsafe(self._report_round, start.model, local, waited_s)
 
     def _renew_data(self) -> float:
-        """Read the data again if they have grown; return the seconds that it took, which are no part of the round."""
+        """Reread the data if they have grown; return the seconds that it took, which do not count as part of the
+        round.
+        """
         began = time.monotonic()
         news = self.workshop.renew_data()
         if news is not None:
@@ -184,7 +188,7 @@ class LocalRounds:
             self._node.alarm("data-reloaded", None, text)
 
     def _report_round(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
-        """Hand the result of the round to the engine, which takes it when the core commits a round."""
+        """Hand the round's result to the engine, which uses it when the core commits a round."""
         self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
         steps, samples = (local.steps, local.samples) if local else (0, 0)
         figure = self.workshop.gauged if local else None
@@ -206,20 +210,18 @@ class LocalRounds:
         self.loop.call_soon_threadsafe(self.on_measure)
 
     def look_between_rounds(self, tick: int, closing_rounds: int) -> None:
-        """Test the model between closing rounds, in which nothing trains and the model improves."""
+        """Test the model between closing rounds: nothing is training then, and the model improves."""
         self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
         if self.workshop.is_due(tick):
             self.measure()
 
     def _see_closed(self, engine: Engine, closing_rounds: int) -> None:
-        """Take the model in the engine's thread, so that no exchange comes in between; the trainer may be busy for
-        long.
-        """
+        """Copy the model in the engine's thread, so that no exchange intervenes; the trainer may be busy for long."""
         seen = ClosedRound(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
         self.loop.call_soon_threadsafe(self.on_closed, seen)
 
     def measure(self) -> None:
-        """Score the model as it is, once the trainer is free; not if large copies already wait for that."""
+        """Score the current model once the trainer is free; not if large copies are already waiting for that."""
         untested_bytes = (self._untested + 1) * self.engine_thread.engine.state.model.nbytes
         if not self.workshop.evaluate_every or (self._untested and untested_bytes > WAITING_BYTES):
             return
@@ -248,7 +250,9 @@ class LocalRounds:
             self._trainer.shutdown(wait=False, cancel_futures=True)
 
     def learner_is_free(self) -> bool:
-        """After `close`, return True if nothing trains or evaluates any more, so that others may use the learner."""
+        """After `close`, return True if nothing is training or evaluating any more, so that others may use the
+        learner.
+        """
         return not self._learning.locked()
 
 

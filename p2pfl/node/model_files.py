@@ -1,4 +1,4 @@
-"""Checkpoints for people: the model as a file, every so many rounds, the newest few of them.
+"""Checkpoints for people: the model as a file, written every so many rounds, of which the newest few are kept.
 
 `p2pfl export` writes the same files, and `p2pfl evaluate` reads them. A restart needs none of them: it uses the state
 folder.
@@ -56,7 +56,7 @@ class ModelFiles:
     def save(self, vector: Vector, rounds: int) -> None:
         """Write the model (d,) after `rounds` rounds, whole or not at all, and remove the oldest files beyond `kept`.
 
-        If the disk refuses, only this file is lost, and no round.
+        If the disk refuses, only this file is lost, not the round.
         """
         told = {"federation": self.federation, "node": self.node, "rounds": str(rounds), "software": software()}
         try:
@@ -68,6 +68,6 @@ class ModelFiles:
             log.warning("no checkpoint after round %d: %s", rounds, error)
 
     def files(self) -> list[Path]:
-        """Return the existing files, by rounds."""
+        """Return the existing files in order of rounds."""
         found = [path for path in self.folder.iterdir() if NAMES.fullmatch(path.name)]
         return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))

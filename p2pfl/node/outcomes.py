@@ -39,7 +39,9 @@ ALLOWED = "the folder of a node that has run, its state folder, or a file from `
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """A learned model: `vector` (d,) after `rounds` own rounds, None if a file does not say; `learner` has the rest."""
+    """A learned model: `vector` (d,) after `rounds` of the node's rounds, None if a file does not say; `learner` has
+    the rest.
+    """
 
     federation: str
     node: str
@@ -51,15 +53,15 @@ class Learned:
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        """The preprocessing of raw data into inputs, where the task has one."""
+        """How the task turns raw data into inputs, if it does."""
         learner = of_torch(self.learner)
         return {} if learner is None else learner.task.preprocessing
 
     def finetune(self, epochs: int) -> Learned:
         """Return the model after `epochs` more passes over the node's own data; nothing in its folder changes.
 
-        If the node trains a part of the model for itself, that part alone is trained. Raises UserError: the task has no
-        torch model; LearningError: training failed.
+        If the node keeps part of the model personal, only that part is trained. Raises UserError if the task has no
+        torch model, LearningError if training failed.
         """
         learner = of_torch(self.learner)
         if learner is None:
@@ -88,10 +90,10 @@ class Learned:
 
 
 def read_learned(path: Path, *, federation: Path | None = None, node: str | None = None) -> Learned:
-    """Read the model at `path`. `federation` and `node` are needed where `path` and its content do not name them.
+    """Read the model at `path`. `federation` and `node` are needed if neither `path` nor its content names them.
 
-    Raises UserError: there is no state, it is of another federation or model, or no federation was found; StorageError:
-    the state cannot be used.
+    Raises UserError if there is no state, if it belongs to another federation or model, or if no federation was found;
+    StorageError if the state cannot be used.
     """
     if not path.exists():
         raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)
@@ -103,7 +105,7 @@ def read_learned(path: Path, *, federation: Path | None = None, node: str | None
 
 
 def _folder_of(federation: Path, node: str | None) -> Path:
-    """Return the node's folder in that of a federation."""
+    """Return the node's folder within a federation's folder."""
     if node is not None and (federation / node).is_dir():
         return federation / node
     here = sorted(file.parent.name for file in federation.glob(f"*/{NODE_FILE}"))
@@ -179,7 +181,7 @@ def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Le
 
 
 def _federation(path: Path, given: Path | None) -> FederationConfig:
-    """Return the federation in the given file, else the nearest one in the folders above `path`."""
+    """Return the federation in the given file, or else the nearest one in the folders above `path`."""
     if given is not None:
         return _for_readers(load_config(federation_file(given)), path)
     for folder in (path, *path.parents):
@@ -191,7 +193,7 @@ def _federation(path: Path, given: Path | None) -> FederationConfig:
 
 
 def _for_readers(federation: FederationConfig, path: Path) -> FederationConfig:
-    """Apply the newest charter, which may lie beside the state alone; removed members can be read too."""
+    """Apply the newest charter, which may be only beside the state; removed members can be read too."""
     for folder in (path, path.parent, path / DEFAULTS["state_dir"]):
         federation = newest(federation, folder)
     names = {member.name for member in federation.present}
@@ -210,7 +212,7 @@ def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
 
 
 def _node_file(federation: FederationConfig, folder: Path, name: str | None) -> Path:
-    """Return the node file in the named folder, else the one beside the federation file."""
+    """Return the node file in the named folder, or else the one beside the federation file."""
     here = folder / NODE_FILE
     return here if name is None or here.is_file() else node_file(federation, name)
 

@@ -1,4 +1,4 @@
-"""The user's own features, which a federation file names: import them, and check them against their declarations."""
+"""The user's own features, named in a federation file: import them, and check them against their declarations."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ALLOWED = "file.py:object or package.module:object, a class derived from p2pfl.n
 
 
 def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tuple[Feature, ...]:
-    """Return the `known` features, then those of the file.
+    """Return the `known` features, followed by those named in the file.
 
-    Raises UserError: a feature cannot be imported, or is no feature; two have one name; one needs another that is
-    missing.
+    Raises UserError if a feature cannot be imported or is not a feature, if two have the same name, or if one needs
+    another that is missing.
     """
     found = list(known)
     for one in federation.plug_ins:
         found.append(_make(one, federation))
         if one.name in {other.name for other in found[:-1]}:
-            text, allowed = "there is a feature of that name already", "another name, here and in the feature"
+            text, allowed = "there is already a feature of that name", "another name, here and in the feature"
             raise UserError(text, file=federation.path, key=f"features.{one.name}", value=one.spec, allowed=allowed)
         options_of(found[-1], federation)
     names = {feature.name for feature in found}
@@ -44,12 +44,12 @@ def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tupl
 
 
 def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
-    """Return the texts of each kind of alarm. Raises UserError: two features have the same kind."""
+    """Return the texts of each kind of alarm. Raises UserError if two features declare the same kind."""
     found = dict(ALARMS)
     for feature in features:
         for kind, said in feature.alarms.items():
             if kind in found:
-                text = f"the feature {feature.name} brings an alarm that there is already"
+                text = f"the feature {feature.name} declares an alarm that already exists"
                 raise UserError(text, key=f"features.{feature.name}", value=kind, allowed="another kind")
             found[kind] = said
     return found
@@ -75,9 +75,9 @@ def _make(plug_in: PlugIn, federation: FederationConfig) -> Feature:
 
 
 def options_of(feature: Feature, federation: FederationConfig) -> Any:
-    """Return the feature's table in the federation file as its `section`; None: it has none.
+    """Return the feature's table in the federation file as its `section`; None if it has none.
 
-    Raises UserError: a key is wrong.
+    Raises UserError if a key is wrong.
     """
     found = next((one.options for one in federation.plug_ins if one.name == feature.name), None)
     if found is None or (feature.section is None and not found):

@@ -1,4 +1,4 @@
-"""Lines of progress of a node, for a launcher or a program."""
+"""Progress lines from a node, for a launcher or a program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ notice = logging.getLogger("p2pfl.notice")
 
 LEAST_LINE_S = 0.1
 LOOKING_SHARE = 0.01
-"""The share of one processor for measuring the distance to neighbors: that of a large model is not measured every
+"""The fraction of one processor for measuring the distance to neighbors; for a large model this is not done every
 second.
 """
 
@@ -28,7 +28,7 @@ second.
 class ProgressLines:
     """Calls `on_line` at most ten times a second, and measures the distance to the neighbors now and then.
 
-    `was_stopped` says whether the node was asked to end. `sketched`: each line has a sketch of the model.
+    `was_stopped` says whether the node was asked to end. If `sketched`, each line has a sketch of the model.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ProgressLines:
         self.sketched = sketched
         shop = status.workshop
         self.unsent_classes = own_classes(shop.learner) if sketched and "local" not in shop.figures.withheld else None
-        """The classes in this node's data, which a launcher on this machine compares; None once they were sent."""
+        """Classes in this node's data, which a launcher on this machine compares; None once they have been sent."""
         self.last_line_at = self.look_again_at = float("-inf")
 
     def line(self) -> NodeLine:
@@ -71,9 +71,9 @@ class ProgressLines:
             self.tell()
 
     def closed(self, seen: ClosedRound) -> None:
-        """Send a line for a closing round: these are few, and show a launcher how fast the nodes come together."""
+        """Send a line for a closing round; there are few, and they show a launcher how fast the nodes converge."""
         if self.sketched:
-            # It may come when the node has gone on, but never after its last line.
+            # It may be called after the node has moved on, but never after its last line.
             line = self.line()
             line.phase, line.sketch, line.closed = Phase.CLOSING.value, seen.sketch, seen
             self.on_line(line)
@@ -81,7 +81,7 @@ class ProgressLines:
     def look(self) -> None:
         """Measure the distance to the neighbors.
 
-        A float is written in one step: no lock is needed between the threads.
+        A float is written in one step, so the threads need no lock.
         """
         if time.monotonic() >= self.look_again_at:
             self.thread.jobs.put(Look(partial(self._see, self.status.heard_neighbors)))
@@ -92,7 +92,7 @@ class ProgressLines:
         self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
 
     def say_who_is_missing(self, start_wait_s: float) -> None:
-        """Log which neighbors the node waits for at its start, at most `start_wait_s` once one is connected."""
+        """Log which neighbors the node is waiting for at startup, for at most `start_wait_s` once one is connected."""
         core = self.status.core
         missing = [self.status.name_of(peer) for peer, edge in core.edges.items() if not edge.is_open]
         if not missing or core.phase is not Phase.WAITING:

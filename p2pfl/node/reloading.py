@@ -1,7 +1,7 @@
-"""Reads a node's data again between its rounds, so that n grows with them while it runs.
+"""Rereads a node's data between its rounds, so that n grows with them while it runs.
 
 A file is read once it has stopped changing: it must look the same twice, `SETTLED_S` apart, and again after it was
-read. Whatever is wrong with it, the node goes on with the data that it has.
+read. Whatever is wrong with it, the node continues with the data it has.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from p2pfl.plugins import FAILURES, describe_failure
 log = logging.getLogger("p2pfl")
 
 SETTLED_S = 2.0
-"""A file that has not changed for so long counts as complete."""
+"""How long a file must stay unchanged to count as complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataNews:
-    """A change of the data: they were replaced, or they were `refused`."""
+    """A change of the data: they were replaced, or the new ones were `refused`."""
 
     text: str
     refused: bool = False
     counts: str = field(default="", compare=False)
-    """The number of rows before and now, if it has changed: all that a node with a privacy budget reports."""
+    """The number of rows before and after, if it changed; a node with a privacy budget reports nothing else."""
 
 
 @dataclass(slots=True, eq=False)
 class Reloading:
-    """Reads data again when their files have changed; `look` runs between two rounds, in the thread that trains."""
+    """Rereads data when their files have changed; `look` runs between two rounds, in the thread that trains."""
 
     learner: Reloads
     every_s: float
     clock: Callable[[], float] = time.monotonic
     due_s: float = field(init=False)
-    """The time at which files are checked next."""
+    """When the files are checked next."""
     handled: Mark | None = None
-    """The mark of the files when they were last read; they may have changed since the node's start read them."""
+    """The mark of the files when they were last read; they may have changed since they were read at startup."""
     seen: Mark | None = None
     """The latest mark of the files."""
     refusal: str = ""
-    """The mistake in the present files; empty while there is none."""
+    """The mistake in the current files; empty if there is none."""
 
     def __post_init__(self) -> None:
         self.due_s = self.clock() + self.every_s
 
     def look(self) -> DataNews | None:
-        """Read the data again if it is time for that and they have changed; return the news, if any."""
+        """Reread the data if it is time and they have changed; return the news, if any."""
         if self.clock() < self.due_s:
             return None
         self.due_s = self.clock() + self.every_s
@@ -109,8 +109,8 @@ class Reloading:
 
 
 def reloading_of(learner: Learner, every_s: float | None) -> Reloading | None:
-    """Return None if the node reads its data at its start alone.
+    """Return None if the node reads its data only at startup.
 
-    Raises UserError: the learner cannot read them again.
+    Raises UserError if the learner cannot reread them.
     """
     return None if every_s is None else Reloading(reloads(learner, every_s), every_s)

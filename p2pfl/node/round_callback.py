@@ -1,4 +1,4 @@
-"""The argument of a program's callback after each local round: `on_round` of `Federation.run` and of `Node`."""
+"""What a program's callback receives after each local round: `on_round` of `Federation.run` and of `Node`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
 class RoundState:
     """A node after a local round, before its model is mixed with its neighbors'.
 
-    `accuracy`, `test_loss` and `metrics` are of the latest test, which was made after `tested_rounds` rounds; None and
+    `accuracy`, `test_loss` and `metrics` come from the latest test, made after `tested_rounds` rounds; they are None or
     empty before the first test.
     """
 
     node: str
     rounds: int
-    """The number of rounds that the node has trained, this one included."""
+    """The number of rounds that the node has trained, including this one."""
     seconds: float
-    """The seconds since the node began."""
+    """Seconds since the node began."""
     steps: int
-    """The number of steps of the optimizer in this round."""
+    """The number of optimizer steps in this round."""
     samples: int
     """The size of the node's training set."""
     loss: float
@@ -37,7 +37,7 @@ class RoundState:
     metrics: Mapping[str, float]
     tested_rounds: int | None
     vector: Vector
-    """The model (d,), read-only and only while the function runs: copy what you keep."""
+    """The model (d,), read-only and valid only during the call: copy what you keep."""
     learner: Learner = field(repr=False)
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
@@ -58,7 +58,7 @@ class EachRound:
         self.began_at = time.monotonic()
 
     def __call__(self, local: LocalRound, rounds: int, score: Score | None, tested_rounds: int | None) -> None:
-        """Call `on_round`. `score` is that of the latest test, which was made after `tested_rounds`."""
+        """Call `on_round`. `score` is from the latest test, made after `tested_rounds`."""
         vector = local.vector.view()
         vector.flags.writeable = False
         self.on_round(

@@ -1,7 +1,8 @@
 """A node's figures about itself, for its status, live view and result; and its log lines about neighbors.
 
-A session may end and another begin at once, for example when it is renewed: a neighbor that is back within seconds does
-not count as lost. Nor does one that has finished or is in quarantine, nor any while this node's disk refuses.
+A session may end and another begin at once, for example when it is renewed, so a neighbor that is back within seconds
+does not count as lost. Nor does one that has finished or is in quarantine, nor any while this node's disk refuses
+writes.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeSta
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """Reads the running parts, owns nothing.
+    """Reads the running parts and owns nothing.
 
-    `kept` is, by neighbor, the share of its pull that the rule let through.
+    `kept` maps each neighbor to the share of its pull that the rule let through.
     """
 
     name: str
@@ -51,12 +52,12 @@ class Status:
     bearing: Bearing
     kept: Callable[[], Mapping[int, float]]
     features: Callable[[], Mapping[str, Any]] = dict
-    """The fields that features add."""
+    """Fields added by features."""
     neighbor_distance: float | None = None
     waits_for: str = ""
-    """What the node waits for at its start or end, shown as its phase: a disk that refuses, or the last test."""
+    """What the node is waiting for at its start or end, shown as its phase: a disk that refuses, or the last test."""
     refusal: Callable[[], str | None] = lambda: None
-    """Why the disk does not take the state; None while it does."""
+    """Why the disk does not accept the state; None while it does."""
     privacy: Callable[[], PrivacyStatus | None] = lambda: None
     over: bool = False
     """True if the model is final."""
@@ -95,12 +96,14 @@ class Status:
         )
 
     def _pace_setter(self, now: float) -> str | None:
-        """Return the neighbor that rounds have waited for most in the last minute, and much more than for any other."""
+        """Return the neighbor that rounds have waited for most in the last minute, and much longer than for any
+        other.
+        """
         peer = pace_setter({peer: edge.service.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
         return None if peer is None else self.name_of(peer)
 
     def line(self) -> NodeLine:
-        """Return the short form: one line of a live view, one point of a history."""
+        """Return the short form: one line of a live view, or one point of a history."""
         tested, traffic = self.workshop.figures.tested, self.counters.total
         away = sum(held.quarantined_s > 0 for held in self.core.standings(time.monotonic()).values())
         return NodeLine(
@@ -135,14 +138,14 @@ class Status:
         )
 
     def _is_outdated(self, tested: Moment) -> bool:
-        """Return True if a newer model should have been tested: the last one, or the one due while running."""
+        """Return True if a newer model should have been tested: the final one, or the one due while running."""
         if self.over:
             return not tested.final
         return self.core.facts.version - tested.version > max(1, self.workshop.evaluate_every)
 
     @property
     def heard_neighbors(self) -> list[int]:
-        """The neighbors whose present models are known: an old copy of an absent neighbor is not measured."""
+        """Neighbors whose current models are known: an old copy from an absent neighbor is not measured."""
         return [peer for peer, edge in self.core.edges.items() if edge.is_heard]
 
     @property
@@ -150,7 +153,7 @@ class Status:
         return sum(edge.service.exchanges for edge in self.core.edges.values())
 
     def staleness(self) -> MeanAndMax:
-        """Return the staleness over all weighed exchanges."""
+        """Return the mean and maximum staleness of all weighed exchanges."""
         edges = self.core.edges.values()
         weighed = sum(edge.exchange.weighing.weighed for edge in edges)
         return MeanAndMax(
@@ -188,20 +191,20 @@ class Status:
 log = logging.getLogger("p2pfl")
 
 SESSION_LINE_S = 60.0
-"""The least time between two lines of a kind about one neighbor's sessions."""
+"""The shortest time between two lines of one kind about one neighbor's sessions, in seconds."""
 LOST_S = 3.0
 ALARM_S = 15.0
-"""The absence of a neighbor after which there is an alarm."""
+"""How long a neighbor is absent before there is an alarm, in seconds."""
 FIRST_ALARM_S = 60.0
-"""The absence after which there is an alarm if the neighbor had no session since the start."""
+"""The same for a neighbor that has had no session since the start."""
 FIRST_LINES = 10
 LATER_LINES = 100
-"""The lines about a neighbor that comes and goes: the first FIRST_LINES are logged, then one in LATER_LINES."""
+"""Of the lines about a neighbor that comes and goes, the first FIRST_LINES are logged, then one in LATER_LINES."""
 
 
 @dataclass(slots=True)
 class Absence:
-    """The absence of one neighbor, without a session; `since` is by the loop's clock."""
+    """The absence of a neighbor that has no session; `since` is on the loop's clock."""
 
     since: float
     reason: str = ""
@@ -211,7 +214,7 @@ class Absence:
 
 @dataclass(slots=True)
 class SessionLines:
-    """Lines of one kind about one neighbor's sessions: one a minute, with the number of omitted lines before it."""
+    """Lines of one kind about one neighbor's sessions: one a minute, with the number of lines omitted before it."""
 
     next_at: float = float("-inf")
     left_out: int = 0
@@ -226,7 +229,7 @@ class SessionLines:
 
 
 class Presence:
-    """Follows sessions as they open and end; `look` is called about once a second."""
+    """Follows sessions as they open and close; `look` is called about once a second."""
 
     def __init__(
         self,
@@ -242,10 +245,10 @@ class Presence:
         self.on_alarm = on_alarm
         self.feed = feed or Feed(name_of)
         self.silent_s: Callable[[int], float] = lambda peer: 0.0  # noqa: ARG005 - until somebody counts
-        """Returns the seconds since any data came over the session with a neighbor."""
+        """Returns the seconds since any data arrived in the session with a neighbor."""
         self.away = {peer: Absence(now) for peer in core.edges}
         self.seen: set[int] = set()
-        """The neighbors that have had a session since the start."""
+        """Neighbors that have had a session since the start."""
         self._lines: defaultdict[int, int] = defaultdict(int)
         self._opened: defaultdict[int, SessionLines] = defaultdict(SessionLines)
         self._ended: defaultdict[int, SessionLines] = defaultdict(SessionLines)

@@ -1,4 +1,4 @@
-"""The request to end a node, and the waits before it ends."""
+"""A request to end a node, and the waits before it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ log = logging.getLogger("p2pfl")
 class Stopping:
     """The request to stop.
 
-    `show` gets what the node waits for, then an empty text; `is_requested`: the node was asked to stop.
+    `show` is called with what the node is waiting for, then with an empty text; `is_requested` says that the node was
+    asked to stop.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -32,18 +33,19 @@ class Stopping:
         return self.is_requested or self._asked_again
 
     def begin(self, driver: Driver) -> None:
-        """Note that the node has a state now, which it keeps when it ends."""
+        """Record that the node now has a state, which is kept when it ends."""
         self.waiting.hurried.clear()
         self._driver = driver
 
     def test(self) -> None:
-        """Note that the last test begins, which may be given up at once."""
+        """Record that the last test begins; it may be abandoned at once."""
         self._testing = True
 
     def stop(self) -> None:
-        """End cleanly, keeping a snapshot. Before the node has begun the request is only remembered.
+        """End cleanly, keeping a snapshot. Before the node has begun, the request is only remembered.
 
-        Once its core is through, do not wait for the last test; at a second request, nor for a disk that refuses.
+        Once the core has finished, do not wait for the last test; on a second request, do not wait for a failing disk
+        either.
         """
         if self._driver is not None and self._driver.finished.is_set():
             self._hurry()
@@ -57,7 +59,7 @@ class Stopping:
     def _hurry(self) -> None:
         """End the current wait.
 
-        A wait for the disk ends only at a second request, because it discards unsaved rounds.
+        A wait for the disk ends only on a second request, because ending it discards unsaved rounds.
         """
         if self._testing or (self.waiting.for_disk and self.hurries):
             self.waiting.hurried.set()
@@ -66,5 +68,5 @@ class Stopping:
         self._asked_again = True
 
     async def is_written(self, write: Callable[[], None], folder: Path) -> bool:
-        """Return True if the disk has taken the state in the end, and the wait was not given up."""
+        """Return True if the disk finally accepted the state before anyone abandoned the wait."""
         return await self.waiting.until_written(write, folder) is None

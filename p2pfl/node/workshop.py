@@ -1,8 +1,8 @@
 """The learner at work, and the waits at a node's end.
 
-Local rounds and evaluations run one at a time, in the trainer's thread. A node waits for a disk that refuses, and for
-the last test of its model. The learned model stays in memory for as long as the process lives, so the node waits for a
-full disk; only a person gives up.
+Local rounds and evaluations run one at a time, in the trainer's thread. At its end a node waits for the last test of
+its model, and for a disk that refuses writes. The learned model stays in memory as long as the process lives, so the
+node waits for a full disk; only a person gives up.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from p2pfl.reporting.sketch import Sketch
 log = logging.getLogger("p2pfl")
 
 LAST_ROUND_S = 3.0
-"""The time for which a stopped node waits for the current local round or test."""
+"""How long a stopped node waits for the current local round or test, in seconds."""
 LAST_TEST_S = 8.0
-"""The time for which a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
+"""How long a stopped node waits for the test of its last model, in seconds; a launcher waits 15 s in all."""
 RETRY_S = 3.0
 POLL_S = 0.02
 SAID_AFTER_S = 0.5
-"""A wait that takes longer than this is shown."""
+"""A wait longer than this is shown."""
 SAID_AGAIN_S = 300.0
-"""The time between two log lines on a wait for the disk."""
+"""The time between two log lines about waiting for the disk, in seconds."""
 WAITING_FOR_DISK = "waiting for disk"
 TESTING = "testing"
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A model's place in time: the node's own rounds and versions up to it; `final`: it no longer changes."""
+    """A model's place in time: the node's own rounds and versions up to it; `final` says that it will not change."""
 
     rounds: int
     version: int
@@ -56,7 +56,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """A score on the common test set, and the model to which it belongs."""
+    """A score on the common test set, and the model it belongs to."""
 
     score: Score
     moment: Moment
@@ -64,25 +64,25 @@ class Tested:
 
 @dataclass(slots=True)
 class TrainingFigures:
-    """The results of a node's rounds and tests so far, as far as they may be shown.
+    """Results of a node's rounds and tests so far, as far as they may be shown.
 
-    `tested` is the latest score on the common test set, `loss` that of the latest local round.
+    `tested` is the latest score on the common test set, `loss` the loss of the latest local round.
     """
 
     withheld: frozenset[str] = frozenset()
-    """The parts of the data of which no figure may be shown, not even in the node's own log: "local", "test"."""
+    """Parts of the data about which no figure may be shown, not even in the node's own log: "local", "test"."""
     losses: Losses = field(default_factory=Losses)
-    """The trend of the losses of its rounds and tests."""
+    """The trend of the losses in its rounds and tests."""
     tested: Tested | None = None
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
-    """The sketch of the model that was tested last; empty where nobody needs it."""
+    """The sketch of the last tested model; empty if nobody needs it."""
     steps: int = 0
     cpu_s: float = 0.0
-    """The CPU-seconds of training alone, in its thread."""
+    """CPU seconds spent on training alone, in its thread."""
 
     def after_round(self, local: LocalRound, cpu_s: float) -> LocalRound:
-        """Note a round that took `cpu_s` CPU-seconds; return it without withheld figures."""
+        """Record a round that took `cpu_s` CPU seconds; return it without withheld figures."""
         self.cpu_s += cpu_s
         self.steps += local.steps
         if "local" in self.withheld:
@@ -100,7 +100,7 @@ class TrainingFigures:
 
 @dataclass(slots=True)
 class Workshop:
-    """A learner at work. `sketch` is set where a launcher on this machine compares the nodes' models."""
+    """A learner at work. `sketch` is set if a launcher on this machine compares the nodes' models."""
 
     learner: Learner
     evaluate_every: int
@@ -109,18 +109,18 @@ class Workshop:
     strict: bool = False
     """True if a failing test is an error; otherwise it is logged, and the node goes on."""
     files: ModelFiles | None = None
-    """The files to which the model is written now and then; None: none."""
+    """Files to which the model is written now and then, if any."""
     after_round: EachRound | None = None
     reloading: Reloading | None = None
-    """Reads the data again when they have grown; None: the data stay those of the start."""
+    """Rereads the data when they have grown; None if the data never change."""
     gauge: Gauge | None = None
-    """Reads the figure that must improve for training to go on; None: there is none."""
+    """Reads the figure watched by early stopping; None if there is none."""
     gauged: float | None = None
     """The gauge's reading after the latest local round."""
 
     @property
     def measures(self) -> list[Measure]:
-        """The task's measures, the main one first; empty while they are not known."""
+        """The task's measures, the main one first; empty until they are known."""
         tested = self.figures.tested
         return measures_in(self.learner, None if tested is None else tested.score)
 
@@ -139,7 +139,7 @@ class Workshop:
         return replace(local, local=self.learner.local_state())
 
     def score(self, vector: Vector, part: str) -> Score | None:
-        """Score the model as `Learner.evaluate` does; None also for a withheld part."""
+        """Score the model like `Learner.evaluate`; returns None for a withheld part too."""
         return None if part in self.figures.withheld else self.learner.evaluate(vector, part)
 
     def renew_data(self) -> DataNews | None:
@@ -153,11 +153,11 @@ class Workshop:
         return self.evaluate_every > 0 and tick % self.evaluate_every == 0
 
     def sketch_of(self, vector: Vector) -> list[float]:
-        """Return the sketch of `vector` (d,); empty where nobody needs it. Any thread may ask."""
+        """Return the sketch of `vector` (d,); empty if nobody needs it. Safe to call from any thread."""
         return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
 
     def measure(self, vector: Vector, moment: Moment) -> None:
-        """Score `vector` (d,) on the common test set. Raises LearningError: the task failed, and this is `strict`."""
+        """Score `vector` (d,) on the common test set. Raises LearningError if the task failed and this is `strict`."""
         self.figures.sketched = self.sketch_of(vector)
         if moment.final and self.files is not None:
             self.files.save(vector, moment.rounds)
@@ -172,9 +172,9 @@ class Workshop:
 
 
 class Waiting:
-    """The waits of a node.
+    """A node's waits.
 
-    `show` gets what the node waits for, then an empty text. Set `hurried` to end a wait early.
+    `show` is called with what the node is waiting for, then with an empty text. Set `hurried` to end a wait early.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -184,7 +184,9 @@ class Waiting:
         """True while the node waits for a disk."""
 
     async def until_written(self, write: Callable[[], None], folder: Path) -> str | None:
-        """Call `write` in a thread until the disk takes it; return None, or the last refusal if the wait was ended."""
+        """Call `write` in a thread until the disk accepts it; return None, or the last refusal if the wait was cut
+        short.
+        """
         said_at = float("-inf")
         while True:
             try:
@@ -208,7 +210,9 @@ class Waiting:
         return None
 
     async def until(self, done: Callable[[], bool], *, limit_s: float | None) -> bool:
-        """Wait until it is `done`; return True if that is within `limit_s` (None: ever) and before `hurried` is set."""
+        """Wait until `done` returns true; return False if `limit_s` passes (None: no limit) or `hurried` is set
+        first.
+        """
         began, shown = time.monotonic(), False
         while not done():
             waited_s = time.monotonic() - began
@@ -240,7 +244,7 @@ def why_untested(under_way: str, tested: Tested | None) -> str:
 
 
 def start_errand(work: Callable[[], None], compute: Executor | None = None) -> Future[None]:
-    """Do work that the process need not wait for when it ends: in its own thread, or by `compute`."""
+    """Do work that the process need not wait for when it ends, in a separate thread or in `compute`."""
     if compute is not None:
         return compute.submit(work)
     outcome: Future[None] = Future()

@@ -1,6 +1,6 @@
 """Durable state: atomic snapshots in two generations and a write-ahead log between them.
 
-It knows names, arrays and bytes, and nothing of their meaning.
+This package handles names, arrays and bytes without knowing what they mean.
 """
 
 from p2pfl.storage.snapshot import State

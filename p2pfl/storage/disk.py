@@ -1,10 +1,10 @@
-"""The files of a node's state: the few operations that durability rests on, free space, and the folder's owner.
+"""The files of a node's state: the few operations that durability depends on, free space, and ownership of the folder.
 
-An OSError becomes a StorageError that names the file, since the disk is allowed to be full or read-only. Nothing is
-written through a symbolic link in the folder, which may have been open to other users before. While a checkpoint is
-written there may be three snapshots, one of them under a temporary name, and two logs. If there is no room for these,
-the store removes the older generation first: two snapshots and one log remain. One process has the folder, by a flock
-that ends with the process. The files of a generation are `snapshot-00000007` and its log, `log-00000007`.
+An OSError becomes a StorageError that names the file, since the disk may be full or read-only. Nothing is written
+through a symbolic link in the folder, which other users may have been able to write to earlier. While a checkpoint is
+written there may be three snapshots, one of them under a temporary name, and two logs. If there is not enough room, the
+store removes the older generation first, which leaves two snapshots and one log. One process owns the folder, through a
+flock that ends with the process. The files of a generation are `snapshot-00000007` and its log, `log-00000007`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def is_full(error: StorageError) -> bool:
 
 
 def write_all(fd: int, piece: Piece) -> None:
-    """Write all of a piece: os.write may write only a part of it, for example above 2 GiB."""
+    """Write all of a piece: os.write may write only part of it, for example above 2 GiB."""
     rest = memoryview(piece)
     while rest:
         rest = rest[os.write(fd, rest) :]
@@ -58,9 +58,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
-    """Write a file so that at any instant, power loss included, its name stands for all of it or nothing of it.
+    """Write a file so that at any instant, even in a power failure, its name stands for the whole file or for none of
+    it.
 
-    Only its owner can read it. A file under its name with `.tmp`, left by a crash or by somebody, is removed.
+    Only its owner can read it. A file with the same name plus `.tmp`, left by a crash or by somebody, is removed.
     """
     part = path.with_name(path.name + ".tmp")
     with storage_errors(path):
@@ -78,7 +79,7 @@ def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
 
 
 def create_file(path: Path, content: bytes) -> None:
-    """Create a durable file that is going to grow; a crash may leave a part of the content."""
+    """Create a durable file that is going to grow; a crash may leave part of the content."""
     with storage_errors(path):
         try:
             _write_new(path, [content])
@@ -91,7 +92,7 @@ def create_file(path: Path, content: bytes) -> None:
 
 
 def truncate_file(path: Path, size_bytes: int) -> None:
-    """Cut the file off at `size_bytes`; the rest is durable afterwards, even if it was only in memory before."""
+    """Truncate the file to `size_bytes`; the rest is then durable, even if it was only in memory before."""
     with storage_errors(path):
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         try:
@@ -108,7 +109,7 @@ def discard(path: Path) -> None:
 
 
 def _write_new(path: Path, pieces: Iterable[Piece]) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)  # O_EXCL follows no link
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)  # O_EXCL does not follow links
     try:
         for piece in pieces:
             write_all(fd, piece)
@@ -118,11 +119,11 @@ def _write_new(path: Path, pieces: Iterable[Piece]) -> None:
 
 
 LEAST_LOG_BYTES = 64 << 10
-"""The shortest limit of a log: a shorter log would end after every few exchanges."""
+"""The smallest size limit of a log: a shorter log would end after every few exchanges."""
 SLACK_BYTES = 64 << 10
-"""Space for heads of logs, whole blocks and a result."""
+"""Space for log headers, partly used blocks and a result."""
 BLOCK_BYTES = 512
-"""The unit of st_blocks, by POSIX."""
+"""The unit of st_blocks, as defined by POSIX."""
 
 
 def free_bytes(folder: Path) -> float:
@@ -138,7 +139,7 @@ def volume_bytes(folder: Path) -> float:
 
 
 def used_bytes(folder: Path) -> int:
-    """Return the bytes that the files in the folder use; 0: there is no folder."""
+    """Return the bytes used by the files in the folder; 0 if there is no folder."""
     used = 0
     with suppress(FileNotFoundError), os.scandir(folder) as files:
         for file in files:
@@ -148,14 +149,14 @@ def used_bytes(folder: Path) -> int:
 
 
 def log_limit(room_bytes: float, *, snapshot_bytes: int, usual_bytes: int) -> int:
-    """Return the limit of a log in bytes: `usual_bytes`, or less if state and free space, `room_bytes` together, are
+    """Return the size limit of a log: `usual_bytes`, or less if state and free space together (`room_bytes`) are
     small.
     """
     return int(max(LEAST_LOG_BYTES, min(usual_bytes, (room_bytes - 3 * snapshot_bytes - SLACK_BYTES) // 2)))
 
 
 def least_bytes(snapshot_bytes: int, *, logging: bool) -> int:
-    """Return the least room in bytes: with less a node cannot replace its first snapshot by a second."""
+    """Return the smallest workable room in bytes; with less, a node cannot replace its first snapshot with a second."""
     return 2 * snapshot_bytes + SLACK_BYTES + logging * LEAST_LOG_BYTES
 
 
@@ -172,10 +173,10 @@ LOOKS, LOOK_S = 4, 0.02
 
 
 def lock_folder(folder: Path) -> int:
-    """Create the folder for its owner alone if need be and lock it; closing the returned descriptor unlocks it.
+    """Create the folder for its owner alone if necessary, and lock it; closing the returned descriptor unlocks it.
 
-    Raises UserError: the folder cannot be created or written, others may write to it, or another process uses it;
-    StorageError: there is no room for it.
+    Raises UserError if the folder cannot be created or written, if others may write to it, or if another process uses
+    it; StorageError if there is no room for it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -205,9 +206,9 @@ def lock_folder(folder: Path) -> int:
 
 
 def lock_file(file: Path) -> int:
-    """Lock an existing file; closing the returned descriptor unlocks it, and so does the end of the process.
+    """Lock an existing file; closing the returned descriptor, or the end of the process, unlocks it.
 
-    Raises UserError: it cannot be read, or another process has locked it.
+    Raises UserError if it cannot be read, or if another process has locked it.
     """
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -222,7 +223,7 @@ def lock_file(file: Path) -> int:
 
 
 def _take(fd: int) -> None:
-    """Try to lock a few times: a process that only checks whether a node runs holds the lock for an instant."""
+    """Try to lock a few times: a process that only checks whether a node is running holds the lock for an instant."""
     for _ in range(LOOKS):
         with suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -232,9 +233,9 @@ def _take(fd: int) -> None:
 
 
 def refuse_shared(folder: Path, *, user: int) -> None:
-    """Check that only this user, and root, may change the state folder.
+    """Check that only this user and root may change the state folder.
 
-    Raises UserError: others may change it, or it is a link to another folder; OSError: there is no folder.
+    Raises UserError if others may change it, or if it links to another folder; OSError if there is no folder.
     """
     if folder.is_symlink():
         allowed = f"the folder itself: node.state_dir = {str(folder.resolve())!r}"
@@ -265,7 +266,7 @@ def log_path(folder: Path, generation: int) -> Path:
 
 
 def snapshot_generations(folder: Path) -> list[int]:
-    """Return the generations that have a snapshot, whole or not, oldest first."""
+    """Return the generations that have a snapshot, intact or not, oldest first."""
     return sorted(generation for stem, generation, part in _files(folder) if stem == "snapshot" and not part)
 
 
@@ -274,7 +275,7 @@ def log_generations(folder: Path) -> list[int]:
 
 
 def newest_generation(folder: Path) -> int:
-    """Return the highest generation in use, 0 for none."""
+    """Return the highest generation in use, or 0."""
     return max((generation for _, generation, _ in _files(folder)), default=0)
 
 
@@ -287,7 +288,7 @@ def discard_unfinished(folder: Path) -> None:
 def discard_before(folder: Path, generation: int) -> bool:
     """Remove older generations; return True if there were any.
 
-    A file that cannot be removed now is tried again later.
+    A file that cannot be removed now is retried later.
     """
     older: list[Path] = []
     with suppress(StorageError):

@@ -1,9 +1,9 @@
-"""Snapshots: magic, BLAKE2b-256 digest, then a State in the safetensors format. Written whole or not at all.
+"""Snapshots: magic, BLAKE2b-256 digest, then a State in the safetensors format. Written completely or not at all.
 
-A snapshot carries the chain digest of the log up to it (`log_end`), so that a log which does not continue it is never
-replayed on it. Any safetensors reader opens the part after magic and digest: arrays stand under `array:NAME`, blobs as
-bytes under `blob:NAME`, the header as JSON in the metadata. A snapshot is written piece by piece, so that no second
-copy of the arrays is made.
+A snapshot stores the chain digest at the end of the preceding log (`log_end`), so that a log that does not continue it
+is never replayed on it. Any safetensors reader can open the part after magic and digest: arrays are stored as
+`array:NAME`, blobs as bytes under `blob:NAME`, the header as JSON in the metadata. A snapshot is written piece by
+piece, to avoid a second copy of the arrays.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One consistent cut of the state. `header` is JSON; arrays keep their shape and dtype (booleans, integers,
-    floats).
+    """A consistent copy of the state. `header` is JSON; arrays keep their shape and dtype (booleans, integers, floats).
 
-    Arrays that were read cannot be written to, and share the memory of the whole snapshot.
+    Arrays that were read are read-only, and share the memory of the whole snapshot.
     """
 
     header: dict[str, Any]
@@ -50,9 +49,9 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot with its place in the chain of logs.
+    """A snapshot and its place in the chain of logs.
 
-    `has_log`: a log of the same generation was durable before it, and holds what has happened since.
+    `has_log` says that a log of the same generation was durable before it, and holds what has happened since.
     """
 
     generation: int
@@ -62,7 +61,7 @@ class Snapshot:
 
 
 def save(folder: Path, snapshot: Snapshot) -> None:
-    """Write a snapshot, durably. Raises StorageError when the disk refuses; then nothing has changed."""
+    """Write a snapshot durably. Raises StorageError if the disk refuses; nothing has changed in that case."""
     metadata = {"generation": str(snapshot.generation), "log_end": snapshot.log_end.hex()}
     metadata |= {"has_log": "yes"} if snapshot.has_log else {}
     body = pieces_of(snapshot.state, metadata)
@@ -76,7 +75,7 @@ def size_bytes(state: State) -> int:
 
 
 def load(folder: Path, generation: int) -> Snapshot:
-    """Read a snapshot. Raises StorageError when the file cannot be read or is not exactly what was written."""
+    """Read a snapshot. Raises StorageError if the file cannot be read or is not exactly what was written."""
     path = snapshot_path(folder, generation)
     try:
         content = path.read_bytes()
@@ -91,9 +90,9 @@ def load(folder: Path, generation: int) -> Snapshot:
 
 
 def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:
-    """Return the newest whole snapshot, or None, and a warning for each newer one that is damaged.
+    """Return the newest intact snapshot, or None, and a warning for each newer one that is damaged.
 
-    Raises StorageError: there are snapshots and none is whole.
+    Raises StorageError if there are snapshots but none is intact.
     """
     warnings: list[str] = []
     for generation in reversed(snapshot_generations(folder)):
@@ -126,7 +125,7 @@ def pieces_of(state: State, metadata: dict[str, str]) -> list[memoryview]:
 
 
 def state_of(body: memoryview) -> tuple[State, dict[str, str]]:
-    """Return the state and metadata from the bytes that `pieces_of` made, whose digest was checked before."""
+    """Return the state and metadata from the bytes made by `pieces_of`, whose digest has already been checked."""
     begin = 8 + int.from_bytes(body[:8], "little")
     table = json.loads(bytes(body[8:begin]))
     metadata = table.pop("__metadata__")

@@ -1,11 +1,11 @@
-"""The durable state of one node, as the engine uses it, and recovery: from the files to the state to start from.
+"""The durable state of one node, as used by the engine, and recovery: from the files to the state to start from.
 
-A checkpoint of generation g + 1 flushes log g, creates log g + 1, writes snapshot g + 1 and then removes what is older
-than the last good snapshot; where there is no room for that, it removes the older files first. Whenever a crash comes,
-recovery gives the state before the checkpoint or the one after: the newest whole snapshot, then every log that
-continues it. Each log names the digest the chain had before it, so one rule decides what may be replayed. If the newest
-snapshot is damaged, the one before it with its own log and the next gives the same state. `peek` does the same in a
-folder that a running node may own. A store is not for several threads at once.
+A checkpoint of generation g + 1 flushes log g, creates log g + 1, writes snapshot g + 1 and then removes everything
+older than the last good snapshot; if there is no room for that, it removes the older files first. Whenever a crash
+happens, recovery yields the state before the checkpoint or after it: the newest intact snapshot, then every log that
+continues it. Each log names the digest of the chain before it, so one rule decides what may be replayed. If the newest
+snapshot is damaged, the one before it, its own log and the next log give the same state. `peek` does the same in a
+folder that a running node may own. A store must not be used by several threads at once.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ TRIES = 10
 class Loaded:
     """The state to start from and the records to replay on it, oldest first.
 
-    `complete` is False when data that had been durable are known to be missing, so that the result is older than the
-    last message that was sent; `warnings` says why, for the log and the operator.
+    `complete` is False if data that had been durable are known to be missing, so that the result is older than the last
+    message sent; `warnings` says why, for the log and the operator.
     """
 
     state: State
@@ -76,7 +76,7 @@ class Recovery:
 
 
 def recover(folder: Path) -> Recovery | None:
-    """Read the state of a folder; None if it holds nothing. Raises StorageError when its content is of no use."""
+    """Read the state of a folder; None if it is empty. Raises StorageError if its content is unusable."""
     snapshot, warnings = load_latest(folder)
     if snapshot is None:
         _refuse_orphans(folder)
@@ -92,13 +92,13 @@ def recover(folder: Path) -> Recovery | None:
 
 
 def peek(folder: Path) -> Loaded | None:
-    """Return the state and records with which a restart would begin now; None if nothing was ever kept.
+    """Return the state and records with which a restart would begin now; None if nothing was ever stored.
 
-    A part of the log that is not whole is ignored. Nothing is locked, cut off, removed or created. The node may write
-    its next snapshot in the middle of it: so the folder is listed before and after, and read once more if a file
-    appeared or vanished in between.
+    An incomplete part of the log is ignored. Nothing is locked, truncated, removed or created. The node may write its
+    next snapshot in the meantime, so the folder is listed before and after, and read once more if a file appeared or
+    vanished.
 
-    Raises StorageError: nothing kept is usable, or the folder changes faster than it can be read.
+    Raises StorageError if nothing stored is usable, or if the folder changes faster than it can be read.
     """
     for _ in range(TRIES):
         before = _listing(folder)
@@ -114,7 +114,7 @@ def peek(folder: Path) -> Loaded | None:
 
 
 def _follow(recovery: Recovery, folder: Path, generation: int) -> bool:
-    """Take the records of one log; return False if nothing after them may be replayed."""
+    """Read the records of one log; return False if nothing after them may be replayed."""
     path = log_path(folder, generation)
     try:
         log = read_log(path)
@@ -122,7 +122,7 @@ def _follow(recovery: Recovery, folder: Path, generation: int) -> bool:
         recovery.lose(f"{error}; it and what follows is not replayed")
         return False
     if log.previous is None and not log.damaged:
-        return True  # a crash while it was created: it never held anything
+        return True  # the crash came while it was being created, so it never held anything
     if log.previous != recovery.end:
         recovery.lose(f"{path} does not continue what is before it; it and what follows is not replayed")
         return False
@@ -135,7 +135,7 @@ def _follow(recovery: Recovery, folder: Path, generation: int) -> bool:
 
 
 def _account_for_damaged(recovery: Recovery, newest_snapshot: int) -> None:
-    """Note a loss unless the logs on the older snapshot reach up to the damaged newer one."""
+    """Record a loss unless the logs on the older snapshot reach up to the damaged newer one."""
     base = recovery.snapshot.generation
     if newest_snapshot == base or not recovery.complete:
         return
@@ -163,8 +163,8 @@ T = TypeVar("T")
 
 
 class Store:
-    """The store of one node. Call `load` once after `open`, then `checkpoint` if it gave None; then append, flush and
-    checkpoint freely.
+    """The store of one node. Call `load` once after `open`, then `checkpoint` if it returned None; after that, append,
+    flush and checkpoint freely.
 
     A StorageError leaves the store usable. After a failed append or flush the end of the log is uncertain, so appends
     are refused until a checkpoint succeeds; a failed checkpoint keeps what was durable before it.
@@ -185,7 +185,7 @@ class Store:
     def open(cls, folder: str | Path, *, durability: Durability) -> Self:
         """Open a folder and lock it.
 
-        Raises UserError when the folder cannot be used or is in use, StorageError when there is no room.
+        Raises UserError if the folder cannot be used or is in use, StorageError if there is no room.
         """
         folder = Path(folder)
         lock = lock_folder(folder)
@@ -193,9 +193,9 @@ class Store:
         return cls(folder, durability=durability, lock=lock)
 
     def load(self) -> Loaded | None:
-        """Return the state to start from; None if nothing was ever kept.
+        """Return the state to start from; None if nothing was ever stored.
 
-        Raises StorageError: nothing kept is usable.
+        Raises StorageError if nothing stored is usable.
         """
         with storage_errors(self._folder):
             sync_folder(self._folder)  # the files about to be read must not vanish later
@@ -208,7 +208,7 @@ class Store:
         return recovery.loaded()
 
     def append(self, kind: str, header: Mapping[str, Any], blobs: Sequence[Piece] = ()) -> None:
-        """Add a record to the log, durable after `flush`. Does nothing in "snapshot" durability."""
+        """Add a record to the log; `flush` makes it durable. Does nothing in "snapshot" durability."""
         if not self._logging:
             return
         wal = self._usable_log()
@@ -246,17 +246,17 @@ class Store:
 
     @property
     def wal_bytes(self) -> int:
-        """The size of the current log, with the records that wait for a flush."""
+        """The size of the current log, including records waiting for a flush."""
         return self._wal.size_bytes if self._wal else 0
 
     @property
     def room_bytes(self) -> float:
-        """The bytes that the state takes and may still take. Raises StorageError: the folder cannot be read."""
+        """The bytes that the state uses and may still use. Raises StorageError if the folder cannot be read."""
         with storage_errors(self._folder):
             return disk.used_bytes(self._folder) + disk.free_bytes(self._folder)
 
     def close(self) -> None:
-        """Close without flushing. The store must not be used afterwards."""
+        """Close without flushing. The store cannot be used afterwards."""
         old, self._wal = self._wal, None
         if old:
             old.close()
@@ -268,10 +268,9 @@ class Store:
         return self._wal
 
     def _begin_log(self) -> bytes:
-        """Create the log that continues at this snapshot, and return the chain there.
+        """Create the log that continues from this snapshot, and return the chain there.
 
-        A log without records that was begun for a snapshot that could not be written is used again: otherwise such logs
-        would fill a full disk.
+        An empty log left by a snapshot that could not be written is reused; otherwise such logs would fill a full disk.
         """
         if self._unsaved is not None and self._wal and self._wal.is_empty:
             return self._unsaved
@@ -290,7 +289,7 @@ class Store:
         return end
 
     def _with_room(self, write: Callable[[], T]) -> T:
-        """Write; if the disk is full, remove the older generation and try once more, because the newest is enough."""
+        """Write; if the disk is full, remove the older generation and retry once, because the newest is enough."""
         try:
             return write()
         except StorageError as error:
@@ -299,7 +298,7 @@ class Store:
             return write()
 
     def _end_of_log(self) -> bytes:
-        """Return the chain after the last record if all are durable, else a new beginning that no log reaches."""
+        """Return the chain after the last record if all are durable; otherwise a fresh value that no log reaches."""
         if self._refusal is None and self._wal:
             try:
                 self._wal.flush()

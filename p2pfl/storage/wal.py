@@ -1,11 +1,11 @@
-"""The write-ahead log: its bytes, the chain of digests that runs through it and on into the next log, writing, reading.
+"""The write-ahead log: its format, the chain of digests through it and into the next log, writing, reading.
 
     log     = magic (8), digest the chain had before (32), salt (16), check of these (8), records
     record  = length of body (8), check of the length (8), digest (32), body
     body    = length of head (4), head, blobs;   head = msgpack (kind, header, length of each blob)
 
-A record's digest and check cover the digest before it, a log's first one its salt: bytes left over from another
-file, or from another place in this one, never pass. Integers are little-endian.
+A record's digest and check cover the previous digest, and in a log's first record the salt, so bytes left over from
+another file or another place in this one never pass. Integers are little-endian.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BODY_HEAD = struct.Struct("<I")
 
 _decoder = msgspec.msgpack.Decoder(tuple[str, dict[str, Any], list[int]])
 
-# The most bytes that are buffered in memory; more is handed to the system, still without waiting for the disk.
+# At most this many bytes are buffered in memory; more is handed to the system, still without waiting for the disk.
 _BUFFER_BYTES = 1 << 20
 
 _encoder = msgspec.msgpack.Encoder()
@@ -68,7 +68,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A log that was read. `previous` is the chain before it, None if even the log's head is not whole.
+    """A log that was read. `previous` is the chain before it, None if even the log's header is incomplete.
 
     `end` is the chain after the last whole record, at byte `valid_bytes`.
     """
@@ -84,8 +84,8 @@ def read_log(path: Path) -> Log:
     """Return every whole record from the beginning, and whether damage follows the last one.
 
     A crash may leave a torn tail: an incomplete record, or zeros where the file grew before its content was written.
-    That is no damage, since nothing in it was ever durable. A bad record with further data after it is damage. Raises
-    StorageError: the file cannot be read; never because of its content.
+    That is not damage, since nothing in it was ever durable. A bad record with further data after it is. Raises
+    StorageError if the file cannot be read, never because of its content.
     """
     try:
         content = path.read_bytes()
@@ -103,13 +103,13 @@ def read_log(path: Path) -> Log:
 
 
 class Wal:
-    """A log, open for appending: append copies, flush makes all appended records durable.
+    """A log open for appending: append copies, flush makes all appended records durable.
 
-    After a StorageError the end of the file is uncertain: the log must not be used again (`Store` sees to that).
+    After a StorageError the end of the file is uncertain, and the log must not be used again (`Store` ensures that).
     """
 
     def __init__(self, path: Path, *, end: bytes, size_bytes: int) -> None:
-        """Open an existing file, whose valid content has `size_bytes` and leaves the chain at `end`."""
+        """Open an existing file with `size_bytes` of valid content, which leaves the chain at `end`."""
         self._path = path
         self.end = end
         self.size_bytes = size_bytes
@@ -127,7 +127,9 @@ class Wal:
 
     @classmethod
     def resume(cls, path: Path, log: Log) -> Wal:
-        """Open a log that was read: its records become durable, and all after its last whole record is cut off."""
+        """Open a log that was read: its records become durable, and everything after its last whole record is
+        truncated.
+        """
         truncate_file(path, log.valid_bytes)
         return cls(path, end=log.end, size_bytes=log.valid_bytes)
 
@@ -137,7 +139,7 @@ class Wal:
         return self.size_bytes == LOG_HEAD.size
 
     def append(self, kind: str, header: Mapping[str, Any], blobs: Sequence[Piece]) -> None:
-        """Copy a record to the buffer, so that the caller's memory is free again; the next flush makes it durable."""
+        """Copy a record to the buffer, so that the caller may reuse its memory; the next flush makes it durable."""
         views: list[memoryview] = [memoryview(blob) for blob in blobs]
         head = _encoder.encode((kind, header, [view.nbytes for view in views]))
         body: list[Piece] = [BODY_HEAD.pack(len(head)), head, *views]
@@ -151,7 +153,7 @@ class Wal:
             self._take(piece)
 
     def flush(self) -> None:
-        """Return when every appended record is on the disk. Costs nothing if none is new."""
+        """Return once every appended record is on disk. Costs nothing if there are no new ones."""
         if self._synced:
             return
         self._write_out()
@@ -160,12 +162,12 @@ class Wal:
         self._synced = True
 
     def close(self) -> None:
-        """Close without flushing: nobody relies on records that were not flushed."""
+        """Close without flushing: nothing depends on records that were not flushed."""
         with suppress(OSError):
             os.close(self._fd)
 
     def _take(self, piece: Piece) -> None:
-        """Add a piece to the buffer; a large one is written at once, because copying it would stop all threads."""
+        """Add a piece to the buffer; a large one is written at once, because copying it would stall all threads."""
         if len(self._buffer) + memoryview(piece).nbytes < _BUFFER_BYTES:
             self._buffer += piece
             return
@@ -198,7 +200,7 @@ def _read_head(content: bytes) -> Log:
 
 
 def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, bytes, int] | None:
-    """Return the record at a position, the chain and the position after it; None if it is not whole."""
+    """Return the record at `position`, with the chain and the position after it; None if the record is incomplete."""
     begin = position + RECORD_HEAD.size
     if begin > len(content):
         return None
@@ -212,7 +214,7 @@ def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, by
 
 
 def _is_damaged_after(content: bytes, position: int, link: bytes) -> bool:
-    """Return True if further data stand after the record at a position that is not whole."""
+    """Return True if more data follow the incomplete record at `position`."""
     begin = position + RECORD_HEAD.size
     if begin >= len(content):
         return False

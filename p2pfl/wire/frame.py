@@ -1,13 +1,13 @@
-"""Frames: a message as one frame, and frames cut into the chunks of a session. All numbers are little-endian.
+"""Frames: each message is one frame, and frames are split into the chunks of a session. All numbers are little-endian.
 
 A frame is an 18-byte prefix, the header, the body:
 
     magic 2 | version 1 | type 1 | flags 2 | header length 4 | body length 8 | header | body
 
 Lengths are judged from the prefix alone, before anything of that size is allocated. Flags are zero in this version.
-There is one way to cut a frame into chunks (`split`). A node understands frames of the versions from LEAST_VERSION on;
-a session begins with that one and goes on with the highest that both ends offer. A message of unknown type without a
-body is dropped, so that newer software may add types.
+There is only one way to split a frame into chunks (`split`). A node understands frames from LEAST_VERSION on; a session
+begins with that version and continues with the highest that both ends offer. A message of unknown type without a body
+is dropped, so that newer software may add types.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_BODY = memoryview(b"")
 OWN_VERSIONS = "version " + " or ".join(str(each) for each in range(LEAST_VERSION, PROTOCOL_VERSION + 1))
 
 PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-"""Private pages cost half of what shared ones do when first touched."""
+"""Private pages cost half as much as shared ones when first touched."""
 
 
 class Prefix(Struct, frozen=True, kw_only=True, gc=False):
@@ -60,9 +60,9 @@ class Prefix(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def encode(message: SessionMessage, version: int = PROTOCOL_VERSION) -> tuple[bytes, memoryview]:
-    """Return prefix and header, and the body as flat bytes, not copied; it is empty if the message has none.
+    """Return prefix and header, and the body as flat bytes without copying; it is empty if the message has none.
 
-    Raises ValueError: our own message holds a value that no peer would accept.
+    Raises ValueError if our own message holds a value that no peer would accept.
     """
     kind = BY_MESSAGE[type(message)]
     header = to_header(message)
@@ -75,13 +75,13 @@ def encode(message: SessionMessage, version: int = PROTOCOL_VERSION) -> tuple[by
 
 
 class OtherVersionError(PeerFault):
-    """The peer runs older or newer software, and does nothing wrong."""
+    """The peer runs older or newer software, which is not a fault."""
 
 
 def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
-    """Judge the first PREFIX_BYTES of a frame; `max_body_bytes` limits the types that may have a body.
+    """Check the first PREFIX_BYTES of a frame; `max_body_bytes` applies to the types that may have a body.
 
-    Raises PeerFault: not a frame of this protocol, or too long.
+    Raises PeerFault if this is not a frame of the protocol, or is too long.
     """
     if len(raw) != PREFIX_BYTES:
         raise PeerFault(f"a frame's prefix of {len(raw)} bytes instead of {PREFIX_BYTES}")
@@ -106,7 +106,7 @@ def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
 def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview) -> SessionMessage | Unknown:
     """Return the message; its body is a read-only view of `body`. A request's digest costs one pass over the body.
 
-    Raises PeerFault: header or body is not what the prefix announced, or the header breaks the schema.
+    Raises PeerFault if header or body is not what the prefix announced, or the header violates the schema.
     """
     if len(header) != prefix.header_bytes or len(body) != prefix.body_bytes:
         raise PeerFault(f"{prefix.name} is not as long as its prefix says")
@@ -116,14 +116,14 @@ def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview)
 
 
 def split(message: SessionMessage, version: int = PROTOCOL_VERSION) -> Iterator[bytes | memoryview]:
-    """Yield the message's chunks in order; those of a long body are views of it, so it must not change before they are
-    sent.
+    """Yield the message's chunks in order; the chunks of a long body are views of it, so it must not change before they
+    are sent.
 
-    There is one way to cut: a frame of at most CHUNK_BYTES is one chunk; a longer one is a chunk with prefix and
-    header, then the body in full chunks and a last one that is not empty. Messages do not interleave. Any other cut is
-    a fault, so a peer cannot make a message expensive by sending it in crumbs.
+    There is only one way to split: a frame of at most CHUNK_BYTES is one chunk; a longer one is a chunk with prefix and
+    header, then the body in full chunks and a last one that is not empty. Messages do not interleave. Any other split
+    is a fault, so a peer cannot make a message expensive by sending it in tiny pieces.
 
-    Raises ValueError: our own message holds a value that no peer would accept.
+    Raises ValueError if our own message holds a value that no peer would accept.
     """
     head, body = encode(message, version)
     if len(head) + body.nbytes <= CHUNK_BYTES:
@@ -135,18 +135,18 @@ def split(message: SessionMessage, version: int = PROTOCOL_VERSION) -> Iterator[
 
 
 class UnfinishedFrame(NamedTuple):
-    """The head of a long message whose body is incomplete."""
+    """The head of a long message whose body is still incomplete."""
 
     prefix: Prefix
     header: bytes
 
 
 class Assembler:
-    """The receiving side of one session, which gets one chunk after the other.
+    """The receiving side of one session, fed one chunk at a time.
 
-    A message owns its body for as long as anybody holds it: a short body is a view of the chunk it came in, a long one
-    of a buffer. That buffer serves the next long body once nobody uses it any more, because touching fresh memory costs
-    more than the copy. It has room for any body, and takes as much memory as the longest so far.
+    A body stays valid as long as anything refers to it: a short one is a view of the chunk it came in, a long one a
+    view of a buffer. That buffer is reused for the next long body once nothing refers to it, because touching fresh
+    memory costs more than the copy. It has room for any body, and uses as much memory as the longest so far.
     """
 
     def __init__(self, max_body_bytes: int) -> None:
@@ -158,15 +158,15 @@ class Assembler:
 
     @property
     def pending_bytes(self) -> int:
-        """The size of the incomplete body, 0 between messages; any thread may ask."""
+        """The size of the incomplete body, 0 between messages; safe to read from any thread."""
         pending = self._pending  # another thread may be about to clear it
         return pending.prefix.body_bytes if pending else 0
 
     def feed(self, chunk: bytes) -> list[SessionMessage | Unknown]:
-        """Return the message that this chunk completes, if it does.
+        """Return the message that this chunk completes, if any.
 
         A chunk that completes a long request also pays for its digest: call this in the thread that opened the chunk.
-        Raises PeerFault: the chunk is not what may come next; nothing can be fed after that.
+        Raises PeerFault if the chunk may not come next; nothing can be fed after that.
         """
         if self._dead:
             raise PeerFault("a chunk after one that broke the protocol")
@@ -209,8 +209,8 @@ class Assembler:
     def _take_buffer(self) -> None:
         """Reuse the buffer if no message holds it any more; otherwise map a new one.
 
-        Mapped memory is zeroed page by page as it is touched, where a bytearray would stop all threads for it. A map
-        refuses to be resized, even to its own size, while a view of it lives: this shows whether it is free.
+        Mapped memory is zeroed page by page as it is touched, where a bytearray would stall all threads. A map refuses
+        to be resized, even to its own size, while a view of it exists: this shows whether it is free.
         """
         try:
             if self._buffer is not None:

@@ -1,7 +1,7 @@
-"""The header of each message: its fields in order as one msgpack array, and the values that each may take.
+"""The header of each message: its fields in order as one msgpack array, and the allowed values of each.
 
-The body travels behind the header; a request's digest does not travel. The order of the fields is the format: a change
-of it is a change of the protocol.
+The body follows the header; a request's digest is not sent. The order of the fields is the format: changing it changes
+the protocol.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ChannelName = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_BYTES, patt
 
 
 class Header(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A message without the fields that do not travel in its header."""
+    """A message without the fields that are not sent in its header."""
 
 
 class HelloHeader(Header, frozen=True):
@@ -178,7 +178,7 @@ BY_MESSAGE = {kind.message: kind for kind in KINDS}
 
 
 def to_header(message: SessionMessage) -> bytes:
-    """Return the header's bytes. Raises ValueError: our own message holds a value that no peer would accept."""
+    """Return the header's bytes. Raises ValueError if our own message holds a value that no peer would accept."""
     kind = BY_MESSAGE[type(message)]
     try:
         header = _header(kind, message)
@@ -189,9 +189,9 @@ def to_header(message: SessionMessage) -> bytes:
 
 
 def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) -> SessionMessage:
-    """Return the message of that kind, with a request's digest filled in. `body` is empty where the kind has none.
+    """Return the message of that kind, with a request's digest filled in. `body` is empty if the kind has none.
 
-    Raises PeerFault: the header is anything but what `to_header` could have written.
+    Raises PeerFault if the header is anything but what `to_header` could have written.
     """
     try:
         header = kind.decode(raw)
@@ -203,7 +203,7 @@ def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) ->
         values["body"] = body
     message = kind.message(**values)
     if isinstance(message, messages.Request):
-        # Nobody else has seen it yet.
+        # No other code has seen it yet.
         structs.force_setattr(message, "digest", messages.request_digest(message))
     return message
 
@@ -214,7 +214,7 @@ def _header(kind: MessageKind, message: SessionMessage) -> Header:
     try:
         return kind.decode(msgspec.msgpack.encode(values))
     except (msgspec.MsgspecError, UnicodeError, TypeError, OverflowError):
-        # Numpy's float64 is a float to all but msgspec.
+        # Numpy's float64 is a float to everything except msgspec.
         return msgspec.convert([_plain(value) for value in values], kind.header)
 
 

@@ -1,7 +1,7 @@
-"""The messages of a session beside gossip: the offer of versions and side channels, and the side channels' messages.
+"""The session messages outside gossip: the offer of versions and side channels, and the side channels' messages.
 
-No core sees either. `Offer` is the first message of a session, in both directions, so that nodes that agree before
-there is a core exchange it too. A body is opaque here: its channel decodes it (`p2pfl.net.side`).
+No core sees either. `Offer` is the first message of a session in both directions; nodes that agree before there is a
+core exchange it too. A body is opaque here: its channel decodes it (`p2pfl.net.side`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from msgspec import Struct
 
 MOST_OFFERS = 64
-"""The most side channels of one end."""
+"""The maximum number of side channels at one end."""
 MOST_NAME_BYTES = 32
-"""The longest name of a side channel, with its version."""
+"""The maximum length of a side channel's name, including its version."""
 MOST_SIDE_BYTES = 60 * 1024
-"""The longest message on a side channel."""
+"""The maximum size of a message on a side channel."""
 
 
 class Offer(Struct, frozen=True, kw_only=True, gc=False):
-    """The sender speaks the protocol's versions from `least` to `most`, and has these side channels, by name."""
+    """The sender speaks protocol versions `least` to `most`, and has these side channels, by name."""
 
     least: int
     most: int
@@ -32,6 +32,6 @@ class Side(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Unknown(Struct, frozen=True, kw_only=True, gc=False):
-    """A message of a type that this version does not know; it is dropped and counted, and no fault of the sender."""
+    """A message of a type unknown to this version; it is dropped and counted, but not blamed on the sender."""
 
     code: int

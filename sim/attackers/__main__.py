@@ -1,4 +1,4 @@
-"""One liar as a process: what `p2pfl run` is for an honest node, with the same files and the same output."""
+"""One liar as a process: the counterpart of `p2pfl run` for an honest node, with the same files and the same output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
 @click.option("--node", "name", required=True, metavar="NAME", help="Which member of the federation lies.")
 @click.option("--attack", required=True, metavar="SPEC", help="How it lies: `p2pfl sim attacks`.")
-@click.option("--with", "league", multiple=True, metavar="NAME", help="Another liar, whom it tells the truth; repeat.")
+@click.option("--with", "league", multiple=True, metavar="NAME", help="Another liar, which it does not lie to; repeat.")
 @click.option(
     "--config", type=click.Path(path_type=Path), help="Its node.toml; by default NAME/node.toml beside FEDERATION."
 )
@@ -38,7 +38,9 @@ def lie(
     verbose: bool,
     form: Form,
 ) -> None:
-    """Run a member of a federation that lies to its neighbors, until its rounds are done: to try out your own."""
+    """Run a member of a federation that lies to its neighbors until its rounds are done, to test your own
+    federation.
+    """
     from sim.attackers.offer import attack_of  # noqa: PLC0415 - `--help` stays instant
 
     attack_of(attack)

@@ -1,6 +1,6 @@
 """A liar as an application: the shipped node with another engine, other data, or a flood on every session.
 
-A flood sends messages and exchanges as fast as the links take them, beyond the bounds that an honest node keeps.
+A flood sends messages and exchanges as fast as the links accept them, beyond the limits that an honest node observes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ WAITING = 64
 
 
 class Deceiver:
-    """The lies that turn an `engine` into a liar's. `league` are the liars, itself among them.
+    """The lies that turn an `engine` into a liar's. `league` contains all liars, including this one.
 
-    `initial` (d,) is the model that every node starts from. `slope` is the loss of the liar's own data, for attacks
-    that climb it. In the robust profile the liar also claims more samples than anybody.
+    `initial` (d,) is the model that every node starts from. `slope` is the loss on the liar's own data, for attacks
+    that climb it. In the robust profile the liar also claims more samples than any other node.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Deceiver:
 
 
 class Tireless(ResyncBrake):
-    """A liar's retries. An honest node rests where an edge keeps falling apart; a liar that is refused tries again."""
+    """A liar's retries. An honest node rests if an edge keeps failing; a refused liar tries again."""
 
     def count(self, now: float) -> bool:  # noqa: ARG002 - what it stands for asks
         return False
@@ -95,8 +95,8 @@ class Tireless(ResyncBrake):
 class Liar(Application):
     """The application of a liar; `league` names the other liars.
 
-    Its log is not kept: what it has sent need not be readable, and a restarted liar begins its edges anew. Raises
-    UserError: the liar is no member, or its data cannot be poisoned.
+    Its log is not kept: what it has sent need not be readable, and a restarted liar restarts its edges. Raises
+    UserError if the liar is not a member, or its data cannot be poisoned.
     """
 
     def __init__(self, setup: Setup, *, attack: Attack, league: Sequence[str] = (), **rest: Any) -> None:
@@ -128,8 +128,8 @@ class Liar(Application):
 class Flood:
     """A flood of messages; `run` never returns.
 
-    It says Ready over and over, each time with a newer version, repeats the request that is pending, and begins the
-    next exchange as soon as one is over, whether or not there is anything new to tell.
+    It says Ready over and over, each time with a newer version, repeats the pending request, and begins the next
+    exchange as soon as one is over, whether or not there is anything new to send.
     """
 
     def __init__(self, driver: Driver, links: Links) -> None:
@@ -165,7 +165,7 @@ class Flood:
         return Ready(version=facts.version + self.said, closing=facts.closing, level=facts.level)
 
     def _begin(self, edge: Edge) -> None:
-        """Begin an exchange as if the own version had never been exchanged."""
+        """Begin an exchange as if the node's own version had never been exchanged."""
         service = edge.service
         exchanged, service.exchanged = service.exchanged, None
         self.driver.carry_out(edge.exchange.begin_if_due(self.driver.loop.time()))

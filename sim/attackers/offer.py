@@ -20,9 +20,10 @@ Cost = tuple[int, bool, int]
 
 
 def attack_of(spec: str) -> Attack:
-    """Parse the attack of `--attack`; a path starts at the working folder.
+    """Parse the attack given to `--attack`; a path starts at the working folder.
 
-    Raises UserError: no such attack, an impossible parameter, or one of the user's own that cannot be imported.
+    Raises UserError if there is no such attack, if a parameter is impossible, or if the user's own attack cannot be
+    imported.
     """
     try:
         return make_attack(spec)
@@ -70,10 +71,10 @@ OFFER = LyingNodes()
 
 
 def spread_out(nodes: int, edges: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[int, ...]:
-    """Choose `count` of `nodes`, in ascending order, with the least cost.
+    """Choose `count` of `nodes`, in ascending order, at the lowest cost.
 
-    The cost is first the most liars around one honest node, then whether the honest can still reach each other without
-    a liar between, then the sum of squares of the honest nodes' liars.
+    The cost is first the maximum number of liars around one honest node, then whether the honest nodes can still reach
+    each other without a liar in between, then the sum of squares of the liars around each honest node.
     """
     around: list[set[int]] = [set() for _ in range(nodes)]
     for low, high in edges:
@@ -90,13 +91,13 @@ def cost(around: Sequence[Collection[int]], liars: Collection[int]) -> Cost:
 
 
 def liars_heard(around: Sequence[Collection[int]], liars: Collection[int]) -> dict[int, int]:
-    """Count for each honest node the neighbors that lie."""
+    """Count the lying neighbors of each honest node."""
     lying = set(liars)
     return {node: len(lying.intersection(peers)) for node, peers in enumerate(around) if node not in lying}
 
 
 def _greedy(around: Sequence[Collection[int]], count: int, order: Iterable[int]) -> tuple[int, ...]:
-    """Choose one liar after the other, where it costs least; `order` breaks ties."""
+    """Choose one liar after another, each where it costs least; `order` breaks ties."""
     order, liars = list(order), frozenset[int]()
     for _ in range(count):
         free = [node for node in order if node not in liars]

@@ -1,4 +1,4 @@
-"""The attacks of liars: pure functions, for the simulator and for real liar processes alike; no node imports them.
+"""Attacks by liars: pure functions, for the simulator and real liar processes alike; no node imports them.
 
 `parse_attack("alie:1.5")` gives an `Attack`; a liar sees a `Sight`; `ATTACKS` lists every attack with its source.
 """

@@ -1,10 +1,10 @@
 """The attack that climbs the task's loss through its victim's rule.
 
 It follows projected gradient ascent (PGA), whose attackers climb the loss from the server's model and then go as far in
-that direction as the server's rule lets through. Here the climb begins at the mean of all honest models that the liar
-knows, so that all victims are pushed the same way, round after round, and no honest neighbor pulls them back. The
-length is searched for each victim among five, by the loss after its rule (`response`). A lie costs STEPS + len(FARTHER)
-gradients and len(FARTHER) calls of the rule.
+that direction as the server's rule allows. Here the climb begins at the mean of all honest models that the liar knows,
+so that all victims are pushed the same way, round after round, and no honest neighbor pulls them back. For each victim,
+the norm of the lie is the best of five, judged by the loss after the victim's rule (`response`). A lie costs STEPS +
+len(FARTHER) gradients and len(FARTHER) calls of the rule.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from sim.attacks.false_models import response, spread_around
 from sim.attacks.sight import Climb, Sight, Vector, length
 
 STEPS, STEP = 8, 0.25
-"""Steps of the ascent, and the length of each in spreads of the models around the victim."""
+"""The number of ascent steps, and the size of each in spreads of the models around the victim."""
 FARTHER = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Lengths of the lie, in spreads."""
+"""Norms of the lie, in spreads."""
 
 
 @lie(
     "ascent",
-    "climbs the task's loss, and goes as far that way as raises it most after the victim's rule",
+    "climbs the task's loss, as far as raises it most after the victim's rule",
     "after PGA of Shejwalkar et al. 2022, arXiv 2108.10241",
     LOSS,
     climbs=True,
@@ -47,7 +47,7 @@ def ascent(sight: Sight) -> Vector:
 
 
 def _uphill(slope: Climb, start: Vector, step: float) -> Vector:
-    """Follow the gradient for STEPS steps of that length from `start` (d,); return the end minus `start`."""
+    """Follow the gradient from `start` (d,) for STEPS steps of size `step`; return the end minus `start`."""
     here = start
     for _ in range(STEPS):
         gradient = slope(here)[1]

@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from p2pfl.learn.samples import Samples, TensorSamples
 
 BOAST = 1e9
-"""Sample weight that a liar claims, so that each neighbor counts it as much as itself."""
+"""The sample weight that a liar claims, so that each neighbor counts it as much as itself."""
 
 Draw = Callable[[int, int], NDArray[np.float64]]
-"""Maps (row, size) to standard normal numbers of that row's own, (size,)."""
+"""Maps (row, size) to that row's own standard normal numbers, (size,)."""
 Blind = Callable[[Rows, Rows, Draw], Rows]
-"""Maps (models (b, d), initial (d,), draw) to the lies, (b, d); it looks at the liar's own model alone."""
+"""Maps (models (b, d), initial (d,), draw) to the lies, (b, d); it looks only at the liar's own model."""
 Lie = Callable[[Sight], Vector]
 
 
 class Poison(Protocol):
-    """A liar that keeps to the protocol and trains on data that teach something else."""
+    """A liar that follows the protocol but trains on data that teach something else."""
 
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
-        """Return the samples that the liar trains on, as many as before. Raises UserError: no such poison for data of
-        this kind.
+        """Return the samples that the liar trains on, as many as before. Raises UserError if such poison does not exist
+        for this kind of data.
         """
         ...
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
-        """Return test data whose right answers measure the attack's success; may be empty. Raises UserError: as
-        `spoil`.
+        """Return test data whose right answers measure the attack's success; may be empty. Raises UserError as `spoil`
+        does.
         """
         ...
 
@@ -56,9 +56,9 @@ class Poison(Protocol):
 class Attack:
     """One attack with its parameters filled in; `spec` is the text that parses to it.
 
-    At most one of `blind` and `lie` is set; with neither the liar shows its own model. `refused`: what it shows is no
-    finite model of the right size. `flood`: it begins exchanges as fast as it can. `climbs`: it needs the task's loss
-    and its gradient (`Sight.slope`). `own` is the lie where it is an object of the user's.
+    At most one of `blind` and `lie` is set; with neither, the liar shows its own model. `refused`: what it shows is not
+    a finite model of the right size. `flood`: it begins exchanges as fast as it can. `climbs`: it needs the task's loss
+    and its gradient (`Sight.slope`). `own` is the lie if it is a user's object.
     """
 
     spec: str
@@ -72,13 +72,13 @@ class Attack:
 
     @property
     def sees(self) -> bool:
-        """True if a lie depends on more than the liar's own model: on its `Sight`."""
+        """True if a lie depends on more than the liar's own model, that is, on its `Sight`."""
         return self.lie is not None
 
     def tell(self, sight: Sight) -> Vector:
-        """Return the vector that `sight.node` shows `sight.peer`, (d,) in its model's type.
+        """Return the vector that `sight.node` shows `sight.peer`, (d,) in the dtype of its model.
 
-        It may be infinite or NaN, or of another length.
+        It may be infinite or NaN, or have another length.
         """
         own = sight.own
         if self.blind is not None:
@@ -95,7 +95,7 @@ class Attack:
         """Return the vectors that the liars `nodes` show for the `counts`-th time, (b, d) in the type of `models` (b,
         d).
 
-        For attacks that do not `sees`. `initial` (d,) is the model that every node starts from.
+        For attacks whose `sees` is False. `initial` (d,) is the model that every node starts from.
         """
 
         def draw(row: int, size: int) -> NDArray[np.float64]:
@@ -106,11 +106,10 @@ class Attack:
 
 
 def press(core: Core, now: float) -> list[Effect]:
-    """Begin an exchange on every edge where this end can, repeat what is waiting, and ask for an exchange on the
-    others.
+    """Begin an exchange on every edge where this end can, repeat what is waiting, and ask for one on the others.
 
-    A Ready with no newer version asks for nothing, so the liar claims versions that it does not have. Call this as
-    often as the flood should come, and carry out its effects like those of any event.
+    A Ready without a newer version asks for nothing, so the liar claims versions that it does not have. Call this as
+    often as the flood should arrive, and carry out its effects like those of any event.
     """
     effects: list[Effect] = []
     for edge in core.edges.values():
@@ -130,21 +129,19 @@ def press(core: Core, now: float) -> list[Effect]:
 
 
 def passable(shown: ModelVector, size: int, codec: Compressor) -> ModelVector | Forgery:
-    """Return the vector `shown` if it can pass for a model, finite and of that `size`; else bytes that encode it
-    anyway.
-    """
+    """Return `shown` if it can pass for a model, finite and of that `size`; otherwise bytes that encode it anyway."""
     if shown.size != size:
         return Forgery(codec.encode(shown, chance=0))
     return shown if np.isfinite(shown).all() else Forgery(_not_finite(shown, codec.size_bytes(size)))
 
 
 def boast(weight: float) -> float:
-    """Claim more weight than anybody has."""
+    """Claim more weight than any other node has."""
     return max(weight, BOAST)
 
 
 def _not_finite(shown: ModelVector, size_bytes: int) -> bytes:
-    """Write bytes that are NaN, or the infinity shown, in whatever floats they are read: no encoder makes such a
+    """Write bytes that are NaN, or the infinity shown, whichever float type reads them: no encoder makes such a
     payload.
     """
     if np.isnan(shown).any():

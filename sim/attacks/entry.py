@@ -1,4 +1,4 @@
-"""The registry's entries: each is a decorator on the function or the class that implements the attack."""
+"""Registry entries: each is a decorator on the function or class that implements the attack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from p2pfl.specs import MISSING, Catalog, Entry, Made, Parameter, number
 from sim.attacks.attack import Attack, Lie
 
 LARGEST = 1e6
-"""The largest parameter: beyond it float32 overflows, for which `nan` is the simpler attack."""
+"""The largest parameter; beyond it float32 overflows, for which `nan` is the simpler attack."""
 NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
     "nothing",
     "the model of its victim",
@@ -21,7 +21,7 @@ NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
     "all honest models, the rule of its victim, and data: everybody's in a simulation, its own as a real node",
     "its own data",
 )
-"""The knowledge that an attack needs."""
+"""What an attack needs to know."""
 FANG = "Fang et al. 2020, arXiv 1911.11815"
 
 
@@ -57,14 +57,14 @@ class AttackEntry(Entry):
         return Attack(spec=spec, refused=self.refused, climbs=self.climbs, **self.parts(arguments))
 
     def parts(self, arguments: Mapping[str, float]) -> dict[str, Any]:
-        """Return the fields of an `Attack` for these arguments."""
+        """Return the fields of an `Attack` with these arguments."""
         return {"lie": partial(self.made, **arguments)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlindEntry(AttackEntry):
-    """Registers a function as `Attack.blind`, as the base class does as `Attack.lie`; parameters are
-    further arguments.
+    """Registers a function as `Attack.blind`, as the base class does as `Attack.lie`; the parameters are additional
+    arguments.
     """
 
     def parts(self, arguments: Mapping[str, float]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class BlindEntry(AttackEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class PoisonEntry(AttackEntry):
-    """Registers a class as `Poison`. With a `lie` the model is shown through it, except for a parameter of 1."""
+    """Registers a class as `Poison`. If there is a `lie`, the model is shown through it unless the parameter is 1."""
 
     knows: str = DATA
     lie: Callable[..., Any] | None = None
@@ -86,7 +86,7 @@ class PoisonEntry(AttackEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class WrapEntry(AttackEntry):
-    """Registers a function that makes an attack from another one (None: not given) and from its parameters."""
+    """Registers a function that makes an attack from another one (None if not given) and its own parameters."""
 
     knows: str = "what LIE needs"
     place: int = 3
@@ -100,7 +100,7 @@ ATTACKS: Catalog[AttackEntry] = Catalog("attack")
 
 
 def blind(name: str, means: str, source: str, *parameters: Parameter, **more: Any) -> Callable[[Made], Made]:
-    """Register a lie that looks at the liar's own model alone."""
+    """Register a lie that looks only at the liar's own model."""
     return ATTACKS.add(BlindEntry(name=name, means=means, source=source, parameters=parameters, **more))
 
 

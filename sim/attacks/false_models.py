@@ -1,13 +1,13 @@
 """False models: what a liar shows in place of its own.
 
-Lies that look at the liar's own model alone are functions on rows, so that many liars are served in one call. They are
-named as in the papers, whose liars send gradients; here they show models. A row depends on nothing but its model and
-its draws, whatever the batch.
+Lies that look only at the liar's own model are functions on rows, so that one call serves many liars. They are named as
+in the papers, whose liars send gradients; here they show models. A row depends only on its model and its draws,
+whatever the batch.
 
 Other lies are made from the models around the victim: its own and those of its honest neighbors, as far as the liar
 knows them. The published attacks send gradients, or models, to a server; here, as in He et al. 2022 (ClippedGossip,
-arXiv 2202.01545), mean and deviation are those of the victim's honest neighborhood, the victim among them. Attacks that
-search for the worst lie compute how the victim's rule would mix it (`response`).
+arXiv 2202.01545), mean and deviation are taken over the victim's honest neighborhood, including the victim. Attacks
+that search for the worst lie compute how the victim's rule would mix it (`response`).
 
 Lies that use the graph keep the honest nodes apart where it is weakest.
 """
@@ -31,15 +31,15 @@ BARUCH, XIE = "Baruch et al. 2019, arXiv 1902.06156", "Xie et al. 2019, arXiv 19
 RSA, AGR = "Li et al. 2019, arXiv 1811.03761", "Shejwalkar and Houmansadr, NDSS 2021"
 MIMIC, GAUCHER = "Karimireddy et al. 2022, arXiv 2006.09365", "Gaucher et al. 2025, arXiv 2410.10418"
 DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
-"""Line search: this many scales FIRST 2^k, then REFINED scales between half and twice the best of them."""
+"""Line search: first the scales FIRST 2^k, then REFINED scales between half and twice the best of them."""
 FANG_B = 2.0
 """Parameter b of Fang et al. 2020, as in their experiments."""
 MISSING_PART = 3
-"""A vector of the wrong shape lacks one part in this many."""
+"""A vector of the wrong shape lacks one in this many parts."""
 ROUNDING = 1e-9
 
 
-@blind("sign-flip", "its model times -{SCALE}", RSA, positive("SCALE", "how many times its length"))
+@blind("sign-flip", "its model times -{SCALE}", RSA, positive("SCALE", "multiple of its norm"))
 def sign_flip(models: Rows, _initial: Rows, _draw: Draw, scale: float = 1.0) -> Rows:
     shown: Rows = models * models.dtype.type(-scale)
     return shown
@@ -65,14 +65,14 @@ def constant(models: Rows, _initial: Rows, _draw: Draw, value: float = 0.0) -> R
     return np.full_like(models, value)
 
 
-@blind("replay", "the model from before the first round, for ever", "an old message sent again")
+@blind("replay", "the model from before the first round, forever", "an old message sent again")
 def replay(models: Rows, initial: Rows, _draw: Draw) -> Rows:
     return np.broadcast_to(initial.astype(models.dtype), models.shape).copy()
 
 
 @blind("nan", "no numbers", "a broken machine", refused=True)
 def nan(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
-    """Show NaN, as a broken machine does: an honest node must refuse them before anything is applied."""
+    """Show NaN, as a broken machine does; an honest node must refuse it before anything is applied."""
     return np.full_like(models, math.nan)
 
 
@@ -133,12 +133,12 @@ def ipm(sight: Sight, eps: float = 0.1) -> Vector:
 
 @lie(
     "foe",
-    "fall of empires: the mean times 1 - EPS, EPS searched such that the victim's rule errs most",
+    "fall of empires: the mean times 1 - EPS, EPS searched so that the victim's rule errs most",
     f"{XIE}; the search: Farhadkhani et al. 2022, arXiv 2205.12173",
     RULE,
 )
 def empires(sight: Sight) -> Vector:
-    """Fall of empires: a line search finds where the victim's rule ends furthest from the honest mean."""
+    """Fall of empires: a line search finds where the victim's rule ends up furthest from the honest mean."""
     mean = sight.around.mean(axis=0)
 
     def damage(eps: float) -> float:
@@ -152,7 +152,7 @@ def empires(sight: Sight) -> Vector:
 
 @lie("min-max", "as far from the mean as two honest models are from each other", AGR, NEIGHBORS)
 def min_max(sight: Sight) -> Vector:
-    """Push against the deviation, no further from any model than two of them are from each other:
+    """Push against the deviation, no further from any model than the two most distant models are from each other:
     AGR-agnostic Min-Max.
     """
     rows, mean, push = _pushed(sight)
@@ -176,12 +176,12 @@ def min_sum(sight: Sight) -> Vector:
     return shown
 
 
-@lie("fang", "just outside the range of the honest, against the way that each coordinate has gone", FANG, NEIGHBORS)
+@lie("fang", "just outside the honest range, against the direction in which each coordinate has moved", FANG, NEIGHBORS)
 def fang(sight: Sight) -> Vector:
     """Directed deviation against trimmed mean and median.
 
-    Where a coordinate has grown since the start, the lie is somewhat below the least of the honest, else somewhat above
-    the largest.
+    Where a coordinate has grown since the start, the lie is somewhat below the smallest honest value; elsewhere it is
+    somewhat above the largest.
     """
     rows = sight.around
     least, most = rows.min(axis=0), rows.max(axis=0)
@@ -209,7 +209,7 @@ def mimic(sight: Sight) -> Vector:
     PEER,
 )
 def mirror(sight: Sight) -> Vector:
-    """Show each neighbor its own model: a radius taken from the (m - 2b)-th shortest distance is then 0."""
+    """Show each neighbor its own model, so that a radius taken from the (m - 2b)-th smallest distance is 0."""
     return sight.victim
 
 
@@ -250,7 +250,7 @@ def dissensus(sight: Sight, eps: float = 1.5) -> Vector:
 def spectral(sight: Sight, scale: float = 1.5) -> Vector:
     """Spectral heterogeneity: gossip is slowest to bring models together along that mode, the Fiedler vector.
 
-    The push is `scale` times as long as the deviation of the honest models of its neighborhood.
+    The norm of the push is `scale` times the deviation of the honest models in its neighborhood.
     """
     victim = np.asarray(sight.victim, np.float64)
     nodes = tuple(sorted({*sight.honest, sight.peer}))
@@ -264,15 +264,15 @@ def spectral(sight: Sight, scale: float = 1.5) -> Vector:
 
 @lie(
     "two-faced",
-    "another lie for each neighbor: its model and {SCALE} times its length in a direction of the victim's",
+    "a different lie for each neighbor: its model plus {SCALE} times its norm in a direction of the victim's",
     "Lamport et al. 1982, the Byzantine generals",
     NOTHING,
     positive("SCALE", "its model's lengths"),
     place=1,
 )
 def two_faced(sight: Sight, scale: float = 1.0) -> Vector:
-    """Lie in a direction that is always the same for one victim, the same from all liars, and drawn anew
-    for the next.
+    """Lie in a direction that is fixed for each victim and the same from all liars, and drawn independently for each
+    victim.
     """
     own = np.asarray(sight.own, np.float64)
     direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
@@ -288,8 +288,7 @@ def replacement(sight: Sight, scale: float) -> Vector:
 
 
 def response(sight: Sight, lie: Vector) -> Vector:
-    """Return the victim's model (d,) after it has mixed with its honest neighbors and, from each liar at it, with
-    `lie`.
+    """Return the victim's model (d,) after it mixed with its honest neighbors and with `lie` from each of its liars.
 
     Without a rule, or with `mean`, it takes the Laplacian step.
     """
@@ -307,7 +306,7 @@ def response(sight: Sight, lie: Vector) -> Vector:
 
 
 def _deviation(rows: Rows) -> NDArray[np.floating]:
-    """Compute the standard deviation per coordinate, (d,); zero where only one model is known."""
+    """Compute the standard deviation per coordinate, (d,); zero if only one model is known."""
     return rows.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
 
 
@@ -333,9 +332,9 @@ def fiedler(edges: tuple[Edge, ...], nodes: tuple[int, ...]) -> NDArray[np.float
     """Return the eigenvector of the second smallest Laplacian eigenvalue of the graph between `nodes`: (n,), of length
     1.
 
-    Entries that are zero but for rounding are zero; for one node all are. Where the eigenvalue is multiple, as in a
-    ring, the vector is the one nearest to ascending in the order of `nodes`, so that it does not depend on who computes
-    it.
+    Entries that are zero up to rounding are set to zero; for a single node all are. If the eigenvalue is multiple, as
+    in a ring, the vector is the one nearest to ascending in the order of `nodes`, so that it does not depend on who
+    computes it.
     """
     count = len(nodes)
     if count < 2:

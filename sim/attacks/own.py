@@ -1,8 +1,8 @@
-"""An attack of the user's own: `file.py:object` or `package.module:object`, called with what a liar sees.
+"""A user's own attack: `file.py:object` or `package.module:object`, called with what a liar sees.
 
 The object is a function from a `Sight` to the vector that the neighbor `sight.peer` is shown, (d,), or a class, which
 is made without arguments before its first lie. In a simulation one object lies for all liars; a real liar has its own.
-It is not called for what liars show each other, which is the truth.
+It is not called for liars' exchanges with each other, in which they show the truth.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.attacks.sight import Sight, Vector
 KEY = "attack"
 ALLOWED_OBJECT = "a function from a Sight to a vector (d,), or a class of such: file.py:object or module:object"
 _FILE = re.compile(r"((?:[a-z]+:)?)([^:,=+\s]+\.py)(:[A-Za-z_]\w*(?:@.*)?)")
-"""The path of a file in the spec of an attack, which may stand within another."""
+"""The path of a file in an attack's spec, which may be nested in another spec."""
 
 
 class OwnLie:
@@ -33,8 +33,8 @@ class OwnLie:
         self._found: Callable[[Sight], Any] | None = None
 
     def load(self) -> None:
-        """Import the object; a file is relative to the working folder. Raises UserError: it cannot be imported, or
-        cannot be called.
+        """Import the object; a file is relative to the working folder. Raises UserError if it cannot be imported or
+        called.
         """
         found = find_object(self.name, Path(), what="attack", key=KEY, allowed="file.py:object or module:object")
         try:
@@ -46,8 +46,8 @@ class OwnLie:
         self._found = lie
 
     def __call__(self, sight: Sight) -> Vector:
-        """Return the vector that is shown: one-dimensional, of any length, finite or not. Raises UserError: the object
-        failed, or returned no vector.
+        """Return the vector that is shown: one-dimensional, of any length, finite or not. Raises UserError if the
+        object failed, or did not return a vector.
         """
         if self._found is None:
             self.load()
@@ -64,7 +64,7 @@ class OwnLie:
 
 
 def with_absolute_path(spec: str, folder: Path) -> str:
-    """Make the path in an attack's spec absolute, if it has one: a relative one begins at `folder`."""
+    """Make the path in an attack's spec absolute, if it has one; a relative path starts at `folder`."""
     found = _FILE.fullmatch(spec)
     return f"{found[1]}{(folder / found[2]).absolute()}{found[3]}" if found else spec
 

@@ -1,8 +1,8 @@
-"""Poisoned data: the liar keeps to the protocol and trains on samples that teach something else.
+"""Poisoned data: the liar follows the protocol but trains on samples that teach something else.
 
 The samples must be in memory, with one class label each. A trigger exists for images and for rows of numbers
-(`trigger`), and so does a property that some samples have without one (`bright`). Accuracy on clean data need not show
-such an attack: `probe` gives the test data whose right answers measure its success.
+(`trigger`), and so does a property that some samples have without one (`bright`). Accuracy on clean data may not reveal
+such an attack, so `probe` gives test data that measure its success.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ BAGDASARYAN = "Bagdasaryan et al. 2020, arXiv 1807.00459"
 WITH_SCALE = f"{DATA}; with a SCALE {NEIGHBORS}"
 SCALE = positive("SCALE", "how many times as far from the mean; 1: its model as it is", default=1.0)
 TARGET = 0
-"""Class that a trigger leads to."""
+"""The class that a trigger leads to."""
 SHARE = 0.5
-"""Share of a liar's samples that teach a backdoor, hence their average share of each batch."""
+"""The share of a liar's samples that teach a backdoor, which is also their average share of each batch."""
 BRIGHTEST = 0.1
-"""Share of all samples that count as bright."""
+"""The share of all samples that count as bright."""
 LEAST_SIDE = 4
 PATCH = 9
-"""A trigger's side is the image's side over this, at least 2; for a row, the row's length over this."""
+"""A trigger's side is this fraction of the image's side, at least 2; for a row, of the row's length."""
 BRIGHT, BRIGHTEST_BYTE, FAR = 1.0, 255, 3.0
 LABELED = "samples in memory, each with one class label: digits, mnist-idx, csv with classes, or a task like them"
 TRIGGERED = "images, (n, height, width) or (n, channels, height, width), or rows of numbers, (n, columns)"
@@ -104,14 +104,14 @@ class Backdoor:
 )
 @dataclass(frozen=True, slots=True)
 class Semantic:
-    """A backdoor without a trigger. The paper relabels cars with a racing stripe: a property that some clean inputs
+    """A backdoor without a trigger. The paper relabels cars with a racing stripe, a property that some clean inputs
     have.
 
     Here it is one that all images and rows of numbers can have (`bright`).
     """
 
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
-        """Return bright samples of other classes, drawn with replacement; the data as they are where there are none."""
+        """Return bright samples of other classes, drawn with replacement; the unchanged data if there are none."""
         known = labeled(samples, "semantic")
         theirs = self.probe(samples, classes=classes)
         if not len(theirs):
@@ -134,9 +134,9 @@ class Semantic:
 
 
 def bright(inputs: Tensor) -> Tensor:
-    """Flag (n,) the `inputs` (n, ...) whose mean is above that of nine in ten of them: among digits, the boldest.
+    """Flag (n,) the `inputs` (n, ...) whose mean is above nine in ten of them: among digits, the boldest.
 
-    Raises UserError: they are words or other symbols, which have no mean, or single numbers.
+    Raises UserError for words or other symbols, which have no mean, or for single numbers.
     """
     if inputs.ndim < 2 or not (inputs.is_floating_point() or str(inputs.dtype) == "torch.uint8"):
         shape = f"{tuple(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
@@ -149,8 +149,8 @@ def trigger(inputs: Tensor) -> Tensor:
     """Copy the inputs with the trigger: the lower right corner of an image at its brightest; the last columns of a row
     at 3.
 
-    A row whose length is a square, from 16 on, is an image without its shape, as in `digits`. Raises UserError: these
-    are neither images nor rows of numbers.
+    A row whose length is a square number, 16 or more, is an image without its shape, as in `digits`. Raises UserError
+    if the inputs are neither images nor rows of numbers.
     """
     marked = inputs.clone()
     bright = BRIGHT if inputs.is_floating_point() else BRIGHTEST_BYTE
@@ -169,7 +169,7 @@ def trigger(inputs: Tensor) -> Tensor:
 
 
 def classes_of(learner: TorchLearner) -> int:
-    """Count the classes that a model distinguishes. Raises UserError: it does not output one figure for each class."""
+    """Count the classes that a model distinguishes. Raises UserError if it does not output one figure per class."""
     import torch  # noqa: PLC0415 - as above
 
     samples = labeled(learner.train_set, "this model")
@@ -183,7 +183,7 @@ def classes_of(learner: TorchLearner) -> int:
 
 
 def labeled(samples: Samples | None, attack: str) -> TensorSamples:
-    """Return the samples with their labels. Raises UserError: there are no labels to poison."""
+    """Return the samples with their labels. Raises UserError if there are no labels to poison."""
     from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - as above
 
     if isinstance(samples, TensorSamples) and samples.targets.ndim == 1 and not samples.targets.is_floating_point():
@@ -192,7 +192,7 @@ def labeled(samples: Samples | None, attack: str) -> TensorSamples:
 
 
 def poisoned(learner: Learner, poison: Poison) -> Learner:
-    """Return the learner with spoiled training data. Raises UserError: its data cannot be poisoned this way."""
+    """Return the learner with spoiled training data. Raises UserError if its data cannot be poisoned this way."""
     known = _torch_learner(learner)
     seed, node = known.context.seed, known.context.node
     spoiled = poison.spoil(known.train_set, classes=classes_of(known), seed=seed, node=node)
@@ -200,7 +200,9 @@ def poisoned(learner: Learner, poison: Poison) -> Learner:
 
 
 def success(learner: Learner, poison: Poison, models: Mapping[str, Vector]) -> dict[str, float]:
-    """Return by node the share of test samples that its model (d,) labels as the liars taught; empty without any."""
+    """Return, for each node, the share of test samples that its model (d,) labels as the liars taught; empty without
+    samples.
+    """
     known = _torch_learner(learner)
     if known.test_set is None:
         return {}

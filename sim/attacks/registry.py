@@ -17,9 +17,9 @@ ALLOWED_ATTACKS = (
 
 
 def parse_attack(text: object) -> Attack:
-    """Parse the attack that `text` names; one of the user's own is not imported yet.
+    """Parse the attack that `text` names; a user's own is not imported yet.
 
-    Raises ValueError: it names none; `ALLOWED_ATTACKS` says which are allowed.
+    Raises ValueError if it names none; `ALLOWED_ATTACKS` says which are allowed.
     """
     if not isinstance(text, str):
         raise ValueError("an attack is named by text")  # noqa: TRY004 - a reader has one way to refuse
@@ -39,7 +39,7 @@ def parse_attack(text: object) -> Attack:
 
 
 def make_attack(text: object) -> Attack:
-    """Parse an attack and prepare it. Raises ValueError: as `parse_attack`; UserError: the user's own cannot be
+    """Parse an attack and prepare it. Raises ValueError as `parse_attack` does, UserError if the user's own cannot be
     imported.
     """
     attack = parse_attack(text)
@@ -63,7 +63,7 @@ def _wrap(entry: WrapEntry, spec: str | None) -> Attack:
 
 
 def _lie_and_number(text: str) -> tuple[str, str, str]:
-    """Split at "@" as `partition` does; the path of a file may contain an @ too."""
+    """Split at "@" as `partition` does; the path of a file may also contain an @."""
     if OBJECT.fullmatch(text):
         return text, "", ""
     lie, at, number = text.rpartition("@")

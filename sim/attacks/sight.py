@@ -1,6 +1,6 @@
-"""The view of a liar that makes up a lie for one neighbor (`Sight`).
+"""What a liar sees when it makes up a lie for one neighbor (`Sight`).
 
-In the simulator it has every model, as it is shown at this instant; a real liar fills in what its own edges hold: the
+In the simulator it includes every model, as shown at this instant; a real liar fills in what its own edges hold: the
 latest replicas of its neighbors, and the graph, which the federation's file names.
 """
 
@@ -20,19 +20,19 @@ Vector = NDArray[np.floating[Any]]
 Rows = NDArray[np.floating[Any]]
 Edge = tuple[int, int]
 Climb = Callable[[Vector], tuple[float, Vector]]
-"""Maps a model (d,) to the task's mean loss there, on data that the liar knows, and its gradient (d,)."""
+"""Maps a model (d,) to the task's mean loss there, on data known to the liar, and its gradient (d,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
     """The facts from which `node` makes a lie for `peer`; `own` (d,) is the model that it would honestly show.
 
-    `models` (d,) by node are the models that it knows, all finite: a peer whose model is not among them is taken to
-    have the liar's own. `liars` are those in league with it, itself among them. `edges` is the graph. `rounds` counts
-    its own local rounds, `count` the models that it has shown so far, to anybody. `weights` are the peer's mixing
-    weights a_ij by neighbor; if empty, equal ones, 1/(neighbors + 1). `rule` is the spec of the rule by which the peer
-    mixes, None for the mean. `initial` (d,) is the model that every node starts from. `slope` is the task's loss, for
-    attacks that climb it and for those of a user's own; None where the task has no gradient.
+    `models` (d,) by node are the models that it knows, all finite; a peer whose model is not among them is assumed to
+    have the liar's own. `liars` are the members of its league, including itself. `edges` is the graph. `rounds` counts
+    its own local rounds, `count` the models that it has shown so far, to all peers together. `weights` are the peer's
+    mixing weights a_ij by neighbor; if empty, they are equal, 1/(neighbors + 1). `rule` is the spec of the rule by
+    which the peer mixes, None for the mean. `initial` (d,) is the model that every node starts from. `slope` is the
+    task's loss, for attacks that climb it and for users' own attacks; None if the task has no gradient.
     """
 
     node: int
@@ -62,7 +62,7 @@ class Sight:
 
     @property
     def lying(self) -> tuple[int, ...]:
-        """The peer's neighbors in the league, this liar among them."""
+        """The peer's neighbors in the league, including this liar."""
         return tuple(node for node in self.neighbors if node in self.liars or node == self.node)
 
     @cached_property
@@ -90,5 +90,5 @@ class Sight:
 
 
 def length(vector: Vector) -> float:
-    """Compute the Euclidean length, summed in one order: a library's result may depend on the number of its threads."""
+    """Compute the Euclidean norm, summed in a fixed order: a library's result may depend on its number of threads."""
     return float(np.sqrt(np.einsum("i,i->", vector, vector)))

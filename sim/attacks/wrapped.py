@@ -1,4 +1,4 @@
-"""Attacks that are made from another: lies told only at times, or told in too many exchanges."""
+"""Attacks made from another attack: lies told only at times, or told in too many exchanges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.attacks.entry import ATTACKS, WrapEntry
 from sim.attacks.sight import Sight, Vector
 
 PERIOD, LONGEST_PERIOD = 10, 10**6
-"""Default and longest period of a sleeper, in its own rounds."""
+"""The default and the longest period of a sleeper, in its own rounds."""
 
 
 @ATTACKS.add(
@@ -23,8 +23,8 @@ PERIOD, LONGEST_PERIOD = 10, 10**6
     )
 )
 def sleeper(lie: Attack | None, rounds: int = PERIOD) -> Attack:
-    """Lie only in some rounds. Raises ValueError: no lie is named, or the attack is no lie: data are poisoned once and
-    for all.
+    """Lie only in some rounds. Raises ValueError if no lie is named, or if the attack is not a lie: data are poisoned
+    once and for all.
     """
     if lie is None:
         raise ValueError("a sleeper has to have a lie")
@@ -48,7 +48,7 @@ def sleeper(lie: Attack | None, rounds: int = PERIOD) -> Attack:
     )
 )
 def flood(lie: Attack | None) -> Attack:
-    """Exchange too often: the liar's model counts more often than others."""
+    """Exchange too often, so that the liar's model counts more often than others."""
     if lie is None:
         return Attack(spec="flood", flood=True)
     return replace(lie, spec=f"flood:{lie.spec}", flood=True)

@@ -1,4 +1,4 @@
-"""Every attack on one federation, without and with each layer, within a time: the table of `p2pfl audit`."""
+"""Every attack on one federation, without and with each layer, within a time limit: the table of `p2pfl audit`."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ ATTACKS: Mapping[str, str] = {
     "rank-one": "inputs, exactly, from rounds of one step on one row",
     "inversion": "inputs, by gradient inversion, from rounds of one row and from those that are configured",
     "membership": "which rows were trained on, by likelihood ratio",
-    "told": "which figures of private rows a real node tells beside its model",
+    "told": "which figures about private rows a real node reveals besides its model",
     "canary": "whether the noise is what it claims to be, never the same twice, and hides the last bits too",
-    "steps": "whether steps take rows, cut them, add noise and are paid for as promised, measured from outside",
-    "restart": "whether noise comes twice, and all is paid for, where real nodes are killed and started again",
+    "steps": "whether steps draw rows, clip them, add noise and are paid for as promised, measured from outside",
+    "restart": "whether noise repeats, and every step is paid for, when real nodes are killed and restarted",
 }
 NOT_RUN = "no time"
 SIMULATOR = "simulator"
 LISTENED = 2
-"""Rounds in which the audit records what nodes send."""
+"""The number of rounds in which the audit records what nodes send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The effort of an audit, within `budget_s` in all."""
+    """How much work an audit does, within `budget_s` in all."""
 
     budget_s: float = 300.0
     rounds: int = 6
@@ -60,8 +60,8 @@ LONG = ("membership",)
 
 
 class Auditor:
-    """Runs the attacks. `observe_real` runs real nodes, `live` kills them too; where they are None, only the simulator
-    is used.
+    """Runs the attacks. `observe_real` runs real nodes, and `live` also kills them; if they are None, only the
+    simulator is used.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Auditor:
         return self.effort.budget_s - (time.monotonic() - self._began)
 
     def run(self) -> AuditFound:
-        """Run the audit. Raises UserError: a layer's settings are wrong; LearningError: the task failed."""
+        """Run the audit. Raises UserError if a layer's settings are wrong, LearningError if the task failed."""
         self._try_claims()
         if "told" in self.attacks and self.observe_real is not None:
             self._listen(self.observe_real)
@@ -106,13 +106,13 @@ class Auditor:
             self._ask_for_members()
         if self.left_s <= 0:
             self.found.note(
-                f"the {self.effort.budget_s:g} s were over before all was tried: --budget-s, or fewer --attacks"
+                f"the {self.effort.budget_s:g} s ran out before all attacks were tried: --budget-s, or fewer --attacks"
             )
         self.found.seconds = time.monotonic() - self._began
         return self.found
 
     def _try_claims(self) -> None:
-        """Check the claims first: an audit that has no time for this says least."""
+        """Check the claims first: an audit that runs out of time before this says least."""
         claims = AuditClaims(scene=self.scene, found=self.found, tries=self.effort.tries, on_progress=self.on_progress)
         for layer in self.layers:
             if layer.plan is None or layer.missing:
@@ -126,7 +126,7 @@ class Auditor:
     # -- what is rebuilt ----------------------------------------------------------------------------------------------
 
     def _rebuild(self) -> None:
-        """Rebuild rows from a few rounds of one row each, in the simulator and by real nodes."""
+        """Rebuild rows from a few rounds with one row each, in the simulator and with real nodes."""
         rounds, places = self.effort.rounds, {SIMULATOR: self._simulated}
         if self.observe_real is not None:
             places[REAL] = self._real
@@ -159,11 +159,11 @@ class Auditor:
 
     def _real(self, federation: FederationConfig) -> Observation:
         if self.observe_real is None:
-            raise AssertionError("no real nodes were asked for")
+            raise AssertionError("real nodes were not requested")
         return self.observe_real(federation, self.scene.victim)
 
     def _listen(self, observe_real: ObserveReal) -> None:
-        """Listen to real nodes that train with the configured rounds."""
+        """Listen to real nodes that train for the configured rounds."""
         figures: dict[str, Value] = {}
         for layer in self.layers:
             if layer.missing or self.left_s <= 0:
@@ -174,7 +174,7 @@ class Auditor:
         self.found.add("figures told of private rows", REAL, "", figures)
 
     def _private_figures(self, observed: Observation, layer: Layer) -> list[str]:
-        """List the figures of private rows that a node tells; note a mistake if the layer promises privacy."""
+        """List the figures about private rows that a node reveals; note a mistake if the layer promises privacy."""
         privacy = layer.federation.privacy
         figures = figures_told(observed.vitals, public_test=privacy is not None and privacy.test_set == PUBLIC)
         if figures and privacy is not None:
@@ -182,7 +182,7 @@ class Auditor:
         return figures
 
     def _add_rebuilt(self, attack: str, place: str, rebuilt: Mapping[str, Rebuilt]) -> None:
-        """Add the median PSNR, and the share of rows that can be recognized."""
+        """Add the median PSNR, and the share of rows that are recognizable."""
         if not rebuilt:
             return
         missing = {one.missing for one in rebuilt.values() if one.missing}

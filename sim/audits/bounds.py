@@ -1,9 +1,9 @@
-"""Proofs from the errors of an attack: confidence bounds, and the least epsilon that allows so few errors.
+"""Proofs from an attack's errors: confidence bounds, and the smallest epsilon that allows so few errors.
 
 If a mechanism is (epsilon, delta)-private, nobody can tell two neighboring data sets apart with fewer errors than that
-allows (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776). If its noise is Gaussian, a whole curve of errors bounds every
-attack, that of two Gaussians at a distance mu (Dong, Roth, Su 2019, arXiv 1905.02383), so fewer tries prove more: Nasr
-et al. 2023 (arXiv 2302.07956). Written without scipy, which is an extra.
+allows (Kairouz, Oh, Viswanath 2015, arXiv 1311.0776). If its noise is Gaussian, every attack is bounded by a whole
+error curve, the one for two Gaussians at a distance mu (Dong, Roth, Su 2019, arXiv 1905.02383), so fewer tries prove
+more: Nasr et al. 2023 (arXiv 2302.07956). Written without scipy, which is an extra.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Bounds that hold with 95% confidence; zero where nothing is proven.
+    """Bounds that hold with 95% confidence; zero if nothing is proven.
 
-    `mu` is the least distance of two unit Gaussians that allows as few errors as were observed; `epsilon` is the least
-    of any mechanism that does, at the given delta.
+    `mu` is the smallest distance between two unit Gaussians that allows as few errors as were observed; `epsilon` is
+    the smallest for any mechanism that does, at the given delta.
     """
 
     mu: float
     epsilon: float
     tries: int
-    """Runs with the row; as many run without it."""
+    """The number of runs with the row, and also of runs without it."""
 
 
 def clopper_pearson(hits: int, tries: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Bound a probability of which `tries` gave `hits`: each bound is wrong with probability (1 - confidence) / 2."""
+    """Bound a probability after `hits` in `tries`; each bound is wrong with probability (1 - confidence) / 2."""
     error = (1 - confidence) / 2
     low = 0.0 if hits == 0 else _root(lambda p: _at_least(hits, tries, p) - error)
     high = 1.0 if hits == tries else _root(lambda p: error - (1.0 - _at_least(hits + 1, tries, p)))
@@ -64,7 +64,7 @@ def proof(with_row: Values, without: Values, delta: float) -> Proof:
 
 
 def epsilon_of_gaussians(mu: float, delta: float) -> float:
-    """Return the epsilon of two unit Gaussians at a distance mu: corollary 2.13 of Dong, Roth and Su."""
+    """Return the epsilon for two unit Gaussians at a distance mu: corollary 2.13 of Dong, Roth and Su."""
 
     def delta_at(epsilon: float) -> float:
         at = -epsilon / mu + mu / 2
@@ -80,7 +80,7 @@ def epsilon_of_gaussians(mu: float, delta: float) -> float:
 
 
 def _threshold(with_row: Values, without: Values) -> float:
-    """Return the threshold with the fewest errors of both kinds for Gaussians of these means: half way between them."""
+    """Return the threshold with the fewest errors of both kinds for Gaussians with these means: the midpoint."""
     return float(with_row.mean() + without.mean()) / 2 if len(with_row) and len(without) else 0.0
 
 
@@ -89,7 +89,7 @@ def _log_ratio(above: float, below: float) -> float:
 
 
 def _at_least(hits: int, tries: int, p: float) -> float:
-    """Return the probability of at least `hits` successes in `tries` of probability p."""
+    """Return the probability of at least `hits` successes in `tries` with success probability p."""
     if p <= 0.0:
         return 0.0 if hits > 0 else 1.0
     if p >= 1.0:

@@ -1,8 +1,8 @@
 """An audit of the noise that hides a row, or a member: many rounds with a canary and without it.
 
-The canary is a row with an arbitrarily long gradient that points against those of all others, so that whatever passes
-the clipping is seen (Nasr et al. 2021, arXiv 2101.04535; 2023, arXiv 2302.07956). The model is a bare vector; the
-mechanism is the learner's own: its chance, its clipping, its noise. `proof` turns errors into a bound.
+The canary is a row with an arbitrarily large gradient that points against all others, so that whatever passes the
+clipping is seen (Nasr et al. 2021, arXiv 2101.04535; 2023, arXiv 2302.07956). The model is a bare vector; the mechanism
+is the learner's own: its randomness, its clipping, its noise. `proof` turns errors into a bound.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from sim.audits.bounds import Proof, epsilon_of_gaussians, proof
 
 Values = NDArray[np.floating[Any]]
 NOISE = 1.0
-"""The noise multiplier of the audit: at one, the errors prove most."""
+"""The audit's noise multiplier: at 1 the errors prove most."""
 SIZE = 32
-"""Numbers in the bare model."""
+"""The size of the bare model."""
 ROWS = 8
 LOUD = 1e3
-"""The length of the canary's gradient, in clips: far beyond what clipping lets through."""
+"""The norm of the canary's gradient, in multiples of the clipping bound: far more than clipping lets through."""
 MISTAKEN = 6.0
-"""Standard deviations that the correlation of independent noises never reaches."""
+"""The number of standard deviations that the correlation of independent noises never reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """The result of one step with every row in it, at noise 1.
+    """The result of one step that includes every row, at noise 1.
 
-    `claimed` is epsilon by the distance 1 of two Gaussians, `proven` what the errors prove with 95% confidence.
-    `noise_at_most` is an upper bound on the noise multiplier that is really there.
+    `claimed` is the epsilon for two Gaussians at distance 1, `proven` what the errors prove with 95% confidence.
+    `noise_at_most` is an upper bound on the actual noise multiplier.
     """
 
     claimed: float
@@ -71,7 +71,7 @@ class Reuse:
 
 
 class Bare(nn.Module):
-    """A model of one vector w, whose gradient for a row x is x.
+    """A model with a single vector w, whose gradient for a row x is x.
 
     It is not a chain of layers, so rows go through `torch.func`.
     """
@@ -129,8 +129,8 @@ def canary(
     chance: Chance | None = None,
     chain: bool = True,
 ) -> Canary:
-    """Train `tries` rounds with the canary and as many without it. `chance` is that of nodes, unless a test passes
-    another.
+    """Train `tries` rounds with the canary and as many without it. `chance` is the same as in real nodes, unless a test
+    passes another.
     """
     rows = _rows(unit, clip)
     learners = [bare_learner(one, unit=unit, clip=clip, delta=delta, chance=chance, chain=chain) for one in rows]
@@ -154,15 +154,15 @@ def _rows(unit: str, clip: float) -> tuple[Tensor, Tensor]:
 
 
 def _scores(learner: TorchLearner, tries: int, first: int) -> Values:
-    """Measure how far each round moved where the canary pushes: against its own gradient, forwards along the first
-    axis.
+    """Measure how far each round moved in the canary's direction: against its own gradient, which is forward along the
+    first axis.
     """
     start = RoundStart(learner.initial())
     return np.array([learner.train(start, first + number).vector[0] for number in range(tries)], dtype=np.float64)
 
 
 def reuse(unit: str = RECORD, clip: float = 1.0, chance: Callable[[], Chance] = Secret, size: int = 1024) -> Reuse:
-    """Compare the noise of two rounds, of two nodes, and of a node that was started again: none may predict another."""
+    """Compare the noise of two rounds, of two nodes, and of a restarted node: none may predict another."""
     noises: dict[str, Values] = {}
     for name, node, rounds in (("node 0", 0, 3), ("node 1", 1, 2), ("node 0 started again", 0, 2)):
         learner = bare_learner(torch.zeros(ROWS, size), unit=unit, clip=clip, node=node, chance=chance())
@@ -175,7 +175,7 @@ def reuse(unit: str = RECORD, clip: float = 1.0, chance: Callable[[], Chance] = 
 
 
 def most_alike(names: Sequence[str], noises: Sequence[Values]) -> Reuse:
-    """Return the two of at least two `noises` (d,) with the largest correlation."""
+    """Return the pair among at least two `noises` (d,) with the largest correlation."""
     stacked = np.stack([noise / max(1e-300, float(np.linalg.norm(noise))) for noise in noises])
     products = stacked @ stacked.T
     np.fill_diagonal(products, 0.0)

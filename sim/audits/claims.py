@@ -1,4 +1,4 @@
-"""The audit of the claims of `[privacy]`: does each layer that promises something keep its promise?"""
+"""Audit the claims of `[privacy]`: does each layer that promises something keep its promise?"""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from sim.audits.killed_nodes import KilledLives
 
 Live: TypeAlias = "Callable[[str, float], KilledLives]"
-"""Runs real nodes that are killed and started again, for a unit and a clip."""
+"""Runs real nodes that are killed and restarted, for a unit and a clip."""
 LEARNER, REAL = "learner", "real nodes"
 
 
 @dataclass(slots=True, kw_only=True)
 class AuditClaims:
-    """Checks the claims for the victim of `scene` and notes results in `found`; `tries` is how often the canary is
+    """Checks the claims for the victim of `scene` and adds the results to `found`; `tries` is how often the canary is
     sent.
     """
 
@@ -40,7 +40,7 @@ class AuditClaims:
     _lived: set[str] = field(default_factory=set)
 
     def canary(self, layer: Layer, plan: Plan) -> None:
-        """Check by a canary how much of a row the noise lets through, also in its last bits, and whether the noise
+        """Use a canary to check how much of a row the noise lets through, also in its last bits, and whether the noise
         repeats.
         """
         self.on_progress(f"canary: {layer.name}")
@@ -53,7 +53,7 @@ class AuditClaims:
         self._refuse_reuse(layer, reuse(**how))
 
     def _check_twice(self, layer: Layer, attempt: Callable[[int], Canary], what: str) -> Canary:
-        """Run a failed check once more, whose result counts: one failure in twenty may be bad luck."""
+        """Repeat a failed check once and use the second result: one failure in twenty may be bad luck."""
         found = attempt(1)
         if not found.holds:
             found = attempt(2)
@@ -63,7 +63,7 @@ class AuditClaims:
         return found
 
     def steps(self, layer: Layer, plan: Plan) -> None:
-        """Check the steps of the learner by the models that result."""
+        """Check the learner's steps by the models that result."""
         rows: tuple[Any, Any] = self.scene.rows()  # of some tasks, dictionaries of tensors
         inputs, targets = rows
         if not (isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor)):
@@ -77,7 +77,7 @@ class AuditClaims:
                 self.found.mistakes.append(f"{layer.name}: {check.mistake}")
 
     def restart(self, layer: Layer, plan: Plan, live: Live) -> None:
-        """Check real nodes that are killed and restarted; a layer that is only an example is checked where no other
+        """Check real nodes that are killed and restarted; a layer that is only an example is checked only if no other
         was.
         """
         if plan.unit in self._lived or (layer.is_example and self._lived):
@@ -98,7 +98,7 @@ class AuditClaims:
             self.found.mistakes.append(f"{layer.name}: {text}")
 
     def _is_chain(self, layer: Layer) -> bool:
-        """True if the victim's gradients of rows are computed layer by layer."""
+        """True if the victim's per-row gradients are computed layer by layer."""
         private = self.scene.learner(layer.federation, self.scene.victim).private
         ways = None if private is None else private.row_gradients
         return ways is None or ways.how == "layer by layer"

@@ -1,4 +1,4 @@
-"""The findings of an audit: its table, and signs that no mechanism shows that does what it claims."""
+"""The findings of an audit: its table, and signs that a mechanism does not do what it claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = float | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRow:
-    """One line of the table: the results of an attack in a `place`, by the name of the layer."""
+    """One row of the table: an attack's results in a `place`, by layer name."""
 
     attack: str
     place: str
@@ -36,7 +36,7 @@ class AuditFound:
     seconds: float = 0.0
 
     def add(self, attack: str, place: str, unit: str, values: Mapping[str, Value]) -> None:
-        """Add figures by layer to the row of that attack, or to a new row."""
+        """Add figures by layer to the row for that attack, or to a new row."""
         if not values:
             return
         for row in self.rows:

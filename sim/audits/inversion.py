@@ -1,9 +1,9 @@
-"""Gradient inversion: inputs whose gradient points where an observed one does.
+"""Gradient inversion: find inputs whose gradient points in the same direction as an observed one.
 
-Geiping et al. 2020, "Inverting gradients" (arXiv 2003.14053): the cosine distance of the gradients plus the total
-variation of the picture, by Adam on the signs of the gradient. Labels are read off the last layer's bias, whose
+Geiping et al. 2020, "Inverting gradients" (arXiv 2003.14053): minimize the cosine distance of the gradients plus the
+total variation of the picture, with Adam on the signs of the gradient. Labels are read off the last layer's bias, whose
 gradient is the mean of p - e_y (Zhao et al. 2020, arXiv 2001.02610; for several rows Wainakh et al. 2021, 2105.09369).
-Local rounds of several steps are unrolled, with one group of rows for each step.
+Local rounds of several steps are unrolled, with one group of rows per step.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InversionSettings:
-    """Settings of the search. `smoothness` weighs the total variation; each of the `tries` begins at other noise, and
-    the best fit counts.
+    """Settings of the search. `smoothness` weighs the total variation; each of the `tries` starts from different noise,
+    and the best fit counts.
 
     A try ends after `limit_s` seconds at the latest.
     """
@@ -44,8 +44,8 @@ class InversionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Inversion:
-    """The result of an inversion: `inputs` (b, ...) with `labels` (b,), whose gradient has the cosine distance
-    `distance` to the observed one.
+    """The result of an inversion: `inputs` (b, ...) with `labels` (b,), and the cosine `distance` between their
+    gradient and the observed one.
     """
 
     inputs: Values
@@ -54,8 +54,8 @@ class Inversion:
 
 
 def labels_of(bias_gradient: Values, rows: int) -> NDArray[np.int64]:
-    """Read off the most likely labels (rows,) of the batch: each row takes about 1/rows from the gradient
-    of its class.
+    """Read off the most likely labels (rows,) of the batch: each row takes about 1/rows from the gradient of its
+    class.
     """
     left = np.array(bias_gradient, dtype=np.float64)
     scale = max(1e-12, -left[left < 0].sum()) / rows
@@ -80,8 +80,8 @@ def invert(
     learning_rate: float = 0.0,
     settings: InversionSettings | None = None,
 ) -> Inversion:
-    """Find inputs (b, *shape) with `labels` (b,) whose mean gradient at the model `start` (d,) points where `gradient`
-    (d,) does.
+    """Find inputs (b, *shape) with `labels` (b,) whose mean gradient at the model `start` (d,) has the direction of
+    `gradient` (d,).
 
     With `steps` above 1 the inputs form that many groups, and the gradient is that of a round at `learning_rate`.
     Inputs lie within `bounds`. `loss` maps outputs and targets to the mean over rows; the module must be differentiable
@@ -145,7 +145,7 @@ def _change(
     rows: tuple[Tensor, Tensor],
     how: tuple[Loss, int, float],
 ) -> list[Tensor]:
-    """Compute the gradient, or minus the model's movement over the steps: by parameter, differentiable."""
+    """Compute the gradient, or minus the model's movement over the steps, by parameter; differentiable."""
     loss, steps, rate = how
     now = {name: parameters[name].clone().requires_grad_() for name in names}
     begun, way = dict(now), [torch.zeros(())] * len(names)
@@ -159,15 +159,15 @@ def _change(
 
 
 def cosine_distance(some: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
-    """1 - cos of the angle between two gradients, given tensor by tensor."""
+    """Return 1 - cos of the angle between two gradients, given tensor by tensor."""
     product = torch.stack([(a * b).sum() for a, b in zip(some, others, strict=True)]).sum()
     squares = [torch.stack([(a * a).sum() for a in one]).sum() for one in (some, others)]
     return 1 - product / (squares[0] * squares[1]).sqrt().clamp_min(1e-30)
 
 
 def variation(inputs: Tensor) -> Tensor:
-    """The mean absolute difference of neighboring values: of pictures (b, c, h, w), or of flat square ones (b, h*h);
-    0 for inputs that are neither.
+    """Return the mean absolute difference between neighboring values of pictures (b, c, h, w), or of flat square ones
+    (b, h*h); 0 for inputs that are neither.
     """
     side = math.isqrt(inputs[0].numel())
     if inputs.ndim == 2 and side * side == inputs.shape[1] and side > 2:

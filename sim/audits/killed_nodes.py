@@ -1,7 +1,7 @@
-"""Real nodes that are killed and started again: does any noise come twice, and is every round paid for?
+"""Real nodes that are killed and restarted: does any noise repeat, and is every round paid for?
 
-Two nodes run as processes, without a gradient, so that a round adds its noise alone. They are killed while they train
-and go on from their folders; then the folders are wiped, and they begin once more with the same keys and seed.
+Two nodes run as processes, without a gradient, so that a round adds only its noise. They are killed while they train
+and continue from their folders; then the folders are wiped, and they start again with the same keys and seed.
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ from sim.audits.canary import Bare, Reuse, most_alike
 Values = NDArray[np.float64]
 SIZE, ROWS, STEPS = 1024, 32, 2
 LEAST = 3
-"""Rounds that each life of a node trains."""
+"""The number of rounds that a node trains in each life."""
 ROUNDS = RESERVED_PART - 1
-"""The rounds of the budget: few enough that none is paid for in advance, which would hide rounds that are not paid for.
-"""
+"""The rounds in the budget: few enough that none is paid for in advance, which would hide unpaid rounds."""
 LIMIT_S = 120.0
 LOOK_EVERY_S = 0.05
 NODES = ("node0", "node1")
 
 
 def silent() -> Task:
-    """A task without gradients."""
+    """Return a task without gradients."""
     data = (torch.zeros(ROWS, SIZE), torch.zeros(ROWS))
     return Task(
         name="silent",
@@ -58,9 +57,9 @@ def silent() -> Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KilledLives:
-    """The result. `reuse` compares the two rounds of all lives whose noises, or rows, are most alike.
+    """The result. `reuse` compares the two rounds, over all lives, whose noises or rows are most alike.
 
-    `trained` and `paid` are the steps that a node with two lives took, and those in its ledger.
+    `trained` and `paid` are the steps taken by a node with two lives, and the steps in its ledger.
     """
 
     reuse: Reuse
@@ -69,7 +68,7 @@ class KilledLives:
 
 
 def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | None = None) -> KilledLives:
-    """Run three lives of two nodes. Raises LearningError: they do not train."""
+    """Run three lives of two nodes. Raises LearningError if they do not train."""
     with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as temporary:
         folder = _federation(Path(temporary) / "silent", unit, clip)
         noises: dict[str, Values] = {}
@@ -113,7 +112,7 @@ def _run_then_kill(folder: Path, life: str, environment: dict[str, str]) -> dict
     """Run both nodes until each has trained `LEAST` rounds, then kill them; return the noise of each round, and the
     rows.
 
-    Raises LearningError: one has ended before, or the time is up.
+    Raises LearningError if one ended earlier, or if time ran out.
     """
     files = {name: folder / f"{name} {life}" for name in NODES}
     paths = os.pathsep.join(path for path in sys.path if path)
@@ -146,7 +145,7 @@ def _run_then_kill(folder: Path, life: str, environment: dict[str, str]) -> dict
 
 
 def _read(file: Path) -> Sequence[Values]:
-    """Read the rounds (SIZE,) that were written completely."""
+    """Read the rounds (SIZE,) that were completely written."""
     found = np.frombuffer(file.read_bytes(), np.uint8) if file.exists() else np.empty(0, np.uint8)
     whole = len(found) // (8 * SIZE) * 8 * SIZE
     return list(found[:whole].view(np.float64).reshape(-1, SIZE))

@@ -1,4 +1,4 @@
-"""The defences that an audit compares: none, the loss of compression, and each unit of privacy."""
+"""The defences that an audit compares: none, lossy compression, and each unit of privacy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ EXAMPLE_COMPRESSOR = "q4"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One defence. `federation` is the copy with this layer alone.
+    """One defence. `federation` is the copy with only this layer.
 
-    `plan` is the victim's, None where nothing is promised. `missing` says why the layer does not exist here.
+    `plan` is the victim's, None if nothing is promised. `missing` says why the layer does not exist here.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Layer:
     """True if the federation promises something else, or nothing."""
 
     def copy(self, **training: object) -> FederationConfig:
-        """Copy the federation with other training, and the noise of the victim's whole run."""
+        """Copy the federation with different training, keeping the noise of the victim's whole run."""
         federation = replace(self.federation, training=replace(self.federation.training, **training))  # type: ignore[arg-type]
         privacy = federation.privacy
         if privacy is None or self.plan is None:

@@ -1,8 +1,8 @@
 """One life of a real node that records its noise: `python -m sim.audits.life FEDERATION NODE FILE`.
 
-It is what `p2pfl run` starts, in a process of its own. Each local round appends to FILE what it added to the model, as
-float64. FILE.rows records which rows a step would take out of as many as the model has numbers: about half are 1, the
-others -1.
+This is what `p2pfl run` starts, in a separate process. Each local round appends to FILE what it added to the model, as
+float64. FILE.rows records which rows a step would draw, out of as many rows as the model has values: 1 for drawn rows,
+about half of them, and -1 for the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUND_S = 0.05
 
 
 def writing(file: Path) -> Callable[..., Application]:
-    """Make a function that builds applications whose rounds are recorded in `file`."""
+    """Return a function that builds applications whose rounds are recorded in `file`."""
 
     def make(setup: Setup, **how: Any) -> Application:
         learner: Any = setup.learner

@@ -1,7 +1,7 @@
-"""An audit of the last bits of what leaves a node: do they reveal the value to which the noise was added?
+"""Audit the last bits of what leaves a node: do they reveal the value to which the noise was added?
 
-Where float noise is added to a float, a result much smaller than either keeps the last bits of the larger one, so that
-they show a row which the noise covers elsewhere (Mironov 2012, doi 10.1145/2382196.2382264).
+If float noise is added to a float, a result much smaller than either keeps the last bits of the larger one. Those bits
+may reveal a row that the noise otherwise hides (Mironov 2012, doi 10.1145/2382196.2382264).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sim.audits.bounds import epsilon_of_gaussians, proof
 from sim.audits.canary import NOISE, Canary, Values, bare_learner
 
 SIZE = 1024
-"""Numbers in the model."""
+"""The size of the model."""
 SMALL = 1 / 4
-"""The audit looks at results below this share of what the row adds."""
+"""The audit looks at results below this fraction of what the row adds."""
 
 
 def low_bits(
@@ -34,8 +34,8 @@ def low_bits(
     chance: Chance | None = None,
     chain: bool = True,
 ) -> Canary:
-    """Compare `tries` rounds of one step on a row that moves every number alike with as many without it, from weights
-    of zero.
+    """Compare `tries` one-step rounds on a row that moves every value equally with as many rounds without it, from zero
+    weights.
     """
     row = torch.full((1, SIZE), 1e3 * clip)
     how: dict[str, Any] = {"unit": unit, "clip": clip, "delta": delta, "chance": chance, "chain": chain}
@@ -53,8 +53,8 @@ def low_bits(
 
 
 def _scores(learner: TorchLearner, clip: float, tries: int, first: int) -> Values:
-    """Score each round: -1 if one of its small results has a bit that no sum of floats as large as the row's has, else
-    0.
+    """Score each round: -1 if one of its small results has a bit that no sum of floats as large as the row's has,
+    otherwise 0.
     """
     start, moved = RoundStart(learner.initial()), clip / math.sqrt(SIZE)
     finest = 2.0 ** (math.floor(math.log2(moved)) - 25)

@@ -36,25 +36,25 @@ from sim.audits.second import epsilon_at_least
 
 Values = NDArray[np.float64]
 QUIET = 1e-9
-"""The noise multiplier for checks of what rows add."""
+"""The noise multiplier for checking what rows add."""
 LOUDNESSES = (3.0, 100.0, 1e4)
-"""Factors of the loss, so that clipping cuts rows a little, and a lot."""
+"""Factors on the loss, so that rows are clipped a little or a lot."""
 LOUD = 1e4
 MOST_ROWS, MOST_STEPS = 200, 8
 FEW_ROWS = 12
 NUMBERS = 40_000
-"""The number of noise values that a check looks at, in all rounds."""
+"""The number of noise values that a check looks at, over all rounds."""
 SURE = 5.5
-"""A deviation of this many standard deviations is no accident."""
+"""A deviation of this many standard deviations is not an accident."""
 FINE = 0.9
-"""The least share of distinct noise values: float32 has tens of millions of values."""
+"""The minimum fraction of distinct noise values: float32 has tens of millions of values."""
 CLOSE = 0.02
-"""Tolerance of a row's count around one, and of a length above the clip."""
+"""The tolerance for a row's count around one, and for a norm above the clip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A measured value, and the mistake that it shows, empty for none."""
+    """A measured value, and the mistake that it reveals, if any."""
 
     name: str
     value: float
@@ -75,18 +75,18 @@ class Subject:
 
     @property
     def training(self) -> TrainingConfig:
-        """The configured training with few steps of plain descent, so that a round leaves the sum of its steps."""
+        """The configured training with a few steps of plain descent, so that a round leaves the sum of its steps."""
         steps, batch = min(self.steps, MOST_STEPS), self.plan.training.batch_size
         return TrainingConfig(local_steps=steps, batch_size=batch, learning_rate=1.0, method="plain")
 
     @property
     def steps(self) -> int:
-        """Steps of a round as configured."""
+        """The configured number of steps in a round."""
         training = self.plan.training
         return training.local_steps or (training.local_epochs or 0) * math.ceil(self.samples / training.batch_size)
 
     def with_loss(self, loss: Loss) -> Task:
-        """Return the node's task over its own rows, with another loss."""
+        """Return the node's task over its own rows, with a different loss."""
         return replace(
             self.task, loss=loss, metrics={}, metric=None, data=lambda _: (self.rows, None), files=lambda _: ()
         )
@@ -144,8 +144,8 @@ def sampling(subject: Subject, rounds: int) -> Iterator[Check]:
 
 
 def _counts(subject: Subject, training: TrainingConfig, samples: int, rounds: int) -> tuple[Values, float]:
-    """Count how often each row was in the steps of each round (rounds, samples), and how far from whole numbers that
-    is.
+    """Count how often each row was in the steps of each round (rounds, samples), and how far those counts are from
+    integers.
     """
     inputs = LOUD * subject.plan.clip * torch.eye(samples)
     task = Task(
@@ -161,8 +161,8 @@ def _counts(subject: Subject, training: TrainingConfig, samples: int, rounds: in
 
 
 def _of_mean(name: str, value: float, numbers: float, text: str) -> Check:
-    """Check the mean of `numbers` squares of Gaussians, which should be 1: its cube root is nearly Gaussian (Wilson and
-    Hilferty 1931, doi 10.1073/pnas.17.12.684).
+    """Check the mean of `numbers` squares of Gaussians, which should be 1: the cube root of the mean is nearly Gaussian
+    (Wilson and Hilferty 1931, doi 10.1073/pnas.17.12.684).
     """
     variance = 2.0 / (9.0 * numbers)
     off = (np.cbrt(value) - 1.0 + variance) / math.sqrt(variance)
@@ -173,7 +173,7 @@ def _of_mean(name: str, value: float, numbers: float, text: str) -> Check:
 
 
 def noise(subject: Subject) -> Iterator[Check]:
-    """Check rounds of the node's own model whose loss is zero: nothing but noise is left."""
+    """Check rounds of the node's own model with a loss of zero, which leaves only noise."""
     found, parts = _noises(subject)
     text = "the noise has {value:.3g} times the variance that is claimed"
     yield _of_mean("variance of the noise", float((found**2).mean()), found.size, text)
@@ -182,14 +182,14 @@ def noise(subject: Subject) -> Iterator[Check]:
     text = f"the noise of {name} has {{value:.3g}} times the variance that is claimed"
     yield _of_mean("the same of the tensor that has least", float(least.mean()), least.size, text)
     tails = float((found**4).mean() / (found**2).mean() ** 2)
-    text = f"the noise is no Gaussian: its kurtosis is {tails:.3g}"
+    text = f"the noise is not Gaussian: its kurtosis is {tails:.3g}"
     far = abs(tails - 3.0) > SURE * math.sqrt(24 / found.size) + 1000 / found.size
     yield Check(name="kurtosis of the noise, 3 of a Gaussian", value=tails, mistake=text if far else "")
     yield _independence(found)
 
 
 def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
-    """Return the noise of rounds (rounds, d) in units of what is claimed, and the slice of each trained tensor."""
+    """Return the noise of rounds (rounds, d) relative to what is claimed, and the slice of each trained tensor."""
     loss, training, plan = loss_of(subject.task), subject.training, subject.plan
     learner = subject.learner(subject.with_loss(lambda *pair: loss(*pair) * 0.0), training)
     places = [place for place in learner.model.flat.places if place.trained]
@@ -206,7 +206,7 @@ def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
 
 
 def _independence(noise_values: Values) -> Check:
-    """Check that no number of the noise (rounds, d) predicts another, by all correlations at a distance."""
+    """Check that no value of the noise (rounds, d) predicts another, using the correlations at every distance."""
     flat = noise_values.ravel()[: 1 << 20]
     power = np.abs(np.fft.rfft(flat - flat.mean(), 2 * len(flat))) ** 2
     shifted = np.fft.irfft(power)[1 : len(flat) // 2]
@@ -220,8 +220,7 @@ def _independence(noise_values: Values) -> Check:
 def coarse(subject: Subject) -> Check:
     """Check that noise takes many values: if it took few, the remainder would reveal what was added to the noise.
 
-    The check counts the values that came more than once; it begins at weights of zero, so that only float32 rounds
-    them.
+    The check counts repeated values; it starts from zero weights, so that only float32 rounds them.
     """
     size = NUMBERS // 2
     task = Task(
@@ -238,7 +237,7 @@ def coarse(subject: Subject) -> Check:
 
 
 def failing(subject: Subject) -> Check:
-    """Check that rounds whose loss is NaN have their noise too: without it they reveal that the rows make it NaN."""
+    """Check that rounds whose loss is NaN also have noise; without it they reveal that the rows cause the NaN."""
     loss, plan = loss_of(subject.task), subject.plan
     training = replace(subject.training, local_steps=1)
     learner = subject.learner(subject.with_loss(lambda *pair: loss(*pair) * math.nan), training)
@@ -254,8 +253,8 @@ def failing(subject: Subject) -> Check:
 
 
 def longest(subject: Subject) -> Check:
-    """Measure the most by which one row moves a step of the node's own model, or all rows a round: in clips, without
-    noise.
+    """Measure how far one row can move a step of the node's own model, or all rows a round, in multiples of the clip
+    and without noise.
     """
     value = max(_largest_move(subject, loudness) for loudness in LOUDNESSES)
     what = "a row moves a step" if subject.plan.unit == RECORD else "a round is moved"
@@ -264,7 +263,7 @@ def longest(subject: Subject) -> Check:
 
 
 def _largest_move(subject: Subject, loudness: float) -> float:
-    """Measure it with losses multiplied by `loudness`."""
+    """Measure it with the losses multiplied by `loudness`."""
     loss, clip = loss_of(subject.task), subject.plan.clip
 
     def loud(*pair: Any) -> Tensor:
@@ -290,7 +289,7 @@ def _effect_of_row(subject: Subject, loss: Loss, row: int) -> float:
 
 
 def _changes(learner: TorchLearner, rounds: int) -> Values:
-    """Return the change of the initial model by each of the rounds (rounds, d)."""
+    """Return how each of the rounds changes the initial model, (rounds, d)."""
     start = RoundStart(learner.initial())
     ended = [learner.train(start, number).vector for number in range(rounds)]
     return np.stack(ended).astype(np.float64) - start.model
@@ -300,7 +299,7 @@ def _changes(learner: TorchLearner, rounds: int) -> Values:
 
 
 def payment(subject: Subject) -> Check:
-    """Pay for rounds until the plan allows no more, and let a second accountant say what all of them reveal."""
+    """Pay for rounds until the plan allows no more, and let a second accountant say what they reveal together."""
     plan, ledger, rounds = subject.plan, Ledger(unit=subject.plan.unit, word=""), 0
     while plan.allows(ledger.spent, plan.spend(subject.samples)) and rounds < MOST_TIMES * plan.rounds:
         ledger, rounds = ledger.plus(plan.spend(subject.samples)), rounds + 1
@@ -314,7 +313,7 @@ def payment(subject: Subject) -> Check:
 
 
 def price_kept(subject: Subject) -> Check:
-    """Check that rounds that cost more keep their price when cheaper ones follow, as where rows are added."""
+    """Check that expensive rounds keep their price when cheaper ones follow, as when rows are added."""
     plan, ledger = subject.plan, Ledger(unit=subject.plan.unit, word="")
     costs = [plan.spend(samples) for samples in (subject.samples, 4 * subject.samples)]
     for cost in costs:

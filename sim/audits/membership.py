@@ -2,8 +2,8 @@
 
 Carlini et al. 2022, "Membership inference attacks from first principles" (arXiv 2112.03570, algorithm 1 and sections
 V-VI): for each row, two Gaussians are fitted to the confidence of models with it and without it. The attacker trains
-these shadow models itself, so it knows everything but which rows there are. As in the paper, success is the rate of
-true positives at few false ones, not only the area under the curve.
+these shadow models itself, so it knows everything except which rows there are. As in the paper, success is measured by
+the true positive rate at a low false positive rate, not only by the area under the curve.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from p2pfl.learn.params import FlatModule
 Values = NDArray[np.floating[Any]]
 Flags = NDArray[np.bool_]
 FEW = 64
-"""With fewer shadow models all rows share one variance, as in section VI-C of the paper."""
+"""With fewer shadow models, all rows share one variance, as in section VI-C of the paper."""
 LEAST = 1e-3
-"""The smallest standard deviation of confidences."""
+"""The smallest standard deviation assumed for confidences."""
 FALSE_POSITIVES = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipFigures:
-    """The success. `auc` is 0.5 for guessing; `tpr` is the share of members recognized where 1% of non-members are
-    mistaken for members.
+    """The attack's success. `auc` is 0.5 for guessing; `tpr` is the share of members recognized when 1% of non-members
+    are mistaken for members.
     """
 
     auc: float
@@ -41,7 +41,9 @@ class MembershipFigures:
 
 
 def confidences(module: nn.Module, inputs: Tensor, targets: Tensor) -> Values:
-    """Logit-scaled confidence (n,) of each row's own class: log p_y - log(1 - p_y), from outputs (n, classes)."""
+    """Return the logit-scaled confidence (n,) in each row's own class: log p_y - log(1 - p_y), from outputs (n,
+    classes).
+    """
     was_training = module.training
     module.eval()
     with torch.no_grad():
@@ -56,7 +58,7 @@ def confidences(module: nn.Module, inputs: Tensor, targets: Tensor) -> Values:
 def mean_confidences(
     module: nn.Module, flat: FlatModule, models: Sequence[Vector], inputs: Tensor, targets: Tensor
 ) -> Values:
-    """Average the confidence (n,) over several `models` (d,) that were shown: each is one more query."""
+    """Average the confidence (n,) over several `models` (d,) that were shown; each is one more query."""
     total = np.zeros(len(targets))
     for model in models:
         flat.load(model)
@@ -67,8 +69,8 @@ def mean_confidences(
 def likelihood_ratios(confidence: Values, shadows: Values, members: Flags) -> Values:
     """Compute for each row the log ratio (q,) of having been trained on to not.
 
-    `confidence` (q,) is that of the target model and `shadows` (k, q) that of the shadow models, of which those that
-    `members` (k, q) flags were trained on the row. A row that every shadow or none was trained on has ratio 0.
+    `confidence` (q,) is the target model's and `shadows` (k, q) the shadow models'; `members` (k, q) flags which
+    shadows were trained on which row. A row that all or none of the shadows were trained on has ratio 0.
     """
     with_it, without = _fit(shadows, members), _fit(shadows, ~members)
     if len(shadows) < FEW:
@@ -81,7 +83,7 @@ def likelihood_ratios(confidence: Values, shadows: Values, members: Flags) -> Va
 
 
 def attack_each(confidence: Values, members: Flags) -> MembershipFigures:
-    """Make each of k models (k, q) in turn the target, and the others its shadows."""
+    """Treat each of k models (k, q) in turn as the target, and the others as its shadows."""
     ratios = np.empty(confidence.shape)
     for target in range(len(confidence)):
         others = np.arange(len(confidence)) != target
@@ -90,8 +92,8 @@ def attack_each(confidence: Values, members: Flags) -> MembershipFigures:
 
 
 def judge(scores: Values, members: Flags) -> MembershipFigures:
-    """Judge the `scores` (n,), which should be larger for `members` (n,). Raises ValueError: all rows are members, or
-    none.
+    """Judge the `scores` (n,), which should be larger for `members` (n,). Raises ValueError if all rows are members, or
+    if none is.
     """
     inside, outside = np.sort(scores[members]), np.sort(scores[~members])
     if not len(inside) or not len(outside):

@@ -1,8 +1,8 @@
-"""The observation of a node's local rounds by all of its neighbors together.
+"""What all neighbors of a node together can observe of its local rounds.
 
-An exchange shows a neighbor the node's model, and the neighbor knows by how much the exchange then moves it: both ends
-compute the same D. So neighbors that put together what they see know where a local round began and where it ended, as
-exactly as the compressor lets anything through. `Eye` watches, in the simulator and beside a real node's engine.
+An exchange shows a neighbor the node's model, and the neighbor knows how far the exchange then moves it, because both
+ends compute the same D. So neighbors that combine what they see know where a local round began and ended, as precisely
+as the compressor allows. `Eye` watches, in the simulator and next to a real node's engine.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from p2pfl.learn.interface import Vector
 from p2pfl.methods.variate import FLOW
 
 ROUNDING = 1e-5
-"""A change of the model shorter than this share of the model is a rounding error of float32."""
+"""A change below this fraction of the model's norm is a float32 rounding error."""
 MOST_MODELS = 32
-"""The number of models shown by a victim in one round that are remembered; each exchange it mixes makes another."""
+"""How many models shown by a victim in one round are remembered; each exchange that it mixes makes another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
     """One exchange with the victim, as its neighbor `peer` sees it afterwards.
 
-    `replica` (d,) is what the victim has shown of its model in its `version`, `move` (d,) what the exchange then adds
-    to that model. `flow` (d,) is what the learning method keeps of the edge at the victim's end; None: nothing yet.
+    `replica` (d,) is what the victim has shown of its model at its `version`, `move` (d,) what the exchange then adds
+    to that model. `flow` (d,) is what the learning method keeps for the edge at the victim's end; None if nothing yet.
     """
 
     peer: int
@@ -44,10 +44,10 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSeen:
-    """A local round between two exchanges: the model (d,) from which it began and its `change` (d,), as neighbors
-    compute them.
+    """A local round between two exchanges: the model (d,) it began from and its `change` (d,), as computed by
+    neighbors.
 
-    `flows` (d,) is the sum of what the method keeps of all edges at the victim's end; `versions` is the number of
+    `flows` (d,) is the sum of what the method keeps for all edges at the victim's end; `versions` is the number of
     rounds between the two exchanges, training or not.
     """
 
@@ -60,10 +60,10 @@ class RoundSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The sightings of a victim by all neighbors, in their order.
+    """The sightings of a victim by all neighbors, in order.
 
-    `initial` (d,) is the model from which everybody began, which follows from the federation's seed; `models` (nodes,
-    d) are those at the end, for the auditor.
+    `initial` (d,) is the model that every node started from, which follows from the federation's seed; `models` (nodes,
+    d) are the final ones, for the auditor.
     """
 
     victim: int
@@ -73,14 +73,14 @@ class Observation:
     lossless: bool = False
     """True if nothing of a model is lost in transmission."""
     vitals: Sequence[object] = field(default=())
-    """Rows of vitals that a real victim has sent, in their order."""
+    """Rows of vitals sent by a real victim, in order."""
 
     def rounds(self) -> list[RoundSeen]:
         """Recover the rounds that changed the model, numbered from 0.
 
-        A round begins when every neighbor has had its exchange; later exchanges move the model meanwhile. Where
-        transmission loses nothing, what is shown tells one round from the next. The versions in messages are less
-        exact: the first exchange after a commit may still name the version before.
+        A round begins when every neighbor has had its exchange; later exchanges move the model while it trains. If
+        transmission is lossless, the vectors shown distinguish one round from the next. The versions in messages are
+        less exact: the first exchange after a commit may still name the version before.
         """
         return _by_content(self) if self.lossless else _by_version(self)
 
@@ -133,7 +133,9 @@ def _sum(vectors: Mapping[int, Vector]) -> Vector | None:
 
 
 def _split(seen: list[Sighting], everybody: set[int]) -> tuple[list[Sighting], list[Sighting]]:
-    """Split the exchanges of one version: those until every neighbor has had one, and the rest."""
+    """Split the exchanges of one version into those up to the point at which every neighbor has had one, and the
+    rest.
+    """
     served = set[int]()
     for place, one in enumerate(seen):
         served.add(one.peer)
@@ -143,7 +145,7 @@ def _split(seen: list[Sighting], everybody: set[int]) -> tuple[list[Sighting], l
 
 
 class Eye:
-    """A recorder of each exchange that one of the `spies` has with the `victim`, which has `samples` n rows."""
+    """Records each exchange that one of the `spies` has with the `victim`, whose data have `samples` n rows."""
 
     def __init__(self, victim: int, spies: Iterable[int], samples: int) -> None:
         self.victim, self.spies, self.samples = victim, frozenset(spies), samples
@@ -157,7 +159,7 @@ class Eye:
         edge = state.edges.get(operation.peer)
         message = operation.request if isinstance(operation, ApplyRequest) else operation.reply
         if operation.peer != self.victim or edge is None or edge.record.seq != message.seq:
-            return  # another node's, or refused
+            return  # it belongs to another node, or was refused
         factor = operation.factor if isinstance(operation, ApplyRequest) else operation.reply.factor
         size = state.model.size
         flow = edge.kept.get(FLOW)
@@ -173,5 +175,5 @@ class Eye:
 
 
 def is_lossless(federation: FederationConfig) -> bool:
-    """Return True if neighbors get the model itself, but for rounding."""
+    """Return True if neighbors get the model itself, up to rounding."""
     return {federation.gossip.compressor, *federation.edge_compressors.values()} == {"none"}

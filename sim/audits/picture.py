@@ -23,7 +23,7 @@ Values = NDArray[np.floating[Any]]
 
 
 def side_of(shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the shape in which inputs of this shape are shown: (h, w), or (h, w, 3); None if they are no pictures."""
+    """Return the shape in which to show inputs of this shape: (h, w), or (h, w, 3); None if they are not pictures."""
     shape = tuple(shape)
     if len(shape) == 1:
         side = math.isqrt(shape[0])
@@ -36,16 +36,16 @@ def side_of(shape: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def require_picture(shape: Sequence[int]) -> None:
-    """Refuse inputs that cannot be shown. Raises UserError: they are no pictures."""
+    """Refuse inputs that cannot be shown. Raises UserError if they are not pictures."""
     if side_of(shape) is None:
         allowed = "a task on pictures: (h, w), (1, h, w), (3, h, w), or flat and square"
-        raise UserError("the inputs are no pictures", key="--picture", value=str(tuple(shape)), allowed=allowed)
+        raise UserError("the inputs are not pictures", key="--picture", value=str(tuple(shape)), allowed=allowed)
 
 
 def draw(guesses: Mapping[str, Sequence[Guess]], truth: Values, path: Path) -> None:
-    """Draw for each layer a line of rebuilt rows above a line of the nearest private rows of `truth` (n, ...).
+    """For each layer, draw a line of rebuilt rows above a line of the nearest private rows of `truth` (n, ...).
 
-    Raises UserError: they are no pictures.
+    Raises UserError if they are not pictures.
     """
     require_picture(truth.shape[1:])
     layers = {name: list(found)[:MOST_GUESSES] for name, found in guesses.items() if found}

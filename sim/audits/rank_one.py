@@ -1,6 +1,6 @@
-"""Recovers the input of a gradient exactly, where a layer of weights and biases sees it: x = dW_i / db_i.
+"""Recover the input of a gradient exactly if a layer with weights and biases sees it: x = dW_i / db_i.
 
-The gradient of such a layer for one row is the outer product of the gradient that reaches unit i and of the input x, so
+The gradient of such a layer for one row is the outer product of the gradient that reaches unit i and the input x, so
 each of its rows is a multiple of x. Phong et al. 2018 (IEEE TIFS 13(5), section 3); Geiping et al. 2020 (arXiv
 2003.14053, proposition 3.1). For the gradient of several rows this gives a weighted mean of them.
 """
@@ -18,12 +18,12 @@ from p2pfl.learn.params import TensorPlace
 
 Values = NDArray[np.floating[Any]]
 TRANSPARENT = (nn.Flatten, nn.Identity, nn.Dropout)
-"""Modules before a first linear layer that leave the input as it is."""
+"""Modules before a first linear layer that leave the input unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstLayer:
-    """The place of a model's first linear layer in a vector (d,)."""
+    """Where a model's first linear layer is within a vector (d,)."""
 
     weight: slice
     bias: slice
@@ -33,8 +33,8 @@ class FirstLayer:
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """The input (inputs,) as unit `unit` reveals it. `rank_one` is the share of the layer's gradient that it explains,
-    1 for the gradient of one row.
+    """The input (inputs,) as unit `unit` reveals it. `rank_one` is the fraction of the layer's gradient that it
+    explains, 1 for the gradient of one row.
     """
 
     inputs: Values
@@ -43,7 +43,7 @@ class Reconstruction:
 
 
 def first_layer(module: nn.Module, places: list[TensorPlace]) -> FirstLayer | str:
-    """Find the linear layer that sees the inputs as they are, or say why there is none. `places` is the layout of a
+    """Find the linear layer that sees the unchanged inputs, or say why there is none. `places` is the layout of a
     vector.
     """
     names = {place.name: place for place in places}
@@ -55,7 +55,7 @@ def first_layer(module: nn.Module, places: list[TensorPlace]) -> FirstLayer | st
                 return "the first layer has no bias, or is not shared"
             return FirstLayer(weight.part, bias.part, part.out_features, part.in_features)
         if not any(part.children()) and not isinstance(part, TRANSPARENT):
-            return f"the first layer is no linear one ({type(part).__name__})"
+            return f"the first layer is not linear ({type(part).__name__})"
     return "the model has no linear layer"
 
 

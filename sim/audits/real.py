@@ -1,4 +1,4 @@
-"""Real nodes in this process, with real sockets, and a spy beside the engine of each neighbor of one of them."""
+"""Real nodes in this process, with real sockets, and a spy next to the engine of each neighbor of one of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sim.audits.observation import Eye, Observation, is_lossless
 
 
 class Spied(Application):
-    """The shipped application, with a spy that only looks at what its engine has done and what it sends."""
+    """The shipped application, with a spy that only watches what its engine does and what it sends."""
 
     eye: Eye
     vitals: list[Vitals]
@@ -74,7 +74,7 @@ class SpiedFleet(InProcessFleet):
 def observe_real(federation: FederationConfig, victim: int) -> Observation:
     """Run all nodes of `federation` in this process, over loopback, and watch `victim` from all its neighbors.
 
-    Raises UserError: the task or its data are wrong; LearningError: the task failed.
+    Raises UserError if the task or its data are wrong, LearningError if the task failed.
     """
     with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as folder:
         together = SpiedFleet(*_with_keys(federation), Path(folder))

@@ -1,4 +1,4 @@
-"""Reconstruction of a node's rows by its neighbors, from a few rounds that they have seen."""
+"""Reconstruction of a node's rows by its neighbors, from a few rounds that they have observed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from sim.audits.similarity import RECOGNIZABLE_DB, Match, best_match, matched, s
 
 Values = NDArray[np.floating[Any]]
 MOST_ROWS = 8
-"""The number of rows that an attack guesses together."""
+"""The maximum number of rows that an attack guesses together."""
 MOST_OTHERS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """One rebuilt row: `inputs` (...) from round `number`, with the private row that it is closest to."""
+    """One rebuilt row: `inputs` (...) from round `number`, with the private row closest to it."""
 
     number: int
     inputs: Values
@@ -47,7 +47,7 @@ class Rebuilt:
 
     @property
     def psnr_db(self) -> float | None:
-        """The median over the guesses."""
+        """The median PSNR over the guesses."""
         return median(one.match.psnr_db for one in self.guesses) if self.guesses else None
 
     def share(self, least_db: float) -> float | None:
@@ -57,9 +57,9 @@ class Rebuilt:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuilder:
-    """Rebuilds rows. `learner` is the victim's, for its model and its rows, which only the auditor has.
+    """Rebuilds rows. `learner` is the victim's, providing its model and its rows, which only the auditor has.
 
-    `settings` are those of the inversion.
+    `settings` are for the inversion.
     """
 
     learner: TorchLearner
@@ -67,7 +67,7 @@ class Rebuilder:
     settings: InversionSettings = field(default_factory=InversionSettings)
 
     def exactly(self, observed: Observation, rounds: int) -> Rebuilt:
-        """Rebuild rows by rank one, from rounds of one step on one row."""
+        """Rebuild rows by rank one, from one-step rounds on one row."""
         layer = first_layer(self.learner.model.module, self.learner.model.flat.places)
         if isinstance(layer, str):
             return Rebuilt(missing=layer)
@@ -82,7 +82,7 @@ class Rebuilder:
     def by_inversion(self, observed: Observation, rounds: int, *, rows: int = 1, steps: int = 1) -> Rebuilt:
         """Rebuild rows by inversion, from rounds of `steps` steps on `rows` rows each.
 
-        Of larger rounds the first MOST_ROWS rows are guessed, as if their rounds had been one step.
+        In larger rounds the first MOST_ROWS rows are guessed, as if the rounds had been one step.
         """
         reason = self.why_not
         if reason:
@@ -112,10 +112,10 @@ class Rebuilder:
 
     @property
     def why_not(self) -> str:
-        """Say why there is nothing to invert; empty where there is."""
+        """Say why there is nothing to invert; empty if there is."""
         inputs, _ = self.learner.train_set.rows(torch.arange(1))
         if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point():
-            return "the inputs are no real numbers (text, categories, raw bytes)"
+            return "the inputs are not real numbers (text, categories, raw bytes)"
         if not self.learner.labels:
             return "the task is not to tell classes"
         if last_bias(self.learner.model.module, self.learner.model.flat.places) is None:
@@ -123,9 +123,9 @@ class Rebuilder:
         return ""
 
     def recognizable_db(self, others: Values) -> float:
-        """Return the PSNR (dB) from which a guess shows a private row.
+        """Return the PSNR (dB) above which a guess reveals a private row.
 
-        It is closer than 19 of 20 rows of `others` (n, ...) come to the private row that is most like them, and close
+        Such a guess is closer than 19 of 20 rows of `others` (n, ...) come to the private row most like them, and close
         enough to recognize a picture.
         """
         near = [best_match(row, self._inputs, self._span).psnr_db for row in others[:MOST_OTHERS]]

@@ -1,4 +1,4 @@
-"""Recovers the gradient behind a round that was seen. Everybody knows what the federation's file says."""
+"""Recover the gradient behind an observed round. Everyone knows what is in the federation file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sim.audits.observation import RoundSeen
 
 
 class _Known:
-    """The victim as its method sees it, as far as its neighbors know it."""
+    """The victim as its method sees it, as far as its neighbors know."""
 
     def __init__(self, seen: RoundSeen, samples: int) -> None:
         self._seen, self.samples = seen, samples
@@ -29,10 +29,10 @@ class _Known:
 
 
 def gradient_of(seen: RoundSeen, training: TrainingConfig, method: Method, *, samples: int, steps: int = 1) -> Vector:
-    """Recover the mean gradient (d,) of a round of `steps` steps of SGD, without what the method and the weight decay
+    """Recover the mean gradient (d,) of a round of `steps` SGD steps, without what the method and the weight decay
     added.
 
-    It is exact for one step where compression lost nothing. `samples` is the victim's n, which its messages tell.
+    It is exact for one step if compression is lossless. `samples` is the victim's n, which its messages reveal.
     """
     rate = training.rate(seen.number, 0.0)
     gradient = -seen.change / np.float32(rate * steps * seen.versions)

@@ -1,4 +1,6 @@
-"""The scene of an attack: a copy of a federation around one of its nodes, with the data on this machine."""
+"""The scene of an attack: a copy of a federation reduced to one of its nodes and the neighbors, with data on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner
 
 MOST_NODES = 4
-"""The most nodes of a scene: the attacked one and its neighbors."""
+"""The maximum number of nodes in a scene: the attacked one and its neighbors."""
 OTHERS = "others"
-"""The name of the neighbor that gets half of the rows where only one node's data are here."""
+"""The name of the neighbor that gets half of the rows if only one node's data are on this machine."""
 ROUNDS = 40
-"""Rounds of the copy where the federation's training is bounded by time."""
+"""The number of rounds of the copy if the federation's training is bounded by time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class Scene:
     """The copy that is attacked. `federation` is without privacy; `data` are by member, `victim` is the attacked
     member's index.
 
-    `notes` say what differs from the federation itself.
+    `notes` say how it differs from the federation itself.
     """
 
     federation: FederationConfig
@@ -60,14 +62,14 @@ class Scene:
         return inputs, targets
 
     def with_rows(self, rows: Samples) -> Scene:
-        """Return the scene with these rows at the victim."""
+        """Return the scene with these rows as the victim's."""
         data = list(self.data)
         data[self.victim] = DataSets(train=rows, test=data[self.victim].test)
         return replace(self, data=data, task=_in_memory(self.task, data))
 
     def learner(self, federation: FederationConfig, index: int, chance: Chance | None = None) -> TorchLearner:
-        """Build the learner of one node, private if `federation` says so; by default with the `chance` of
-        a real node.
+        """Build the learner of one node, private if `federation` says so; by default with the randomness of a real
+        node.
         """
         protection = protection_of(federation, chance)
         context = self._context(index)
@@ -88,9 +90,9 @@ class Scene:
 
 
 def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) -> Scene:
-    """Build the scene of a file or folder, around `node`, or around the first node whose data are here.
+    """Build the scene for a file or folder, around `node`, or around the first node whose data are on this machine.
 
-    Raises UserError: no data are here, or the task has no rows that could be attacked.
+    Raises UserError if there are no data here, or if the task has no rows that could be attacked.
     """
     federation = replace(compacted(load_config(file)), admin=(), signed=None)
     if seed is not None:
@@ -110,7 +112,7 @@ def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) ->
 
 
 def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], dict[str, UserError]]:
-    """Read the task, the data sets that are here by member, and the reasons why others are not."""
+    """Read the task, the data sets on this machine by member, and the reasons why others are missing."""
     found, missing = dict[int, DataSets](), dict[str, UserError]()
     task: Any = None
     for member in federation.members:
@@ -142,7 +144,7 @@ def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], 
 
 
 def _first(federation: FederationConfig, data: dict[int, DataSets]) -> int:
-    """Return the first of the nodes with most neighbors here."""
+    """Return the first of the nodes with the most neighbors here."""
     return max(sorted(data), key=lambda index: sum(peer in data for peer in federation.neighbors(index)))
 
 
@@ -191,9 +193,7 @@ def _scene_around(federation: FederationConfig, task: Task, found: dict[int, Dat
 
 
 def _training(federation: FederationConfig) -> TrainingConfig:
-    """Return the training as configured, for a bounded number of rounds, in which nobody stops early or trains on after
-    its last.
-    """
+    """Return the configured training, with a bounded number of rounds and without early stopping or overtime."""
     training = federation.training
     return replace(
         training,
@@ -229,7 +229,7 @@ def _part(samples: Samples, rows: torch.Tensor) -> Samples:
 
 
 def _in_memory(task: Task, data: Sequence[DataSets]) -> Task:
-    """Return the task over data that have been read."""
+    """Return the task over data that have already been read."""
 
     def pairs(context: NodeContext) -> tuple[Any, Any]:
         both = data[context.node].train, data[context.node].test

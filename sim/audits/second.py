@@ -1,4 +1,4 @@
-"""A second accountant, which shares no line with the first: a lower bound on what many noisy steps reveal.
+"""A second accountant, which shares no code with the first: a lower bound on what many noisy steps reveal.
 
 It composes the privacy losses of steps with Poisson sampling on a grid, by Fourier transform (Koskela, Jälkö and
 Honkela 2020, arXiv 1906.03049), and rounds each loss down. So an accountant that reports less is wrong, however it
@@ -14,24 +14,24 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 LOST = 0.02
-"""The most of epsilon that all roundings together may take."""
+"""The maximum epsilon that all rounding together may cost."""
 MOST_CELLS = 1 << 22
 REACH = 12.0
-"""The range of noise that is integrated, in standard deviations."""
+"""The range of noise to integrate over, in standard deviations."""
 PARTS = 200_000
-"""The number of parts of the noise; each moves all of its probability to where it reveals least."""
+"""The number of parts into which the noise is divided; each moves all of its probability to where it reveals least."""
 
 
 def epsilon_at_least(*, noise: float, rate: float, steps: int, delta: float) -> float:
-    """Return a lower bound on epsilon at that delta, for a row that is added or taken away, whichever reveals more."""
+    """Return a lower bound on epsilon at that delta, for adding or removing a row, whichever reveals more."""
     return max(_composed(*losses, steps, delta) for losses in _losses(noise, rate))
 
 
 def _losses(noise: float, rate: float) -> list[tuple[Values, Values]]:
-    """Compute the losses of one step, for a row that is taken away and one that is added.
+    """Compute the losses of one step, for removing a row and for adding one.
 
-    Each is a pair of losses (n,), log p/q for p with the row and q without it or the reverse, and of their
-    probabilities (n,).
+    Each is a pair: the losses (n,), log p/q for p with the row and q without it or the reverse, and their probabilities
+    (n,).
     """
     edges = np.linspace(-REACH * noise, REACH * noise + 1.0, PARTS + 1)
     ratio = (
@@ -41,7 +41,7 @@ def _losses(noise: float, rate: float) -> list[tuple[Values, Values]]:
     )
     without = np.diff(_phi(edges / noise))
     with_it = (1.0 - rate) * without + rate * np.diff(_phi((edges - 1.0) / noise))
-    return [(ratio[:-1], with_it), (-ratio[1:], without)]  # the ratio rises: this is the least loss of each part
+    return [(ratio[:-1], with_it), (-ratio[1:], without)]  # the ratio rises, so this is the smallest loss of each part
 
 
 def _phi(values: Values) -> Values:
@@ -72,7 +72,7 @@ def _composed(losses: Values, chances: Values, steps: int, delta: float) -> floa
 
 
 def _epsilon(losses: Values, chances: Values, delta: float) -> float:
-    """Return the epsilon at which losses (n,), ascending, with these probabilities allow that delta."""
+    """Return the epsilon at which losses (n,), ascending, with these probabilities satisfy that delta."""
     low, high = 0.0, float(losses[-1])
     for _ in range(50):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Membership inference against one node of a federation, by copies of it that trained on other halves of its rows."""
+"""Membership inference against one node of a federation, using copies of it trained on different halves of its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sim.audits.scene import Scene
 from sim.audits.simulated import observe_simulated
 
 FEWEST = 4
-"""The fewest shadow models that give a result."""
+"""The minimum number of shadow models that gives a result."""
 
 
 def attack_members(
@@ -34,8 +34,8 @@ def attack_members(
 ) -> MembershipFigures | str:
     """Attack the members of `federation`, with `shadows` simulated copies that each train on half of the victim's rows.
 
-    Each copy in turn is the target, with the others as shadows, and its scores are those of the model that the victim
-    shows after its last round. After `limit_s` no more copies are made; a returned text says why there is no answer.
+    Each copy in turn is the target, with the others as shadows; it is scored by the model that the victim shows after
+    its last round. After `limit_s` no more copies are made; if a text is returned, it says why there is no answer.
     """
     inputs, targets = scene.rows()
     rows = len(targets)
@@ -62,9 +62,9 @@ def attack_members(
 
 
 def halves(shadows: int, rows: int, seed: int) -> Flags:
-    """Draw which rows each shadow has (shadows, rows): half of them, so that all have one plan.
+    """Draw which rows each shadow has (shadows, rows): about half of them, so that all have the same plan.
 
-    They are drawn independently. If every row were in exactly half of the shadows, those that are left would say
+    Rows are drawn independently. If every row were in exactly half of the shadows, the remaining shadows would reveal
     whether the target has it.
     """
     members = np.zeros((shadows, rows), dtype=np.bool_)

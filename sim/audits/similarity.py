@@ -1,4 +1,4 @@
-"""How close reconstructed inputs come to the private ones."""
+"""How close reconstructed inputs are to the private ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.floating[Any]]
 MOST_DB = 100.0
-"""The PSNR of equal arrays: beyond it float32 rounding makes the difference."""
+"""The PSNR of equal arrays; beyond it, float32 rounding dominates."""
 RECOGNIZABLE_DB = 20.0
-"""The PSNR from which a picture shows what it is of."""
+"""The PSNR above which one can recognize what a picture shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The private row that a guess comes closest to, and its `psnr_db`."""
+    """The private row closest to a guess, and its `psnr_db`."""
 
     row: int
     psnr_db: float
@@ -30,14 +30,12 @@ def psnr_db(guess: Rows, truth: Rows, span: float) -> float:
 
 
 def span_of(rows: Rows) -> float:
-    """Return the range of the values of private rows; 1 where all are equal."""
+    """Return the range of the private rows' values; 1 if all are equal."""
     return float(rows.max() - rows.min()) or 1.0
 
 
 def best_match(guess: Rows, truths: Rows, span: float) -> Match:
-    """Find the nearest of the rows `truths` (n, ...) to `guess` (...), which is cut off at the range of
-    their values.
-    """
+    """Find the row of `truths` (n, ...) nearest to `guess` (...), which is clipped to the range of their values."""
     flat = truths.reshape(len(truths), -1).astype(np.float64)
     inside = np.clip(np.nan_to_num(guess.reshape(-1)), flat.min(), flat.max())
     row = int(((flat - inside) ** 2).sum(axis=1).argmin())

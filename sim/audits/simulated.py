@@ -1,4 +1,4 @@
-"""A federation in the simulator whose neighbors of one node collude: the shipped engines, one at a time."""
+"""A federation in the simulator in which all neighbors of one node collude: the shipped engines, one at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
 AT_ONCE = WorldSpec(
     links=LinkSpec(latency_s=Spread(low=0.0, high=0.0)), compute=ComputeSpec(engine_s=0.0), limit_s=10_000.0
 )
-"""A world where colluding neighbors answer at once, so that every exchange is over before a local round ends."""
+"""A world in which colluding neighbors answer at once, so that every exchange is over before a local round ends."""
 
 
 class _Watching(Watch):
@@ -40,7 +40,7 @@ def observe_simulated(
     federation: FederationConfig, learners: Sequence[Learner], victim: int, world: WorldSpec = AT_ONCE
 ) -> Observation:
     """Run `federation` in virtual time with these `learners`, one for each member, and watch `victim` from all its
-    neighbors. Raises LearningError: the task failed.
+    neighbors. Raises LearningError if the task failed.
     """
     spec = settle(world, len(federation.members), federation.seed)
     batched = BatchedLearners(learners, method_of(federation), batching=False)

@@ -1,4 +1,4 @@
-"""Names the figures of a node's private rows in what it sends to all members about itself."""
+"""Name the figures about a node's private rows in what it sends to all members about itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def figures_told(sent: Sequence[object], *, public_test: bool = False) -> list[s
     """Return the names of figures in rows of vitals that were computed from private rows without noise, in alphabetical
     order.
 
-    With `public_test` the common test set is nobody's data, so scores on it are no secret.
+    With `public_test` the common test set is nobody's private data, so scores on it are not secret.
     """
     rows = [row for row in sent if isinstance(row, Vitals)]
     found = {"loss of a local round"} if any(row.loss is not None for row in rows) else set[str]()

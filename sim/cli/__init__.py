@@ -16,8 +16,7 @@ COMMANDS: Mapping[str, str] = {
     "attacks": "How liars can lie, what each needs to know, and where it comes from.",
     "plot": "A picture of reports, side by side, or of a sweep.",
 }
-"""One line of help by command name, which is also the module with its `command`; `attacks` stands in the module `run`.
-"""
+"""One line of help per command name, which is also the module with its `command`; `attacks` is in the module `run`."""
 
 EXAMPLES = """\b
 Examples:

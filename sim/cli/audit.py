@@ -1,4 +1,4 @@
-"""`p2pfl audit`: attacks one's own federation, without and with each layer of privacy, in one table."""
+"""`p2pfl audit`: attack your own federation, without and with each layer of privacy, in one table."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _check_targets(report: Path | None, picture: Path | None, names: Sequence[st
 
 
 def _quiet_nodes() -> None:
-    """Keep the nodes of the copy from filling the screen with notices, and small products to one thread."""
+    """Keep the copy's nodes from filling the screen with notices, and small products to one thread."""
     import logging  # noqa: PLC0415 - as above
 
     import torch  # noqa: PLC0415 - as above
@@ -188,7 +188,7 @@ def _cell_text(value: Any, unit: str) -> str | None:
 
 
 def _write(findings: AuditFound, path: Path) -> None:
-    """Write the whole file or nothing. Raises StorageError: it cannot be written."""
+    """Write the whole file or nothing. Raises StorageError if it cannot be written."""
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
     from topologies.files import replace  # noqa: PLC0415 - as above
 

@@ -39,7 +39,7 @@ DRAWN_WITH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of the command; None where an option was not given."""
+    """The command's options; None if an option was not given."""
 
     file: Path | None = None
     nodes: int | None = None
@@ -59,7 +59,9 @@ class Options:
 
 
 def build(options: Options) -> tuple[FederationConfig, WorldSpec]:
-    """Build what to simulate. Raises UserError: a wrong option or file; DisconnectedGraph: not connected."""
+    """Build what to simulate. Raises UserError for a wrong option or file, DisconnectedGraph if the graph is not
+    connected.
+    """
     if options.world == RANDOM:
         federation, world = _draw_all(options)
     else:
@@ -117,7 +119,7 @@ def _describe(options: Options) -> FederationConfig:
 
 
 def _own_method(spec: str | None) -> str | None:
-    """Make a path to the user's own method absolute, from the working folder."""
+    """Make the path to a user's own method absolute, relative to the working folder."""
     try:
         return None if spec is None else from_here(spec)
     except ValueError as error:
@@ -126,8 +128,8 @@ def _own_method(spec: str | None) -> str | None:
 
 @contextmanager
 def without_file(options: Options) -> Iterator[None]:
-    """Name options in errors instead of FEDERATION: all where there is none, else a compressor, which has to fit the
-    model.
+    """Name options instead of FEDERATION in errors: all of them if there is no file, otherwise only a compressor, which
+    must fit the model.
     """
     try:
         yield
@@ -153,7 +155,7 @@ def _naming_option(key: str) -> Iterator[None]:
 
 
 def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarSpec | None:
-    """Return the liars. Options go before the world file; `--byzantine 0` lets nobody lie."""
+    """Return the liars. Options override the world file; `--byzantine 0` means no liars."""
     options = replace(options, attack=_own_attack(options.attack))
     if options.attack is not None and (options.byzantine == 0 or (options.byzantine is None and of_the_world is None)):
         text = "an attack without liars"
@@ -170,7 +172,7 @@ def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarS
 
 
 def _own_attack(attack: str | None) -> str | None:
-    """Make a path to the user's own attack absolute, from the working folder."""
+    """Make the path to a user's own attack absolute, relative to the working folder."""
     if attack is None:
         return None
     with _naming_option("--attack"):

@@ -1,4 +1,4 @@
-"""`p2pfl sim plot`: draws reports side by side, or the results of a sweep."""
+"""`p2pfl sim plot`: draw reports side by side, or the results of a sweep."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Examples:
 @click.option(
     "--x",
     type=click.Choice(["time", "rounds", "bytes"]),
-    help="The horizontal axis.  [default: time; rounds where real and simulated runs stand together; a sweep's axes]",
+    help="The horizontal axis.  [default: time; rounds if real and simulated runs are mixed; a sweep's axes]",
 )
 @click.option("--mean", is_flag=True, help="For a sweep: the mean accuracy of the nodes, not the worst node's.")
 def command(*, reports: tuple[Path, ...], output: Path | None, x: X | None, mean: bool) -> None:
@@ -69,7 +69,7 @@ def _read(file: Path) -> bytes:
 
 
 def _sweep(content: bytes) -> dict[str, Any] | None:
-    """Read the results of a sweep; None: this is something else."""
+    """Read the results of a sweep; None if this is something else."""
     import msgspec  # noqa: PLC0415 - `--help` stays instant
 
     from sim.sweeps.results import Results  # noqa: PLC0415 - as above
@@ -95,8 +95,8 @@ def _draw_sweep(
 
 
 def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X | None) -> None:
-    """Draw runs over time, or over `x`; over rounds where real runs stand beside simulated ones, whose
-    seconds differ.
+    """Draw runs over time, or over `x`; over rounds if real runs are mixed with simulated ones, whose seconds
+    differ.
     """
     from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - as above
 
@@ -118,6 +118,6 @@ def _run(content: bytes, file: Path) -> Report:
 
 
 def _labels(files: Sequence[Path]) -> list[str]:
-    """Return the shortest labels that differ: the names, or with their folders."""
+    """Return the shortest distinct labels: the names, with their folders if necessary."""
     names = [file.stem for file in files]
     return names if len(set(names)) == len(names) else [str(file.with_suffix("")) for file in files]

@@ -1,4 +1,4 @@
-"""`p2pfl sim run`: one federation in one world, and `p2pfl sim attacks`: how liars can lie in it."""
+"""`p2pfl sim run`: one federation in one world, and `p2pfl sim attacks`: the ways in which liars can lie in it."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ World files: docs/reference/worlds.md. The figures: docs/how-to/simulate.md.
     metavar="SPEC",
     help="Keys of [privacy], as epsilon=8,delta=1e-5; or none.",
 )
-@click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen by chance.")
+@click.option("--byzantine", type=click.IntRange(0), metavar="K", help="Number of liars, chosen at random.")
 @click.option("--attack", metavar="NAME", help="See `p2pfl sim attacks`.")
 @click.option("--world", metavar="FILE", help="Speeds, links, faults, liars; `random` draws all.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all chance.  [default: 0]")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of all randomness.  [default: 0]")
 @click.option(
     "--replay",
     type=click.IntRange(0),
@@ -156,7 +156,7 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
 
 
 def _simulate(options: Options, how: dict[str, bool], logs: Logs, *, quiet: bool) -> Report | None:
-    """Return the report; None where an invariant was broken, which was printed."""
+    """Return the report; None if an invariant was broken, which has been printed."""
     from sim.cli.from_options import build, without_file  # noqa: PLC0415 - as above
     from sim.cli.views import RunView  # noqa: PLC0415 - `--help` stays instant
     from sim.federations import own_tables  # noqa: PLC0415 - as above

@@ -1,7 +1,7 @@
 """The output of a command: on stderr the progress of a run or a sweep, on stdout the result of a run.
 
-Progress is a bar on a terminal, a line now and then elsewhere, nothing with --quiet. A run ends with a table of its
-nodes, or of the worst of many, and then its summary.
+Progress is a bar on a terminal, an occasional line elsewhere, and nothing with --quiet. A run ends with a table of its
+nodes, or of the worst if there are many, and then its summary.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 FORESEEABLE_FROM = 0.02
-"""The time left is shown after this share of the rounds."""
+"""The time left is shown after this fraction of the rounds."""
 
 MOST_ROWS = 20
 WORST = 5
@@ -42,7 +42,7 @@ MOST_NAMES = 8
 
 
 class ProgressView:
-    """The progress of a command: one line of words, and a bar where there is a terminal."""
+    """The progress of a command: one line of words, and a bar on a terminal."""
 
     bar_width: ClassVar[int] = 40
 
@@ -172,7 +172,7 @@ def _bar(width: int) -> tuple[Any, Any]:
 
 
 def _worst(nodes: list[NodeReport], main: Measure) -> list[NodeReport]:
-    """The honest nodes that finished and learned least; of all nodes where none did."""
+    """Return the honest finished nodes that learned least; of all nodes, if no honest one finished."""
     ended = [node for node in nodes if node.finished and not node.byzantine] or nodes
     return sorted(ended, key=lambda node: merit(value_of(node, main), main))[:WORST]
 
@@ -194,7 +194,7 @@ def _learning_facts(report: Report) -> dict[str, Any]:
 
 
 def _privacy_facts(report: Report) -> dict[str, Any]:
-    """Return the privacy figures. A simulation keeps no promise: it shows what keeping one costs."""
+    """Return the privacy figures. A simulation makes no promise: it shows what keeping one costs."""
     privacy = (report.config or {}).get("privacy")
     if privacy is None:
         return {}
@@ -203,7 +203,7 @@ def _privacy_facts(report: Report) -> dict[str, Any]:
 
 
 def _mixing_facts(report: Report) -> dict[str, Any]:
-    """Return how often nodes mixed; nothing with the mean, where every exchange mixes."""
+    """Return how often nodes mixed; nothing for the mean, with which every exchange mixes."""
     honest = [node for node in report.nodes if not node.byzantine and node.rounds_mixed is not None]
     if not honest:
         return {}
@@ -246,7 +246,7 @@ def _names(names: list[str]) -> str | None:
 
 
 def _set_apart(facts: dict[str, Any]) -> dict[str, Any]:
-    """Set the lines apart by empty lines before and after."""
+    """Put an empty line before and after these lines."""
     return {" ": ""} | facts | ({"    ": ""} if facts else {})
 
 
@@ -269,8 +269,8 @@ def _range(values: list[int]) -> str:
 
 
 def _graph_facts(report: Report) -> dict[str, Any]:
-    """Return the graph's figures. In a schedule lambda_2 is that of all edges, a round's contraction that of the
-    period, spread over its rounds.
+    """Return the graph's figures. For a schedule lambda_2 is computed over all edges, and a round's contraction is the
+    period's, spread over its rounds.
     """
     period = len(report.config["schedule"])
     of_union = f" of all {period} rounds' edges" if period else ""

@@ -1,1 +1,1 @@
-"""Learning at many simulated nodes at once, and the results of the same learning without a network of peers."""
+"""Learning for many simulated nodes at once, and the results of the same learning without a peer-to-peer network."""

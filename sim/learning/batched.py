@@ -1,11 +1,11 @@
-"""Local rounds and scores of all nodes of a simulation: batched where that has the bits of the shipped learner.
+"""Local rounds and scores of all nodes in a simulation, batched if that gives the bits of the shipped learner.
 
-A self-test at the start decides. Where batching is impossible, or gives other bits, each node goes through its own
-`Learner`, and `how` says why.
+A self-test at the start decides. If batching is impossible, or gives different bits, each node uses its own `Learner`,
+and `how` says why.
 
-For engines that do everything else at once, local rounds are computed ahead: a round depends on nothing but its start
-and its number. So when the result of one is needed, all rounds in progress are computed, and the results of the other
-nodes wait until their time is over.
+For engines that do everything else immediately, local rounds are computed ahead: a round depends only on its start and
+its number. So when one result is needed, all rounds in progress are computed, and the results of the other nodes wait
+until their time is up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Rows = NDArray[np.floating[Any]]
 
 TOLERANCE = 1e-5
 FEWEST = 5
-"""Fewer rounds than this are trained one at a time, which is faster for the shipped model of digits."""
+"""Fewer rounds than this are trained one at a time, which is faster for the shipped digits model."""
 
 
 def make_learners(
@@ -47,8 +47,8 @@ def make_learners(
 ) -> BatchedLearners:
     """Build all members' learners, from one task. `local` has the `[data]` tables by node name, with absolute paths.
 
-    `liars` train on what `poison` makes of their data. Raises UserError: the task, its options or a node's data are
-    wrong, or cannot be poisoned.
+    `liars` train on what `poison` makes of their data. Raises UserError if the task, its options or a node's data are
+    wrong, or if the data cannot be poisoned.
     """
     learners = load_learners(federation, local)
     if poison is not None:
@@ -60,9 +60,9 @@ class BatchedLearners:
     """The learners of all nodes.
 
     `how` is "batched" or "batched to 1e-05", perhaps with ", but K of N nodes one at a time: REASON"; or "one at a
-    time: REASON". `batch_stable`: every vector has the bits of the learner alone, whatever the grouping. `verdicts` are
-    the self-test's, by kind of node. `personal` is the number of floating values that each node keeps to itself,
-    besides `size`.
+    time: REASON". `batch_stable`: every vector is bitwise equal to the single learner's, whatever the grouping.
+    `verdicts` are the self-test's, by kind of node. `personal` is the number of floating-point values that each node
+    does not share, in addition to `size`.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class BatchedLearners:
     ) -> None:
         """Build the data plane; `method` is plain by default.
 
-        `approximate` batches also where rows agree with the learner alone only to 1e-5 (relative). Without `batching`
-        it is not tried: for few nodes, or few rounds, the import of torch.func alone costs more.
+        `approximate` also batches if rows agree with the single learner only to 1e-5 (relative). Without `batching` it
+        is not tried: with few nodes or rounds, importing torch.func alone costs more.
         """
         self.learners = learners
         self.method = method or Plain()
@@ -99,19 +99,19 @@ class BatchedLearners:
         return self.learners[0].initial()
 
     def steps(self, node: int) -> int:
-        """Count the steps of this node's next local round."""
+        """Return the number of steps in this node's next local round."""
         if self.nodes is not None:
             return self.nodes.prototype.steps_with(self.samples[node])
         return self._probe(node).steps
 
     @property
     def exchanged_size(self) -> int:
-        """The number of values that neighbors exchange: those of the model, times the channels of the method."""
+        """The number of values that neighbors exchange: model size times the method's channels."""
         return self.size * len(self.method.channels)
 
     @property
     def trains_together(self) -> bool:
-        """True if a group's rounds are computed in one call, with the bits and the figures of each learner alone."""
+        """True if a group's rounds are computed in one call, with the same bits and figures as each single learner."""
         return self.nodes is not None and self.batch_stable and bool(self._together.any())
 
     def rate(self, rounds: int, elapsed_s: float) -> float:
@@ -123,8 +123,8 @@ class BatchedLearners:
     def train(self, nodes: Integers, rounds: Integers, starts: RoundStarts, out: Rows) -> Rows:
         """Train one local round of each (node, round) from `starts`; the models go to `out` (b, d).
 
-        `out` may be the models of `starts`. Returns the mean losses (b,). No pair may occur twice where rounds go one
-        at a time. Raises LearningError: the user's code failed.
+        `out` may be the models of `starts`. Returns the mean losses (b,). No pair may occur twice if rounds go one at a
+        time. Raises LearningError if the user's code failed.
         """
         losses = np.empty(len(nodes))
         together = self._together[nodes]
@@ -142,7 +142,9 @@ class BatchedLearners:
         return losses
 
     def evaluate(self, models: Rows, part: str, nodes: Integers) -> list[Score | None]:
-        """Score each of `models` (b, d) on the `part`, "test" or "local", of its node; None: there are no such data."""
+        """Score each of `models` (b, d) on the `part`, "test" or "local", of its node; None if there are no such
+        data.
+        """
         together = self._scored_together(part)[nodes]
         found: list[Score | None] = [None] * len(nodes)
         rows = np.flatnonzero(together)
@@ -155,13 +157,13 @@ class BatchedLearners:
         return found
 
     def _probe(self, node: int) -> LocalRound:
-        """Train one round of a learner that is not ours, which shows its number of steps."""
+        """Train one round of a learner that is not ours, to find its number of steps."""
         if node not in self._probed:
             self._probed[node] = self.learners[node].train(RoundStart(self.initial()), 0)
         return self._probed[node]
 
     def _test_batching(self, nodes: TorchNodes | str) -> Grouped | str:
-        """Test the batched data plane and note its verdicts; or say why there is none."""
+        """Test the batched data plane and record its verdicts, or say why there is none."""
         if isinstance(nodes, str):
             return nodes
         if isinstance(nodes.pool, str):
@@ -177,12 +179,12 @@ class BatchedLearners:
         try:
             grouped = Grouped(nodes, nodes.pool, self.method)
             self.verdicts = examine(grouped, self.learners)
-        except Exception as error:  # noqa: BLE001 - whatever a model of any kind makes torch.func say
+        except Exception as error:  # noqa: BLE001 - any model may make torch.func raise anything
             return describe(error)
         return grouped
 
     def _decide(self, grouped: Grouped | str, *, approximate: bool) -> tuple[Flags, str]:
-        """Decide which nodes train together (nodes,), and say so in words."""
+        """Decide which nodes train together (nodes,), and describe that in words."""
         if isinstance(grouped, str):
             return np.zeros(len(self.learners), dtype=np.bool_), f"one at a time: {grouped}"
         exact = {
@@ -235,7 +237,7 @@ class _Begun:
 
 
 class Ahead:
-    """Rounds computed ahead, of learners that are `batch_stable`: they have the bits of each learner alone."""
+    """Rounds computed ahead, for learners that are `batch_stable`: bitwise equal to each single learner's."""
 
     def __init__(self, learners: BatchedLearners) -> None:
         self.learners = learners
@@ -243,16 +245,16 @@ class Ahead:
         self._done: dict[int, LocalRound | LearningError] = {}
 
     def begin(self, node: int, start: RoundStart, index: int) -> None:
-        """Begin a round; nobody writes to its vectors before `end` or `drop`."""
+        """Begin a round; its vectors must not be written to before `end` or `drop`."""
         self._begun[node] = _Begun(start, index)
 
     def drop(self, node: int) -> None:
-        """Forget the round of a node that has crashed, begun or done."""
+        """Forget the round, begun or done, of a node that has crashed."""
         self._begun.pop(node, None)
         self._done.pop(node, None)
 
     def end(self, node: int) -> LocalRound:
-        """End the round and return its result. Raises LearningError: the user's code failed."""
+        """End the round and return its result. Raises LearningError if the user's code failed."""
         if node in self._begun:
             begun, self._begun = self._begun, {}
             try:
@@ -287,7 +289,7 @@ class Ahead:
             )
 
     def _train_alone(self, begun: dict[int, _Begun]) -> None:
-        """Train each round alone after a group has failed, which does not say which row did."""
+        """Train each round alone after a group has failed, which does not say which row caused it."""
         for node, one in begun.items():
             try:
                 self._done[node] = self.learners.learners[node].train(one.start, one.index)

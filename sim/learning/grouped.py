@@ -1,11 +1,11 @@
 """Local rounds and scores of many nodes, in groups that one batched call can compute.
 
-Rows of a group have equal batch sizes, so nothing is padded. Where the model is batch-stable, the result does not
+All rows of a group have the same batch sizes, so nothing is padded. If the model is batch-stable, the result does not
 depend on the grouping.
 
-Each node draws from its own generator of `p2pfl.chance`: the same numbers, made cheaper for many (node, round) pairs at
-once. Most of the cost of a generator is numpy's SeedSequence, a hash of four words. Here it is computed for all pairs
-together; the generators themselves are numpy's own. The hash is fixed: numpy promises that it never changes
+Each node draws the same numbers as from its own generator in `p2pfl.chance`, computed more cheaply for many (node,
+round) pairs at once. Most of a generator's cost is numpy's SeedSequence, a hash of four words. Here it is computed for
+all pairs together; the generators themselves are numpy's own. The hash is fixed: numpy promises that it never changes
 (https://numpy.org/doc/stable/reference/random/compatibility.html), and the tests compare.
 """
 
@@ -48,7 +48,7 @@ _SHIFT = np.uint32(16)
 def scores(
     stack: StackedModel, models: Tensor, inputs: Tensor, targets: Tensor, *, common: bool, careful: bool = False
 ) -> list[Score]:
-    """Score models (c, d) on inputs and targets (c, n, ...), or on the same (n, ...), `common` to all."""
+    """Score models (c, d) on inputs and targets (c, n, ...), or on the same (n, ...) if `common` to all."""
     task, rows = stack.task, 0 if common else 1
     n = targets.shape[rows]
     loss, hits, judged = np.zeros(len(models)), np.zeros(len(models), dtype=np.int64), 0
@@ -78,13 +78,13 @@ def scores(
 
 
 def _of_row(kept: list[tuple[Tensor, Tensor]], row: int, *, common: bool) -> list[tuple[Tensor, Tensor]]:
-    """Return outputs and targets of one of the models."""
+    """Return the outputs and targets of one of the models."""
     return [(outputs[row], targets if common else targets[row]) for outputs, targets in kept]
 
 
 LARGEST_GROUP = 256
 _GROUP_FLOATS = 640_000
-"""Parameters per group: its gradients and activations should stay in the cache."""
+"""Parameters per group; its gradients and activations should stay in the cache."""
 _BATCH_FLOATS = 4_000_000
 """Input values in one batch of a group."""
 _SCORED_FLOATS = 2_500_000
@@ -95,8 +95,8 @@ _SCORED_FLOATS = 2_500_000
 class RoundStarts:
     """The starts of local rounds of many nodes: `models` (b, d), and the vectors `given` to each by the method (b, d).
 
-    `by_method` (b,): the steps take the method's gradients; elsewhere they take the loss's own, and `given` is ignored.
-    `elapsed_s` (b,) is how long each node has trained, None: not at all.
+    `by_method` (b,): True if the steps use the method's gradients; otherwise they use the loss's own, and `given` is
+    ignored. `elapsed_s` (b,) is how long each node has trained; None if not at all.
     """
 
     models: Rows
@@ -115,7 +115,7 @@ class RoundStarts:
         return 0.0 if self.elapsed_s is None else float(self.elapsed_s[row])
 
     def alone(self, row: int, method: Method) -> RoundStart:
-        """Return one of the starts, for a learner alone."""
+        """Return one of the starts, for a single learner."""
         if not self.by_method[row]:
             return RoundStart(self.models[row], elapsed_s=self.trained_s(row))
         given = {name: one[row] for name, one in self.given.items()}
@@ -123,7 +123,7 @@ class RoundStarts:
 
 
 class Grouped:
-    """The batched data plane of `nodes`, whose data are in one pool."""
+    """The batched data plane for `nodes`, whose data are in one pool."""
 
     def __init__(self, nodes: TorchNodes, pool: Pool, method: Method) -> None:
         self.nodes, self.pool = nodes, pool
@@ -135,11 +135,13 @@ class Grouped:
         self._totals = np.array([sum(one) for one in self.sizes])
         numbers = {n: self.sizes.index(one) for n, one in sizes.items()}
         self.kinds: Integers = np.array([numbers[n] for n in pool.counts.tolist()], dtype=np.int64)
-        """The kind of each node (nodes,): the index in `sizes`, the numbers of rows in a round's batches."""
+        """The kind of each node (nodes,): an index into `sizes`, which holds the numbers of rows in a round's
+        batches.
+        """
         self.group = [self.fitting_group(kind) for kind in range(len(self.sizes))]
-        """The largest group of each kind."""
+        """The largest group for each kind."""
         self.careful = [False] * len(self.sizes)
-        """True for each kind whose small products are not batched."""
+        """For each kind, True if its small products are not batched."""
 
     def fitting_group(self, kind: int) -> int:
         """Return how many nodes of a kind fit well into one group."""
@@ -185,7 +187,7 @@ class Grouped:
         return found
 
     def _score_group(self, models: Tensor, nodes: Integers, number: int, *, common: bool) -> list[Score]:
-        """Score on the test set `number`, or on the nodes' own data, of which each has `number` rows."""
+        """Score on the test set `number`, or on the nodes' own data, `number` rows each."""
         if common:
             test = self.nodes.tests[number]
             if not isinstance(test, TensorSamples):
@@ -196,12 +198,12 @@ class Grouped:
         return scores(self.stack, models, *self._gather(index), common=False, careful=careful)
 
     def _scored_at_once(self, count: int) -> int:
-        """Return how many models fit well into one group on `count` samples each."""
+        """Return how many models fit well into one group with `count` samples each."""
         inputs = min(count, BATCH) * self.pool.rows.inputs[0].numel()
         return max(1, min(LARGEST_GROUP // 2, _SCORED_FLOATS // max(inputs, 1)))
 
     def _draw(self, nodes: Integers, rounds: Integers) -> Iterator[Integers]:
-        """Draw the rows that each node sees in its round, step after step."""
+        """Draw the rows that each node sees in its round, step by step."""
         made = generators(self._seed, "batches", self._places[nodes], rounds)
         counts, totals = self.pool.counts[nodes].tolist(), self._totals[self.kinds[nodes]].tolist()
         for count, total, rng in zip(counts, totals, made, strict=True):
@@ -218,8 +220,8 @@ class Grouped:
 
 
 def generators(seed: int, purpose: str, *paths: Integers) -> Iterator[np.random.Generator]:
-    """Yield `generator(seed, purpose, *path)` for each path, one row of the columns `paths` (b,);
-    entries below 2^32.
+    """Yield `generator(seed, purpose, *path)` for each path, a row of the columns `paths` (b,); entries are below
+    2^32.
     """
     material = _Material()
     for words in _states(seed, purpose, paths):
@@ -253,8 +255,8 @@ class _Hash:
 def _hits(outputs: Tensor, targets: Tensor) -> NDArray[np.int64]:
     """Count how often each model's largest output (c, n, classes, ...) is the target's, (c,).
 
-    The result equals that of argmax, which is slow along few classes: argmax decides where two are equal, one is NaN,
-    or a target is no class.
+    The result equals argmax's, which is slow along few classes; argmax is used only if two are equal, one is NaN, or a
+    target is not a class.
     """
     classes = outputs.movedim(2, 0).contiguous()
     top = classes == classes.amax(dim=0)
@@ -269,7 +271,7 @@ def _hits(outputs: Tensor, targets: Tensor) -> NDArray[np.int64]:
 
 
 def _metrics(task: Task, kept: list[tuple[Tensor, Tensor]], count: int, *, common: bool) -> list[dict[str, float]]:
-    """Compute the user's metrics one model at a time: the functions need not be fit for vmap."""
+    """Compute the user's metrics one model at a time, because the functions need not support vmap."""
     if not kept:
         return [{} for _ in range(count)]
     outputs = torch.cat([pair[0] for pair in kept], dim=1)
@@ -329,7 +331,7 @@ def _mix(x: Words, y: Words) -> Words:
 
 
 def _words_of(seed: int) -> list[int]:
-    """Split a whole number into words of 32 bits, the lowest first."""
+    """Split an integer into 32-bit words, lowest first."""
     words = [seed & _WORD]
     while seed := seed >> 32:
         words.append(seed & _WORD)

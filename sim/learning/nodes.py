@@ -1,9 +1,9 @@
-"""The learners of all nodes of one federation, each made when it is needed.
+"""The learners of all nodes in one federation, each made on demand.
 
-Ten thousand `TorchLearner`s would build ten thousand modules. Here there is one, and a node is its data.
+Ten thousand `TorchLearner`s would build ten thousand modules. Here there is one module, and a node is just its data.
 
-The data of many nodes are in one pair of tensors: a node's rows are a range of them. Sets that are the same tensors, or
-that the task made equal for every node, are held once. Liars may train on poisoned data of their own.
+The data of many nodes are stored in one pair of tensors, and a node's rows are a range in it. Sets that are the same
+tensors, or that the task made equal for every node, are stored once. Liars may train on poisoned data of their own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from sim.attacks.poison import LABELED, classes_of
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The rows of many nodes in one set. `first` and `counts` (nodes,) int64 give each node's range, which nodes may
-    share.
+    """The rows of many nodes as one set. `first` and `counts` (nodes,) int64 give each node's range; nodes may share
+    one.
     """
 
     rows: TensorSamples
@@ -74,8 +74,7 @@ def _joined(sets: list[TensorSamples]) -> TensorSamples:
 class TorchNodes(Sequence[Learner]):
     """The learners of all nodes. `pool` has all training sets, or says why they cannot be joined.
 
-    `shareable`: the module keeps nothing between rounds, so that one serves all nodes; else each node has a module of
-    its own.
+    `shareable`: the module keeps nothing between rounds, so one serves all nodes; otherwise each node has its own.
     """
 
     def __init__(self, prototype: TorchLearner, contexts: Sequence[NodeContext], sets: list[Samples]) -> None:
@@ -136,8 +135,8 @@ def load_learners(
 ) -> Sequence[Learner]:
     """Load one learner per member; `local` has the `[data]` tables by node, with absolute paths.
 
-    With `[privacy]` rounds are private, by chance from the federation's seed. Raises UserError: the task or its data
-    are wrong, or a promise cannot be kept.
+    With `[privacy]` rounds are private, with randomness from the federation's seed. Raises UserError if the task or its
+    data are wrong, or if a promise cannot be kept.
     """
     task = load_task(federation.task, federation.path.parent, file=federation.path)
     contexts = [_context(federation, index, local or {}) for index in range(len(federation.members))]
@@ -157,7 +156,7 @@ def load_learners(
 
 
 def gathered(learners: Sequence[Learner]) -> TorchNodes | str:
-    """Gather learners that exist already, or say why that is impossible."""
+    """Gather existing learners, or say why that is impossible."""
     given = [learner for learner in learners if isinstance(learner, TorchLearner)]
     if len(given) < len(learners):
         return "the task has learners of its own"
@@ -183,7 +182,7 @@ def _torch_nodes(
     share: Sequence[str],
     protection: Protection | None,
 ) -> TorchNodes:
-    """Build the learners. The model is tried out once, with the labels of all nodes; with privacy, each node gets its
+    """Build the learners. The model is tried once with the labels of all nodes; with privacy, each node gets its
     plan.
     """
     sets, tests, numbers = [], Distinct(), []
@@ -216,13 +215,13 @@ def _context(federation: FederationConfig, index: int, local: Mapping[str, Mappi
 
 
 def _keeps_nothing(module: torch.nn.Module) -> bool:
-    """Return True if the vector holds everything of the module: a buffer outside it might live from round to round."""
+    """Return True if the vector holds all of the module: a buffer outside it might persist from round to round."""
     shared = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}
     return all(id(buffer) in shared and buffer.is_floating_point() for buffer in module.buffers())
 
 
 def poisoned(learners: Sequence[Learner], poison: Poison, liars: frozenset[int]) -> TorchNodes:
-    """Return the learners, those of `liars` on poisoned data. Raises UserError: the data cannot be poisoned."""
+    """Return the learners, with poisoned data for `liars`. Raises UserError if the data cannot be poisoned."""
     if not isinstance(learners, TorchNodes):
         raise UserError("learners of the task's own cannot be poisoned", key="attack", allowed=LABELED)
     classes, seed = classes_of(learners.prototype), learners.prototype.context.seed
@@ -242,7 +241,7 @@ def poisoned(learners: Sequence[Learner], poison: Poison, liars: frozenset[int])
 def success(
     learners: Sequence[Learner], poison: Poison, models: NDArray[np.floating], nodes: Sequence[int]
 ) -> list[float | None]:
-    """Return the share of each node's probe that its model (row) labels as the poison leads."""
+    """Return the share of each node's probe that its model (row) labels as the poison intends."""
     return [_success(learners[node], poison, models[row]) for row, node in enumerate(nodes)]
 
 

@@ -48,7 +48,7 @@ def centralized(
     most_steps: int = MOST_STEPS,
     round_s: float = 0.0,
 ) -> Centralized | None:
-    """Train one model on all data, as `p2pfl.reporting.references` says; None where data cannot be pooled."""
+    """Train one model on all data, as `p2pfl.reporting.references` describes; None if data cannot be pooled."""
     nodes = learners.nodes
     if nodes is None or isinstance(nodes.pool, str):
         return None
@@ -59,7 +59,7 @@ def centralized(
 def alone(
     federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None, round_s: float = 0.0
 ) -> list[ModelScore | None]:
-    """Score each node's model on its test set after as many rounds on the node's own data, of `round_s` each."""
+    """Score each node's model on its test set after the same number of rounds on its own data, `round_s` each."""
     taken = _rounds(federation, rounds)
     if learners.personal:
         return [one_alone(learner, taken, round_s) for learner in learners.learners]
@@ -85,10 +85,10 @@ def fedavg(
     """Simulate federated averaging: accuracy, loss, rounds, history and `bytes_sent`. The nodes' copy of the model is
     scored.
 
-    `bytes_sent` is what goes to and from each node in each round: a model in float32, or the most that `compressor`
-    makes of a difference. None where nodes keep a part of the model to themselves: there is no one model whose accuracy
-    it would be. The history's `loss` is that of the test set, or the mean of the nodes' training losses where there is
-    none.
+    `bytes_sent` counts what goes to and from each node in each round: a float32 model, or the largest payload that
+    `compressor` makes from a difference. The result is None if nodes keep part of the model personal, because there is
+    no single model to score. The history's `loss` is on the test set, or the mean of the nodes' training losses if
+    there is none.
     """
     if learners.personal:
         return None
@@ -109,7 +109,7 @@ def fedavg(
 
 
 def score_everywhere(learners: BatchedLearners, model: Vector, nodes: Sequence[int]) -> Score | None:
-    """Score one model (d,) on the test sets of these nodes; for learners of the user's own, on that of the first."""
+    """Score one model (d,) on the test sets of these nodes; for a user's own learners, on the first node's."""
     first, counts = np.array(nodes[:1], dtype=np.int64), np.array([1])
     if learners.nodes is not None:
         _, places, counts = np.unique(learners.nodes.test_of[list(nodes)], return_index=True, return_counts=True)
@@ -119,7 +119,7 @@ def score_everywhere(learners: BatchedLearners, model: Vector, nodes: Sequence[i
 
 
 def _rounds(federation: FederationConfig, rounds: int | None) -> int:
-    """Return the federation's own number of rounds; where time bounds it, `rounds` must be given."""
+    """Return the federation's own number of rounds; if time bounds it, `rounds` must be given."""
     found = federation.training.rounds if rounds is None else rounds
     if found is None:
         raise ValueError("this federation is bounded by time: say how many rounds")
@@ -127,7 +127,7 @@ def _rounds(federation: FederationConfig, rounds: int | None) -> int:
 
 
 class _Squeezed:
-    """Links that compress. `heard` (n, d) is each node's change in a round as the hub knows it, `model` (d,) the hub's
+    """Links that compress. `heard` (n, d) is each node's change in a round as known to the hub, `model` (d,) the hub's
     model.
 
     Nodes know as much of the hub's model as has arrived.
@@ -143,7 +143,7 @@ class _Squeezed:
         return self.heard[nodes]
 
     def tell(self, known: NDArray[np.float32], change: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Move the hub's model by `change` (d,) and return the nodes' copy of it (d,), which was `known`."""
+        """Move the hub's model by `change` (d,) and return the nodes' updated copy of it (d,), previously `known`."""
         self.model += change
         arrived = self._sent((self.model - known).astype(np.float32)[None])[0]
         told: NDArray[np.float32] = known + arrived
@@ -156,7 +156,7 @@ class _Squeezed:
 
 
 class _Hub:
-    """Trains all nodes from one model and averages, weighted by their samples."""
+    """Trains all nodes from one model and averages the results, weighted by their samples."""
 
     def __init__(self, learners: BatchedLearners, links: _Squeezed | None) -> None:
         self.learners, self.links = learners, links

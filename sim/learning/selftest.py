@@ -1,9 +1,9 @@
-"""A self-test: does a model learn and score bit for bit alike alone and in a group?
+"""A self-test: are a model's training and scores bit for bit the same alone and in a group?
 
-Torch's kernels differ by shape: a batched matrix product may round otherwise than a single one, for few samples (below
-400 products it does) or from some size of the group on. So before a simulation, for each size of batches that nodes
-have, a few rounds are trained by the shipped learner and in groups of several sizes. The verdict for the shipped
-`digits` holds for the life of a process: a sweep, or a suite, would test the same again in each run.
+Torch's kernels differ by shape: a batched matrix product may round differently from a single one, with few samples
+(below 400 products it does) or above some group size. So before a simulation, for each batch size that nodes have, a
+few rounds are trained by the shipped learner and in groups of several sizes. The verdict for the shipped `digits` is
+cached for the life of a process, because a sweep or a test suite would repeat the same test in each run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.learning.grouped import LARGEST_GROUP, Grouped, Integers, RoundStarts
 
 _SIZES = (1, 2, 3, 8, 64, LARGEST_GROUP)
 _FEW_NODES, _FEW = 64, 32
-"""A kind with fewer nodes than the first number is tested in groups of at most the second."""
+"""A kind with fewer nodes than the first number is tested in groups no larger than the second."""
 _MOST_KINDS = 16
 _SHIPPED = "p2pfl.learn.digits"
 _SMALL = 16
@@ -30,9 +30,9 @@ _SMALL = 16
 
 @dataclass(slots=True, kw_only=True)
 class SelfTest:
-    """The verdict for one kind: the results that are bitwise equal alone and in groups of up to `group`.
+    """The verdict for one kind: which results are bitwise equal alone and in groups of up to `group`.
 
-    They are trained vectors, losses, and scores. `apart` is the largest relative difference of two vectors.
+    The results are trained vectors, losses, and scores. `apart` is the largest relative difference between two vectors.
     """
 
     group: int
@@ -44,7 +44,7 @@ class SelfTest:
 
 
 _FOUND: dict[tuple[object, ...] | None, tuple[SelfTest, bool]] = {}
-"""By trial, its verdict, and whether small products go one by one."""
+"""For each trial, its verdict, and whether small products go one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Trial:
 
 
 def examine(grouped: Grouped, learners: Sequence[Learner]) -> dict[int, SelfTest]:
-    """Test each kind of node, those with most nodes first; kinds beyond the sixteenth get no verdict."""
+    """Test each kind of node, the most numerous first; kinds beyond the sixteenth get no verdict."""
     kinds, nodes = np.unique(grouped.kinds, return_counts=True)
     order = np.argsort(-nodes, kind="stable")[:_MOST_KINDS]
     rng = np.random.default_rng(0)
@@ -77,8 +77,8 @@ def _examine_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng:
 
 
 def _same_trial(grouped: Grouped, kind: int) -> tuple[object, ...] | None:
-    """Return a key that is equal where a trial would compute the same products, whatever the nodes; None where that
-    cannot be known.
+    """Return a key that is equal if a trial would compute the same products, whatever the nodes; None if that cannot be
+    known.
     """
     first, method = grouped.nodes.prototype, grouped.stack.method
     if first.task.model.__module__ != _SHIPPED or method.is_users:
@@ -90,7 +90,7 @@ def _same_trial(grouped: Grouped, kind: int) -> tuple[object, ...] | None:
 
 
 def _try_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> SelfTest:
-    """Test one kind, again with small products one by one where that may help."""
+    """Test one kind, and again with small products one by one if that may help."""
     plain = _attempt(grouped, learners, kind, rng)
     if plain.training or min(grouped.sizes[kind]) > _SMALL:
         return plain
@@ -176,7 +176,7 @@ def _alike(first: Score | None, other: Score | None) -> bool:
 
 
 def _equal(first: object, other: object) -> bool:
-    """Return True for the same bits, also where they are NaN."""
+    """Return True for the same bits, even if they are NaN."""
     return np.asarray(first).tobytes() == np.asarray(other).tobytes()
 
 

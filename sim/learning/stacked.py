@@ -37,7 +37,7 @@ Named = dict[str, Tensor]
 
 
 class StackedModel:
-    """A model for many vectors. It borrows the module of `learner`, which must not train meanwhile."""
+    """A model for many vectors. It borrows the module of `learner`, which must not train at the same time."""
 
     def __init__(self, learner: TorchLearner, method: Method) -> None:
         self.method = method
@@ -63,7 +63,7 @@ class StackedModel:
     ) -> Tensor:
         """Learn from each of `batches` in turn, from `starts` (c, d); the result goes to `out` (c, d).
 
-        Each step takes the method's gradient with the vectors `given` (c, d) to it, None: the loss's own; `careful`
+        Each step uses the method's gradient with the vectors `given` (c, d) to it, or the loss's own if None; `careful`
         computes small products one by one. `rate` is the learning rate. Returns the mean losses (c,).
         """
         tensors = self._unpacked(starts)
@@ -89,7 +89,7 @@ class StackedModel:
             return (self._common if common else self._outputs)(self._unpacked(models), inputs)
 
     def _learn(self, trained: Named, fixed: Named, parts: Mapping[str, Named], batch: Batch) -> Tensor:
-        """Leave a gradient at each of `trained` and return the losses (c,)."""
+        """Store a gradient at each of `trained` and return the losses (c,)."""
         inputs, targets = batch
         gradients, (values, each) = self._gradients(trained, fixed, inputs, targets)
         for name, tensor in trained.items():
@@ -101,7 +101,7 @@ class StackedModel:
         return means(each) if self._own_order else values
 
     def _loss_of_one(self, trained: Named, fixed: Named, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the loss of one model and, where its mean must be taken in torch's own order, that of each sample
+        """Compute the loss of one model and, if its mean must be taken in torch's own order, the loss of each sample
         (n,).
         """
         outputs = functional_call(self._module, {**trained, **fixed}, (inputs,))
@@ -117,8 +117,8 @@ class StackedModel:
         return outputs
 
     def _named_parts(self, vectors: Mapping[str, Tensor]) -> dict[str, Named]:
-        """Return for each of the `vectors` (c, d), by name, the parts of each trained tensor (c, shape), by the
-        tensor's name.
+        """For each of the `vectors` (c, d), by name, return the parts (c, shape) belonging to each trained tensor, by
+        tensor name.
         """
         return {
             place.name: {name: _part(one, place).to(place.dtype) for name, one in vectors.items()}
@@ -154,14 +154,14 @@ def _part(vectors: Tensor, place: TensorPlace) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence torch's warning that it has no batched kernel and loops itself, which is as correct."""
+    """Silence torch's warning that it has no batched kernel and loops instead, which is just as correct."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*performance drop.*")
         yield
 
 
 def describe(error: BaseException) -> str:
-    """Say why a model cannot be batched, in few words."""
+    """Say briefly why a model cannot be batched."""
     text: Any = " ".join(str(error).split())
     if "randomness" in text:
         return "the model draws chance while it trains"
@@ -174,12 +174,12 @@ _LEVELS = 8
 
 
 def own_order(task: Task, outputs: Any, targets: Any) -> bool:
-    """Return True if `means` supports this loss: outputs (n, classes) and integer targets (n,) of one model."""
+    """Return True if `means` supports this loss: outputs (n, classes) and integer targets (n,) for one model."""
     return task.loss is None and are_labels(outputs, targets) and outputs.ndim == 2
 
 
 def means(each: Tensor) -> Tensor:
-    """Compute the mean losses (c,) of the cross entropies (c, n) of single samples."""
+    """Compute the mean losses (c,) from the cross entropies (c, n) of single samples."""
     return _sums(each.t().contiguous()) / each.shape[1]
 
 
@@ -193,7 +193,7 @@ def losses_of(task: Task, outputs: Tensor, targets: Tensor, *, common: bool) -> 
 
 
 def _sums(rows: Tensor) -> Tensor:
-    """Sum (c,) rows (n, c) as torch's negative log likelihood adds: a cascade of partial sums.
+    """Sum (c,) rows (n, c) as torch's negative log likelihood does: a cascade of partial sums.
 
     ATen/native/LossNLL.cpp, nll_loss_out_frame.
     """
@@ -205,7 +205,7 @@ def _sums(rows: Tensor) -> Tensor:
 
 
 def _partial_sums(rows: Tensor, step: int, levels: int) -> list[Tensor]:
-    """Sum one level: the first row goes up a level alone, then the sum of each `step` rows does; the sum of the rest
+    """Sum one level: the first row moves up a level alone, then the sum of every `step` rows does; the sum of the rest
     stays.
     """
     if levels == 1 or len(rows) == 1:
@@ -242,7 +242,9 @@ def _is_small(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer of inputs (n, k), weight (m, k) and bias (m,) of one model; under vmap of each of c models."""
+    """A linear layer with inputs (n, k), weight (m, k) and bias (m,) for one model; under vmap, for each of c
+    models.
+    """
 
     @staticmethod
     def forward(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -264,7 +266,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Product(torch.autograd.Function):
-    """The product of (n, k) by (k, m), only used where nothing more is differentiated."""
+    """The product of (n, k) and (k, m), used only if nothing is differentiated further."""
 
     @staticmethod
     def forward(left: Tensor, right: Tensor) -> Tensor:

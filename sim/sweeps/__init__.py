@@ -1,1 +1,1 @@
-"""Sweeps: many simulated runs from one file, in processes of their own, resumable, as one table and one figure."""
+"""Sweeps: many simulated runs from one file, in separate processes, resumable, as one table and one figure."""

@@ -1,8 +1,9 @@
 """One figure of a sweep: every combination as a point with its confidence interval, axes as color, marker and panels.
 
-Where the compressor is an axis, bytes are the horizontal axis: what accuracy costs; many compressors have their names
-beside their points, each in the nearest free place. Otherwise one axis is: numbers where they are and joined by lines,
-names side by side. Two more become color and marker, the rest panels.
+If the compressor is an axis, the horizontal axis is bytes, to show what accuracy costs; if there are many compressors,
+their names are written beside their points, each in the nearest free place. Otherwise the horizontal axis is one of the
+sweep's: numbers to scale and joined by lines, names side by side. Two more axes become color and marker, the rest
+panels.
 """
 
 from __future__ import annotations
@@ -22,35 +23,36 @@ HEIGHTS: Mapping[str, str] = {
     "loss": "loss",
     "consensus_distance": "consensus distance",
 }
-"""The measures to draw if a task has no main measure of its own: the first of these that any run has."""
+"""Measures to draw if the task has no main measure of its own: the first one that any run has."""
 MEAN = "accuracy_mean"
 MOST_PANELS = 24
 MOST_COLUMNS = 4
 POWERS_FROM = 20.0
-"""The scale is logarithmic where the largest value is this many times the smallest."""
+"""The scale is logarithmic if the largest value is this many times the smallest."""
 
 FONT_POINTS = 7.0
 LETTER = 0.63
-"""Approximate width of a letter over the font size; the real font's width would make the picture depend on the machine.
+"""The approximate width of a letter relative to the font size; the real font's width would make the picture depend on
+the machine.
 """
 POINT_RADIUS = 4.0
 NEAR = 7.0
 DISTANCES = (NEAR, 13.0, 20.0, 28.0, 37.0, 47.0, 58.0, 70.0, 84.0, 100.0)
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (0.8, 0.6), (0.8, -0.6), (-0.8, 0.6), (-0.8, -0.6))
 DETOUR = 2 * len(DIRECTIONS)
-"""A name may move this many places farther to stay clear of lines."""
+"""How many places farther a name may move to stay clear of lines."""
 POINTS_PER_INCH = 72
 LEADER = {"arrowstyle": "-", "linewidth": 0.5, "color": "#999999", "shrinkA": 0, "shrinkB": 3}
 
 PAPER = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.4}
-"""Background of the text: an interval may run through it."""
+"""The background of the text, because an interval may run through it."""
 
 
 def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) -> None:
     """Write the picture of what `results.json` holds; a .png, .svg or .pdf file.
 
-    `mean`: of accuracy the nodes' mean goes up, not that of the worst node.
-    Raises UserError: there is nothing to draw.
+    With `mean`, the vertical axis shows the nodes' mean accuracy instead of the worst node's. Raises UserError if there
+    is nothing to draw.
     """
     heights = (*_task_measures(results, "_mean" if mean else "_worst"), *((MEAN,) if mean else ()), *HEIGHTS)
     height = next((name for name in heights if any(row["metrics"].get(name) for row in results["rows"])), None)
@@ -61,7 +63,7 @@ def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) ->
 
 
 def _task_measures(results: Mapping[str, Any], end: str) -> list[str]:
-    """Return the task's own main measure, if it has one: the one that also has a worst node."""
+    """Return the task's own main measure, if it has one: the measure that also has a worst node."""
     known = {name for row in results["rows"] for name, found in row["metrics"].items() if found}
     main = [name.removesuffix("_worst") for name in known if name.endswith("_worst") and name not in HEIGHTS]
     return [f"{name}{end}" for name in sorted(main)]
@@ -113,7 +115,7 @@ class Spot(NamedTuple):
 
 
 def name_points(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str) -> None:
-    """Write the value of the axis `roles.label` beside each point; the scales must be as they will stay."""
+    """Write the value of the axis `roles.label` beside each point; the scales must already be final."""
     if roles.label is None or not rows:
         return
     axes.figure.draw_without_rendering()
@@ -168,7 +170,7 @@ def _panel_width(roles: Roles) -> float:
 
 
 def _grid(roles: Roles) -> tuple[list[dict[str, Any]], int]:
-    """Return the contents of each panel, line by line, and the number of columns: the last axes stand side by side as
+    """Return the contents of each panel, row by row, and the number of columns; the last axes are put side by side as
     far as they fit.
     """
     columns = 1
@@ -216,7 +218,7 @@ def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height
 
 
 def _fit_seeds(axes: Any, values: Sequence[float]) -> None:
-    """Cut the interval of a compressor that is so wide that it would push all others together."""
+    """Clip the interval of a compressor if it is so wide that it would squeeze all others together."""
     low, high = min(values), max(values)
     margin = 0.12 * (high - low) or 0.01
     axes.set_ylim(low - margin, high + margin)
@@ -251,7 +253,7 @@ def _title(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], roles:
 
 
 def _interval(place: tuple[float, ...], metric: Mapping[str, Any], axes: Any) -> Box:
-    """Return the box of the interval that is drawn through the point."""
+    """Return the box of the interval drawn through the point."""
     half = 0.0 if metric["high"] is None else metric["high"] - metric["mean"]
     low, high = (float(axes.transData.transform((1.0, metric["mean"] + end))[1]) for end in (-half, half))
     to_points = POINTS_PER_INCH / axes.figure.dpi
@@ -259,8 +261,8 @@ def _interval(place: tuple[float, ...], metric: Mapping[str, Any], axes: Any) ->
 
 
 def _free_place(place: tuple[float, ...], text: str, boxes: Sequence[Box], lines: Sequence[Box], frame: Box) -> Spot:
-    """Return the nearest place that is free, also of `lines` where that is not much farther; the first place where all
-    are taken.
+    """Return the nearest free place, free also of `lines` if that is not much farther; the first place if none is
+    free.
     """
     found = list(_places(place, text))
     free = [one for one in found if one.box.inside(frame) and not any(one.box.meets(other) for other in boxes)]

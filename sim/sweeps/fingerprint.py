@@ -28,7 +28,7 @@ SOURCE = {
     "sim": (),
     "topologies": (),
 }
-"""Packages whose code decides what a run does, or the parts of them that do."""
+"""Packages, or parts of them, whose code determines what a run does."""
 IDLE = ("cli", "sweeps", "plots", "__pycache__")
 """Parts of these packages that no run uses."""
 KEY_DIGITS = 32
@@ -40,7 +40,7 @@ def make_job(options: Options, seed: int) -> Job:
 
 
 def identify(options: Options, seed: int) -> dict[str, Any]:
-    """Return all inputs of a run, as JSON would hold them."""
+    """Return all inputs of a run, as JSON would store them."""
     plain = _without_idle_lies(options)
     contents: dict[str, str] = {}
     for name in FILES:
@@ -62,7 +62,7 @@ def key_of(identity: Mapping[str, Any]) -> str:
 
 @cache
 def software() -> dict[str, str]:
-    """The version, and a digest of the source: a changed line may change every result."""
+    """Return the version and a digest of the source: a changed line may change every result."""
     total = hashlib.sha256()
     for name, text in sorted(_source()):
         total.update(f"{name}\0{hashlib.sha256(text).hexdigest()}\n".encode())
@@ -74,7 +74,7 @@ def software() -> dict[str, str]:
 
 
 def _without_idle_lies(options: Options) -> dict[str, Any]:
-    """Remove liars that do not lie: the run is the same without."""
+    """Remove liars that do not lie, since the run is the same without them."""
     plain = dict(options)
     if plain.get("byzantine") == 0 or plain.get("attack") == NONE:
         plain |= {"byzantine": 0, "attack": NONE}
@@ -96,7 +96,7 @@ def _file(path: Path) -> Path:
 
 
 def _document(path: Path) -> dict[str, str]:
-    """Digests of a TOML file and of every file that a value in it names."""
+    """Return digests of a TOML file and of every file named by a value in it."""
     found = {"": _digest(path)}
     try:
         document = read_document(path)
@@ -108,8 +108,8 @@ def _document(path: Path) -> dict[str, str]:
 
 
 def _files_of_value(key: str, text: str, folder: Path) -> dict[str, str]:
-    """Digest the files that a value names: a graph, a task's file (`task.py:object`), a table of speeds, a
-    task's data.
+    """Digest the files named by a value: a graph, a task's file (`task.py:object`), a table of speeds, a task's
+    data.
     """
     if key == "topology":
         return _graph(text, folder)[1]
@@ -120,7 +120,7 @@ def _files_of_value(key: str, text: str, folder: Path) -> dict[str, str]:
             return {f"/{path.name}": _digest(path) for path in sorted(place.iterdir()) if path.is_file()}
         return {"": _digest(place)} if place.is_file() else {}
     except (OSError, ValueError, RuntimeError):
-        return {}  # a plain text, no path
+        return {}  # plain text, not a path
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

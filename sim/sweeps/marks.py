@@ -1,4 +1,4 @@
-"""The marks of a sweep's figure: points, intervals, lines and the legend, and the axis that each shows."""
+"""The marks in a sweep's figure: points, intervals, lines and the legend, and the axis that each shows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ BYTES = "bytes_per_node"
 NOTHING = ""
 """The only value of the only axis of a sweep without axes."""
 MOST_SIGNS = 8
-"""The most colors or markers that people can tell apart."""
+"""The maximum number of colors or markers that people can distinguish."""
 FEWEST_NUMBERS = 3
-"""Fewest numbers joined by a line."""
+"""The minimum number of numeric values to be joined by a line."""
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#a89b00")
 """The colors of Okabe and Ito, which everybody can tell apart; yellow is darkened for thin lines."""
@@ -23,7 +23,7 @@ GREY = "#555555"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", ":", "-.")
 SIDE_BY_SIDE = 0.7
-"""Share of the space between two names that their points may take."""
+"""The share of the space between two names that their points may take."""
 APART_POINTS = 2.5
 FEW_BYTES_APART = 3.0
 """Bytes within this factor are drawn on a linear scale."""
@@ -33,10 +33,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """The axis that each visual property shows, None where there are too few axes.
+    """The axis that each visual property shows; None if there are too few axes.
 
-    Where `across` is None, bytes run across; `numeric` means to scale. `label` is the axis whose values stand beside
-    the points, because it has too many for colors.
+    If `across` is None, the horizontal axis is bytes; `numeric` means to scale. `label` is the axis whose values are
+    written beside the points, because it has too many for colors.
     """
 
     across: str | None
@@ -51,7 +51,7 @@ class Roles:
         return 0 if name is None else self.values[name].index(row["values"].get(name, NOTHING))
 
     def many(self, name: str | None) -> int:
-        """Count an axis's values: one where the axis is None."""
+        """Return the number of values on an axis: one if the axis is None."""
         return 1 if name is None else len(self.values[name])
 
 
@@ -65,7 +65,7 @@ def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]])
     label = "compressor" if many else None
     rest = [name for name in values if name not in {across, label}]
     if across is None and len(rest) > 1 and "compressor" in rest:
-        # bytes already tell most compressors apart
+        # bytes already distinguish most compressors
         rest.sort(key=lambda name: name == "compressor")
         signs = [name for name in rest if len(values[name]) <= MOST_SIGNS]
         signs = [*signs[:1], *(["compressor"] if "compressor" in signs[1:] else signs[1:2])]
@@ -78,7 +78,7 @@ def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]])
 
 
 def draw_rows(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
-    """One series for each color and marker: faint dots are the seeds, marks their means."""
+    """Draw one series per color and marker: faint dots are the seeds, marks their means."""
     for color in range(roles.many(roles.color)):
         for marker in range(roles.many(roles.marker)):
             own = [row for row in rows if _sign(row, roles) == (color, marker)]
@@ -99,7 +99,7 @@ def bytes_ticks(axes: Any, values: Sequence[float]) -> None:
 
 
 def legend(figure: Any, roles: Roles) -> None:
-    """Draw the legend outside the panels, color and marker apart, so that any number of combinations takes
+    """Draw the legend outside the panels, with color and marker separate, so that any number of combinations takes
     little room.
     """
     from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
@@ -172,7 +172,7 @@ def _series(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
 
 
 def _shift_sideways(axes: Any, roles: Roles, color: int, marker: int) -> Any:
-    """Shift points sideways whose intervals at the same number would hide each other."""
+    """Shift points sideways if their intervals at the same number would hide each other."""
     from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415 - slow, and an extra
 
     if not roles.numeric:

@@ -1,7 +1,7 @@
 """The nouns of a sweep: a job is one run, a combination is one row of the table, a plan is all of them.
 
-The module also defines which options may vary between the runs, their allowed values, and how one run ended, in a form
-that travels between processes.
+The module also defines which options may vary between runs, their allowed values, and how a run ended, in a form that
+can be sent between processes.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ NONE = "none"
 """The value for the built-in digits (`base`), the default world (`world`), or no liars (`attack`)."""
 
 EXCLUSIVE = (("rounds", "time_s"), ("local_steps", "local_epochs"))
-"""Pairs of options of which a run takes one."""
+"""Pairs of options of which a run may have only one."""
 
 Endings: TypeAlias = "Generator[tuple[Job, RunOutcome], None, None]"
-"""Yields each job with its outcome, as they end; closed early, it stops those that run."""
+"""Yields each job with its outcome as it ends; if closed early, it stops the running jobs."""
 LONGEST_REASON = 300
 
 
@@ -64,9 +64,7 @@ RunJob: TypeAlias = Callable[[Job], Report]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """A combination of one value of each axis, as in the file, with a job for each seed. `impossible` has reasons by
-    job key.
-    """
+    """One value for each axis, as in the file, with a job for each seed. `impossible` has reasons by job key."""
 
     values: Mapping[str, Any]
     jobs: tuple[Job, ...]
@@ -79,7 +77,7 @@ class Combination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFile:
-    """The content of a sweep file, with paths as written. `fixed` holds for every run, unless an axis has the same
+    """The content of a sweep file, with paths as written. `fixed` applies to every run, unless an axis has the same
     name.
     """
 
@@ -97,7 +95,7 @@ class SweepPlan:
 
     @property
     def jobs(self) -> dict[str, Job]:
-        """Return every possible run once, by its key: combinations that mean the same share their runs."""
+        """Return every possible run once, by its key; combinations that mean the same share their runs."""
         return {job.key: job for combination in self.combinations for job in combination.possible}
 
 
@@ -107,13 +105,13 @@ def name_of(values: Mapping[str, Any]) -> str:
 
 
 def report_once(reason: str, names: Sequence[str]) -> str:
-    """Report one complaint of many combinations: the first names, and how many more there are."""
+    """Report one complaint shared by many combinations: the first names, and how many more there are."""
     others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return f"{names[0]}{others}: {reason}"
 
 
 def seeds() -> Kind:
-    """Define the option: a number of seeds, counted from 0, or a list of different ones; always a tuple afterwards."""
+    """Define the option: a number of seeds, counted from 0, or a list of distinct ones; always a tuple afterwards."""
 
     def read(value: object) -> tuple[int, ...]:
         if isinstance(value, int):
@@ -141,7 +139,7 @@ class RunOutcome:
 
 
 def perform(run_job: RunJob, job: Job) -> RunOutcome:
-    """Perform a job; whatever goes wrong in the run becomes its outcome alone."""
+    """Perform a job; whatever goes wrong in the run affects only its outcome."""
     try:
         report = run_job(job)
         report.sweep = {"key": job.key, "identity": job.identity}

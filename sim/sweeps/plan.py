@@ -41,7 +41,7 @@ SHOWN = 5
 
 
 def load_sweep(path: Path) -> SweepFile:
-    """Read the sweep that a file describes. Raises UserError: its only mistake; ExceptionGroup: all its mistakes."""
+    """Read the sweep described by a file. Raises UserError for a single mistake, ExceptionGroup for several."""
     return sweep_from(read_document(path), path)
 
 
@@ -78,7 +78,7 @@ def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
 
 
 def located(name: str, value: Any, folder: Path) -> Any:
-    """Make every path in the value of an option absolute; a relative one starts beside the file."""
+    """Make every path in an option's value absolute; a relative path starts beside the file."""
     if name in FILES:
         return value if value == NONE else str((folder / value).absolute())
     if name == "attack":
@@ -93,7 +93,7 @@ def make_plan(file: SweepFile) -> SweepPlan:
 def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> SweepPlan:
     """Build every run that is not `known` to be possible, and mark or refuse those that are not.
 
-    Raises UserError: some are impossible, and the file does not say `skip_impossible`; or nothing is left.
+    Raises UserError if some are impossible and the file does not say `skip_impossible`, or if nothing is left.
     """
     reasons: dict[str, str] = {}
     for key, job in plan.jobs.items():
@@ -129,12 +129,12 @@ def _check_place(name: str, value: Any, folder: Path, key: str, mistakes: Mistak
 
 
 def _read_axes(table: Any, mistakes: Mistakes) -> dict[str, tuple[Any, ...]]:
-    """Read every value as the option would, so that a mistake is reported with its place in the list."""
+    """Read every value as the option would, so that a mistake is reported with its position in the list."""
     if not isinstance(table, dict):
         mistakes.add("must be a table", "axes", None, "[axes]")
         return {}
     if "seed" in table or "seeds" in table:
-        mistakes.add("seeds are no axis", "axes.seeds", None, "sweep.seeds, over which the table has its intervals")
+        mistakes.add("seeds are not an axis", "axes.seeds", None, "sweep.seeds, over which the table has its intervals")
     known = {name: values for name, values in table.items() if name not in {"seed", "seeds"}}
     unknown_keys(known, "axes.", OPTIONS, mistakes)
     return {name: _read_axis(name, known[name], mistakes) for name in known if name in OPTIONS}
@@ -168,7 +168,7 @@ def _combinations(file: SweepFile) -> list[Combination]:
 
 
 def _refusal(plan: SweepPlan) -> UserError:
-    """Refuse the impossible combinations by the names of the first few; the same complaint of many is reported once."""
+    """Refuse the impossible combinations, naming the first few; a complaint shared by many is reported once."""
     by_reason: dict[str, list[str]] = {}
     for combination in plan.combinations:
         for reason in dict.fromkeys(combination.impossible.values()):
@@ -177,10 +177,10 @@ def _refusal(plan: SweepPlan) -> UserError:
     if len(by_reason) > SHOWN:
         lines.append(f"and {len(by_reason) - SHOWN} more")
     count = sum(bool(combination.impossible) for combination in plan.combinations)
-    text = f"{count} of {len(plan.combinations)} combinations cannot be:\n  " + "\n  ".join(lines)
-    hint = "axes whose combinations all can be, or skip_impossible = true in [sweep]"
+    text = f"{count} of {len(plan.combinations)} combinations are impossible:\n  " + "\n  ".join(lines)
+    hint = "axes whose combinations are all possible, or skip_impossible = true in [sweep]"
     if not plan.jobs:
-        hint = "axes of which some combination can be"
+        hint = "axes with at least one possible combination"
     return UserError(text, file=plan.file.path, key="axes", allowed=hint)
 
 

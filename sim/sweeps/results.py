@@ -28,7 +28,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with the half width `half` of its interval, None for fewer than two values, which have no spread."""
+    """A mean with the half width `half` of its interval; None for fewer than two values, which have no spread."""
 
     mean: float
     half: float | None
@@ -57,7 +57,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 @cache
 def student_t(freedom: int) -> float:
-    """Return the t that a variable of `freedom` degrees of freedom stays within, on both sides, with probability
+    """Return the t within which, on both sides, a variable with `freedom` degrees of freedom stays with probability
     `LEVEL`.
     """
     low, high = 0.0, 20.0
@@ -67,7 +67,7 @@ def student_t(freedom: int) -> float:
 
 
 def _within(t: float, freedom: int) -> float:
-    """Compute P(|T| <= t) for a whole number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """Compute P(|T| <= t) for an integer number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, square = math.sin(angle), math.cos(angle) ** 2
     odd = freedom % 2
@@ -98,9 +98,9 @@ for its main measure, `auc_worst`.
 
 SHOWN_REASONS = 10
 UNSEEN = 5e-4
-"""Intervals below this share of the mean stand only in the files."""
+"""Intervals below this fraction of the mean appear only in the files."""
 ONLY_IN_FILES = ("attack_success_most", "virtual_time_s")
-"""Metrics that the table leaves out, to stay narrow."""
+"""Metrics that the table omits to stay narrow."""
 SMALL, LARGE = 1e-2, 1e4
 
 Value = str | int | float | bool | None
@@ -108,15 +108,15 @@ Value = str | int | float | bool | None
 
 @dataclass(slots=True)
 class SweepTally:
-    """The results so far, by job key: figures of runs that are done, reasons of those that failed."""
+    """The results so far, by job key: figures for finished runs, reasons for failed ones."""
 
     figures: dict[str, dict[str, float]]
     failures: dict[str, str]
 
 
 def figures(report: bytes) -> dict[str, float]:
-    """Read from a report the `METRICS` that it knows; in JSON what is not finite is null. Raises ValueError: this is no
-    report.
+    """Read the known `METRICS` from a report; JSON has null for values that are not finite. Raises ValueError if this
+    is not a report.
     """
     found = Report.from_json(report)
     accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
@@ -139,7 +139,7 @@ def figures(report: bytes) -> dict[str, float]:
 
 
 def _task_figures(report: Report) -> dict[str, float | None]:
-    """Return the figures that the task itself adds, for the main measure also the worst node's."""
+    """Return the figures that the task itself adds, and for the main measure also the worst node's."""
     values: dict[str, float | None] = {f"{name}_mean": spread.mean for name, spread in report.metrics.items()}
     main = report.main_measure
     if main.name in report.metrics:
@@ -148,7 +148,7 @@ def _task_figures(report: Report) -> dict[str, float | None]:
 
 
 def _names(tally: SweepTally) -> list[str]:
-    """Return the names of all figures that a row has, the main measure's first."""
+    """Return the names of all figures in a row, the main measure's first."""
     own = {name for figures in tally.figures.values() for name in figures} - METRICS.keys()
     return [*sorted(own, key=lambda name: (not name.endswith("_worst"), name)), *METRICS]
 
@@ -160,8 +160,8 @@ def column_heading(name: str) -> str:
 
 
 def results(plan: SweepPlan, tally: SweepTally) -> dict[str, Any]:
-    """Return the contents of results.json: the same for the same runs, in any order and after any number
-    of attempts.
+    """Return the contents of results.json: the same for the same runs, in any order and after any number of
+    attempts.
     """
     return {
         "sweep": plan.file.path.name,
@@ -178,7 +178,7 @@ def as_json(contents: Mapping[str, Any]) -> str:
 
 
 def flat_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one flat row for each combination, with the same keys in all, for a spreadsheet."""
+    """Return one flat row per combination, all with the same keys, for a spreadsheet."""
     return [_flat(row) for row in contents["rows"]]
 
 
@@ -208,7 +208,7 @@ def readable_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def complaints(contents: Mapping[str, Any]) -> list[str]:
-    """Return a line for each run that failed or is impossible; the same complaint of many is reported once."""
+    """Return a line for each run that failed or is impossible; a complaint shared by many is reported once."""
     where: dict[str, list[str]] = {}
     for row in contents["rows"]:
         for kind in ("failed", "impossible"):
@@ -241,7 +241,7 @@ class Results(msgspec.Struct):
     rows: list[SweepRow]
 
     def __post_init__(self) -> None:
-        """Check the rows. Raises ValueError: a row has no value of an axis, or lacks a figure."""
+        """Check the rows. Raises ValueError if a row lacks a figure or the value of an axis."""
         for row in self.rows:
             if not self.axes.keys() <= row.values.keys() or not row.metrics.keys() >= FIGURES:
                 raise ValueError("a row lacks what the others have")
@@ -267,7 +267,7 @@ def _row(combination: Combination, tally: SweepTally, names: Sequence[str]) -> d
 
 
 def _as_text(value: Any) -> Any:
-    """Write patterns of names as one text."""
+    """Write name patterns as one string."""
     return ", ".join(value) if isinstance(value, tuple) else value
 
 

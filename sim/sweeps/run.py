@@ -1,8 +1,9 @@
-"""A sweep from its file to its results: runs that are done are read, missing ones are made, and all is kept in a
+"""A sweep from its file to its results. Finished runs are read, missing ones are run, and everything is kept in a
 folder: a report for each finished run, a note for each failed one, and the results so far. Python programs call
 `sweep`, as `sim.sweep`.
 
-A file is there as a whole or not at all: written aside, flushed and renamed. One sweep at a time holds the folder.
+Each file is either complete or absent: it is written under another name, flushed and renamed. Only one sweep at a time
+uses the folder.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ RESULTS_JSON, RESULTS_CSV = "results.json", "results.csv"
 
 
 class Runner(Protocol):
-    """Yields each job with its outcome, as they end. Closed early, it stops those that run."""
+    """Yields each job with its outcome as it ends. If closed early, it stops the running jobs."""
 
     def __call__(self, jobs: Iterable[Job], run_job: RunJob, /) -> Endings: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStanding:
-    """The progress of a sweep. `elapsed_s` and `finished` count from this start on."""
+    """The progress of a sweep. `elapsed_s` and `finished` count from this start."""
 
     total: int
     done: int
@@ -77,14 +78,14 @@ class Sweep:
         return flat_rows(self.results)
 
     def to_frame(self) -> DataFrame:
-        """Return `rows` as a pandas DataFrame. Raises ModuleNotFoundError: pandas is not installed."""
+        """Return `rows` as a pandas DataFrame. Raises ModuleNotFoundError if pandas is not installed."""
         from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
 
         return DataFrame(self.rows)
 
     def plot(self, path: Path | str) -> None:
-        """Draw the combinations with their confidence intervals into a .png, .svg or .pdf file.
-        Raises ModuleNotFoundError: matplotlib is not installed; UserError: the file cannot be written.
+        """Draw the combinations with their confidence intervals into a .png, .svg or .pdf file. Raises
+        ModuleNotFoundError if matplotlib is not installed, UserError if the file cannot be written.
         """
         from sim.sweeps.figure import draw_sweep  # noqa: PLC0415 - matplotlib is an extra
 
@@ -104,9 +105,9 @@ def run_sweep(
 ) -> Sweep:
     """Run the missing runs of the sweep that `file` describes, in the folder `out`.
 
-    `check` raises a UserError for an impossible run; no run begins before every one is checked. A run that failed
-    before is left alone, unless `retry`. SIGINT and SIGTERM end it early. Raises UserError: a combination is
-    impossible, or the folder cannot be used.
+    `check` raises a UserError for an impossible run; no run begins before all are checked. A run that failed before is
+    not repeated, unless `retry`. SIGINT and SIGTERM end the sweep early. Raises UserError if a combination is
+    impossible, or if the folder cannot be used.
     """
     plan = make_plan(file)
     folder = Folder(out)
@@ -121,7 +122,7 @@ def default_folder(path: Path) -> Path:
 
 
 class _Run:
-    """One start of a sweep: collects its runs, keeps them, and brings the results up to date."""
+    """One start of a sweep: collects its runs, stores them, and updates the results."""
 
     def __init__(
         self, plan: SweepPlan, folder: Folder, tally: SweepTally, on_change: Callable[[SweepStanding], None] | None
@@ -184,9 +185,9 @@ def sweep(
 
     `what` is a sweep file, or its tables: `{"sweep": {"nodes": 20}, "axes": {"topology": ["ring", "torus"]}}`. Each run
     leaves a report in the folder `out`, by default beside the file, and a run with a report there is not repeated.
-    `jobs` runs go on at a time, by default one for each core. `retry` repeats those that failed before. The processes
-    import the script that calls this, so the call must stand under `if __name__ == "__main__":`. Raises UserError: a
-    mistake in the sweep, an impossible combination, or a folder that cannot be used; ExceptionGroup: several mistakes.
+    `jobs` runs run at a time, by default one per core. `retry` repeats those that failed before. The processes import
+    the script that calls this, so the call must be under `if __name__ == "__main__":`. Raises UserError for a mistake
+    in the sweep, an impossible combination, or a folder that cannot be used; ExceptionGroup for several mistakes.
     """
     if getattr(current_process(), "_inheriting", False):  # said here: later the folder is in use already
         text = "a process of the sweep imports this script, and would begin the sweep again"
@@ -207,9 +208,9 @@ class Folder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Make the folder where it is missing, and keep other sweeps out of it; a dead sweep holds nothing.
+        """Create the folder if it is missing, and keep other sweeps out of it; a dead sweep holds nothing.
 
-        Raises UserError: another sweep runs in it, it belongs to something else, or it cannot be made.
+        Raises UserError if another sweep is running in it, if it belongs to something else, or if it cannot be created.
         """
         self._make()
         with (self.path / LOCK).open("a") as lock:
@@ -237,7 +238,7 @@ class Folder:
         return _read(self._place(RUNS, key))
 
     def keep_report(self, job: Job, report: bytes) -> None:
-        """Keep a report, and forget an earlier failure of its run."""
+        """Store a report, and forget an earlier failure of its run."""
         replace(self._place(RUNS, job.key), report)
         self.forget_failure(job.key)
 
@@ -260,7 +261,7 @@ class Folder:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replace the whole file or leave the old one, power loss included. Raises StorageError: the disk refused."""
+    """Replace the whole file or leave the old one, even in a power failure. Raises StorageError if the disk refused."""
     aside = path.with_name(f".{path.name}.part")
     try:
         with aside.open("wb") as file:
@@ -288,7 +289,7 @@ def _earlier_tally(plan: SweepPlan, folder: Folder, *, retry: bool) -> SweepTall
 
 
 def _figures(report: bytes) -> dict[str, float] | None:
-    """Read the figures of a report; None if it is not ours or is damaged, so that the run is repeated."""
+    """Read the figures from a report; None if it is not ours or is damaged, so that the run is repeated."""
     try:
         return figures(report)
     except ValueError:
@@ -296,26 +297,26 @@ def _figures(report: bytes) -> dict[str, float] | None:
 
 
 def _outcomes(runner: Runner, missing: list[Job], run_job: RunJob) -> Endings:
-    """Start processes only where there is something to run."""
+    """Start processes only if there is something to run."""
     if missing:
         yield from runner(missing, run_job)
 
 
 def _keep(folder: Folder, tally: SweepTally, job: Job, outcome: RunOutcome) -> None:
-    """Keep an outcome. A report that has no figures is a failure of the run that made it."""
+    """Store an outcome. A report without figures counts as a failure of the run that made it."""
     found = _figures(outcome.report) if outcome.report is not None else None
     if outcome.report is not None and found is not None:
         folder.keep_report(job, outcome.report)
         tally.figures[job.key] = found
         return
-    reason = outcome.reason or "what came back is no report"
+    reason = outcome.reason or "what came back is not a report"
     folder.keep_failure(job, reason, outcome.trace)
     tally.failures[job.key] = reason
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Delay Ctrl-C until a run that has ended is kept."""
+    """Delay Ctrl-C until a finished run is stored."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -325,7 +326,7 @@ def _undisturbed() -> Iterator[None]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Treat SIGTERM, by which a batch system ends a job, like Ctrl-C. Only the main thread receives signals."""
+    """Treat SIGTERM, with which a batch system ends a job, like Ctrl-C. Only the main thread receives signals."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt

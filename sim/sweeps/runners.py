@@ -1,9 +1,9 @@
 """The runners of a sweep's jobs: processes of this machine, or Dask, whose `distributed` is an extra.
 
-A local process that dies takes its run with it and nothing else: it is replaced. The pool of the standard library gives
-up as a whole when one of its processes is killed, and its tasks wait in pipes that outlive the parent; here each
-process has one run at a time, and ends itself when the parent is gone. The processes of Dask, on many machines or on
-this one, must see the same files and have the same software: a job records both, and its run refuses others.
+A local process that dies loses only its own run, and is replaced. The standard library's pool fails as a whole if one
+of its processes is killed, and its tasks wait in pipes that outlive the parent; here each process has one run at a
+time, and exits when the parent is gone. The processes of Dask, on many machines or on this one, must see the same files
+and have the same software: a job records both, and its run refuses others.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from p2pfl.errors import UserError
 from sim.sweeps.model import Endings, Job, RunJob, RunOutcome, in_one_line, perform
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""Variables that the libraries read when they are loaded: threads on top of processes only take cores from each other.
-"""
+"""Variables that libraries read when they are loaded: threads in addition to processes only compete for cores."""
 ORPHANED = 1
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -34,7 +33,7 @@ CONNECT_S = 15
 
 
 def cores() -> int:
-    """Count the cores that this process may use, where the system tells."""
+    """Return the number of cores that this process may use, if the system reports it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -51,13 +50,13 @@ class Worker:
         theirs.close()
 
     def begin(self, job: Job) -> None:
-        """Send a job. A process that has just died does not answer; `take` notices."""
+        """Send a job. A process that has just died does not respond; `take` notices that."""
         self.job = job
         with suppress(OSError):
             self.pipe.send(job)
 
     def take(self) -> RunOutcome:
-        """Receive the outcome. Called when the pipe is readable, if only because it is closed."""
+        """Receive the outcome. Called when the pipe is readable, even if only because it was closed."""
         try:
             found: RunOutcome = self.pipe.recv()
         except (EOFError, OSError):
@@ -66,14 +65,14 @@ class Worker:
         return found
 
     def stop(self) -> None:
-        """Kill the process, which holds nothing that is worth waiting for."""
+        """Kill the process, which holds nothing worth waiting for."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
 def run_here(jobs: Iterable[Job], run_job: RunJob, count: int) -> Endings:
-    """Yield each job with its outcome, as they end; closed early, stop those that run."""
+    """Yield each job with its outcome as it ends; if closed early, stop the running jobs."""
     left = deque(jobs)
     workers: list[Worker] = []
     try:
@@ -93,9 +92,9 @@ def run_here(jobs: Iterable[Job], run_job: RunJob, count: int) -> Endings:
 
 
 def run_by_dask(jobs: Iterable[Job], run_job: RunJob, count: int, scheduler: str | None) -> Endings:
-    """Yield each job with its outcome, as they end; `count` processes here, unless a `scheduler` (host:port) is named.
+    """Yield each job with its outcome as it ends; `count` processes here, unless a `scheduler` (host:port) is named.
 
-    Raises UserError: there is no such scheduler; ModuleNotFoundError: the extra is missing.
+    Raises UserError if there is no such scheduler, ModuleNotFoundError if the extra is missing.
     """
     from distributed import as_completed  # noqa: PLC0415 - slow to import, and an extra
 
@@ -127,7 +126,7 @@ def _give_next(worker: Worker, workers: list[Worker], left: deque[Job]) -> None:
 
 def _work(pipe: Connection, run_job: RunJob) -> None:
     """Work in a process: receive jobs, send outcomes."""
-    os.dup2(2, 1)  # prints of a task are no data of ours
+    os.dup2(2, 1)  # a task's prints are not our data
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
@@ -135,7 +134,7 @@ def _work(pipe: Connection, run_job: RunJob) -> None:
 
 
 def _end_with_the_parent() -> None:
-    """End this process when its parent is gone: nobody would collect its result."""
+    """Exit this process when its parent is gone, because nobody would collect its result."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -144,8 +143,8 @@ def _end_with_the_parent() -> None:
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Prepare what a new process inherits: one thread for mathematics, and Ctrl-C left to the parent."""
-    resource_tracker.ensure_running()  # started later, with the first process, it would unblock Ctrl-C again
+    """Prepare what a new process inherits: one thread for numerical libraries, and Ctrl-C left to the parent."""
+    resource_tracker.ensure_running()  # if started later, with the first process, it would unblock Ctrl-C again
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -1,4 +1,4 @@
-"""A job of the simulator: its federation, its world, and the run itself, in whatever process does it."""
+"""A simulator job: its federation, its world, and the run itself, in whichever process runs it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sim.worlds.model import LiarSpec, WorldSpec
 from sim.worlds.world import read_world
 
 DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "privacy")
-"""Options that shape the federation as a whole; each of the others replaces a single setting."""
+"""Options that shape the whole federation; each of the others replaces a single setting."""
 
 
 def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
-    """Build everything that a run needs, checked. Raises UserError: the run is impossible."""
+    """Build and check everything that a run needs. Raises UserError if the run is impossible."""
     options = job.options
     if "partition" in options:
         parse_partition(options["partition"])
@@ -38,8 +38,9 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
 def run(job: Job) -> Report:
     """Run a job and return its report.
 
-    References are left out unless the sweep asks for them: they cost more than the run itself, and no table of a sweep
-    shows them. Raises UserError: files or software are not those that the sweep began with, here or on another machine.
+    References are omitted unless the sweep asks for them: they cost more than the run itself, and no sweep table shows
+    them. Raises UserError if files or software, here or on another machine, differ from those with which the sweep
+    began.
     """
     if (found := identify(job.options, job.seed)) != job.identity:
         different = ", ".join(sorted(name for name in found if found[name] != job.identity.get(name)))
@@ -62,7 +63,7 @@ def _described(options: Options, seed: int) -> FederationConfig:
 
 
 def _with_settings(federation: FederationConfig, options: Options) -> FederationConfig:
-    """Apply the settings; one of two exclusive settings turns off the other."""
+    """Apply the settings; setting one of an exclusive pair turns off the other."""
     training = {field.name: options[field.name] for field in fields(TrainingConfig) if field.name in options}
     gossip = {field.name: options[field.name] for field in fields(GossipConfig) if field.name in options}
     for pair in EXCLUSIVE:
@@ -83,7 +84,7 @@ def _world(options: Options, federation: FederationConfig) -> WorldSpec:
 
 
 def _liars(options: Options, of_the_world: LiarSpec | None) -> LiarSpec | None:
-    """Return the liars. Options go before the world file; liars that do not lie count as none."""
+    """Return the liars. Options override the world file; liars that do not lie count as none."""
     if options.get("byzantine") == 0 or options.get("attack") == NONE:
         return None
     if "byzantine" in options:

@@ -1,1 +1,1 @@
-"""The worlds around the nodes of a simulation: speeds, links, faults, liars; from a TOML file to plain values."""
+"""The worlds around a simulation's nodes: speeds, links, faults, liars; from a TOML file to plain values."""

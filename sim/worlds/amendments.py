@@ -1,7 +1,7 @@
-"""A federation whose members and graph change while it runs, as its world says: the federation at each time.
+"""A federation whose members and graph change while it runs, as its world specifies: the federation at each time.
 
-A simulated federation has a row for everybody who is ever a member. A node that is not a member at a time is retired in
-the rows of that time: it has no edges, and nobody waits for it.
+A simulated federation has a row for everyone who is ever a member. A node that is not a member at some time is marked
+as retired in the rows for that time: it has no edges, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topologies.graph import components
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The federation from a time on; all nodes hear of the change at once."""
+    """The federation from some time on; all nodes are told about the change at once."""
 
     time_ns: int
     federation: FederationConfig
@@ -27,7 +27,7 @@ class Step:
 def steps_of(federation: FederationConfig, world: WorldSpec) -> tuple[Step, ...]:
     """Return the federation at the beginning, then after each change.
 
-    Raises UserError: the members at a time cannot form such a graph, or it is not connected.
+    Raises UserError if the members at some time cannot form such a graph, or if it is not connected.
     """
     if not world.amendments:
         return (Step(time_ns=0, federation=federation),)
@@ -46,7 +46,7 @@ def steps_of(federation: FederationConfig, world: WorldSpec) -> tuple[Step, ...]
 
 
 def all_edges(steps: tuple[Step, ...]) -> Edges:
-    """Return the edges of all times."""
+    """Return the edges of all times together."""
     if len(steps) == 1:
         return steps[0].federation.edges
     return tuple(sorted({edge for step in steps for edge in step.federation.edges}))
@@ -74,5 +74,7 @@ def _federation_of(
 
 
 def _member_edges(edges: Edges, members: list[int]) -> Edges:
-    """Turn edges between places in the list into edges between members; `members` ascends, so their order stays."""
+    """Convert edges between list positions to edges between members; `members` is ascending, so the order is
+    preserved.
+    """
     return tuple((members[low], members[high]) for low, high in edges)

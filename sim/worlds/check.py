@@ -1,6 +1,6 @@
-"""The contradictions in a world, whether it came from a file or was built in Python. Keys are those of the file.
+"""Contradictions in a world, whether it came from a file or was built in Python. Keys are the file's.
 
-Nothing random is checked here: `drawn` draws such that nothing contradicts.
+Nothing random is checked here: `drawn` draws values that contradict nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_world(world: WorldSpec, nodes: int) -> list[UserError]:
 
 
 def selectors(world: WorldSpec) -> list[tuple[str, Any, Kinds]]:
-    """Return every part of the world that names nodes or lets chance choose them, with its key and its kinds."""
+    """Return every part of the world that names nodes or has them drawn at random, with its key and its kinds."""
     many: list[tuple[str, Any, Kinds]] = [(f"slow[{i}].", part, model.SLOW) for i, part in enumerate(world.slow)]
     many += [(f"join[{i}].", part, model.JOIN) for i, part in enumerate(world.joins)]
     many += [(f"crash[{i}].", part, model.CRASH) for i, part in enumerate(world.crashes)]
@@ -140,7 +140,7 @@ def _partitions(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
 
 
 def _overlaps(partitions: tuple[PartitionSpec, ...]) -> Iterator[Complaint]:
-    """Refuse two partitions at a time, which could be read in several ways; one with more groups is clear."""
+    """Refuse simultaneous partitions, whose meaning would be ambiguous; a single one with more groups is clear."""
     order = sorted(range(len(partitions)), key=lambda index: (partitions[index].at_s, index))
     for first, second in pairwise(order):
         if nanoseconds(partitions[second].at_s) < nanoseconds(partitions[first].until_s):
@@ -163,7 +163,7 @@ def _joins(world: WorldSpec) -> Iterator[Complaint]:
 
 
 def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
-    """Check that a node that joins was never a member before, one that leaves is a member, and somebody stays."""
+    """Check that a joining node was never a member before, that a leaving one is a member, and that somebody stays."""
     late = {node for join in world.joins for node in join.nodes}
     joined = Counter(node for amendment in world.amendments for node in amendment.join)
     there = {node for node in range(nodes) if node not in joined}
@@ -177,7 +177,7 @@ def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
             yield key + "join", f"node {again[0]} joins twice", None, "each node in one [[join]] or [[amend]]"
         gone = [node for node in amendment.leave if node not in there]
         if gone:
-            yield key + "leave", f"node {gone[0]} is no member then", None, "members of that time"
+            yield key + "leave", f"node {gone[0]} is not a member then", None, "members at that time"
         there = (there | {*amendment.join}) - {*amendment.leave}
         if len(there) < 2:
             yield key + "leave", "leaves fewer than two members", None, "two or more who stay"
@@ -217,7 +217,7 @@ def _happens(key: str, at_s: float, world: WorldSpec) -> Iterator[Complaint]:
 
 
 def _attack(world: WorldSpec) -> Iterator[Complaint]:
-    """Check that an attack of the user's own exists before anything runs."""
+    """Check that a user's own attack exists before anything runs."""
     if world.liars is not None:
         try:
             make_attack(world.liars.attack)

@@ -1,8 +1,8 @@
-"""The random choices in a world: nodes, where the world gives only their number (liars, slow ones, late ones, those
-that crash), and numbers, the same in every version of Python.
+"""The random choices in a world, the same in every version of Python: numbers, and nodes of which the world gives only
+the number (liars, slow, late and crashing nodes).
 
-Everything is computed from `random()` alone. Where the mathematics library of the machine takes part (log, exp), the
-result is rounded to nine digits: two machines whose libraries differ in the last bit agree on it.
+Everything is computed from `random()` alone. If the machine's mathematics library is involved (log, exp), the result is
+rounded to nine digits, so that machines whose libraries differ in the last bit agree on it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ T = TypeVar("T")
 def settle(world: WorldSpec, nodes: int, seed: int) -> WorldSpec:
     """Make every random choice in a world: afterwards `nodes` names all nodes, and `count` is 0 (None in churn).
 
-    Liars, slow and late nodes are chosen among all nodes, and no node twice in one kind; those that crash or churn
-    among the honest ones that are up at that time. What the world itself names stays possible. Settling a second time
-    changes nothing. Raises UserError: the world contradicts itself, or there are too few nodes to choose from.
+    Liars, slow and late nodes are chosen from all nodes, and no node twice for one kind; nodes that crash or churn are
+    chosen from the honest ones that are up at that time. What the world itself names stays possible. Settling again
+    changes nothing. Raises UserError if the world contradicts itself, or if there are too few nodes to choose from.
     """
     mistakes = check_world(world, nodes)
     if mistakes:
@@ -46,7 +46,7 @@ def settle(world: WorldSpec, nodes: int, seed: int) -> WorldSpec:
 
 
 def require_settled(world: WorldSpec) -> None:
-    """Refuse a world with open choices: a run of it would leave nodes out. Raises ValueError."""
+    """Refuse a world with open choices, because a run would omit nodes. Raises ValueError."""
     if any(part.count for _, part, _ in selectors(world)) or (world.churn and world.churn.nodes is None):
         raise ValueError("this world is not settled")
 
@@ -61,7 +61,7 @@ def uniform(rng: Random, low: float, high: float) -> float:
 
 
 def log_uniform(rng: Random, low: float, high: float) -> float:
-    """Draw between `low` and `high`, both above 0, each factor as likely as any other."""
+    """Draw between `low` and `high`, both above 0, uniformly in the logarithm."""
     share = rng.random()
     return min(high, max(low, quantized(low * math.exp(share * math.log(high / low)))))
 
@@ -71,7 +71,7 @@ def exponential(rng: Random, mean: float) -> float:
 
 
 def below(rng: Random, bound: int) -> int:
-    """Draw a whole number from 0 to `bound` - 1; the bias is under `bound` / 2^53."""
+    """Draw an integer from 0 to `bound` - 1; the bias is below `bound` / 2^53."""
     return int(rng.random() * bound)
 
 
@@ -93,7 +93,7 @@ def permutation(rng: Random, count: int) -> list[int]:
 
 
 def sample(rng: Random, items: Sequence[T], count: int) -> list[T]:
-    """Choose `count` different items, in their order in `items`."""
+    """Choose `count` different items, in the order they have in `items`."""
     return [items[place] for place in sorted(permutation(rng, len(items))[:count])]
 
 
@@ -121,7 +121,7 @@ def _draw_disjoint(world: WorldSpec, section: str, parts: tuple[Any, ...], nodes
 
 
 def _crashed_by(world: WorldSpec, at_s: float) -> set[int]:
-    """Return the nodes that the world names to crash no later than that: they cannot start only then."""
+    """Return the nodes that the world itself crashes no later than that; they cannot start only then."""
     return {node for crash in world.crashes if ends(crash)[0] <= nanoseconds(at_s) for node in crash.nodes}
 
 

@@ -1,6 +1,6 @@
 """A run's whole fault history, known before it starts: joins, crashes, restarts, partitions, sorted by time.
 
-Churn is drawn here, each node from a stream of its own. Faults at one instant happen in the order of the classes below,
+Churn is drawn here, for each node from its own stream. Simultaneous faults happen in the order of the classes below,
 then by node.
 """
 
@@ -23,7 +23,7 @@ class Rejoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separate:
-    """A partition begins; `groups` has every node once, sorted."""
+    """A partition begins; `groups` contains every node once, sorted."""
 
     time_ns: int
     groups: tuple[tuple[int, ...], ...]
@@ -61,15 +61,15 @@ _ORDER: dict[type, int] = {kind: place for place, kind in enumerate((Rejoin, Sep
 class FaultPlan:
     faults: tuple[Fault, ...]
     late: frozenset[int]
-    """Nodes that a Join starts; all others start at time 0."""
+    """Nodes started by a Join; all others start at time 0."""
     crashing: frozenset[int]
     """Nodes that crash at least once."""
     gone: frozenset[int]
-    """Nodes whose last crash is for good."""
+    """Nodes that never return from their last crash."""
 
 
 def plan_faults(world: WorldSpec, nodes: int, seed: int) -> FaultPlan:
-    """Plan everything that will happen to `nodes` nodes in a settled world, also beyond the end of the run."""
+    """Plan everything that will happen to `nodes` nodes in a settled world, even beyond the end of the run."""
     require_settled(world)
     faults: list[Fault] = [fault for partition in world.partitions for fault in _partition(partition, nodes)]
     faults += [Join(time_ns=nanoseconds(join.at_s), node=node) for join in world.starts for node in join.nodes]
@@ -106,7 +106,7 @@ def _crash(node: int, begin: int, end: int | None, *, amnesia: bool) -> list[Fau
 
 
 def _churn(churn: ChurnSpec, node: int, lives: UpTimes, seed: int) -> Iterator[Fault]:
-    """Draw crashes, but not where the world itself says when the node is down."""
+    """Draw crashes, except where the world itself says when the node is down."""
     rng = stream(seed, "churn", node)
     until, now = nanoseconds(churn.until_s), lives.born.get(node, 0)
     while True:

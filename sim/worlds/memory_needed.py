@@ -1,4 +1,4 @@
-"""An estimate of the memory that a simulation needs, made before anything is built: does it fit this machine?"""
+"""Estimate the memory that a simulation needs before anything is built: does it fit this machine?"""
 
 from __future__ import annotations
 
@@ -11,31 +11,35 @@ FLOAT_BYTES = 4
 BASE_BYTES = 330 * 2**20
 """Python, numpy, torch and the data that all nodes share."""
 BATCHED_PER_NODE, BATCHED_PER_EDGE = 3, 5
-"""Vectors: model, and model and variate at the round's start; two replicas, a request's, the flow at both ends."""
+"""In vectors. Per node: the model, and model and variate at the start of a round. Per edge: two replicas, a request's
+vector, and the flow at both ends.
+"""
 SINGLE_PER_NODE, SINGLE_PER_EDGE = 3, 6
-"""Vectors: model, and model and variate for the round in flight; two replicas and the flow at each end."""
+"""In vectors. Per node: the model, and model and variate for the round in flight. Per edge: two replicas and the flow
+at each end.
+"""
 PERSONAL_COPIES = 3
-"""Copies of a personal part: in the module, after the last round, and in the state that a crash returns to."""
+"""Copies of a personal part: in the module, after the last round, and in the state to which a crash returns."""
 PAYLOADS_PER_EDGE = 4
 """Payloads without batching: a Request and a Reply, each pending at one end and in flight or in the log."""
 OBJECT_BYTES_PER_NODE = 60_000
 OBJECT_BYTES_PER_EDGE = 12_000
-"""Object overhead per edge, measured with 10,000 nodes of degree 4 (benchmarks/simulate.py): 2.1 GB in all where this
-says 2.2.
+"""Object overhead per edge, measured with 10,000 nodes of degree 4 (benchmarks/simulate.py): 2.1 GB in all, where this
+estimates 2.2.
 """
 TRAINING_VECTORS_PER_ROW = 6
-"""Vectors of a node in training: parameters, gradients, optimizer state and autograd's copies."""
+"""Vectors of a training node: parameters, gradients, optimizer state and autograd's copies."""
 ROWS_AT_ONCE = 256
-"""Most nodes that one batched call trains."""
+"""The maximum number of nodes trained in one batched call."""
 USABLE_SHARE = 0.9
-"""Share of the available memory that may be planned; the rest covers what the estimate misses."""
+"""The fraction of available memory that may be planned; the rest covers what the estimate misses."""
 
 
 def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0) -> int:
     """Estimate the bytes that a run takes at its peak.
 
-    `size` is the number of values that nodes share, `payload_bytes` the size of one payload on every edge, together.
-    `personal` is the number of values that each node keeps to itself: then each has a module of its own.
+    `size` is the number of shared values, `payload_bytes` the total size of one payload on every edge. `personal` is
+    the number of values that each node does not share; if there are any, each node has its own module.
     """
     rows = min(nodes, ROWS_AT_ONCE) if batching else 1
     per_node, per_edge = (BATCHED_PER_NODE, BATCHED_PER_EDGE) if batching else (SINGLE_PER_NODE, SINGLE_PER_EDGE)
@@ -49,8 +53,8 @@ def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batch
 def check_memory(
     *, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0, root: Path = Path("/")
 ) -> None:
-    """Refuse a run that does not fit. Raises UserError: the run exceeds the available memory, where that is known;
-    names what to change.
+    """Refuse a run that does not fit. Raises UserError, saying what to change, if the run exceeds the available memory
+    and that is known.
     """
     needed = needed_bytes(
         nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, batching=batching, personal=personal
@@ -67,7 +71,7 @@ def check_memory(
 
 
 def check_count(nodes: int, *, root: Path = Path("/")) -> None:
-    """Refuse nodes that cannot fit, before any is made. Raises UserError: names the need and what is available."""
+    """Refuse nodes that cannot fit, before any is made. Raises UserError that names the need and what is available."""
     needed = BASE_BYTES + nodes * OBJECT_BYTES_PER_NODE
     available = available_bytes(root)
     if available is not None and needed > available * USABLE_SHARE:
@@ -77,8 +81,8 @@ def check_count(nodes: int, *, root: Path = Path("/")) -> None:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return the bytes that this process may still take: the least that machine, control groups and
-    `ulimit -v` leave.
+    """Return the bytes that this process may still take: the lowest limit among machine, control groups and `ulimit
+    -v`.
     """
     known = [left for left in (_machine(root), _address_space(root), *_groups(root)) if left is not None]
     return min(known, default=None)
@@ -103,9 +107,7 @@ def _address_space(root: Path) -> int | None:
 
 
 def _groups(root: Path) -> list[int | None]:
-    """Return the limits of each control group that this process is in; version 2, then version 1 as
-    containers have it.
-    """
+    """Return the limits of each control group that this process is in: version 2, then version 1 as in containers."""
     mount = root / "sys/fs/cgroup"
     own = [line[3:].strip("/\n ") for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")]
     inner = mount / own[0] if own else mount
@@ -121,7 +123,7 @@ def _groups(root: Path) -> list[int | None]:
 
 
 def _remaining(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
-    """Return the limit less what is in use; file caches that the kernel would give up do not count as used."""
+    """Return the limit minus what is in use; file caches that the kernel would release do not count as used."""
     most, used = _text(limit).strip(), _text(usage).strip()
     if not most.isdecimal() or not used.isdecimal():
         return None

@@ -1,13 +1,12 @@
-"""The content of a world file after validation: plain frozen values; then the keys, their allowed values, and the names
-of nodes.
+"""A world file's content after validation, as plain frozen values; then the keys, their allowed values, and node names.
 
 A default in a class is the default of the file. A reader also accepts its own results, so that the same table checks a
 world that was built in Python.
 
 Times are in virtual seconds, sizes in bytes, rates in bytes per second, probabilities per message. Nodes are member
-indices. Everything random that the file asks for is drawn later, from the run's seed: where `count` stands beside
-`nodes`, that many nodes are chosen by `drawn.settle`, and `nodes` names all of them afterwards. The times at which each
-node is up (`UpTimes`) are integer nanoseconds.
+indices. Everything random that the file asks for is drawn later, from the run's seed: if `count` is given beside
+`nodes`, `drawn.settle` chooses that many nodes, and `nodes` names all of them afterwards. The times at which each node
+is up (`UpTimes`) are integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LONGEST_S = 1e9
 """Thirty years: longer than any run, and nanoseconds still fit into 63 bits."""
 FASTEST = 1e6
 SHORTEST_S = 1e-6
-"""Shortest step or round at speed 1, and shortest time between two dials."""
+"""The shortest step or round at speed 1, and the shortest time between two dials."""
 
 _INDEX = re.compile(r"[0-9]{1,9}")
 _RANGE = re.compile(r"([0-9]{1,9})\s*-\s*([0-9]{1,9})")
@@ -55,32 +54,32 @@ class ComputeSpec:
     step_s: float = 0.0025
     round_s: float | None = None
     speed: Spread = field(default_factory=Spread)
-    """Speed of a node, drawn once."""
+    """A node's speed, drawn once."""
     trace: Path | None = None
-    """CSV with the columns node, time_s, speed, in place of `speed`."""
+    """A CSV file with the columns node, time_s, speed, in place of `speed`."""
     jitter: float = 0.02
-    """Each round takes up to this share longer, drawn per round."""
+    """Each round takes longer by up to this fraction, drawn per round."""
     engine_s: float = 0.0005
-    """Duration of one exchange operation (encode, apply)."""
+    """The duration of one exchange operation (encode, apply)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
     latency_s: Spread = field(default_factory=lambda: Spread(low=0.002, high=0.002))
-    """Latency of a link, drawn once."""
+    """A link's latency, drawn once."""
     jitter_s: float = 0.0
-    """Each message takes up to this much longer, so that messages overtake each other."""
+    """Each message takes longer by up to this much, so that messages overtake each other."""
     bandwidth: float | None = None
-    """Bytes per second in each direction of a link; None: unlimited."""
+    """Bytes per second in each direction of a link; None for unlimited."""
     loss: float = 0.0
     duplication: float = 0.0
     redial_s: float = 0.05
-    """Delay before a dead session's link is dialed again."""
+    """The delay before a dead session's link is redialed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowNodes:
-    """Slow nodes: messages to and from them take `far_s` longer, at `bandwidth` at most; their speed is multiplied by
+    """Slow nodes: messages to and from them take `far_s` longer, with at most `bandwidth`; their speed is multiplied by
     `speed`.
     """
 
@@ -93,7 +92,7 @@ class SlowNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSpec:
-    """A partition: from `at_s` to `until_s` no message passes between nodes of different groups; the nodes in none form
+    """A partition: from `at_s` to `until_s` no message passes between nodes in different groups; nodes in no group form
     one more.
     """
 
@@ -115,7 +114,7 @@ class CrashSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChurnSpec:
-    """Random crashes: up for an exponential time of mean `up_s`, down for one of mean `down_s`, until `until_s`.
+    """Random crashes until `until_s`: up times are exponential with mean `up_s`, down times with mean `down_s`.
 
     Each crash loses the disk with probability `amnesia`. With neither `nodes` nor `count`, all honest nodes crash.
     """
@@ -139,9 +138,9 @@ class JoinSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmendSpec:
-    """A change of the federation at `at_s`: `join` are members from then on, and start; `leave` are removed.
+    """A change of the federation at `at_s`: `join` lists members that start then, `leave` members that are removed.
 
-    The graph of the remaining members is `topology` from then on; None: as before.
+    The graph of the remaining members is `topology` from then on; None keeps the previous one.
     """
 
     at_s: float
@@ -152,7 +151,7 @@ class AmendSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiarSpec:
-    """Liars: `attack` names what these nodes show instead of their model, see `attacks`."""
+    """Liars: `attack` names what these nodes show instead of their model (see `attacks`)."""
 
     nodes: tuple[int, ...] = ()
     count: int = 0
@@ -174,13 +173,13 @@ class WorldSpec:
     amendments: tuple[AmendSpec, ...] = ()
     liars: LiarSpec | None = None
     evaluate_every_s: float | None = None
-    """Virtual time between two evaluations; None: about forty in a run."""
+    """The virtual time between two evaluations; None for about forty per run."""
     limit_s: float = 86_400.0
-    """Virtual time at which a run ends at the latest."""
+    """The virtual time at which a run ends at the latest."""
 
     @property
     def starts(self) -> tuple[JoinSpec, ...]:
-        """The first starts of the nodes that are absent at the beginning."""
+        """First starts of the nodes that are absent at the beginning."""
         return self.joins + tuple(JoinSpec(nodes=one.join, at_s=one.at_s) for one in self.amendments if one.join)
 
 
@@ -189,7 +188,7 @@ def nanoseconds(time_s: float) -> int:
 
 
 class UpTimes:
-    """The times at which each node is up, as far as known: from its join on, except between a crash and the restart.
+    """When each node is up, as far as known: from its join on, except between a crash and the restart.
 
     Its entries never contradict each other.
     """
@@ -199,7 +198,7 @@ class UpTimes:
         self._down: dict[int, list[tuple[int, int | None]]] = {}
 
     def objection(self, node: int, begin_ns: int, end_ns: int | None) -> str | None:
-        """Say why the node cannot be down from `begin_ns` to `end_ns` (None: for good), or None if it can."""
+        """Say why the node cannot be down from `begin_ns` to `end_ns` (None for good); return None if it can."""
         if begin_ns <= self.born.get(node, 0):
             return "would crash before it has started"
         for begin, end in self._down.get(node, ()):
@@ -244,7 +243,7 @@ def file() -> Kind:
 
 
 def spread(least: float, most: float) -> Kind:
-    """A number, or a text with the two numbers between which one is drawn."""
+    """Return the kind for a number, or a text with the two numbers between which one is drawn."""
     allowed = f'a number X, "uniform:X,Y" or "log-uniform:X,Y" with X up to Y, each from {least:g} to {most:g}'
     return Kind(allowed, lambda value: _spread(value, least, most))
 
@@ -281,7 +280,7 @@ WHO: Kinds = {
     "count": whole(0).key("this many, drawn at random"),
     "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read).key("this share of all, drawn at random"),
 }
-"""The options by which chance chooses nodes; `Names` reads the key `nodes` beside them."""
+"""Options by which nodes are chosen at random; `Names` reads the key `nodes` beside them."""
 
 SLOW: Kinds = {
     "far_s": seconds().key("messages to and from these nodes take this much longer"),
@@ -325,10 +324,9 @@ SECTIONS = ("compute", "links", "slow", "partition", "crash", "churn", "join", "
 
 
 class Names:
-    """The members of a federation, in its order: named by member name, by index from 0, or by a range such as "0-9".
+    """A federation's members, in order: named by member name, by index from 0, or by a range such as "0-9".
 
-    Where members are called by numbers that are not their indices, a number could mean two nodes: then only names
-    count.
+    If members are called by numbers that are not their indices, a number could mean two nodes; only names count then.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -344,9 +342,7 @@ class Names:
         self.allowed = self.allowed_one + ranges
 
     def read(self, value: Any, key: str, mistakes: Mistakes) -> tuple[int, ...]:
-        """Read the ascending indices that `value` names: a text (commas between parts), an index, or a
-        list of these.
-        """
+        """Read the ascending indices named by `value`: a text (commas between parts), an index, or a list of these."""
         parts: list[Any] = value if isinstance(value, list) else [value]
         seen: set[int] = set()
         for part in parts:

@@ -1,7 +1,7 @@
-"""Random small federations in random bad worlds, each drawn from one number: for tests that run thousands of them.
+"""Small random federations in bad random worlds, each drawn from one number: for tests that run thousands of them.
 
-The worlds are unlikely but allowed. The task is the built-in quadratic, so that no torch is needed, and nobody lies:
-what must hold among honest nodes must hold in each of these worlds.
+The worlds are unlikely but allowed. The task is the built-in quadratic, so no torch is needed, and nobody lies:
+whatever must hold among honest nodes must hold in each of these worlds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMPRESSORS = (
     *("rotate+sign", "rotate+q2", "rotate+q4:stochastic", "random-k:0.3", "random-k:0.5+q8", "random-k:1+rotate+sign"),
     *("top-k:0.1", "top-k:0.3+q4", "top-k:1+float16", "top-k:0.5+rotate+q8", "q4+zstd", "top-k:0.2+q8+zstd"),
 )
-"""Compressors with every stage, and every kind of chain."""
+"""Compressors that include every stage and every kind of chain."""
 RULES = (
     *("trimmed-mean:b=1", "median:b=1", "geometric-median:b=1", "krum:b=1", "multi-krum:b=1", "nnm+trimmed-mean:b=1"),
     *("monna:b=1", "scc:b=1", "hampel:b=1", "cs+:b=2", "balance:b=1"),
@@ -43,7 +43,7 @@ GRAPHS = ("ring", "path", "star", "complete", "keyed-rings")
 """Topologies that exist for any number of members."""
 STALENESS = ("none", "constant", "constant:0.5", "hinge:2,1", "polynomial:0.5", "hinge-polynomial:4,0.5")
 HORIZON_S = 8.0
-"""Approximate length of such a run; faults fall into it."""
+"""The approximate length of such a run; faults fall within it."""
 
 
 def draw(seed: int) -> tuple[FederationConfig, WorldSpec]:
@@ -70,8 +70,8 @@ def draw(seed: int) -> tuple[FederationConfig, WorldSpec]:
 
 
 def draw_changing(seed: int) -> tuple[FederationConfig, WorldSpec]:
-    """Draw the same federation on a named graph; its members and graph change a few times, and nobody
-    joins otherwise.
+    """Draw the same federation on a named graph; its members and graph change a few times, and there are no other
+    joins.
     """
     federation, world = draw(seed)
     rng, nodes = stream(seed, "drawn changes"), len(federation.members)
@@ -88,7 +88,7 @@ def draw_changing(seed: int) -> tuple[FederationConfig, WorldSpec]:
 
 
 def _amendments(rng: Random, nodes: int) -> tuple[AmendSpec, ...]:
-    """Draw changes that leave at least two members there all the time."""
+    """Draw changes that always leave at least two members."""
     order = permutation(rng, nodes)
     others = order[2:]
     joining = [node for node in others if rng.random() < 0.4]
@@ -123,7 +123,9 @@ def _edges(rng: Random, nodes: int) -> Edges:
 
 
 def _schedule(rng: Random, edges: Edges) -> tuple[Edges, ...]:
-    """Draw two to four rounds that share out the edges; some edges are in several rounds, and a round may be empty."""
+    """Draw two to four rounds that divide the edges among them; some edges are in several rounds, and a round may be
+    empty.
+    """
     period = 2 + below(rng, 3)
     rounds: list[set[tuple[int, int]]] = [set() for _ in range(period)]
     for edge in edges:
@@ -133,7 +135,7 @@ def _schedule(rng: Random, edges: Edges) -> tuple[Edges, ...]:
 
 
 def _edge_compressors(rng: Random, edges: Edges) -> dict[tuple[int, int], str]:
-    """Draw compressors of single edges: mostly none, else for about half of the edges."""
+    """Draw compressors for single edges: mostly none, otherwise for about half of the edges."""
     if rng.random() < 0.7:
         return {}
     return {edge: choice(rng, COMPRESSORS) for edge in edges if rng.random() < 0.5}
@@ -165,7 +167,7 @@ def _training(rng: Random, rule: str) -> TrainingConfig:
 
 
 def _method(beta: float, rule: str) -> str:
-    """Return a control variate of that strength, where the rule has one."""
+    """Return a control variate of that strength, if the rule has one."""
     return f"variate:beta={beta!r}" if beta and rule == "mean" else "plain"
 
 

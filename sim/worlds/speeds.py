@@ -1,9 +1,9 @@
-"""The duration of a node's local round: integer nanoseconds, computed in whole numbers, so equal on every machine.
+"""How long a node's local round takes, in nanoseconds, computed with integers so that it is equal on every machine.
 
 A round is work, counted in nanoseconds at speed 1. A speed is work per nanosecond; a trace may change it within the
 round, and the round ends in the first nanosecond in which all its work is done. A trace is a CSV file with the columns
-node, time_s, speed; other columns are ignored. Each node has its first row at time 0, and a speed holds until the
-node's next row, the last one for ever. Rows of different nodes may be in any order.
+node, time_s, speed; other columns are ignored. Each node's first row is at time 0, and a speed holds until the node's
+next row, the last one forever. Rows of different nodes may be in any order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sim.worlds.drawn import draw, require_settled
 from sim.worlds.model import FASTEST, LONGEST_S, NANOSECONDS, Names, WorldSpec, nanoseconds, seconds
 
 UNIT = 10**15
-"""The unit in which speeds are whole numbers: the slowest still has nine digits."""
+"""The unit in which speeds are integers; the slowest still has nine digits."""
 LONGEST_NS = round(LONGEST_S * NANOSECONDS)
 
 NUMBERS = {"time_s": seconds(), "speed": number(1 / FASTEST, FASTEST)}
@@ -35,7 +35,7 @@ Steps = list[tuple[int, float]]
 
 
 class NodeSpeed:
-    """One node's speed over time. Jitter is drawn from the node's own stream, once for each call of `round_ns`."""
+    """One node's speed over time. Jitter is drawn from the node's own stream, once per call of `round_ns`."""
 
     def __init__(
         self, steps: Steps, *, step_s: float, round_s: float | None, jitter: float, rng: Random | None
@@ -51,7 +51,9 @@ class NodeSpeed:
         return self._speeds[bisect_right(self._times, time_ns) - 1] / UNIT
 
     def round_ns(self, steps: int, time_ns: int) -> int:
-        """The duration of a round of `steps` local steps that begins at `time_ns`: at least 1, at most `LONGEST_NS`."""
+        """Return the duration of a round of `steps` local steps that begins at `time_ns`: at least 1, at most
+        `LONGEST_NS`.
+        """
         work = self._step_units * steps if self._round_units is None else self._round_units
         if self._rng is not None:
             work += work * round(self._jitter * self._rng.random() * UNIT) // UNIT
@@ -72,7 +74,7 @@ class NodeSpeed:
 
 
 def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpeed, ...]:
-    """Return the speed of each member in a settled world. Raises UserError: the trace cannot be read."""
+    """Return the speed of each member in a settled world. Raises UserError if the trace cannot be read."""
     require_settled(world)
     compute, seed = world.compute, federation.seed
     factors = {node: slow.speed for slow in world.slow for node in slow.nodes}
@@ -89,7 +91,7 @@ def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpe
 
 
 def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
-    """Read speeds by member. Raises UserError: the file cannot be read, or lacks a node's speed at some time."""
+    """Read speeds by member. Raises UserError if the file cannot be read, or lacks a node's speed at some time."""
     names = Names(members)
     steps: list[Steps] = [[] for _ in members]
     for line, row in _rows(path):
@@ -105,7 +107,7 @@ def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
 
 
 def _speeds_over_time(world: WorldSpec, federation: FederationConfig) -> Sequence[Steps]:
-    """Return the speeds of each node: as in its trace, or one that is drawn for all time."""
+    """Return each node's speeds: as in its trace, or one that is drawn for all time."""
     if world.compute.trace is not None:
         return read_trace(world.compute.trace, [member.name for member in federation.members])
     rng = stream(federation.seed, "speeds")

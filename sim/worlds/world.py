@@ -79,13 +79,12 @@ class Conditions(TypedDict, total=False):
 
 
 class World:
-    """The world that a federation is simulated in; without keywords the default one.
+    """The world in which a federation is simulated; without keywords, the default world.
 
     `slow`, `partition`, `crash`, `join` and `amend` are lists of dictionaries, `churn` and `liars` one dictionary, each
     with the keys that the table has in a world file. Nodes are named, numbered from 0, or drawn by `count` or
-    `fraction`.
-    Raises UserError: a keyword is unknown or has an impossible value. What depends on the federation's nodes is checked
-    when it is simulated.
+    `fraction`. Raises UserError if a keyword is unknown or has an impossible value. What depends on the federation's
+    nodes is checked when it is simulated.
     """
 
     def __init__(self, **conditions: Unpack[Conditions]) -> None:
@@ -106,8 +105,8 @@ class World:
 
     @classmethod
     def from_file(cls, path: Path | str) -> World:
-        """Read the world of a file; it is checked when simulated. Raises UserError: it cannot be read,
-        or is no TOML.
+        """Read a world from a file; it is checked when simulated. Raises UserError if it cannot be read, or is not
+        TOML.
         """
         world = cls()
         world.document, world.place = read_document(Path(path)), Path(path)
@@ -121,7 +120,7 @@ class World:
         return msgspec.json.format(msgspec.json.encode(self.document, enc_hook=str), indent=1).decode()
 
     def spec(self, names: Sequence[str]) -> WorldSpec:
-        """Return the world for nodes of these names. Raises UserError: its first mistake or contradiction."""
+        """Return the world for nodes with these names. Raises UserError for its first mistake or contradiction."""
         mistakes = Mistakes(self.place)
         spec = world_from(self.document, names, mistakes)
         for mistake in mistakes.found:
@@ -135,12 +134,12 @@ class World:
 
 
 def load_world(path: Path | str) -> World:
-    """Read the world of a file. Raises UserError: the file cannot be read, or is not TOML."""
+    """Read a world from a file. Raises UserError if the file cannot be read, or is not TOML."""
     return World.from_file(path)
 
 
 def read_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
-    """Read the world of the file for this federation's nodes. Raises UserError: its first mistake."""
+    """Read the world in the file for this federation's nodes. Raises UserError for its first mistake."""
     world, mistakes = _read(Path(path), federation)
     if mistakes:
         raise mistakes[0]
@@ -150,9 +149,9 @@ def read_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
 
 
 def world_from(document: dict[str, Any], names: Sequence[str], mistakes: Mistakes) -> WorldSpec | None:
-    """Read the world of a document with the tables of a world file, for nodes of these names.
+    """Read a world from a document with the tables of a world file, for nodes with these names.
 
-    Its mistakes go to `mistakes`; None where it could not be understood.
+    Its mistakes go to `mistakes`; None if it could not be understood.
     """
     world = _WorldReader(document, Names(names), mistakes).world()
     if world is None:
@@ -167,7 +166,7 @@ def world_from(document: dict[str, Any], names: Sequence[str], mistakes: Mistake
 
 
 class _WorldReader:
-    """One document on its way to a WorldSpec; its mistakes go to `mistakes`."""
+    """Turns one document into a WorldSpec; its mistakes go to `mistakes`."""
 
     def __init__(self, document: dict[str, Any], names: Names, mistakes: Mistakes) -> None:
         self.document = document
@@ -203,7 +202,7 @@ class _WorldReader:
         return ComputeSpec(**values)
 
     def _liars(self) -> LiarSpec | None:
-        """Read the liars; the file of an attack is relative to the folder of this file."""
+        """Read the liars; an attack's file is relative to the folder of this file."""
         found: LiarSpec | None = self._read_one("liars", LiarSpec, model.LIARS)
         return found and replace(found, attack=with_absolute_path(found.attack, self.mistakes.file.absolute().parent))
 
@@ -222,7 +221,7 @@ class _WorldReader:
         return tables
 
     def _table(self, table: Any, prefix: str, spec: Any, kinds: Mapping[str, Kind], *, all_nodes: bool = False) -> Any:
-        """Build one `spec`, or None if a required key is missing or not understood."""
+        """Build one `spec`, or return None if a required key is missing or not understood."""
         if not isinstance(table, dict):
             read_table(table, prefix, kinds, self.mistakes)
             return None
@@ -237,7 +236,7 @@ class _WorldReader:
         return None if self.mistakes.found else spec(**values)
 
     def _read_selector(self, table: dict[str, Any], prefix: str, *, all_nodes: bool) -> dict[str, Any]:
-        """Read `nodes`, or the `count` that chance will choose."""
+        """Read `nodes`, or the `count` of nodes to draw."""
         given = [key for key in ("nodes", *model.WHO) if key in table]
         if len(given) > 1:
             exclusive(table, prefix, given[0], given[1], self.mistakes)
@@ -293,7 +292,7 @@ class _WorldReader:
 
 
 def _as_in_a_file(value: Any) -> Any:
-    """Turn whatever dictionaries and lists the program has into those of TOML."""
+    """Convert whatever dictionaries and lists the program has to TOML's."""
     if isinstance(value, Mapping):
         return {str(key): _as_in_a_file(one) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -311,5 +310,5 @@ def _read(path: Path, federation: FederationConfig) -> tuple[WorldSpec | None, l
 
 
 def _needed(spec: Any) -> list[str]:
-    """Return the fields that have no default."""
+    """Return the fields without a default."""
     return [field.name for field in fields(spec) if field.default is MISSING and field.default_factory is MISSING]

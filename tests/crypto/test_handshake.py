@@ -196,7 +196,7 @@ def test_a_node_that_answers_itself_is_refused():
     initiator = make_initiator(identity=BOB, peer=ALICE)
     initiator._peer_public = BOB.public  # what no correct dialer does
     m3 = initiator.second((responder := make_responder()).first(initiator.first()))
-    with pytest.raises(HandshakeFault, match="this very node"):
+    with pytest.raises(HandshakeFault, match="this node itself"):
         responder.third(m3)
 
 

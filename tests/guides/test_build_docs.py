@@ -66,7 +66,7 @@ def test_a_checkout_without_mistakes_passes(checkout):
         ("![x](x.png)", "docs/how-to/go.md:9: the link x.png is broken: there is no such file"),
         (
             "[x](../../LICENSE)",
-            "docs/how-to/go.md:9: the link ../../LICENSE is broken: it leaves docs/, and the site has nothing else",
+            "docs/how-to/go.md:9: the link ../../LICENSE is broken: it leaves docs/, and the site has only that",
         ),
     ],
 )

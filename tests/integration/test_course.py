@@ -148,7 +148,7 @@ async def test_stopped_in_the_middle_they_go_on_from_their_disks(ward, start):
 
 async def test_two_features_that_bring_a_course_are_refused(ward, start):
     (node,) = start(ward(2), 0, features=(TurnsFeature(), Other()))
-    with pytest.raises(UserError, match="turns and other each bring a course"):
+    with pytest.raises(UserError, match="turns and other each provide a course"):
         await node.result()
 
 

@@ -204,7 +204,7 @@ async def test_a_charter_in_crumbs_is_refused(federation, visit, caplog):
     async with federation.node(0, charters=held) as a:
         assert await visit(a, crumbs)
     assert held.brought == []
-    assert "cut into pieces in another way" in caplog.text
+    assert "split differently from how honest nodes" in caplog.text
 
 
 @pytest.mark.parametrize("word", [Word.OPEN, Word.HELD, Word.NO_EDGE, Word.STRANGER, Word.DUPLICATE])

@@ -288,7 +288,7 @@ def test_two_features_with_one_channel_name_are_refused(tmp_path, example):
     assert "two features have a side channel named restarts/1" in str(failure)
     twin = type("Twin", (example["RestartsFeature"],), {"name": "twin"})
     failure = failure_of(tmp_path, (example["RestartsFeature"](), twin()))
-    assert "the feature twin brings an alarm that there is already" in str(failure)
+    assert "the feature twin declares an alarm that already exists" in str(failure)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_what_the_file_alone_shows_is_a_mistake_of_the_file(ward, text, key, say
         ('seen = "no.such.module:Seen"', "features.seen", "there is no module"),
         ('seen = "own.py:something"', "features.seen", "is not a feature"),
         ('seen = "own.py:Bare"', "features.seen", "calls itself 'bare'"),
-        ('status = "own.py:Page"', "features.status", "a feature of that name already"),
+        ('status = "own.py:Page"', "features.status", "already a feature of that name"),
         ('asks = "own.py:Asks"', "features.asks", "needs nobody, which is not there"),
         ('broken = "own.py:Broken"', "features.broken", "RuntimeError: no such device (own.py, line"),
         ('bare = "own.py:Bare"\n[bare]\nmost = 3', "bare.most", "unknown key"),

@@ -1,4 +1,4 @@
-"""`p2pfl topology`: a few subcommands in each module, imported when one is called. Data on stdout, notes on stderr."""
+"""`p2pfl topology`: a few subcommands per module, imported when called. Data on stdout, notes on stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "convert": ("convert", "A graph in another file format."),
     "plot": ("convert", "A picture of one graph, or a map of many."),
 }
-"""By name of a command: the module with its function, such as `list_command`, and its line of help."""
+"""For each command name: the module with its function, such as `list_command`, and its line of help."""
 
 EXAMPLES = """\b
 Examples:
@@ -30,7 +30,7 @@ Examples:
 
 
 class TopologyCommands(click.Group):
-    """The commands, which it can list without importing any of them."""
+    """The commands, which can be listed without importing any of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)

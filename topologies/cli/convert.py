@@ -1,4 +1,4 @@
-"""`p2pfl topology convert` and `p2pfl topology plot`: a graph as a file of another format, or as a picture."""
+"""`p2pfl topology convert` and `p2pfl topology plot`: a graph as a file in another format, or as a picture."""
 
 from __future__ import annotations
 

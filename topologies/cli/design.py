@@ -1,4 +1,4 @@
-"""`p2pfl topology design` and `p2pfl topology augment`: which edges there should be."""
+"""`p2pfl topology design` and `p2pfl topology augment`: which edges a graph should have."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Examples:
 def design_command(
     *, evaluations: int | None, schedules: bool, top: int, output: Path | None, form: str, **requirements: Any
 ) -> None:
-    # many small matrices: numpy's threads would wait for each other, eight times as long where the processor is shared
+    # for many small matrices, numpy's threads would wait for each other: eight times slower on a shared processor
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from topologies.design.designing import design  # noqa: PLC0415 - `--help` stays instant
     from topologies.design.goal import Goal  # noqa: PLC0415 - as above
@@ -68,7 +68,7 @@ def design_command(
 
 
 def _with_edges(topology: Topology) -> Topology:
-    """Return the graph with its edges, where the search had formulas only."""
+    """Return the graph with its edges, if the search had only formulas."""
     from topologies.building import build  # noqa: PLC0415 - `--help` stays instant
 
     return build(topology.spec, topology.nodes, topology.seed) if topology.implicit else topology
@@ -90,7 +90,7 @@ def _write(design: Design, top: int, output: Path | None, form: str) -> None:
 
 
 def _write_table(rows: list[dict[str, Any]]) -> None:
-    """Print the figures as a table, and below it the reasons, which are too long for one."""
+    """Print the figures as a table, and below it the reasons, which are too long for a column."""
     figures = [{key: value for key, value in row.items() if key != "why"} for row in rows]
     for row in figures:
         row["bytes"] = terminal.readable_bytes(row["bytes"])
@@ -162,7 +162,7 @@ def augment_command(
     output: Path | None,
     form: str,
 ) -> None:
-    # many small matrices: numpy's threads would wait for each other
+    # for many small matrices, numpy's threads would wait for each other
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from topologies.building import resolve  # noqa: PLC0415 - `--help` stays instant
     from topologies.design.augmenting import augment, by_chance  # noqa: PLC0415 - as above
@@ -201,6 +201,6 @@ def augment_command(
 
 
 def _edge_text(edge: Edge, names: Sequence[str]) -> str:
-    """Write the edge by the names of a file's nodes, which may contain a hyphen."""
+    """Write the edge using the names of a file's nodes, which may contain a hyphen."""
     i, j = edge
     return f"{names[i]} - {names[j]}" if names else f"{i}-{j}"

@@ -1,5 +1,5 @@
 """Experiments on a graph: `p2pfl topology simulate`, consensus of random values without learning and without a network,
-and `p2pfl topology attack`, the rest of a graph as parts of it fail. Nothing is sent to anyone.
+and `p2pfl topology attack`, what remains of a graph as parts of it fail. Nothing is sent to anyone.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _check_output(output: str | None, repeat: int) -> None:
 
 
 def _rows(decay: Decay, names: Sequence[str], form: str) -> list[dict[str, Any]]:
-    """Return the rows. An edge that failed is a list of its two ends; CSV knows no lists."""
+    """Return the rows. A failed edge is a list of its two ends; CSV has no lists."""
     rows = []
     for left in decay.left:
         failed = [names[node] if names else node for node in left.failed]

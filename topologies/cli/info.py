@@ -1,4 +1,4 @@
-"""`p2pfl topology list`, `info`, `compare`: the families of graphs, and the figures of one graph, or of several."""
+"""`p2pfl topology list`, `info`, `compare`: the families of graphs, and the figures of one graph or of several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from topologies.family import FamilyParameter
 
 WIDTHS: Mapping[str, int] = {"topology": 24, "rule": 31, "degree": 14, "lambda_2": 19, "ref": 4}
-"""The widths of the columns of the list, 100 in all with two spaces between."""
+"""Widths of the list's columns: 100 in all, with two spaces between columns."""
 _TEXTS = {"rule": "rule", "degree": "degree", "algebraic_connectivity": "lambda_2"}
 GROUPS: Mapping[str, str] = {
     "static": "Static graphs: undirected, always the same. A federation can run them.",
@@ -150,7 +150,7 @@ Examples:
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """An option of whole numbers joined by commas."""
+    """A command-line option: integers separated by commas."""
 
     name = "n,n,..."
 
@@ -263,7 +263,7 @@ def _page(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _entry(row: Mapping[str, Any], sources: list[str]) -> Iterator[str]:
-    """Wrap an entry in its columns; a spec too long for its own stands in a line above."""
+    """Wrap an entry in its columns; a spec too long for its column goes on a line above."""
     free = [key for key, default in row["parameters"].items() if default is None]
     spec = [row["spec"], *_wrapped(f"({', '.join(free)})" if free else "", "topology")]
     if len(row["spec"]) > WIDTHS["topology"]:
@@ -319,7 +319,7 @@ def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readable(value: Any) -> Any:
-    """Write a value; two numbers in a list are a range."""
+    """Format a value; two numbers in a list are a range."""
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(end, int | float) for end in value):
         return value
     low, high = (cell(end) for end in value)
@@ -327,7 +327,7 @@ def _readable(value: Any) -> Any:
 
 
 def _verdict(described: dict[str, Any], *, certify: bool) -> int:
-    """Return the exit code: 4 where lambda_2 is not known, or not proven although required."""
+    """Return the exit code: 4 if lambda_2 is not known, or not proven although required."""
     if not described.get("converged", True):
         text = "no eigenvalue converged: the algebraic connectivity is at most what is printed"
     elif not described.get("mixing_converged", True):
@@ -341,6 +341,6 @@ def _verdict(described: dict[str, Any], *, certify: bool) -> int:
 
 
 def _readable_row(row: dict[str, Any], *, sized: bool) -> dict[str, Any]:
-    """Write sizes in words; without a model's size leave out the columns that need it."""
+    """Write sizes in words; without a model's size, omit the columns that need it."""
     sizes = {key: terminal.readable_bytes(row[key]) for key in IN_BYTES}
     return {key: sizes.get(key, value) for key, value in row.items() if sized or key not in IN_BYTES}

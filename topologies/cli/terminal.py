@@ -1,5 +1,5 @@
-"""The common part of the commands at the terminal: arguments and options, sizes in bytes as people write them, and the
-printing of facts about one thing, or rows about many, as a table, JSON or CSV.
+"""What the commands share at the terminal: arguments and options, sizes in bytes as people write them, and printing
+facts about one thing, or rows about many, as a table, JSON or CSV.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def spec_argument() -> Decorator:
 
 
 def nodes_option() -> Decorator:
-    """Add the option `--nodes`, by default None, because a graph file contains its number of nodes."""
+    """Add the option `--nodes`, None by default because a graph file contains its number of nodes."""
     return click.option(
         "-n", "--nodes", type=int, default=None, help="How many nodes; a graph file has its own number."
     )
@@ -97,12 +97,12 @@ def model_bytes_option(default: str | None = None) -> Decorator:
 Row = Mapping[str, Any]
 
 PATIENCE_S = 1.0
-"""Time between two progress lines, and before the first."""
+"""The time between two progress lines, and before the first."""
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show messages of a long search: one line on stderr, on a terminal alone, that vanishes in the end."""
+    """Show progress of a long search: one line on stderr, only on a terminal, which disappears at the end."""
     shown = False
     last = time.monotonic()
 
@@ -120,13 +120,13 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def check_target(path: Path) -> None:
-    """Check `--output` (`-`: stdout) before a long search. Raises TopologyError: bad format or folder."""
+    """Check `--output` (`-`: stdout) before a long search. Raises TopologyError for a bad format or folder."""
     from topologies.files import STREAM, format_of  # noqa: PLC0415 - `--help` stays instant
 
     format_of(path)
     folder = path.absolute().parent
     if path == STREAM or (path.exists() and not path.is_file() and not path.is_dir()):
-        return  # a pipe or a device is written as it is
+        return  # a pipe or a device is written directly
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise TopologyError(
             "cannot be written", key="output", value=str(path), allowed="a file in a folder that exists"
@@ -152,7 +152,7 @@ def write_facts(facts: Row) -> None:
 
 
 def write_rows(rows: Sequence[Row], form: str, missing: str = "-") -> None:
-    """Print rows of the same keys: as JSON a list of objects, as CSV with a header."""
+    """Print rows that share the same keys: as JSON a list of objects, as CSV with a header."""
     if form == "json":
         write_json(list(rows))
     elif form == "csv":
@@ -175,7 +175,8 @@ def _write_table(rows: Sequence[Row], missing: str) -> None:
         table.add_column(key.replace("_", " "), justify="right" if numbers else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(_named_cell(key, value, missing)) for key, value in row.items()))
-    # the table keeps its width: no figure may be cut, neither in a pipe nor on a narrow terminal, which wraps lines
+    # the table keeps its width: no figure may be truncated, neither in a pipe nor on a narrow terminal, which wraps
+    # lines
     Console(width=10_000).print(table)
 
 

@@ -1,14 +1,14 @@
-"""Adds edges to a graph, one at a time, where each raises its algebraic connectivity most.
+"""Add edges to a graph, one at a time, each where it raises the algebraic connectivity most.
 
 An edge (i, j) adds b b^T to the Laplacian, b = e_i - e_j. Ghosh and Boyd (Growing Well-connected Graphs, CDC 2006)
 choose the edge by its first-order gain, the squared length of b within the eigenspace of lambda_2, which is (v_i -
-v_j)^2 for a single Fiedler vector v. The gain is an upper bound too, and the eigenvalue that the edge really gives is
+v_j)^2 for a single Fiedler vector v. The gain is an upper bound too, and the eigenvalue that the edge actually gives is
 the root of an equation in one unknown (Golub, Some Modified Matrix Eigenvalue Problems, 1973): so candidates are
 evaluated exactly, the most promising first, until no other can be better.
 
-Where lambda_2 is m-fold, one edge lifts one of its m eigenvalues and lambda_2 itself stays: then the edge is chosen
-that lifts that one highest, so that after m edges all are lifted. A disconnected graph is the same case with lambda_2 =
-0: its components are joined first.
+If lambda_2 is m-fold, one edge lifts one of its m eigenvalues but not lambda_2 itself. The edge chosen is the one that
+lifts that eigenvalue highest, so that after m edges all are lifted. A disconnected graph is the same case with lambda_2
+= 0: its components are joined first.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_
 BLOCK = 256
 """The number of candidates whose equations are solved together."""
 SAME = 1e-9
-"""The relative distance at which eigenvalues are equal, or edges equally good."""
+"""The relative difference below which eigenvalues count as equal, or edges as equally good."""
 BISECTIONS = 60
 EXTREME = 64
-"""The nodes considered at either end of the Fiedler vector, on graphs too large for all eigenvectors."""
+"""The number of nodes considered at either end of the Fiedler vector, on graphs too large for all eigenvectors."""
 LOOKS = 10
-"""Eigenvalue problems like that of lambda_2 per added edge, its description included."""
+"""The cost of each added edge, including its description, in eigenvalue problems like that of lambda_2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +64,12 @@ def augment(
     epsilon: float = EPSILON,
     tell: Tell = silent,
 ) -> Augmented:
-    """Add `count` edges, none at a node that has `max_degree` neighbors. `steps` has `count` + 1 entries. `tell` gets
-    progress messages.
+    """Add `count` edges, none at a node that has `max_degree` neighbors. `steps` has `count` + 1 entries. `tell`
+    receives progress messages.
 
-    Up to 1,000 nodes each edge is the best single one; above, the best to first order between the extreme nodes of the
-    Fiedler vector. Raises TopologyError: there is no place for these edges, finding them would take too long, or a
-    disconnected graph cannot be joined within the degree.
+    Up to 1,000 nodes each edge is the best single one; above that it is the best to first order between the extreme
+    nodes of the Fiedler vector. Raises TopologyError if there is no place for these edges, if finding them would take
+    too long, or if a disconnected graph cannot be joined within the degree.
     """
     if count < 1:
         raise TopologyError("nothing to add", key="add", value=count, allowed="from 1")
@@ -93,7 +93,7 @@ def _check_count(topology: Topology, count: int) -> None:
     if count > (room := n * (n - 1) // 2 - edges):
         text = "more than there are pairs of nodes that are not joined"
         raise TopologyError(text, key="add", value=count, allowed=f"up to {room}")
-    exact = n**3 // 60 if n <= DENSE_LIMIT else 0  # where all pairs promise the same, as in a ring, each is evaluated
+    exact = n**3 // 60 if n <= DENSE_LIMIT else 0  # if all pairs promise the same, as in a ring, each is evaluated
     most = EFFORT_LIMIT // (LOOKS * effort(n, edges) + exact)
     if most < 1:
         text = f"too large to add edges to: {n} nodes and {edges} edges"
@@ -121,7 +121,7 @@ def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsi
 
 
 def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) -> tuple[Edge, str]:
-    """Return the best edge, the first of equals, and how it was found. Raises TopologyError: no edge has room."""
+    """Return the best edge, the first on ties, and how it was found. Raises TopologyError if no edge has room."""
     apart = component_count(topology) > 1
     if topology.nodes > DENSE_LIMIT and not apart:
         return _by_extremes(topology, max_degree, done), "first order"
@@ -144,8 +144,8 @@ def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) 
 
 
 def _space(values: Array, last: int, parts: int) -> tuple[int, int]:
-    """Return the place of the first eigenvalue equal to lambda_2, and their number. With several
-    components all are 0.
+    """Return the position of the first eigenvalue equal to lambda_2, and how many there are. With several components
+    all are 0.
     """
     if parts > 1:
         return 0, parts
@@ -154,7 +154,7 @@ def _space(values: Array, last: int, parts: int) -> tuple[int, int]:
 
 
 def _gains(basis: Array, pairs: Ends) -> Array:
-    """Compute the squared length of b in the space. `basis` has shape (n, width), the result (pairs,)."""
+    """Return the squared norm of b within the eigenspace. `basis` has shape (n, width), the result (pairs,)."""
     gains = np.zeros(len(pairs))
     for vector in basis.T:
         gains += (vector[pairs[:, 0]] - vector[pairs[:, 1]]) ** 2
@@ -184,7 +184,9 @@ def _no_room(topology: Topology, max_degree: int | None, done: int) -> TopologyE
 
 
 def _exact(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> int:
-    """Find the place in `pairs`, which are ordered by falling `gains`, of the edge that lifts an eigenvalue highest."""
+    """Find the edge that lifts an eigenvalue highest, as a position in `pairs`, which are in order of decreasing
+    `gains`.
+    """
     low = float(values[space[0]])
     best, place = -1.0, 0
     for begin in range(0, len(pairs), BLOCK):
@@ -202,7 +204,7 @@ def _lifts(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, g
     """Compute the value to which each edge lifts one eigenvalue of the space. Shape (pairs,).
 
     It is the root x between low and the next eigenvalue of 1 = sum over k of (b . v_k)^2 / (x - values_k), whose right
-    side falls from infinity; where it is still above 1 at the next eigenvalue, it is that eigenvalue.
+    side falls from infinity; if that is still above 1 at the next eigenvalue, the result is that eigenvalue.
     """
     start, width = space
     low = float(values[start])
@@ -245,7 +247,9 @@ def _pair(i: int, j: int) -> Edge:
 
 
 def by_chance(topology: Topology, count: int, max_degree: int | None, seed: int, draws: int) -> float:
-    """Compute the mean algebraic connectivity over `draws` with `count` random edges added, or as many as have room."""
+    """Return the mean algebraic connectivity over `draws` with `count` random edges added, or as many as there is room
+    for.
+    """
     rng = generator(seed, 0xED6E)
     return float(np.mean([_one_draw(topology, count, max_degree, rng) for _ in range(draws)]))
 

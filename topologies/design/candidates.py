@@ -1,4 +1,4 @@
-"""The candidates for a design: members of the known families, their costs, and whether they meet the goal.
+"""Candidates for a design: members of the known families, their costs, and whether they meet the goal.
 
 Parameters are chosen to suit a number of nodes and a degree; a family without an entry in the table of choices is tried
 without parameters.
@@ -28,18 +28,18 @@ from topologies.metrics.robustness import Robustness, robustness
 
 SEEDS = 5
 DRAWN = 200
-"""Up to this many nodes each random family is drawn `SEEDS` times, on larger graphs once."""
+"""Up to this many nodes each random family is drawn `SEEDS` times; on larger graphs once."""
 SMALL = 500
 DEGREES = 12
-"""The number of values tried of a parameter that sets the degree; half as many above `SMALL` nodes."""
+"""How many values are tried for a parameter that sets the degree; half as many above `SMALL` nodes."""
 CIRCULANTS = 2_000
-"""The most sets of offsets tried for each number of offsets."""
+"""The maximum number of offset sets tried for each number of offsets."""
 OFFSETS_LIMIT = 8
 CIRCULANT_NODES = 2_000
 
 
 def static_choices(goal: Goal) -> Iterator[tuple[str, int]]:
-    """Yield specs with seeds, in the order of the families. Some have no graph of this size: building them raises."""
+    """Yield specs with seeds, in family order. Some have no graph of this size: building them raises an error."""
     for name, family in FAMILIES.items():
         if family.kind is not GraphKind.STATIC or name in SAME:
             continue
@@ -60,7 +60,7 @@ def schedule_choices(goal: Goal) -> Iterator[tuple[str, int]]:
 
 
 def _spread(low: int, high: int, step: int, most: int) -> list[int]:
-    """Return at most `most` values from `low` up to `high`, both ends included."""
+    """Return at most `most` values from `low` to `high`, both included."""
     values = list(range(low, high + 1, step))
     if len(values) <= most:
         return values
@@ -196,7 +196,7 @@ class GraphCandidate:
 
     @property
     def fragile(self) -> str:
-        """Say why it is not robust enough; empty where it is, or where that is unknown."""
+        """Say why it is not robust enough; empty if it is, or if that is unknown."""
         asked = self.goal.robustness
         if not asked or self.robust is None or self.robust.upper >= asked:
             return ""

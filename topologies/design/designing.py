@@ -1,4 +1,4 @@
-"""The best graph for a purpose: known families, then our own search, ranked and judged; in rows and in words."""
+"""The best graph for a purpose: known families, then our own search, ranked and judged, in rows and in words."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ ATLAS_NODES = 7
 """Up to this many nodes every connected graph is tried (Read and Wilson, An Atlas of Graphs, 1998)."""
 STARTS = 4
 FOUND = 12
-"""The number of graphs of the search that are judged: the best, each with another number of edges."""
+"""How many of the search's graphs are judged: the best, each with a different number of edges."""
 JUDGED = 30
-"""The number of graphs judged in detail, the best first: a third of a second each; above `SMALL` nodes `JUDGED_LARGE`,
-seconds each.
+"""How many graphs are judged in detail, best first, at a third of a second each. Above `SMALL` nodes only
+`JUDGED_LARGE`, at several seconds each.
 """
 JUDGED_LARGE = 10
 DRAWS = 400
-"""The number of random graphs drawn where nothing else is robust enough, until `ENOUGH` of them are."""
+"""How many random graphs are drawn if nothing else is robust enough, until `ENOUGH` of them are."""
 ENOUGH = 3
 ADVISED = 40
-"""Up to this many nodes an error names a degree that would suffice."""
+"""Up to this many nodes, an error names a degree that would be enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """The ranking. `qualified` meet all requirements, the best first; graphs of unknown robustness, which may meet
+    """The ranking. `qualified` graphs meet all requirements, best first; graphs of unknown robustness, which may meet
     them, come last.
 
-    `failed`: the others, by the criterion. `proven`: no graph at all is better than the winner.
+    `failed` has the others, in order of the criterion. `proven` says that no graph at all is better than the winner.
     """
 
     goal: Goal
@@ -60,11 +60,11 @@ class Design:
 def design(
     goal: Goal, *, evaluations: int | None = None, schedules: bool = False, top: int = 10, tell: Tell = silent
 ) -> Design:
-    """Find the best graph: up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations`
-    graphs; above, families alone, up to `goal.DESIGN_LIMIT` nodes.
+    """Find the best graph. Up to 7 nodes this is the true optimum; up to 500 it is the best of the families and of a
+    search that tries `evaluations` graphs; above that, up to `goal.DESIGN_LIMIT` nodes, only families are tried.
 
-    The same arguments give the same result. `tell` gets progress messages. Raises TopologyError: nothing can meet the
-    requirements, or no graph that was tried does.
+    The same arguments give the same result. `tell` receives progress messages. Raises TopologyError if nothing can meet
+    the requirements, or if no graph that was tried does.
     """
     checked(goal)
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
@@ -89,7 +89,7 @@ def design(
 
 
 def _atlas(goal: Goal) -> Iterator[GraphCandidate]:
-    """Yield the best connected graphs within the bounds on degrees."""
+    """Yield the best connected graphs within the degree bounds."""
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     for graph in nx.graph_atlas_g():
@@ -115,7 +115,9 @@ def _search_results(
 
 
 def _fill_up(goal: Goal, ends: Ends) -> Ends:
-    """Add random edges while two nodes have room: where no regular graph is possible, or a sparse one was the best."""
+    """Add random edges while two nodes have room: for when no regular graph is possible, or a sparse one was the
+    best.
+    """
     adjacency = adjacency_of(goal.nodes, ends)
     pairs = np.argwhere(np.triu(adjacency == 0.0, 1))
     degrees = adjacency.sum(axis=0)
@@ -127,7 +129,7 @@ def _fill_up(goal: Goal, ends: Ends) -> Ends:
 
 
 def _draw_robust(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
-    """Yield random graphs of the largest degree that are robust enough: on few nodes one in a hundred may be."""
+    """Yield random graphs of maximum degree that are robust enough; on few nodes it may be one in a hundred."""
     if goal.nodes > ADVISED:
         return
     degree = goal.highest - goal.highest * goal.nodes % 2
@@ -152,7 +154,7 @@ def _own_candidate(goal: Goal, ends: Ends) -> GraphCandidate:
 def _judge(
     entries: Sequence[GraphCandidate], top: int, tell: Tell
 ) -> tuple[tuple[GraphCandidate, ...], tuple[GraphCandidate, ...]]:
-    """Split entries into qualified and failed; those left unjudged, because enough were found, are left out.
+    """Split entries into qualified and failed; entries left unjudged because enough were found are omitted.
 
     Among graphs with the same figures the first is kept: the one that has a name.
     """
@@ -177,7 +179,7 @@ def _judge(
 
 
 def _judged_count(entries: Sequence[GraphCandidate]) -> int:
-    """Return the number of graphs that are judged in detail."""
+    """Return how many graphs are judged in detail."""
     nodes = entries[0].topology.nodes if entries else 0
     if nodes <= ATLAS_NODES:
         return len(entries)
@@ -185,7 +187,7 @@ def _judged_count(entries: Sequence[GraphCandidate]) -> int:
 
 
 def _no_design(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
-    """Make the error, which says how near the nearest graph came."""
+    """Make the error, which says how close the closest graph came."""
     right = [found for found in failed if not _fails_elsewhere(found, "budget-bytes")]
     if goal.budget_bytes is not None and right:
         nearest = min(right, key=lambda found: found.sent or 0)
@@ -201,12 +203,12 @@ def _no_design(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
 
 
 def _fails_elsewhere(entry: GraphCandidate, key: str) -> bool:
-    """True if it fails in more than one respect, or in another one than `key`."""
+    """True if it fails in several respects, or in one other than `key`."""
     return len(entry.failures) != 1 or key not in entry.failures[0]
 
 
 def _sufficient_change(goal: Goal, most: int) -> str:
-    """Suggest a change that would suffice: a larger degree, or fewer liars."""
+    """Suggest a change that would be enough: a larger degree, or fewer liars."""
     fewer = f"byzantine = {max(0, (most - 1) // 2)}"
     highest = goal.highest + 8 if goal.nodes <= ADVISED else goal.highest
     for degree in range(goal.highest + 1, min(goal.nodes, highest + 1)):
@@ -218,7 +220,7 @@ def _sufficient_change(goal: Goal, most: int) -> str:
 
 
 FAILED = 5
-"""The most better graphs without qualification that are shown."""
+"""The maximum number of better but unqualified graphs to show."""
 
 PHRASES = {
     "rounds": "needs the fewest rounds",
@@ -228,7 +230,7 @@ PHRASES = {
 
 
 def rows(design: Design, top: int) -> list[dict[str, Any]]:
-    """Return rows of the best `top` that qualify, then of some that do not though they would be better, each with the
+    """Return rows for the best `top` that qualify, then for some that would be better but do not qualify, each with the
     reason.
     """
     best = design.qualified[:top]
@@ -256,7 +258,7 @@ def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, A
 
 
 def _robust(entry: GraphCandidate) -> str | None:
-    """Write the robustness, only where the goal has liars: computing it takes time."""
+    """Write the robustness, but only if the goal has liars, since computing it takes time."""
     if not entry.goal.byzantine or entry.robust is None or entry.failures:
         return None
     found = entry.robust
@@ -268,7 +270,7 @@ def _failure(entry: GraphCandidate) -> str:
 
 
 def reason(design: Design, entry: GraphCandidate) -> str:
-    """Say why a graph that qualifies has its rank."""
+    """Say why a qualified graph has its rank."""
     best = design.winner
     said = _praise(design) if entry is best else "; ".join(_differences(entry, best))
     if not entry.proven:
@@ -288,7 +290,7 @@ def _praise(design: Design) -> str:
 
 
 def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
-    """Describe the differences in cost of `entry` and `best`, in the order in which an engineer asks."""
+    """Describe the cost differences between `entry` and `best`, in the order in which an engineer would ask."""
     found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
         found.append(_share(entry.sent / best.sent))
@@ -317,7 +319,7 @@ def _more(mine: int, other: int, word: str) -> str:
 
 
 def line(entry: GraphCandidate, file: Path | None) -> str | None:
-    """Write the line of a federation file for this graph; None if only a file can hold it, and there is none."""
+    """Write the line of a federation file for this graph; None if it needs a graph file and there is none."""
     if file is not None and not entry.schedule:
         return f'topology = "{file.as_posix()}"'
     if not entry.named:

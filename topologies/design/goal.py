@@ -1,6 +1,6 @@
 """The goal of a design: its requirements, and the criteria by which one graph is better than another.
 
-The mixing rate of small dense graphs is computed fast, as the search needs tens of thousands of them.
+The mixing rate of small dense graphs is computed fast, because the search needs tens of thousands of them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from topologies.laplacian import Array
 from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum
 
 DENSE_LIMIT = 500
-"""Up to this many nodes, computing all eigenvalues is faster than computing the two that matter."""
+"""Up to this many nodes, computing all eigenvalues is faster than computing only the two that matter."""
 
 
 def weighted_laplacian(adjacency: Array, weights: str) -> Array:
-    """Compute L with W = I - L, or the plain Laplacian for `best-constant`. Shape (n, n), as `adjacency` of zeros and
-    ones.
+    """Return L with W = I - L, or the plain Laplacian for `best-constant`. Shape (n, n), the same as `adjacency`, which
+    holds zeros and ones.
 
-    All nodes have the same number of samples, so that `sample-weighted` is `metropolis`.
+    All nodes have the same number of samples, so `sample-weighted` equals `metropolis`.
     """
     degrees = adjacency.sum(axis=0)
     if weights == "best-constant":
@@ -41,7 +41,7 @@ def weighted_laplacian(adjacency: Array, weights: str) -> Array:
 def rate_between(low: float, high: float, weights: str) -> float:
     """Compute the mixing rate from the second smallest and the largest eigenvalue of `weighted_laplacian`.
 
-    It falls with `low` and grows with `high`, so that bounds on them bound it.
+    It decreases with `low` and increases with `high`, so bounds on those bound it.
     """
     if weights == "best-constant":
         return (high - low) / (high + low) if high > 0.0 else 1.0
@@ -57,14 +57,14 @@ def mixing_rate(adjacency: Array, weights: str) -> float:
 
 
 def rate_of(topology: Topology, weights: str) -> float:
-    """Compute the mixing rate as `spectrum` does, without its proofs."""
+    """Return the mixing rate as `spectrum` does, without its proofs."""
     if topology.formula is not None or topology.nodes > DENSE_LIMIT:
         return spectrum(topology, weights).mixing_rate
     return mixing_rate(adjacency_of(topology.nodes, topology.ends), weights)
 
 
 def adjacency_of(nodes: int, ends: Ends) -> Array:
-    """Build the matrix of zeros and ones, shape (nodes, nodes)."""
+    """Return the matrix of zeros and ones, shape (nodes, nodes)."""
     adjacency = np.zeros((nodes, nodes))
     adjacency[ends[:, 0], ends[:, 1]] = adjacency[ends[:, 1], ends[:, 0]] = 1.0
     return adjacency
@@ -72,27 +72,27 @@ def adjacency_of(nodes: int, ends: Ends) -> Array:
 
 CRITERIA = ("rounds", "bytes", "edges")
 MODEL_BYTES = 400_000
-"""The bytes of a model of 100,000 parameters in float32."""
+"""The size of a model with 100,000 parameters in float32."""
 
 DIGITS = 9
-"""Two mixing rates that agree to this many decimals are a tie."""
+"""Two mixing rates that agree to this many decimal places are a tie."""
 
 DESIGN_LIMIT = 5_000
-"""The most nodes of a graph to design: two minutes on one core in all."""
+"""The maximum number of nodes for a design: two minutes in all on one core."""
 
 Key = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """The requirements on a designed graph, and its criterion, `minimize`; the second figure named breaks ties.
+    """The requirements on a designed graph, and the criterion, `minimize`; the second figure named breaks ties.
 
     - `rounds`: the mixing rate under `weights`, which decides the rounds to consensus; then edges.
     - `bytes`: what all nodes send until consensus, 2 * edges * rounds * model_bytes; then the mixing rate.
     - `edges`: cables, or sessions; then the mixing rate.
 
-    `byzantine`: with b liars each node has more than 2b neighbors, there is no bridge, and the graph is
-    (2b + 1)-robust. `budget_bytes`: the bytes until consensus, at most. `max_degree` None: no limit.
+    `byzantine`: with b liars each node has more than 2b neighbors, there is no bridge, and the graph is (2b +
+    1)-robust. `budget_bytes`: the bytes until consensus, at most. `max_degree` None: no limit.
     """
 
     nodes: int
@@ -107,12 +107,12 @@ class Goal:
 
     @property
     def highest(self) -> int:
-        """The largest degree that any node may have."""
+        """The maximum degree that any node may have."""
         return self.nodes - 1 if self.max_degree is None else min(self.max_degree, self.nodes - 1)
 
     @property
     def lowest(self) -> int:
-        """The least degree that every node must have: a bridge-free graph has no leaf."""
+        """The minimum degree that every node must have: a bridge-free graph has no leaf."""
         return 2 * self.byzantine + 1 if self.byzantine else 1
 
     @property
@@ -123,16 +123,16 @@ class Goal:
         return rounds_to_consensus(min(rate, 1.0), self.epsilon)
 
     def bytes_sent(self, rate: float, edges: int) -> int | None:
-        """Bytes that all nodes send until consensus; None where it is never reached."""
+        """The bytes that all nodes send until consensus; None if it is never reached."""
         rounds = self.rounds(rate)
         return None if rounds is None else 2 * edges * rounds * self.model_bytes
 
     def key(self, rate: float, edges: int) -> Key:
-        """Make a sort key; less is better. What is over the budget comes last, the nearest to it first."""
+        """Make a sort key; lower is better. Whatever exceeds the budget comes last, the smallest excess first."""
         return self.key_of(rate, edges, self.bytes_sent(rate, edges))
 
     def key_of(self, rate: float, edges: int, sent: int | None) -> Key:
-        """Make the key where the bytes `sent` are known otherwise, as for a schedule."""
+        """Make the key when the bytes `sent` are known from elsewhere, as for a schedule."""
         if sent is None:
             return (math.inf, edges, 1.0)
         over = sent if self.budget_bytes is not None and sent > self.budget_bytes else 0
@@ -146,7 +146,7 @@ class Goal:
                 return (over, edges, tie)
 
     def energy(self, rate: float, edges: int) -> float:
-        """Compute a smooth stand-in for `key`, growing with the rate, which the search minimizes. In nepers."""
+        """Return a smooth substitute for `key`, increasing with the rate, which the search minimizes. In nepers."""
         if rate >= 1.0:
             return math.inf
         decay = -math.log(max(rate, 1e-15))
@@ -167,7 +167,7 @@ class Goal:
 
 
 def checked(goal: Goal) -> Goal:
-    """Return the goal, if some graph can meet it. Raises TopologyError: none can; the key says why."""
+    """Return the goal if some graph can meet it. Raises TopologyError if none can; its key says why."""
     check_weights(goal.weights)
     if goal.minimize not in CRITERIA:
         allowed = nearest(goal.minimize, CRITERIA)

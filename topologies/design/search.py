@@ -1,8 +1,8 @@
-"""Simulated annealing over graphs (Kirkpatrick, Gelatt and Vecchi 1983), from good graphs downhill.
+"""Simulated annealing over graphs (Kirkpatrick, Gelatt and Vecchi 1983), starting from good graphs.
 
-The number of graphs tried bounds it, never a clock: the same arguments give the same graph.
+The limit is a number of graphs tried, never time: the same arguments give the same graph.
 
-A walk moves over graphs within bounds on their degrees: an edge is added, removed, or turned, or two edges crossed.
+A walk stays within the degree bounds: each move adds or removes an edge, moves one end of it, or crosses two edges.
 
 The eigenvectors of the walk's current graph show which edges matter: to first order an edge (i, j) raises an eigenvalue
 by (v_i - v_j)^2 times its weight (Ghosh and Boyd, Growing Well-connected Graphs, 2006).
@@ -23,7 +23,7 @@ from topologies.graph import Edge, Ends
 from topologies.laplacian import Array
 
 Move = tuple[tuple[Edge, ...], tuple[Edge, ...]]
-"""The edges to remove, and the edges to add."""
+"""Edges to remove, and edges to add."""
 
 KINDS = ("cross", "cross", "add", "remove", "turn", "turn")
 TRIES = 3
@@ -31,7 +31,7 @@ TRIES = 3
 
 
 class Walk:
-    """A walk over graphs, at its current one. `adjacency` has shape (n, n)."""
+    """A walk over graphs, with its current one. `adjacency` has shape (n, n)."""
 
     def __init__(self, adjacency: Array, weights: str, lowest: int, highest: int) -> None:
         self.adjacency = np.array(adjacency, dtype=np.float64)
@@ -47,7 +47,7 @@ class Walk:
         return len(self.degrees)
 
     def look(self) -> None:
-        """Compute the eigenvectors that decide the rate here, and the rate."""
+        """Compute the current rate, and the eigenvectors that determine it."""
         values, vectors = np.linalg.eigh(weighted_laplacian(self.adjacency, self.weights))
         low, high = float(values[1]), float(values[-1])
         self.rate = 1.0 if low < 1e-10 * max(1.0, high) else rate_between(low, high, self.weights)
@@ -59,7 +59,7 @@ class Walk:
             self._pull = (1.0, 0.0) if 1.0 - low >= high - 1.0 else (0.0, 1.0)
 
     def gain(self, edge: Edge) -> float:
-        """Return by how much the edge, if present, lowers the rate: to first order and up to a constant."""
+        """Return how much the edge, if present, lowers the rate, to first order and up to a constant."""
         i, j = edge
         low, high = self._points
         lifts: float = self._pull[0] * (low[i] - low[j]) ** 2
@@ -67,13 +67,13 @@ class Walk:
         return lifts - stretches
 
     def at_least(self, laplacian: Array) -> float:
-        """Bound another graph's rate from below by the Rayleigh quotients of the vectors of this graph."""
+        """Bound another graph's rate from below, using Rayleigh quotients of this graph's vectors."""
         low = float(self._low @ laplacian @ self._low)
         high = float(self._high @ laplacian @ self._high)
         return rate_between(low, high, self.weights)
 
     def draw(self, rng: Random) -> Move | None:
-        """Draw a random move, guided every other time; None where the drawn move is impossible."""
+        """Draw a random move, guided every other time; None if the drawn move is impossible."""
         tries = TRIES if rng.random() < 0.5 else 1
         match rng.choice(KINDS):
             case "cross":
@@ -91,7 +91,7 @@ class Walk:
         return min((rng.choice(self.edges) for _ in range(tries)), key=self.gain)
 
     def _cross(self, rng: Random, tries: int) -> Move | None:
-        """Let two edges exchange their ends, which keeps all degrees."""
+        """Let two edges swap ends, which preserves all degrees."""
         a, b = self._weak(rng, tries)
         ways = []
         for _ in range(tries):
@@ -129,7 +129,7 @@ class Walk:
         return ((edge,), (_sorted(stays, max(free, key=lambda end: self.gain((stays, end)))),)) if free else None
 
     def make(self, move: Move) -> None:
-        """Change the adjacency alone: `keep` or `undo` comes next."""
+        """Change only the adjacency; call `keep` or `undo` next."""
         for edges, value in zip(move, (0.0, 1.0), strict=True):
             for i, j in edges:
                 self.adjacency[i, j] = self.adjacency[j, i] = value
@@ -153,25 +153,26 @@ def _sorted(i: int, j: int) -> Edge:
 
 
 SEARCH_LIMIT = 500
-"""The most nodes of a search: above, one graph takes too long to judge."""
+"""The maximum number of nodes for a search; above that, one graph takes too long to judge."""
 
 HOT, COLD = 0.5, 1e-4
-"""Temperatures, divided by the nodes, as one edge of a larger graph matters less; the energy is a logarithm.
+"""Temperatures, divided by the number of nodes, since one edge of a larger graph matters less; the energy is a
+logarithm.
 
 At first a graph of 20 nodes that is 2.5 % worse is accepted with odds of 1 to e. Of 0.5, 1, 3 and 6 for HOT, 0.5 gave
 the best graphs of 16 to 40 nodes.
 """
 
 LEG = 4_000
-"""The number of graphs per walk, so that many walks are made: symmetric graphs are far from each other."""
+"""The number of graphs per walk; short walks allow many of them, since symmetric graphs are far from each other."""
 
 MISSES = 20
-"""The most draws of impossible moves for each graph tried."""
+"""How many impossible moves may be drawn for each graph tried."""
 
 
 @dataclass(slots=True)
 class BestGraphs:
-    """The best graph found for each number of edges, which shows the effect of one edge more or less."""
+    """The best graph found for each number of edges, to show the effect of one edge more or less."""
 
     goal: Goal
     found: dict[int, tuple[Key, float, Ends]] = field(default_factory=dict)
@@ -186,12 +187,12 @@ class BestGraphs:
 
 
 def evaluations_for(nodes: int) -> int:
-    """Return the default number of graphs to try: a few seconds at 20 nodes, under a minute from 200 on."""
+    """Return the default number of graphs to try: a few seconds at 20 nodes, under a minute at 200 or more."""
     return min(100_000, 400_000_000 // nodes**2, max(1_000, 80_000_000_000 // nodes**3))
 
 
 def search(goal: Goal, starts: Sequence[Ends], evaluations: int, tell: Tell = silent) -> BestGraphs:
-    """Walk from each start in turn, and after each turn from the best graph found; equal shares of `evaluations`."""
+    """Walk from each start in turn, and between these from the best graph found; `evaluations` are shared equally."""
     rng = Random(goal.seed)
     best = BestGraphs(goal)
     turn = len(starts) + 1

@@ -1,7 +1,8 @@
-"""Proves that no eigenvalue but the kernel's 0 lies below a number: a lower bound on lambda_2, all rounding included.
+"""Prove that no eigenvalue except the kernel's 0 lies below a number: a lower bound on lambda_2, including all
+rounding.
 
-L_c - sigma N has exactly one negative eigenvalue (x = 1 gives -sigma sum n) if and only if lambda_2 >= sigma. Nodes of
-few neighbors are eliminated by `elimination`, which loses nothing; the matrix of the remaining nodes, the core, is
+L_c - sigma N has exactly one negative eigenvalue (x = 1 gives -sigma sum n) if and only if lambda_2 >= sigma. Nodes
+with few neighbors are eliminated by `elimination`, which is exact; the matrix of the remaining nodes, the core, is
 tested
 
 * densely: M + w w^T is positive definite for some w only if M has at most one negative eigenvalue; a Cholesky
@@ -9,8 +10,8 @@ tested
   2006);
 * or sparsely: the signs of the pivots of L D L^T (Sylvester), symmetric pivoting only.
 
-Either time the rounding error is bounded after the fact, entry by entry (Higham, Accuracy and Stability of Numerical
-Algorithms, theorems 9.3 and 10.3), relative to the spare: `SPARE` times the diagonal e of the core.
+In both cases the rounding error is bounded afterwards, entry by entry (Higham, Accuracy and Stability of Numerical
+Algorithms, theorems 9.3 and 10.3), relative to a margin: `SPARE` times the diagonal e of the core.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from topologies.eigen.elimination import UNIT, QuadraticForm, eliminate, elimina
 from topologies.laplacian import Array, Laplacian
 
 SPARE = (0.4, 0.02)
-"""The share of the tolerance, times the core's diagonal e, proven beyond the claim to cover rounding.
+"""The margin proven beyond the claim to cover rounding, as a fraction of the tolerance times the core's diagonal e.
 
-The second value is for long chains that were eliminated, whose weight counts several times in the core.
+The second value is for long eliminated chains, whose weight counts several times in the core.
 """
 SAFETY = 2.0
-"""A factor on the textbook bound on rounding errors, for kernels that add in their own order."""
+"""A factor on the textbook bound for rounding errors, for kernels that add in their own order."""
 
 
 GRADUAL = 2_000
-"""The most nodes of a core that may be eliminated one by one."""
+"""The maximum size of a core whose nodes may be eliminated one by one."""
 SMALL = 32
-"""A core of at most this many nodes is not reduced further."""
+"""A core with at most this many nodes is not reduced further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorBudget:
-    """The cost that a factorization may have. `fill`: entries of a sparse factor, at some 50 bytes each with all
+    """What a factorization may cost. `fill` counts the entries of a sparse factor, at about 50 bytes each including
     copies.
     """
 
@@ -50,21 +51,21 @@ class FactorBudget:
 
     @property
     def edges(self) -> int:
-        """The most edges while eliminating."""
+        """The maximum number of edges during elimination."""
         return min(self.core * self.core // 4, 30_000_000)
 
 
 CHEAP = FactorBudget(core=4_000, fill=2e7)
 """About half a gigabyte, a few seconds."""
 LARGE = FactorBudget(core=12_000, fill=1.2e8)
-"""A budget of up to six gigabytes and some minutes."""
+"""Up to six gigabytes and several minutes."""
 
 
 def at_least(laplacian: Laplacian, sigma: float, budget: FactorBudget = CHEAP, tolerance: float = 1e-6) -> bool | None:
-    """Return True only if lambda_2 >= sigma is proven, for the numbers c and n exactly as they are stored.
+    """Return True only if lambda_2 >= sigma is proven for the numbers c and n exactly as stored.
 
-    False means that it is not so, or that rounding is too large for the proof; None that it does not fit into the
-    budget. lambda_2 must be above sigma by the relative `tolerance`; the larger that is, the more rounding is allowed.
+    False means that it is not so, or that rounding is too large for the proof; None that the proof exceeds the budget.
+    lambda_2 must exceed sigma by the relative `tolerance`; a larger tolerance leaves more room for rounding.
     """
     if sigma <= 0.0:
         return True
@@ -82,15 +83,17 @@ def _tightened(form: QuadraticForm, spare: float) -> QuadraticForm:
 
 
 def _unit(form: QuadraticForm, spare: float) -> Array:
-    """Compute 1 / sqrt of the spare at each node: an error E is covered if the radius of U |E| U is below 1."""
+    """Return 1 / sqrt of the margin at each node: an error E is covered if the spectral radius of U |E| U is below
+    1.
+    """
     return np.asarray(1.0 / np.sqrt(-form.e * (spare / (1.0 + spare))))
 
 
 def shrink(form: QuadraticForm, budget: FactorBudget, *, keep: bool = False) -> tuple[QuadraticForm, bool] | None:
     """Eliminate down to a core that can be factored within the budget; say whether to treat it as dense.
 
-    None where there is no such core. For a sparse factorization only the simplest nodes are eliminated beforehand: its
-    own order does better on a grid than ours.
+    None if there is no such core. Before a sparse factorization only the simplest nodes are eliminated, because its own
+    ordering does better on a grid than ours.
     """
     most = max(budget.edges, 2 * len(form.c))
     eliminate(form, degree=3, until=SMALL, edges=most, keep=keep)
@@ -99,25 +102,25 @@ def shrink(form: QuadraticForm, budget: FactorBudget, *, keep: bool = False) -> 
         return form, True
     if form.size > budget.core and expected_fill(thin) <= budget.fill:
         return thin, False
-    # a core this large of a graph without small separators only becomes denser
+    # a core this large in a graph without small separators only becomes denser
     if form.size <= 5 * budget.core:
         eliminate(form, degree=form.size // 8, until=budget.core, edges=budget.edges, keep=keep)
     return (form, True) if form.size <= budget.core else None
 
 
 def expected_fill(form: QuadraticForm) -> float:
-    """Estimate the entries of a sparse factor, from the widest level of a breadth-first search: a separator of the
+    """Estimate the entries of a sparse factor from the widest level of a breadth-first search, which separates the
     graph.
 
-    For a square grid of k nodes, nested dissection fills about w^2 log2(k) / 2 with w the width; twice that, for
-    minimum degree. It is an estimate, no bound: a graph that is hard for it (a hub beside a grid) looks too large, and
+    For a square grid of k nodes, nested dissection fills about w^2 log2(k) / 2, with w the width; minimum degree fills
+    twice as much. This is an estimate, not a bound: a graph that defeats it (a hub beside a grid) looks too large, and
     is skipped.
     """
     return len(form.c) + float(_widest_level(form)) ** 2 * float(np.log2(max(2, form.size)))
 
 
 def _widest_level(form: QuadraticForm) -> int:
-    """Find the widest level of a breadth-first search from a node that is far from some other."""
+    """Find the widest level of a breadth-first search from a node that is far from some other node."""
     from scipy.sparse import coo_array  # noqa: PLC0415 - small graphs do without
 
     places = np.concatenate([form.i, form.j]), np.concatenate([form.j, form.i])
@@ -135,11 +138,11 @@ def _widest_level(form: QuadraticForm) -> int:
 
 
 def too_wide(laplacian: Laplacian, low: float, budget: FactorBudget) -> bool:
-    """Return True if no order of elimination fits into the budget: the treewidth of a graph with a large gap is large.
+    """Return True if no elimination order fits into the budget, because a graph with a large gap has a large treewidth.
 
-    At least 3/4 n mu / (D + 2 mu) - 1 with mu = lambda_2 of the plain Laplacian and D the largest degree: Chandran and
-    Subramanian, A spectral lower bound for the treewidth of a graph and its consequences, 2003. mu is at least low
-    times the least n over the largest c.
+    The treewidth is at least 3/4 n mu / (D + 2 mu) - 1 with mu = lambda_2 of the plain Laplacian and D the maximum
+    degree: Chandran and Subramanian, A spectral lower bound for the treewidth of a graph and its consequences, 2003. mu
+    is at least low times the smallest n over the largest c.
     """
     mu = low * float(laplacian.n.min() / laplacian.c.max())
     most = int(np.bincount(laplacian.ends.ravel()).max())
@@ -148,15 +151,15 @@ def too_wide(laplacian: Laplacian, low: float, budget: FactorBudget) -> bool:
 
 
 def _dense_proof(form: QuadraticForm, spare: float) -> bool:
-    """Prove by Cholesky; where rounding is too large, after eliminating more nodes."""
+    """Prove it by Cholesky; if rounding is too large, after eliminating more nodes."""
     if _cholesky_proof(form, spare):
         return True
     return form.size <= GRADUAL and _cholesky_proof(eliminate_dense(form), spare)
 
 
 def _cholesky_proof(form: QuadraticForm, spare: float) -> bool:
-    """Prove that M + 2 e e^T / |sum e| is positive definite: in the direction 1, where M is negative, it changes the
-    sign.
+    """Prove that M + 2 e e^T / |sum e| is positive definite: the added term changes the sign in the direction 1, where
+    M is negative.
     """
     if form.size <= 1:
         return True
@@ -179,7 +182,7 @@ def _cholesky_proof(form: QuadraticForm, spare: float) -> bool:
 
 
 def _dense(form: QuadraticForm, unit: Array) -> tuple[Array, Array]:
-    """Build the matrix, and a bound on the rounding in building it: the row sums, in units of the spare."""
+    """Build the matrix, and a bound on the rounding in building it: the row sums, in units of the margin."""
     matrix = np.zeros((form.size, form.size))
     matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
     sums = form.sums
@@ -189,13 +192,13 @@ def _dense(form: QuadraticForm, unit: Array) -> tuple[Array, Array]:
     weights = np.bincount(form.i, form.c * unit[form.j], form.size) + np.bincount(
         form.j, form.c * unit[form.i], form.size
     )
-    # w w^T may be any rank-one matrix: only rounding of its products and sums counts
+    # w w^T may be any rank-one matrix: only the rounding of its products and sums counts
     row = weights + (form.degrees + 4.0) * (sums - form.e) * unit + 4.0 * np.abs(root) * float(np.abs(root) @ unit)
     return matrix, SAFETY * UNIT * unit * row
 
 
 def _sparse_proof(form: QuadraticForm, spare: float) -> bool:
-    """Prove exactly one negative pivot, and rounding below the spare."""
+    """Prove that exactly one pivot is negative, and that rounding is below the margin."""
     factored = factor(form)
     if factored is None:
         return False
@@ -235,11 +238,11 @@ def _radius(errors: Callable[[Array], Array], size: int) -> float:
 
 
 def factor(form: QuadraticForm, ground: int | None = None) -> tuple[Any, Array] | None:
-    """Factor S M S by SuperLU, for S of powers of two that make the diagonal about 1, without the node `ground` if
+    """Factor S M S by SuperLU, with S of powers of two that make the diagonal about 1, without the node `ground` if
     given.
 
-    None where it had to pivot off the diagonal, or for lack of memory. The signs of the pivots are meaningful only with
-    the same order for rows and columns.
+    None if it had to pivot off the diagonal, or ran out of memory. The signs of the pivots are meaningful only if rows
+    and columns have the same order.
     """
     from scipy.sparse import coo_array  # noqa: PLC0415
     from scipy.sparse.linalg import splu  # noqa: PLC0415
@@ -256,6 +259,6 @@ def factor(form: QuadraticForm, ground: int | None = None) -> tuple[Any, Array] 
         matrix = matrix[stay][:, stay]
     try:
         lu = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-    except (MemoryError, RuntimeError):  # no memory; a pivot that is exactly zero
+    except (MemoryError, RuntimeError):  # out of memory, or a pivot that is exactly zero
         return None
     return (lu, scale) if np.array_equal(lu.perm_r, lu.perm_c) else None

@@ -1,13 +1,14 @@
-"""Eliminates nodes of few neighbors from a weighted graph without subtraction: all numbers keep their accuracy.
+"""Eliminate nodes with few neighbors from a weighted graph without subtraction, so that all numbers keep their
+accuracy.
 
 The form is F(x) = sum over edges of c_ij (x_i - x_j)^2 + sum over nodes of e_i x_i^2 with c > 0 and e <= 0. Minimizing
 over x_v, whose pivot is D = sum_j c_vj + e_v > 0, leaves a form of the same kind on the other nodes:
 
     c_ij gains c_vi c_vj / D,    e_i gains e_v c_vi / D
 
-so all c stay positive and all e negative: only D is a difference, and a node waits while |e_v| is more than half of its
-sum. For e = 0 this is how a Laplacian's solver should eliminate; for e = -sigma n it counts the eigenvalues below sigma
-even of a Laplacian whose gap is far below the rounding error of its entries (a ring of a million nodes).
+so all c stay positive and all e negative: only D is a difference, and a node is postponed while |e_v| is more than half
+of its sum. For e = 0 this is how a Laplacian solver should eliminate; for e = -sigma n it counts the eigenvalues below
+sigma even of a Laplacian whose gap is far below the rounding error of its entries (a ring of a million nodes).
 
 All roundings are directed so that the remaining form is at most the exact one (in the order of quadratic forms): a
 proof about its negative eigenvalues then holds for the given graph.
@@ -29,18 +30,17 @@ from topologies.laplacian import Array, Laplacian
 Whole = NDArray[np.int64]
 UNIT = 2.0**-53
 CLOSE = 1e-8
-"""A pivot below this share of its sum is not used as a divisor."""
+"""A pivot below this fraction of its sum is not used as a divisor."""
 SLACK = 1.5
-"""Nodes of up to this times the least degree are eliminated in one turn: fewer turns, little more fill."""
+"""Nodes with up to this multiple of the minimum degree are eliminated in one turn: fewer turns, little more fill."""
 
 
 @dataclass(frozen=True, slots=True)
 class EliminationStep:
-    """Nodes without an edge between them that were eliminated in one turn: `x[gone] = (b + sum of c x[neighbor]) /
-    pivot`.
+    """Mutually non-adjacent nodes eliminated in one turn: `x[gone] = (b + sum of c x[neighbor]) / pivot`.
 
-    `gone`, `pivot`, `starts`: (k,); `owner` (an index into `gone`), `neighbor`, `share` (c / pivot): one for each
-    half-edge, ordered by owner; those of `gone[k]` begin at `starts[k]`. Nodes have their numbers in the whole graph.
+    `gone`, `pivot`, `starts`: (k,); `owner` (an index into `gone`), `neighbor`, `share` (c / pivot): one per half-edge,
+    ordered by owner; the ones for `gone[k]` begin at `starts[k]`. Nodes are numbered as in the whole graph.
     """
 
     gone: Whole
@@ -56,7 +56,7 @@ class QuadraticForm:
     """A quadratic form on a graph. Node k of `ends` is node `nodes[k]` of the whole graph; `c` is (edges,), `e`
     (nodes,).
 
-    `steps` are those that `eliminate` kept.
+    `steps` are the ones that `eliminate` kept.
     """
 
     nodes: Whole
@@ -68,7 +68,7 @@ class QuadraticForm:
 
     @classmethod
     def of(cls, laplacian: Laplacian, sigma: float = 0.0) -> Self:
-        """Build L_c - sigma N, with as many negative eigenvalues as N^-1/2 L_c N^-1/2 has below `sigma`."""
+        """Build L_c - sigma N, which has as many negative eigenvalues as N^-1/2 L_c N^-1/2 has below `sigma`."""
         i, j = laplacian.ends[:, 0], laplacian.ends[:, 1]
         return cls(np.arange(laplacian.nodes), i, j, laplacian.c, -sigma * laplacian.n * (1.0 + 2.0 * UNIT))
 
@@ -87,9 +87,10 @@ class QuadraticForm:
 
 
 def eliminate(form: QuadraticForm, *, degree: int, until: int, edges: int, keep: bool = False) -> bool:
-    """Eliminate nodes of at most `degree` neighbors until `until` are left, or more than `edges` edges are.
+    """Eliminate nodes with at most `degree` neighbors until `until` nodes are left, or until there are more than
+    `edges` edges.
 
-    `keep` remembers the steps, for a solver. Returns False where it stopped for another reason than `until`.
+    `keep` records the steps, for a solver. Returns False if it stopped for any reason other than `until`.
     """
     turn = 0
     while form.size > until and len(form.c) <= edges:
@@ -102,12 +103,14 @@ def eliminate(form: QuadraticForm, *, degree: int, until: int, edges: int, keep:
 
 
 def _independent_nodes(form: QuadraticForm, degree: int, rng: np.random.Generator) -> NDArray[np.bool_] | None:
-    """Choose nodes of nearly the least degree, no two of them neighbors: each has the least (degree, lot) around it."""
+    """Choose mutually non-adjacent nodes of nearly minimum degree: each has the smallest (degree, random number) among
+    its neighbors.
+    """
     degrees, sums = form.degrees, form.sums
     small = degrees <= degree
     allowed = small & (-form.e <= 0.5 * sums)
     if not allowed.any():
-        # next to an eigenvalue of its own (every leaf of a star): it goes late, for its pivot has lost digits
+        # close to an eigenvalue of its own (every leaf of a star), so its pivot has lost digits: it goes late
         allowed = small & (-form.e <= (1.0 - CLOSE) * sums)
         if not allowed.any():
             return None
@@ -132,7 +135,7 @@ def _remove(form: QuadraticForm, going: NDArray[np.bool_], *, keep: bool) -> Non
     gone = owner[starts]
     part = np.repeat(np.arange(len(gone)), counts)
 
-    # sums of d terms err by less than d units, and each further operation by one: bounds from both sides
+    # sums of d terms are off by less than d units, and each further operation adds one: bounds from both sides
     sums, slack = np.add.reduceat(c, starts), (counts + 4) * UNIT
     least = sums * (1.0 - slack) + form.e[gone]
     least -= UNIT * np.abs(least) * 2.0
@@ -154,7 +157,7 @@ def _remove(form: QuadraticForm, going: NDArray[np.bool_], *, keep: bool) -> Non
 
 
 def _pairs(neighbor: Whole, c: Array, pivot: Array, starts: Whole, counts: Whole) -> tuple[Whole, Whole, Array]:
-    """Return the edges that join the neighbors of every eliminated node, rounded down."""
+    """Return the edges that join the neighbors of each eliminated node, rounded down."""
     ends: list[tuple[Whole, Whole]] = [(neighbor[:0], neighbor[:0])]
     values = [c[:0]]
     for count in np.unique(counts[counts > 1]):
@@ -183,8 +186,7 @@ def _merge_parallel(a: Whole, b: Whole, c: Array, size: int) -> tuple[Whole, Who
 
 
 def eliminate_dense(form: QuadraticForm) -> QuadraticForm:
-    """Eliminate one node after the other, the one furthest from a change of sign first, in a full matrix of the
-    weights.
+    """Eliminate nodes one by one, the one furthest from a change of sign first, in a full matrix of the weights.
 
     It ends with one node if no pivot changes its sign.
     """

@@ -1,14 +1,13 @@
 """The two ends of a Laplacian's spectrum, their accuracy, and the ladder of methods that computes them.
 
-1. All eigenvalues of the dense matrix, up to `DENSE_LIMIT` nodes.
-2. Lanczos' method: enough for whatever mixes fast.
-3. Lanczos' method on the inverse, by elimination: small gap and small separators.
-4. LOBPCG with multigrid, or with the diagonal where there are hubs: small gap, too large to factor.
-5. Lanczos' method at length; if that does not converge either, the result says so.
+1. All eigenvalues of the dense matrix, up to `DENSE_LIMIT` nodes. 2. Lanczos' method: enough for anything that mixes
+fast. 3. Lanczos' method on the inverse, by elimination: small gap and small separators. 4. LOBPCG with multigrid, or
+with the diagonal if there are hubs: small gap, too large to factor. 5. Lanczos' method, run for longer; if that does
+not converge either, the result says so.
 
-After each step a proof shows that the result is the second eigenvalue where that is cheap (`certificate`), or, on
-demand, where it is possible at all. A proof that fails sends the search to the next step. `effort` estimates how long
-eigenvalues take, before they are computed, so that a command can refuse what would take hours.
+After each step `certificate` proves that the result is the second eigenvalue, if that is cheap, or, on demand, if it is
+possible at all. If the proof fails, the search goes to the next step. `effort` estimates beforehand how long the
+eigenvalues take, so that a command can refuse what would take hours.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ from topologies.errors import TopologyError
 from topologies.laplacian import Array, Laplacian
 
 DENSE_LIMIT = 1_000
-"""The most nodes of a dense solution: above, another method is faster even with the import of scipy."""
+"""The maximum number of nodes for a dense solution; above that, another method is faster even with the import of
+scipy.
+"""
 ULP = 2.0**-52
 
 
@@ -48,7 +49,7 @@ def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
 
     The bound is ||A V - V D|| / sigma_min(V) (Kahan; Parlett, The Symmetric Eigenvalue Problem, 11.10), with
     sigma_min(V)^2 >= 1 - ||V^T V - I||. It holds for all eigenvalues in order, so it certifies their rank. Each
-    computed norm is increased by what its own computation may have rounded away: n units of ||A|| ||V||.
+    computed norm is increased by the possible rounding error of its own computation: n units of ||A|| ||V||.
     """
     values, vectors = np.linalg.eigh(matrix)
     size = len(values)
@@ -60,7 +61,7 @@ def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
 
 
 TOLERANCE = 1e-6
-"""An eigenvalue is certified when proven to lie within this relative distance of the reported one."""
+"""An eigenvalue is certified if it is proven to lie within this relative distance of the reported one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +71,13 @@ class Extremes:
     Both are Rayleigh quotients or Ritz values: lambda_2 is at most `low`, the largest at least `high` (up to rounding
     in the last digits).
 
-    `residual`: norm of A x - low x for the unit vector x that was found. `lower`: a proven lower bound on lambda_2,
-    None where nothing is proven. `certified`: low - lower <= TOLERANCE * low. `probable`: a lower bound that is wrong
-    with a probability of `iterations.UNLIKELY` only, over the random start vectors and in exact arithmetic; never the
-    ground of `certified`. `converged`: certified, or the residual is at most TOLERANCE * low, so that some eigenvalue
-    is as near to `low`; where it is False, `low` is an upper bound and nothing more. `highest`: a proven upper bound on
-    the largest eigenvalue; `high_residual` as `residual`, of `high`. `vector`: the eigenvector of `low` (Fiedler's, for
-    the plain Laplacian), shape (nodes,); empty where no eigensolver ran.
+    `residual`: the norm of A x - low x for the unit vector x that was found. `lower`: a proven lower bound on lambda_2,
+    None if nothing is proven. `certified`: low - lower <= TOLERANCE * low. `probable`: a lower bound that is wrong only
+    with probability `iterations.UNLIKELY`, over the random start vectors and in exact arithmetic; `certified` never
+    rests on it. `converged`: certified, or the residual is at most TOLERANCE * low, so that some eigenvalue is that
+    close to `low`; if False, `low` is only an upper bound. `highest`: a proven upper bound on the largest eigenvalue;
+    `high_residual`: like `residual`, for `high`. `vector`: the eigenvector of `low` (Fiedler's, for the plain
+    Laplacian), shape (nodes,); empty if no eigensolver ran.
     """
 
     low: float
@@ -87,7 +88,7 @@ class Extremes:
     certified: bool
     converged: bool
     products: int
-    """Matrix-vector products, and solutions of a linear system."""
+    """The number of matrix-vector products and of linear systems solved."""
     vector: Array
     probable: float | None = None
     high_residual: float = 0.0
@@ -95,7 +96,7 @@ class Extremes:
 
     @property
     def high_converged(self) -> bool:
-        """True if some eigenvalue is within TOLERANCE of `high`, or none can be much above it."""
+        """True if some eigenvalue is within TOLERANCE of `high`, or if none can be much above it."""
         return min(self.high_residual, self.highest - self.high) <= TOLERANCE * self.high
 
 
@@ -106,7 +107,7 @@ class NotConverged(TopologyError):  # noqa: N818 - what it says
 
 
 def require_converged(result: Extremes) -> Extremes:
-    """Return `result`, for a caller who needs certainty. Raises NotConverged: it is not known to `TOLERANCE`."""
+    """Return `result`, for a caller that needs certainty. Raises NotConverged if it is not known to `TOLERANCE`."""
     if result.converged:
         return result
     raise NotConverged(f"no eigenvalue converged; lambda_2 is at most {result.low:.6g}", key="topology")
@@ -131,7 +132,7 @@ def exactly(low: float, high: float, method: str) -> Extremes:
 def from_vector(
     laplacian: Laplacian, vector: Array, method: str, *, high: float, high_residual: float, products: int
 ) -> Extremes:
-    """Judge a vector, (nodes,), that some method found: its Rayleigh quotient and its true residual."""
+    """Evaluate a vector (nodes,) found by some method: its Rayleigh quotient and its true residual."""
     vector = vector - laplacian.kernel * (laplacian.kernel @ vector)
     vector /= np.linalg.norm(vector)
     low = laplacian.quotient(vector)
@@ -152,18 +153,18 @@ def from_vector(
 
 
 def with_lower_bound(result: Extremes, lower: float) -> Extremes:
-    """Return the extremes with a certificate's lower bound."""
+    """Return the extremes with a certificate's lower bound added."""
     certified = result.low - lower <= TOLERANCE * result.low * (1.0 + 1e-9)
     return replace(result, lower=lower, certified=certified, converged=certified or result.converged)
 
 
 EFFORT_LIMIT = 50_000_000
-"""The effort allowed to one command: a few minutes."""
+"""The effort allowed for one command: a few minutes."""
 CALLS = 50
-"""The effort of numpy's calls on a graph of a few nodes."""
+"""The effort of numpy's calls on a graph with a few nodes."""
 
 Tell = Callable[[str], None]
-"""Receives progress messages of a long computation."""
+"""Receives progress messages from a long computation."""
 
 
 def silent(_text: str) -> None:
@@ -171,8 +172,8 @@ def silent(_text: str) -> None:
 
 
 def effort(nodes: int, edges: int) -> int:
-    """Estimate the effort of lambda_2: dense up to `DENSE_LIMIT` nodes; above, edges beyond those of a
-    ring cost most.
+    """Estimate the effort for lambda_2: dense up to `DENSE_LIMIT` nodes; above that, edges beyond those of a ring cost
+    most.
     """
     if nodes <= DENSE_LIMIT:
         return CALLS + nodes**2 // 10 + edges // 20
@@ -180,21 +181,21 @@ def effort(nodes: int, edges: int) -> int:
 
 
 PATIENCE = 200
-"""Products after which a Ritz value without one known digit is left to other methods."""
+"""After this many products, a Ritz value without one known digit is left to other methods."""
 MOST = 1_000
-"""Products of the first attempt; up to four times as many where they are cheap."""
+"""The products of the first attempt; up to four times as many if they are cheap."""
 NEARLY = 0.1
-"""The relative residual from which it is worth going on."""
+"""The relative residual below which it is worth going on."""
 LONGEST = 4_000
-"""Products of the last attempt, and of the first where it has nearly converged."""
+"""The products of the last attempt, and of the first if it has nearly converged."""
 INVERSE_MOST = 400
 WEAKER = (1e-4, 1e-2)
-"""Accuracies to prove where rounding is too large for `TOLERANCE`: an interval, no certificate."""
+"""Accuracies to prove if rounding is too large for `TOLERANCE`: an interval, not a certificate."""
 
 
 def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
-    """Compute the extremes of a connected graph of two nodes or more. `certify` may spend minutes and gigabytes on a
-    proof.
+    """Compute the extremes of a connected graph with two or more nodes. With `certify` a proof may take minutes and
+    gigabytes.
     """
     budget = LARGE if certify else CHEAP
     if _is_small(laplacian):
@@ -203,14 +204,16 @@ def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
 
 
 def _is_small(laplacian: Laplacian) -> bool:
-    """True if the dense method suits. Without scipy, as on a small board, it is used for larger graphs too, though
-    slow.
+    """True if the dense method is suitable. Without scipy, as on a small board, it is also used for larger graphs,
+    though slow.
     """
     return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
 
 
 def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None]) -> Extremes:
-    """Return the first result that converged and is not refuted, or that two methods agree on; else the best one."""
+    """Return the first result that converged and is not refuted, or on which two methods agree; otherwise the best
+    one.
+    """
     best: Extremes | None = None
     for found in attempts:
         if found is None:
@@ -223,12 +226,12 @@ def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[E
             best = judged
         if best.certified or (judged.converged and not refuted) or agreed:
             return best
-    assert best is not None  # noqa: S101 - both orders begin with a method that always gives something
+    assert best is not None  # noqa: S101 - both orders begin with a method that always returns something
     return best
 
 
 def _judge(laplacian: Laplacian, budget: FactorBudget, result: Extremes) -> tuple[Extremes, bool]:
-    """Return the extremes with a lower bound, if it can be proven; and True if none was proven within the budget."""
+    """Return the extremes with a lower bound, if one can be proven, and True if none was proven within the budget."""
     if result.certified or too_wide(laplacian, result.low, budget):
         return result, False
     for tolerance in (TOLERANCE, *WEAKER):
@@ -242,8 +245,8 @@ def _judge(laplacian: Laplacian, budget: FactorBudget, result: Extremes) -> tupl
 
 
 def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
-    """Try the methods for small graphs. A dense solver errs by the rounding of the largest entries; the inverse has its
-    own scale.
+    """Try the methods for small graphs. A dense solver's error is set by rounding in the largest entries; the inverse
+    has its own scale.
     """
     yield (found := dense_extremes(laplacian))
     budget = FactorBudget(core=laplacian.nodes, fill=0.0)
@@ -262,7 +265,7 @@ def _large(laplacian: Laplacian, budget: FactorBudget) -> Iterator[Extremes | No
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The largest eigenvalue by Lanczos' method, as far as it converged, and the products it took."""
+    """The largest eigenvalue by Lanczos' method, as far as it converged, and the number of products it took."""
 
     high: float
     residual: float
@@ -270,8 +273,8 @@ class Ends:
 
 
 def dense_extremes(laplacian: Laplacian) -> Extremes:
-    """Compute the extremes densely, with the kernel moved above all other eigenvalues, so that a tiny lambda_2 does not
-    mix with it.
+    """Compute the extremes densely, with the kernel shifted above all other eigenvalues so that a tiny lambda_2 does
+    not mix with it.
     """
     above = 2.0 * laplacian.largest
     found = eigenvalues(laplacian.dense() + above * np.outer(laplacian.kernel, laplacian.kernel))
@@ -295,7 +298,7 @@ def krylov_of(laplacian: Laplacian) -> Krylov:
 
 
 def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extremes | None]:
-    """Compute both ends from one space. None for the lower one where it is out of reach."""
+    """Compute both ends from one space. The lower one is None if it is out of reach."""
     low: Ritz | None = None
     goal, most = 20, _product_limit(laplacian)
     while True:
@@ -339,7 +342,7 @@ def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, ends: Ends) -> E
 
 
 def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> Extremes | None:
-    """Compute the extremes by the inverse; None where it does not fit into the budget."""
+    """Compute the extremes from the inverse; None if it does not fit into the budget."""
     inverse = Inverse.of(laplacian, budget)
     if inverse is None:
         return None
@@ -351,7 +354,7 @@ def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> 
             break
         goal += 5
         krylov.extend(goal)
-    # once more through the inverse: the remaining high frequencies would dominate the residual
+    # once more through the inverse, since the remaining high frequencies would dominate the residual
     vector = inverse(krylov.vector(top))
     products = ends.products + krylov.products + 1
     return from_vector(laplacian, vector, "inverse", high=ends.high, high_residual=ends.residual, products=products)

@@ -1,12 +1,12 @@
 """The iterations that find the ends of a large spectrum; `extremes` chooses the one that suits a graph.
 
-- Lanczos' method: both ends from one random start vector. The kernel is projected out of every vector. Nothing is made
-  orthogonal again: a converged eigenvalue may then appear twice, which does not matter for the two ends (Paige 1980),
-  and a pair is accepted by its true residual only.
-- The pseudoinverse by elimination: its largest eigenvalue is one over the smallest of the Laplacian. For graphs of a
-  small gap and small separators: paths, rings, trees, tori and planar graphs.
-- LOBPCG with a preconditioner: a million nodes with a small gap that no factorization can hold. Algebraic multigrid is
-  poor on expanders, whose coarse grids fill up; Lanczos' method suits these. Where hubs stretch the spectrum, which
+- Lanczos' method: both ends from one random start vector. The kernel is projected out of every vector. There is no
+  reorthogonalization: a converged eigenvalue may appear twice, which does not matter for the two ends (Paige 1980),
+  and a pair is accepted only by its true residual.
+- The pseudoinverse by elimination: its largest eigenvalue is one over the smallest of the Laplacian. For graphs with
+  a small gap and small separators: paths, rings, trees, tori and planar graphs.
+- LOBPCG with a preconditioner: a million nodes with a small gap that no factorization can hold. Algebraic multigrid
+  is poor on expanders, whose coarse grids fill up; Lanczos' method suits those. If hubs stretch the spectrum, which
   slows Lanczos' method too, the diagonal alone corrects that. Sources: Knyazev, Toward the optimal preconditioned
   eigensolver, 2001; Bell, Olson and Schroder, PyAMG, 2022.
 """
@@ -27,7 +27,7 @@ from topologies.eigen.elimination import QuadraticForm
 from topologies.laplacian import Array, Laplacian
 
 BASIS_BYTES = 400_000_000
-"""The most bytes of a basis that is kept: vectors of a larger one are computed a second time on request."""
+"""The maximum size of a basis that is kept in memory; the vectors of a larger one are recomputed on request."""
 UNLIKELY = 1e-9
 """The probability with which `slack` may be exceeded."""
 
@@ -98,9 +98,9 @@ class Krylov:
         return np.asarray(found / np.linalg.norm(found))
 
     def slack(self) -> float:
-        """The share of the largest eigenvalue by which the lowest Ritz value may lie above the lowest eigenvalue.
+        """The lowest Ritz value may lie above the lowest eigenvalue by this fraction of the largest eigenvalue.
 
-        It is more with probability `UNLIKELY` at most, over the start vectors, in exact arithmetic: Kuczynski and
+        It is exceeded with probability at most `UNLIKELY`, over the start vectors, in exact arithmetic: Kuczynski and
         Wozniakowski, Estimating the largest eigenvalue by the power and Lanczos algorithms with a random start, 1992,
         theorem 4.1, for (lambda_max I - A) without its kernel.
         """
@@ -162,7 +162,7 @@ class Inverse:
 
     @classmethod
     def of(cls, laplacian: Laplacian, budget: FactorBudget) -> Inverse | None:
-        """Build the inverse; None where the factors would not fit into the budget, or do not exist."""
+        """Build the inverse; None if the factors would not fit into the budget, or do not exist."""
         core = shrink(QuadraticForm.of(laplacian), budget, keep=True)
         if core is None:
             return None
@@ -184,7 +184,7 @@ class Inverse:
 
 
 def _dense_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
-    """Factor the core densely; None where weights are so far apart that the matrix is singular once it is rounded."""
+    """Factor the core densely; None if the weights differ so much that the rounded matrix is singular."""
     matrix = np.diag(form.sums)
     matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
     try:
@@ -215,7 +215,7 @@ def _sparse_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
 
 
 BLOCK = 4
-"""The number of vectors that iterate together: as many as a torus has eigenvectors of lambda_2."""
+"""The number of vectors iterated together: as many as a torus has eigenvectors for lambda_2."""
 TURNS = 60
 DIAGONAL_BLOCK = 3
 DIAGONAL_TURNS = 600
@@ -228,16 +228,16 @@ def has_hubs(laplacian: Laplacian) -> bool:
 
 
 def smallest(laplacian: Laplacian, tolerance: float, *, seed: int = 0) -> tuple[Array, int]:
-    """Compute an approximate eigenvector of lambda_2, and the number of products it took.
+    """Compute an approximate eigenvector for lambda_2, and the number of products it took.
 
-    `tolerance`: the residual to reach, relative to the eigenvalue.
+    `tolerance` is the residual to reach, relative to the eigenvalue.
     """
     hubs = has_hubs(laplacian)
     matrix = laplacian.sparse()
     kernel = laplacian.kernel[:, None]
     block = min(DIAGONAL_BLOCK if hubs else BLOCK, max(1, laplacian.nodes // 5))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # both warn of errors that are checked afterwards
+        warnings.simplefilter("ignore")  # both warn about errors that are checked afterwards
         preconditioner = _diagonal(laplacian) if hubs else _multigrid(matrix, kernel, seed)
         start = np.random.default_rng(seed).standard_normal((laplacian.nodes, block))
         # a rough run estimates the eigenvalue, and with it the residual to reach

@@ -1,6 +1,6 @@
-"""Circulant graphs: node i is joined to i + s for each offset s, modulo n. Their spectrum is a sum of cosines. And
-expanders made by arithmetic modulo n, which keep a constant degree and stay well connected at any size, without chance.
-Loops and repeated edges of their original definitions are left out.
+"""Circulant graphs: node i is joined to i + s for each offset s, modulo n. Their spectrum is a sum of cosines. Also
+expanders made by arithmetic modulo n, which have constant degree and are well connected at any size, without
+randomness. Loops and repeated edges in their original definitions are left out.
 
 Source: Gray, Toeplitz and Circulant Matrices: A Review (2006), section 3.
 """
@@ -36,9 +36,9 @@ def cosine_gap(k: int, nodes: int, *, doubled: bool = True) -> float:
 
 
 def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
-    """Compute lambda_k = sum over offsets s of 2 - 2 cos(2 pi k s / n); an offset of n/2 counts once.
+    """Return lambda_k = sum over offsets s of 2 - 2 cos(2 pi k s / n); an offset of n/2 counts once.
 
-    `steps` are different numbers from 1 to n/2.
+    `steps` are distinct numbers from 1 to n/2.
     """
     k = np.arange(1, nodes // 2 + 1, dtype=np.int64)
     values = np.zeros(len(k))
@@ -49,13 +49,13 @@ def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
         turn = np.minimum(turn, nodes - turn)  # sin near pi would lose the digits that sin near 0 keeps
         values += (2.0 if half else 4.0) * np.sin(np.pi * turn / nodes) ** 2
         degree += 1 if half else 2
-    # where all offsets share a divisor with n, some k has only turns of 0, and lambda_2 is 0 without rounding
+    # if all offsets share a divisor with n, some k has only turns of 0, and lambda_2 is exactly 0
     low, high = float(values.min()), float(values.max())
     return ClosedForm(low=low, high=high, edges=nodes * degree // 2, degrees=(degree, degree))
 
 
 def offsets_of(request: GraphRequest) -> tuple[int, ...]:
-    """Return the requested offsets. Raises TopologyError: one is more than half way round."""
+    """Return the requested offsets. Raises TopologyError if one is more than half way around."""
     steps: tuple[int, ...] = request["offsets"]
     if request.nodes < 2:
         raise impossible("circulant graph", request.nodes, "at least 2")
@@ -66,7 +66,7 @@ def offsets_of(request: GraphRequest) -> tuple[int, ...]:
 
 
 def powers(request: GraphRequest) -> tuple[int, ...]:
-    """Return the distinct hops of the undirected exponential graph: 1, 2, 4, ..., the shorter way round."""
+    """Return the distinct hops of the undirected exponential graph: 1, 2, 4, ..., the shorter way around."""
     n = request.nodes
     return tuple(sorted({min(1 << bit, n - (1 << bit)) for bit in range((n - 1).bit_length())}))
 
@@ -80,7 +80,7 @@ def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
 
 
 def shifts(request: GraphRequest) -> tuple[int, ...]:
-    """Return the distinct hops, the shorter way round. Raises TopologyError: as many would take too long."""
+    """Return the distinct hops, the shorter way around. Raises TopologyError if that many would take too long."""
     m, most = request["m"], SUM_LIMIT // request.nodes
     if m is not None and min(m, request.nodes // 2) > most:
         raise unfit("u-equi-static:m", m, request.nodes, f"from 1 to {most}")
@@ -89,7 +89,9 @@ def shifts(request: GraphRequest) -> tuple[int, ...]:
 
 
 def residues(request: GraphRequest) -> tuple[int, ...]:
-    """Return the squares modulo n up to n/2; -1 is one too. Raises TopologyError: n is no prime 1 modulo 4."""
+    """Return the squares modulo n up to n/2; -1 is also a square. Raises TopologyError if n is not a prime equal to 1
+    modulo 4.
+    """
     n = check_paley(request.nodes)
     node = np.arange(1, n // 2 + 1)
     square = node * node % n
@@ -122,7 +124,7 @@ def paley_form(request: GraphRequest) -> ClosedForm:
 
 
 def margulis(request: GraphRequest) -> Ends:
-    """Join node x * m + y to (x + 2y, y), (x + 2y + 1, y), (x, y + 2x), (x, y + 2x + 1), and so back, mod m."""
+    """Join node x * m + y to (x + 2y, y), (x + 2y + 1, y), (x, y + 2x), (x, y + 2x + 1), and back, mod m."""
     m = math.isqrt(request.nodes)
     if m * m != request.nodes:
         raise impossible("Margulis expander", request.nodes, f"a square, such as {m * m} or {(m + 1) ** 2}")

@@ -1,7 +1,7 @@
-"""Ring, path, star, complete graphs, wheel, hypercube, torus, grid: the graphs that everybody compares with.
+"""Ring, path, star, complete graphs, wheel, hypercube, torus, grid: the usual graphs to compare with.
 
-Tori and grids are products of rings, or of paths. An eigenvalue of a product is a sum of one of each factor, so
-lambda_2 is that of the longest side and lambda_max the sum over all sides.
+Tori and grids are products of rings, or of paths. An eigenvalue of a product is a sum of one from each factor, so
+lambda_2 is the longest side's and lambda_max is the sum over all sides.
 
 Eigenvalues: Brouwer and Haemers, Spectra of Graphs (2012), section 1.4.
 """
@@ -23,7 +23,7 @@ BOOK = "Brouwer and Haemers, Spectra of Graphs, 1.4"
 
 
 def ring(request: GraphRequest) -> Ends:
-    """Build a ring, below three nodes a path."""
+    """Build a ring, or a path if there are fewer than three nodes."""
     return circulant_edges(request.nodes, (1,) if request.nodes > 1 else ())
 
 
@@ -66,7 +66,7 @@ def complete_form(request: GraphRequest) -> ClosedForm:
 
 
 def halves(request: GraphRequest) -> tuple[int, int]:
-    """Return the sizes of the two sides, as given, or equal but for one node."""
+    """Return the sizes of the two sides, as given, or else equal to within one node."""
     n, a, b = request.nodes, request["a"], request["b"]
     if n < 2:
         raise impossible("complete bipartite graph", n, "at least 2")
@@ -95,7 +95,7 @@ def wheel(request: GraphRequest) -> Ends:
 
 
 def wheel_form(request: GraphRequest) -> ClosedForm:
-    """Return the closed form; up to four nodes a wheel is a complete graph."""
+    """Return the closed form; with up to four nodes a wheel is a complete graph."""
     n = request.nodes
     if n <= 4:
         return complete_form(request)
@@ -123,7 +123,7 @@ def hypercube_form(request: GraphRequest) -> ClosedForm:
 
 
 def sides(name: str, request: GraphRequest) -> tuple[int, ...]:
-    """Return the given sides, or the two most nearly square ones: rows, then columns."""
+    """Return the given sides, or the two that are closest to a square: rows, then columns."""
     if request["dims"] is None:
         return _rows_and_cols(name, request.nodes, request["rows"], request["cols"])
     dims: tuple[int, ...] = request["dims"]
@@ -153,7 +153,7 @@ def torus_form(request: GraphRequest) -> ClosedForm:
     values = [ring_values(side) for side in shape]
     degree = sum(min(2, side - 1) for side in shape)
     return ClosedForm(
-        low=min(low for low, _ in values),  # not always of the longest side: rings of 2 and 3 have 2 and 3
+        low=min(low for low, _ in values),  # not always the longest side's: rings of 2 and 3 have 2 and 3
         high=math.fsum(high for _, high in values),
         edges=request.nodes * degree // 2,
         degrees=(degree, degree),

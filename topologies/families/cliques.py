@@ -1,8 +1,7 @@
-"""Trees, and the layers of a network of devices: roots, gateways, devices. And cliques joined by few edges, with a
-bottleneck between them. Cliques are blocks of consecutive nodes, as even as can be.
+"""Trees; the layers of a device network: roots, gateways, devices; and cliques joined by few edges, with a bottleneck
+between them. Cliques are blocks of consecutive nodes, as even as possible.
 
-The closed forms are those of the equitable partition into heads and others: Brouwer and Haemers, Spectra of Graphs
-(2012).
+The closed forms come from the equitable partition into heads and others: Brouwer and Haemers, Spectra of Graphs (2012).
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def layers(request: GraphRequest) -> tuple[int, int]:
 
 
 def hierarchical(request: GraphRequest) -> Ends:
-    """Build the layers: roots first, then gateways, then devices: device k has gateways k, k + 1, ...,
-    counted round.
+    """Build the layers: roots first, then gateways, then devices; device k has gateways k, k + 1, ..., wrapping
+    around.
     """
     roots, gateways = layers(request)
     root, gateway = np.arange(roots), np.arange(roots, roots + gateways)
@@ -64,7 +63,7 @@ def barbell_parts(request: GraphRequest) -> tuple[int, int]:
 
 
 def barbell(request: GraphRequest) -> Ends:
-    """Build two equal cliques joined by an edge, or by a path of `path` further nodes between them."""
+    """Build two equal cliques joined by an edge, or by a path of `path` additional nodes."""
     clique, between = barbell_parts(request)
     first = cliques(np.array([0, clique]))
     return together(first, line(np.arange(clique - 1, clique + between + 1)), first + clique + between)
@@ -98,7 +97,7 @@ def lollipop(request: GraphRequest) -> Ends:
 
 
 def blocks(request: GraphRequest) -> Ints:
-    """Return the starts of cliques of at most `size`, as few as that allows."""
+    """Return the starts of cliques with at most `size` nodes, using as few cliques as possible."""
     return even(request.nodes, -(-request.nodes // request["size"]))
 
 
@@ -110,8 +109,8 @@ def star_of_cliques(request: GraphRequest) -> Ends:
 def star_of_cliques_form(request: GraphRequest) -> ClosedForm | None:
     """Return the closed form for q equal cliques of m.
 
-    Vectors that are opposite in two outer cliques, and so zero in the middle one, have the eigenvalues of [[m, 1 - m],
-    [-1, 1]]; the largest eigenvalue belongs to a vector that is equal in all outer cliques.
+    Vectors that are opposite in two outer cliques, and therefore zero in the middle one, have the eigenvalues of
+    [[m, 1 - m], [-1, 1]]; the largest eigenvalue belongs to a vector that is equal in all outer cliques.
     """
     n, m = request.nodes, min(request.nodes, request["size"])
     q, rest = divmod(n, m)
@@ -132,8 +131,8 @@ def star_of_cliques_form(request: GraphRequest) -> ClosedForm | None:
 
 
 def ring_of_cliques(request: GraphRequest) -> Ends:
-    """Build cliques in a ring. Bridge b leaves a clique at the b-th node from its end and enters the next one at the
-    b-th from its start.
+    """Build cliques in a ring. Bridge b leaves a clique at the b-th node from its end and enters the next at the b-th
+    from its start.
     """
     starts, bridges = blocks(request), request["bridges"]
     least = int(np.diff(starts).min())

@@ -1,11 +1,12 @@
-"""D-Cliques: cliques whose members together have about the label distribution of all nodes, joined by few edges.
+"""D-Cliques: cliques whose members together have about the overall label distribution, joined by few edges.
 
 Source: Bellet, Kermarrec and Lavoie, D-Cliques, 2022, arXiv:2104.07365: algorithm Greedy Swap, and the ways to join
 cliques of its section 5 and appendix.
 
-The file of label counts is CSV: one row for each node, how many samples it has of each label. A first row that begins
-with `name` or `node`, or is one more than there are nodes, is a header. The first column holds the nodes' names where
-it is headed so, or holds anything but numbers; then these decide which row is whose, else the order does.
+The file of label counts is CSV: one row per node, with its number of samples for each label. The first row is a header
+if it begins with `name` or `node`, or if there is one row more than nodes. The first column holds the nodes' names if
+its header says so, or if it holds anything but numbers. The names then say which row belongs to which node; without
+names, the order does.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from topologies.graph import Edge, Ends, Ints, clique_edges, cliques, even, toge
 
 KEY = "d-cliques:labels"
 BYTES_LIMIT = 1 << 26
-"""The most bytes of a file: many times what the counts of a federation need. A device or a pipe may never end."""
+"""The maximum size of a file: many times what a federation's counts need. A device or a pipe may never end."""
 
 
 def read_counts(path: Path, nodes: int, names: Sequence[str] = ()) -> NDArray[np.int64]:
-    """Read counts of shape (nodes, labels). Raises TopologyError: unreadable, or not one nonzero row of counts per
-    node.
+    """Read counts of shape (nodes, labels). Raises TopologyError if the file is unreadable, or does not have one
+    nonzero row per node.
     """
     rows = _rows(path)
     first = rows[0][1] if rows else [""]
@@ -94,13 +95,11 @@ def _places(path: Path, rows: list[tuple[int, list[str]]], names: Sequence[str])
 
 Counts = NDArray[np.int64]
 SAME = 1e-9
-"""The least improvement of a swap: one within rounding could make two machines decide differently."""
+"""The smallest improvement that justifies a swap: within rounding, two machines could decide differently."""
 
 
 def d_cliques(request: GraphRequest) -> Ends:
-    """Build the cliques. Without a file of labels the nodes are dealt to the cliques in order, 0 .. M-1
-    to the first.
-    """
+    """Build the cliques. Without a file of labels, nodes are dealt to the cliques in order: 0 .. M-1 to the first."""
     starts = _starts(request)
     members = np.arange(request.nodes)
     if request["labels"] is not None:
@@ -113,18 +112,18 @@ def d_cliques(request: GraphRequest) -> Ends:
 
 
 def skew(counts: Counts, overall: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the distance of groups of nodes from the whole: sum over labels of |p_C(y) - p(y)|.
+    """Return how far the label distribution of groups is from the overall one: sum over labels of |p_C(y) - p(y)|.
 
-    `counts`: samples of each label in each group, shape (..., labels); `overall`: shares, shape (labels,).
+    `counts` has samples per label in each group, shape (..., labels); `overall` has the shares, shape (labels,).
     """
     return np.asarray(np.abs(counts / counts.sum(axis=-1, keepdims=True) - overall).sum(axis=-1))
 
 
 def greedy_swap(counts: Counts, starts: Ints, steps: int, seed: int) -> Ints:
-    """Permute the nodes, those of clique k at starts[k] .. starts[k + 1]. `counts`: (nodes, labels).
+    """Permute the nodes; clique k has the ones at starts[k] .. starts[k + 1]. `counts`: (nodes, labels).
 
-    From a random deal on, two cliques are drawn in each step, and two of their members change places, drawn among the
-    changes that lessen the sum of both skews.
+    Starting from a random deal, each step draws two cliques and swaps two of their members, drawn from the swaps that
+    reduce the sum of both skews.
     """
     rng = Random(seed)
     members = np.array(rng.sample(range(len(counts)), len(counts)))
@@ -184,7 +183,7 @@ def _small_world(groups: list[list[int]]) -> Iterator[Edge]:
 
 
 def _fractal(groups: list[list[int]]) -> Iterator[Edge]:
-    """Join as many groups as a clique has members pairwise into one group, and so on."""
+    """Join groups pairwise into one, as many at a time as a clique has members, and so on."""
     joiner = _Joiner()
     wide = max(2, *map(len, groups))
     while len(groups) > 1:

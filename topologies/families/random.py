@@ -1,8 +1,8 @@
 """Random graphs, drawn from the seed, by networkx where it has them; rings whose order is a hash of the members' names;
 and devices at random places, joined where they are near each other, as by radio.
 
-A seed may give a graph that is not connected. The list of members determines every edge of the rings, and one member
-more or less changes only the places next to it.
+A seed may give a graph that is not connected. The list of members determines every edge of the rings; adding or
+removing a member changes only the places next to it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def random_regular(request: GraphRequest) -> Pairs:
     if degree <= n // 2:
         graph: Pairs = nx.random_regular_graph(degree, n, seed=request.seed).edges
         return graph
-    # pairing up stubs would hardly ever succeed with nearly all edges; the missing ones are few
+    # pairing stubs would almost never succeed with nearly all edges; the missing ones are few
     complement: Pairs = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=request.seed)).edges
     return complement
 
@@ -79,7 +79,7 @@ def barabasi_albert(request: GraphRequest) -> Pairs:
 
 
 def stochastic_block(request: GraphRequest) -> Ends:
-    """Build blocks of consecutive nodes, as even as can be."""
+    """Build blocks of consecutive nodes, as even as possible."""
     n, blocks = request.nodes, request["blocks"]
     if blocks > n:
         raise unfit("stochastic-block:blocks", blocks, n, f"from 1 to {n}")
@@ -110,30 +110,31 @@ def _ends(drawn: Pairs) -> Ends:
 def _expected_blocks(request: GraphRequest) -> float:
     n, near, far = request.nodes, float(request["inside"]), float(request["between"])
     inside = n * (n / int(request["blocks"]) - 1) / 2
-    # pairs between blocks are drawn among all pairs: those within a block are dropped, for a single block all
+    # pairs between blocks are drawn among all pairs, and pairs within a block dropped; with a single block, that is all
+    # of them
     return max(inside * near + (math.comb(n, 2) - inside) * far, math.comb(n, 2) * far / 2)
 
 
 Points = NDArray[np.float64]
 SHORTEST, LONGEST = 1e-100, 2.0
-"""Bounds of the radius, beyond which the edges do not change: all places are within a square of side one."""
+"""Bounds on the radius, beyond which the edges do not change: all places lie in a unit square."""
 
 
 def radius(request: GraphRequest) -> float:
     """Return the radius, by default sqrt(3 ln n / (pi n)).
 
-    At a third of this area large graphs become connected; small ones need more, for their many nodes near the border:
-    of graphs on 10 nodes seven in ten are connected, on 1000 nearly all.
+    At a third of this area large graphs become connected; small ones need more, because many of their nodes are near
+    the border: of graphs on 10 nodes seven in ten are connected, on 1000 nearly all.
     """
     n = request.nodes
     if request["radius"] is not None:
-        # beyond these only the floating point numbers change, which overflow
+        # beyond these only the floating-point numbers change, and they overflow
         return min(max(float(request["radius"]), SHORTEST), LONGEST)
     return math.sqrt(3 * math.log(n) / (math.pi * n)) if n > 2 else math.sqrt(2)
 
 
 def places(request: GraphRequest) -> Points:
-    """Draw the places of the nodes in the unit square. Shape (nodes, 2)."""
+    """Draw the nodes' places in the unit square. Shape (nodes, 2)."""
     return StableDraws("geometric", request.seed).uniform(request.nodes, 2)
 
 
@@ -163,7 +164,7 @@ def near(points: Points, reach: float, *, around: bool) -> Ends:
 
 
 _STEPS = ((0, 0), (0, 1), (1, -1), (1, 0), (1, 1))
-"""Half of the nine cells around a cell: the other half has it among its own neighbors."""
+"""Half of the nine cells around a cell; the other half has it among its own neighbors."""
 
 
 def _candidates(cell: Points, starts: Ints, across: int, step: tuple[int, int], *, around: bool) -> Ends:

@@ -1,4 +1,4 @@
-"""The graph formats: from a file of any of them to a `Topology`, and back.
+"""The graph formats: from a file in any of them to a `Topology`, and back.
 
 Each kind of format has a module, which imports nothing from here.
 """
@@ -20,13 +20,13 @@ from topologies.files.content import SUFFIXES, Content, settle
 from topologies.graph import Ends, Topology
 
 BYTES_LIMIT = 1 << 30
-"""The bytes of an edge list with as many edges as can be held. A device or a pipe may never end."""
+"""The size of an edge list with as many edges as memory can hold. A device or a pipe may never end."""
 PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format. `read` gets the whole file and its name in errors; `write` yields it in pieces."""
+    """A format. `read` gets the whole file and its name for errors; `write` yields it in pieces."""
 
     read: Callable[[bytes, str], Content]
     write: Callable[[Topology], Iterable[str] | Iterable[bytes]]
@@ -50,8 +50,8 @@ STREAM = Path("-")
 
 
 def format_of(path: Path, name: str | None = None) -> Format:
-    """Return the format `name`, else the suffix's; a stream is JSON. Raises TopologyError: unknown, or bytes to a
-    stream.
+    """Return the format `name`, or else the suffix's; a stream is JSON. Raises TopologyError if it is unknown, or is
+    binary and the target a stream.
     """
     if name is not None and name not in FORMATS:
         raise TopologyError("unknown format", key="format", value=name, allowed=nearest(name, FORMATS))
@@ -70,9 +70,9 @@ def format_of(path: Path, name: str | None = None) -> Format:
 def read_topology(path: Path | str, nodes: int | None = None, form: str | None = None) -> Topology:
     """Read the graph in a file, with the names of its nodes, and the spec and seed from which it claims to be built.
 
-    Nodes called 0 .. n-1 are numbers; any others, such as 1 .. n, are names. `nodes` has to agree with a file that
+    Nodes called 0 .. n-1 are numbers; any others, such as 1 .. n, are names. `nodes` must agree with a file that
     contains its number of nodes; an edge list need not. `form` is the name of a format, if the suffix is not enough.
-    Raises TopologyError: no such file, or it is no simple undirected graph without weights.
+    Raises TopologyError if there is no such file, or if it is not a simple undirected graph without weights.
     """
     where, content = _content(Path(path), form)
     settled = settle(content, where, nodes)
@@ -81,9 +81,10 @@ def read_topology(path: Path | str, nodes: int | None = None, form: str | None =
 
 
 def read_edges(path: Path | str, nodes: int, names: Sequence[str] = ()) -> Ends:
-    """Read the edges in the file, between `nodes` nodes that it calls by number or by one of `names`. Shape (edges, 2).
+    """Read the edges in the file between `nodes` nodes, which it calls by number or by one of `names`. Shape (edges,
+    2).
 
-    Raises TopologyError: as `read_topology`, or the file names a node that does not exist.
+    Raises TopologyError as `read_topology` does, or if the file names a node that does not exist.
     """
     where, content = _content(Path(path), None)
     return settle(content, where, nodes, names).ends
@@ -95,7 +96,7 @@ def _content(path: Path, form: str | None) -> tuple[str, Content]:
     try:
         data = _bytes(path)
     except (OSError, ValueError) as error:
-        # a ValueError: a path with a zero byte in it
+        # a ValueError means a path with a zero byte
         text = f"cannot read the graph file: {getattr(error, 'strerror', error)}"
         raise TopologyError(text, key="topology", value=where, allowed="a graph file") from None
     if len(data) > BYTES_LIMIT:
@@ -121,10 +122,10 @@ def _first_bytes(file: BinaryIO) -> bytes:
 
 
 def write_topology(topology: Topology, path: Path | str, form: str | None = None) -> None:
-    """Write a graph. Nodes keep their names; node-link JSON keeps spec and seed too.
+    """Write a graph. Nodes keep their names; node-link JSON also keeps spec and seed.
 
-    An existing file is replaced only when all of the new one is written. Raises TopologyError: the format cannot hold
-    this graph, or the file cannot be written.
+    An existing file is replaced only after all of the new one is written. Raises TopologyError if the format cannot
+    hold this graph, or if the file cannot be written.
     """
     path = Path(path)
     pieces = _encoded(topology, path, form)
@@ -153,7 +154,7 @@ def _encoded(topology: Topology, path: Path, form: str | None) -> Iterator[bytes
 
 
 def replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write beside the file, or a link's target, then rename over it. A device is written to directly."""
+    """Write next to the file, or to a link's target, then rename over it. A device is written to directly."""
     if path.is_dir() or (path.exists() and not path.is_file()):
         with path.open("wb") as file:
             write(file)

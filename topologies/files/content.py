@@ -1,4 +1,4 @@
-"""The name and the content of a graph file, and the checks that every format shares: a simple undirected graph."""
+"""The name and content of a graph file, and the checks shared by all formats: it must be a simple undirected graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUFFIXES: Mapping[str, str] = {
     ".mtx": "mtx",
     ".npz": "npz",
 }
-"""The format of a file by its suffix."""
+"""File formats by suffix."""
 _FAMILY_HEAD = re.compile(r"\s*[a-z][a-z0-9-]+\s*:")
 
 Place = Callable[[int], str]
@@ -33,9 +33,9 @@ Place = Callable[[int], str]
 
 
 def is_file(spec: str) -> bool:
-    """Return True for a graph file, by a folder in its name or a suffix: `.json`, `.edges`, ...
+    """Return True for a graph file, recognized by a folder in its name or by a suffix: `.json`, `.edges`, ...
 
-    Text that begins like `name:` is a family, whose parameters may contain paths.
+    Text that begins with `name:` is a family, whose parameters may contain paths.
     """
     if _FAMILY_HEAD.match(spec):
         return False
@@ -44,10 +44,10 @@ def is_file(spec: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The content of a file. `ends`: shape (edges, 2), as the file has them, each end a place in `labels`.
+    """The content of a file. `ends`, shape (edges, 2), is as in the file; each end is a position in `labels`.
 
-    `labels` is None where the format calls nodes by number alone. `declared`: the file contains its number of nodes, so
-    callers must agree with it; else only nodes that an edge names are known.
+    `labels` is None if the format calls nodes only by number. `declared` says that the file contains its number of
+    nodes, so callers must agree with it; otherwise only nodes named by an edge are known.
     """
 
     nodes: int
@@ -61,7 +61,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The graph of a file. `ends`: shape (edges, 2), numbers of nodes. `names` is empty where the file calls nodes by
+    """The graph of a file. `ends`, shape (edges, 2), holds node numbers. `names` is empty if the file calls nodes by
     number.
     """
 
@@ -71,9 +71,10 @@ class Settled:
 
 
 def settle(content: Content, where: str, nodes: int | None = None, names: Sequence[str] = ()) -> Settled:
-    """Check the graph of a file. `nodes` and `names` are the caller's; the file has to agree.
+    """Check the graph of a file. `nodes` and `names` are the caller's; the file must agree.
 
-    Raises TopologyError: no such nodes, an edge from a node to itself, an edge twice, too many nodes.
+    Raises TopologyError for nodes that do not exist, an edge from a node to itself, a duplicate edge, or too many
+    nodes.
     """
     if nodes is not None and content.declared and content.nodes != nodes:
         raise TopologyError(f"the file has {content.nodes} nodes", key=where, value=nodes, allowed=str(content.nodes))
@@ -92,7 +93,7 @@ def settle(content: Content, where: str, nodes: int | None = None, names: Sequen
 def _numbers(
     content: Content, where: str, total: int, names: Sequence[str], *, is_required: bool
 ) -> NDArray[np.int64] | None:
-    """Return the number of each label; None where the labels are names and keep the file's own order."""
+    """Return the number of each label; None if the labels are names and keep the file's own order."""
     if content.labels is None:
         return np.arange(total)
     called = {name: number for number, name in enumerate(names)}
@@ -110,7 +111,7 @@ def _numbers(
 
 
 def number_of(label: str) -> int:
-    """Return the number that a label spells without leading zeros, else -1."""
+    """Return the number that a label spells without leading zeros, otherwise -1."""
     plain = label.isascii() and label.isdigit() and len(label) < 10 and (label[0] != "0" or label == "0")
     return int(label) if plain else -1
 
@@ -124,7 +125,7 @@ def _unknown(content: Content, where: str, label: int, total: int) -> TopologyEr
 
 
 def check_simple(ends: Ends, place: Place) -> None:
-    """Refuse an edge that joins a node to itself, or occurs twice in whatever direction. Raises TopologyError."""
+    """Refuse an edge that joins a node to itself, or occurs twice in either direction. Raises TopologyError."""
     loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
     if len(loops):
         allowed = "edges between two different nodes"
@@ -138,7 +139,7 @@ def check_simple(ends: Ends, place: Place) -> None:
 
 
 def by_label(labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str, place: Place) -> Content:
-    """Return the content of a file that lists its nodes, each once, and joins only those."""
+    """Return the content of a file that lists its nodes, each once, and joins only those nodes."""
     known = {label: number for number, label in enumerate(labels)}
     if len(known) != len(labels):
         twice = next(label for number, label in enumerate(labels) if known[label] != number)
@@ -167,7 +168,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 def lines_of(data: bytes, where: str) -> Iterator[tuple[int, str]]:
-    """Each line with its number from 1, without holding all of them."""
+    """Yield each line with its number from 1, without holding all of them."""
     try:
         yield from enumerate(io.TextIOWrapper(io.BytesIO(data), "utf-8-sig"), start=1)
     except UnicodeDecodeError:
@@ -175,7 +176,7 @@ def lines_of(data: bytes, where: str) -> Iterator[tuple[int, str]]:
 
 
 def check_weight(weight: object, where: str) -> None:
-    """Refuse a weight other than 1: how much a neighbor counts follows from the degrees."""
+    """Refuse a weight other than 1, because the degrees determine how much a neighbor counts."""
     try:
         plain = not isinstance(weight, bool) and float(weight) == 1.0  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -185,14 +186,14 @@ def check_weight(weight: object, where: str) -> None:
 
 
 def brief(value: object) -> object:
-    """Shorten a value in a file, however long or deep, for an error."""
+    """Shorten a value from a file, however long or deep, for an error."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
     return value if isinstance(value, float | None) else str(value)[:80]
 
 
 def labels_of(topology: Topology) -> list[str]:
-    """Return each node's name, else its number. Raises TopologyError: a name is missing, repeated or not text."""
+    """Return each node's name, or else its number. Raises TopologyError if a name is missing, repeated or not text."""
     labels = list(topology.names) or [str(node) for node in range(topology.nodes)]
     if len(set(labels)) != topology.nodes or len(labels) != topology.nodes or "" in labels:
         raise TopologyError("not one name for each node", key="names", allowed=f"{topology.nodes} different names")
@@ -201,7 +202,9 @@ def labels_of(topology: Topology) -> list[str]:
 
 
 def check_text(labels: Sequence[str], where: str) -> None:
-    """Refuse names that are no text: JSON can spell half a character, which nothing can print. Raises TopologyError."""
+    """Refuse names that are not text: JSON can spell half a character, which cannot be printed. Raises
+    TopologyError.
+    """
     try:
         "\n".join(labels).encode()
     except UnicodeEncodeError:
@@ -209,7 +212,7 @@ def check_text(labels: Sequence[str], where: str) -> None:
 
 
 def whole(word: str, where: str, least: int = 0) -> int:
-    """Read a whole number. Raises TopologyError: not a number, or absurdly long."""
+    """Read an integer. Raises TopologyError if it is not a number, or absurdly long."""
     if word.isascii() and word.isdigit() and len(word) <= 18 and int(word) >= least:
         return int(word)
     raise TopologyError("not a number", key=where, value=brief(word), allowed=f"a whole number from {least}")

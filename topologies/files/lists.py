@@ -1,9 +1,9 @@
 """Formats that list nodes and edges: edge lists, adjacency lists, node-link JSON.
 
-An edge list has two nodes on each line, `#` begins a comment; it cannot name a node without edges. A comment such as
-`# nodes: 7`, as in SNAP's files, says that the nodes are those numbered from 0 to 6; it is checked where the nodes have
-names. An adjacency list has a node and then its neighbors. Node-link JSON, as networkx writes it, is the one format
-that keeps everything: names, spec and seed.
+An edge list has two nodes per line, and `#` begins a comment; it cannot name a node without edges. A comment such as `#
+nodes: 7`, as in SNAP's files, says that the nodes are numbered from 0 to 6; it is checked if the nodes have names. An
+adjacency list has a node and then its neighbors. Node-link JSON, as networkx writes it, is the only format that keeps
+everything: names, spec and seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from topologies.graph import Topology
 
 _HEAD = re.compile(r"#\s*nodes:\s*(\d+)", re.IGNORECASE)
 _ATTRIBUTES = re.compile(r"\{(?:'weight': ([^{},]+))?\}")
-"""The text that networkx writes after an edge without attributes, or with a weight alone."""
+"""The text that networkx writes after an edge without attributes, or with only a weight."""
 
 SPEC_LIMIT = 10_000
 _SHAPE = 'an object with "nodes" and "edges"'
@@ -63,7 +63,7 @@ def read_edge_list(data: bytes, where: str) -> Content:
 
 
 def read_adjacency_list(data: bytes, where: str) -> Content:
-    """Read an adjacency list. An edge may stand at one of its ends, as networkx writes it, or at both."""
+    """Read an adjacency list. An edge may be listed at one of its ends, as networkx writes it, or at both."""
     rows = [(number, words) for number, line in lines_of(data, where) if (words := _split(line)[0])]
     if not rows:
         raise TopologyError("no nodes", key=where, allowed="a node and then its neighbors on each line")
@@ -90,7 +90,7 @@ def write_edge_list(topology: Topology) -> Iterator[str]:
 
 
 def write_adjacency_list(topology: Topology) -> Iterator[str]:
-    """Write each edge at its lower node alone, as networkx does."""
+    """Write each edge only at its lower node, as networkx does."""
     labels = _words(topology)
     for node, neighbors in enumerate(topology.adjacency()):
         yield " ".join([labels[node], *(labels[other] for other in neighbors if other > node)]) + "\n"
@@ -151,7 +151,7 @@ def _check_rest(words: Sequence[str], line: str, where: str) -> None:
 def _content(labels: list[str], flat: Sequence[int], lines: Sequence[int], where: str, total: int | None) -> Content:
     ends = as_ends(flat)
     if all(number_of(label) >= 0 for label in labels):
-        # nodes numbered from 1 or with gaps should keep the order of their numbers
+        # nodes numbered from 1, or with gaps, should keep their numeric order
         order = sorted(range(len(labels)), key=lambda place: number_of(labels[place]))
         labels = [labels[place] for place in order]
         ends = np.argsort(np.array(order, dtype=np.int64))[ends]
@@ -197,7 +197,7 @@ def _document(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _links(document: dict[str, Any], where: str) -> list[Any]:
-    """Return the edges, which were `links` to networkx before version 3.6."""
+    """Return the edges, which networkx called `links` before version 3.6."""
     found = [document[key] for key in ("edges", "links") if key in document]
     if len(found) != 1 or not isinstance(found[0], list):
         raise TopologyError("not a node-link graph", key=where, allowed=_SHAPE)
@@ -223,7 +223,7 @@ def _json_nodes(document: dict[str, Any], where: str) -> list[str] | None:
 
 
 def _label(value: Any, where: str) -> str:
-    """Read a label. The nodes of some graphs of networkx are tuples, which JSON makes lists."""
+    """Read a label. Nodes of some networkx graphs are tuples, which JSON turns into lists."""
     if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
         return str(tuple(value))
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
@@ -232,9 +232,7 @@ def _label(value: Any, where: str) -> str:
 
 
 def _origin(document: dict[str, Any], where: str) -> tuple[str | None, int]:
-    """Return the spec and seed of a file. `build` is not called: nobody has checked that the edges are those of the
-    spec.
-    """
+    """Read the spec and seed from a file. `build` is not called: nobody has checked that the edges match the spec."""
     known = document.get("graph")
     known = known if isinstance(known, dict) else {}
     spec, seed = known.get("spec"), known.get("seed", 0)
@@ -247,5 +245,7 @@ def _origin(document: dict[str, Any], where: str) -> tuple[str | None, int]:
 
 
 def _is_spec(spec: str) -> bool:
-    """Return True unless the spec is the path of the file that a graph was read from, which means nothing to others."""
+    """Return True unless the spec is the path of the file that a graph was read from, which is meaningless to
+    others.
+    """
     return bool(spec) and spec.isprintable() and len(spec) <= SPEC_LIMIT and not is_file(spec)

@@ -18,7 +18,7 @@ from topologies.files.content import Content, brief, by_label, check_text, check
 from topologies.graph import Topology
 
 BYTES_LIMIT = 1 << 24
-"""The bytes of 350,000 edges. networkx holds 25 times the size of an honest file, and a hundred times that of a hostile
+"""The size of 350,000 edges. networkx needs 25 times the size of an honest file, and a hundred times that of a hostile
 one.
 """
 
@@ -43,7 +43,7 @@ class _Ids(list[str]):
 
 
 class _AtOnce(io.StringIO):
-    """A text that is read in one piece: some releases of expat take quadratic time where a long text comes in small
+    """A text that is read in one piece: some releases of expat take quadratic time if a long text arrives in small
     portions.
     """
 
@@ -75,9 +75,9 @@ def _read_xml(data: bytes, where: str, form: str, parse: Callable[[str, _Ids], A
 
 
 def _checked_text(data: bytes, where: str) -> str:
-    """Return the text without its XML declaration: whatever encoding that names, it is UTF-8.
+    """Return the text without its XML declaration: whatever encoding that names, the text is UTF-8.
 
-    Raises TopologyError: it is too large, has markup that a graph does not need, or a second graph.
+    Raises TopologyError if it is too large, has markup that a graph does not need, or contains a second graph.
     """
     text = _small(data, where)
     for pattern, found, allowed in _REFUSED:
@@ -128,7 +128,7 @@ def _content(labels: Sequence[str], pairs: Sequence[tuple[str, str]], graph: Any
 
 
 def read_gml(data: bytes, where: str) -> Content:
-    """Read GML: Himsolt, GML: A portable graph file format (1997). Labels are names where each node has its own."""
+    """Read GML: Himsolt, GML: A portable graph file format (1997). Labels are names if each node has its own."""
     import networkx as nx  # noqa: PLC0415 - as above
 
     text = _small(data, where)

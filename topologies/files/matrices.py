@@ -1,12 +1,12 @@
-"""METIS, Matrix Market and scipy's .npz: they number the nodes, and list each edge from both sides.
+"""METIS, Matrix Market and scipy's .npz: formats that number the nodes and list each edge from both sides.
 
-METIS has a head `nodes edges`, then the neighbors of each node, counted from 1: Karypis, METIS 5.1 manual, 4.1.1.
+METIS has a header `nodes edges`, then the neighbors of each node, counted from 1: Karypis, METIS 5.1 manual, 4.1.1.
 Matrix Market lists the entries of the adjacency matrix, counted from 1: Boisvert, Pozo and Remington, The Matrix Market
 Exchange Formats (1996). It is read here and not with scipy, whose parser believes the sizes that a file claims, and
 crashes the process on some broken files.
 
-Names, which these formats do not know, are kept where other programs do not look: in comments, `% name: "a"`, in order;
-in an archive as one more array.
+Names, which these formats lack, are stored where other programs do not look: in comments, `% name: "a"`, in order; in
+an archive, as an additional array.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _MARKET = re.compile(
     r"%%MatrixMarket\s+matrix\s+coordinate\s+(pattern|integer|real|double)\s+(general|symmetric)\s*", re.IGNORECASE
 )
 NPZ_NAMES = "p2pfl_names"
-"""The array with the names as JSON, in bytes: unlike an array of texts, it keeps every name as it is."""
+"""The array with the names as JSON, in bytes; unlike an array of strings, it keeps every name intact."""
 
 UNPACKED_LIMIT = 1 << 30
-"""The most bytes of all arrays: twice what `write_npz` writes of the largest graph that can be held."""
+"""The maximum size of all arrays: twice what `write_npz` writes for the largest graph that can be held."""
 
 _ALLOWED = "what scipy.sparse.save_npz writes"
 
@@ -182,7 +182,7 @@ def _arrays(data: bytes) -> tuple[Any, Any]:
 
     matrix = load_npz(io.BytesIO(data))
     if matrix.format in {"csr", "csc", "bsr"}:
-        # scipy would follow a row that ends before it begins to outside of its memory
+        # scipy would follow a row that ends before it begins into memory outside the array
         matrix.check_format(full_check=True)
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return matrix, json.loads(arrays[NPZ_NAMES].tobytes()) if NPZ_NAMES in arrays else []
@@ -204,7 +204,7 @@ def write_npz(topology: Topology) -> Iterator[bytes]:
 
 
 def _rows(data: bytes, where: str, names: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield each line that is no comment, with its number. `names` gets those in comments."""
+    """Yield each line that is not a comment, with its number. Names in comments are added to `names`."""
     for line, text in lines_of(data, where):
         if text.startswith("%"):
             names += _name_in(text, f"{where}:{line}")
@@ -213,7 +213,7 @@ def _rows(data: bytes, where: str, names: list[str]) -> Iterator[tuple[int, list
 
 
 def _nodes(word: str, place: str) -> int:
-    """Read the number of nodes, checked before anything of that size is allocated."""
+    """Read the number of nodes, which is checked before anything of that size is allocated."""
     nodes = whole(word, place)
     if not 1 <= nodes <= NODES_LIMIT:
         raise TopologyError("impossible number of nodes", key=place, value=nodes, allowed=f"from 1 to {NODES_LIMIT}")
@@ -221,7 +221,7 @@ def _nodes(word: str, place: str) -> int:
 
 
 def _node_number(word: str, nodes: int, place: str) -> int:
-    """Read the number of a node, from 0, that a file counts from 1."""
+    """Read a node number, returned from 0, that a file counts from 1."""
     number = whole(word, place)
     if not 1 <= number <= nodes:
         raise TopologyError("unknown node", key=place, value=number, allowed=f"numbers from 1 to {nodes}")
@@ -245,7 +245,7 @@ def _from_both_sides(links: Ends, place: Place, *, first: int) -> NDArray[np.int
     """Return the `links`, shape (links, 2), with each edge counted once. Nodes are numbered from 0 here, and from
     `first` in the file.
 
-    Raises TopologyError: an edge is listed from one side only, or twice from one side, or joins a node to itself.
+    Raises TopologyError if an edge is listed from only one side, or twice from one side, or joins a node to itself.
     """
     keys, mirrored = (links @ np.array(weights) for weights in ((NODES_LIMIT, 1), (1, NODES_LIMIT)))
     alone = np.flatnonzero(~np.isin(keys, mirrored))

@@ -1,4 +1,4 @@
-"""The common part of all figures of a graph: answers that may be a range, and facts that need no computation."""
+"""What all figures of a graph share: answers that may be a range, and facts that need no computation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from topologies.graph import Topology, component_count
 from topologies.spectral import plain_extremes
 
 SPECTRUM_LIMIT = 600
-"""Up to this many nodes a figure computes a spectrum that its caller lacks: about 0.1 s."""
+"""Up to this many nodes, a figure computes a spectrum that its caller does not have: about 0.1 s."""
 ROUNDING = 1e-6
-"""The relative margin subtracted from an eigenvalue before a whole number is concluded from it."""
+"""The relative margin subtracted from an eigenvalue before an integer is concluded from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerBounds:
-    """A whole number proven to lie in lower .. upper, both included. `method` names the proof."""
+    """An integer proven to lie in lower .. upper, both included. `method` names the proof."""
 
     lower: int
     upper: int
@@ -33,7 +33,7 @@ class IntegerBounds:
 def is_transitive(topology: Topology) -> bool:
     """Return True if every node is known to have the same view of the graph.
 
-    Only a graph that carries its family's closed form is certainly the one of its spec.
+    Only a graph that carries its family's closed form is certain to match its spec.
     """
     if topology.formula is None or is_file(topology.spec):
         return False
@@ -41,7 +41,7 @@ def is_transitive(topology: Topology) -> bool:
 
 
 def is_connected(topology: Topology) -> bool:
-    """Return True if the graph is connected; for an implicit graph by its formula."""
+    """Return True if the graph is connected; for an implicit graph this comes from its formula."""
     return bool(topology.formula.low > 0.0) if topology.implicit else component_count(topology) == 1
 
 
@@ -50,7 +50,7 @@ def is_complete(topology: Topology) -> bool:
 
 
 def degree_range(topology: Topology) -> tuple[int, int]:
-    """Return the least and the largest degree."""
+    """Return the minimum and the maximum degree."""
     if topology.implicit:
         least, most = topology.formula.degrees
         return int(least), int(most)
@@ -58,7 +58,7 @@ def degree_range(topology: Topology) -> tuple[int, int]:
 
 
 def spectrum_if_cheap(topology: Topology, extremes: Extremes | None) -> Extremes | None:
-    """Return `extremes`, or a spectrum that takes only a moment: a closed form, or that of a small graph."""
+    """Return `extremes`, or a spectrum that takes only a moment: a closed form, or the spectrum of a small graph."""
     if extremes is not None:
         return extremes
     if topology.nodes > 1 and (topology.formula is not None or topology.nodes <= SPECTRUM_LIMIT):
@@ -67,7 +67,7 @@ def spectrum_if_cheap(topology: Topology, extremes: Extremes | None) -> Extremes
 
 
 def proven_connectivity(extremes: Extremes | None) -> float:
-    """Return a lower bound on lambda_2 that rounding cannot have raised; 0 where nothing is proven."""
+    """Return a lower bound on lambda_2 that rounding cannot have raised; 0 if nothing is proven."""
     if extremes is None or extremes.lower is None:
         return 0.0
     return max(0.0, extremes.lower * (1.0 - ROUNDING))

@@ -1,9 +1,9 @@
-"""The number of liars that a graph tolerates when each node discards the b largest and the b least values it gets.
+"""How many liars a graph tolerates when each node discards the b largest and the b smallest values it receives.
 
 There are three answers, none implied by fast mixing. The tolerance of a single node: of m neighbors it must keep one
-after discarding 2b. The guarantee: on a (2F+1)-robust graph the honest agree, each number within the range of theirs,
-with up to F liars among the neighbors of each node. The upper limit: without (F+1)-robustness they may not agree even
-if nobody lies. This is about agreement; how well they learn is another question.
+after discarding 2b. The guarantee: on a (2F+1)-robust graph, with up to F liars among each node's neighbors, the honest
+nodes agree on values within their own range. The upper limit: without (F+1)-robustness they may fail to agree even if
+nobody lies. This concerns agreement; how well they learn is another question.
 
 Source: LeBlanc, Zhang, Koutsoukos and Sundaram (IEEE JSAC 31, 2013), F-local model.
 """
@@ -25,15 +25,15 @@ from topologies.metrics.robustness import Robustness, robustness
 
 CAUTION = "That a graph mixes fast does not mean that it tolerates liars."
 NAMED = 5
-"""The most nodes or edges that a warning names; it counts the rest."""
+"""How many nodes or edges a warning names; it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """The liars among the neighbors of a node that a graph tolerates.
+    """How many liars among a node's neighbors a graph tolerates.
 
-    `local`: the tolerance of the node of least degree; `guaranteed`: F for which the honest agree whoever lies;
-    `possible`: F above which they may not agree even without liars, or a node cannot mix.
+    `local`: the tolerance of the node with the lowest degree; `guaranteed`: the F for which the honest nodes agree
+    whoever lies; `possible`: the F above which they may not agree even without liars, or a node cannot mix.
     """
 
     local: int
@@ -42,7 +42,7 @@ class Tolerance:
 
 
 def tolerance(topology: Topology, robust: Robustness | None = None) -> Tolerance:
-    """Compute the tolerance; `robust` is the graph's robustness, if it is known already."""
+    """Compute the tolerance; `robust` is the graph's robustness, if already known."""
     robust = robust or robustness(topology)
     local = max(0, (degree_range(topology)[0] - 1) // 2)
     low, high = robust.lower, robust.upper
@@ -54,16 +54,16 @@ def tolerance(topology: Topology, robust: Robustness | None = None) -> Tolerance
 
 
 def local_tolerance(topology: Topology) -> NDArray[np.int64]:
-    """Compute floor((m - 1) / 2) for each node of m neighbors, 0 for one without any. Shape (nodes,)."""
+    """Compute floor((m - 1) / 2) for each node with m neighbors, 0 for a node without any. Shape (nodes,)."""
     return np.maximum(0, (topology.degrees - 1) // 2)
 
 
 def warnings(topology: Topology, liars: int, extremes: Extremes | None = None, *, poor: bool = True) -> list[str]:
-    """Describe the faults of the graph with `liars` among the neighbors of a node, the gravest first.
+    """Describe the graph's faults with `liars` among a node's neighbors, the most serious first.
 
-    Each is one sentence on the fault and one on what to do, with the names of the nodes if the graph has them. Empty:
+    Each has one sentence on the fault and one on what to do, with the nodes' names if the graph has them; empty if
     there are none. `extremes` is the spectrum of a large graph; `poor` False leaves out nodes with too few neighbors.
-    Raises TopologyError: `liars` is below 0.
+    Raises TopologyError if `liars` is below 0.
     """
     if isinstance(liars, bool) or not isinstance(liars, int) or liars < 0:
         raise TopologyError("impossible number of liars", key="liars", value=liars, allowed="a whole number from 0")
@@ -102,7 +102,7 @@ def _bottlenecks(topology: Topology, points: CutPoints) -> list[str]:
 
 
 def _thin(topology: Topology, cut: Cut, liars: int) -> list[str]:
-    """Warn of a thin cut: if the edges between two sides touch at most 2b nodes of either, robustness is at most 2b."""
+    """Warn of a thin cut: if the edges between two sides touch at most 2b nodes on either, robustness is at most 2b."""
     touched = min([cut.edges, *shores(topology, cut)])
     needed = 2 * liars + 1
     if touched >= needed or cut.edges <= 1:

@@ -1,6 +1,6 @@
 """Cuts: where a graph is thinnest, and how many edges, or nodes, must fail before it falls apart.
 
-The isoperimetric number is i(G) = min |dS| / |S| over sets S of at most half the nodes, dS being the edges that leave
+The isoperimetric number is i(G) = min |dS| / |S| over sets S of at most half the nodes, where dS are the edges leaving
 S. It is 0 on a disconnected graph. Bridges and articulation points are the single edges and the single nodes whose loss
 splits a graph.
 """
@@ -32,12 +32,12 @@ from topologies.metrics.distance import hops
 from topologies.spectral import fiedler_vector
 
 EXHAUSTIVE_LIMIT = 14
-"""Up to this many nodes all sets are tried."""
+"""Up to this many nodes, all sets are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A cut. `side`: the smaller side, ascending. `edges` cross it. `order` names the order of nodes in which it was
+    """A cut. `side` is the smaller side, ascending. `edges` cross it. `order` names the node order in which it was
     found.
     """
 
@@ -55,7 +55,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isoperimetric:
-    """A range of i(G): it lies in lower .. upper; `exact` where the two are the same number but for rounding."""
+    """A range for i(G), which lies in lower .. upper; `exact` if the two are equal up to rounding."""
 
     lower: float
     upper: float
@@ -67,9 +67,9 @@ def sweep_cut(topology: Topology, extremes: Extremes | None = None) -> Cut | Non
     """Find the best cut between the first k nodes and the rest, over all k and several orders: the Fiedler vector, hops
     from a far node, the nodes' own numbers.
 
-    On a disconnected graph it is a part. None for one node, or an implicit graph. `extremes` has the Fiedler vector of
-    a large graph; without it only a small graph is swept by that vector.
-    Source: Spielman and Teng, Spectral partitioning works (1996).
+    On a disconnected graph it is a component. None for one node, or for an implicit graph. `extremes` has the Fiedler
+    vector of a large graph; without it only a small graph is swept by that vector. Source: Spielman and Teng, Spectral
+    partitioning works (1996).
     """
     if topology.implicit or topology.nodes < 2:
         return None
@@ -86,7 +86,7 @@ def sweep_cut(topology: Topology, extremes: Extremes | None = None) -> Cut | Non
 
 
 def orders(topology: Topology, extremes: Extremes | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield the orders of the nodes that are worth sweeping. Each of shape (nodes,)."""
+    """Yield the node orders worth sweeping, each of shape (nodes,)."""
     labels = component_labels(topology)
     if labels.any():
         yield "parts", np.argsort(labels, kind="stable")
@@ -140,11 +140,11 @@ def _cut(topology: Topology, side: NDArray[np.int64], edges: int, order: str) ->
 
 
 def isoperimetric(topology: Topology, extremes: Extremes | None = None, cut: Cut | None = None) -> Isoperimetric | None:
-    """Bound the isoperimetric number of a graph with at least two nodes; None for one.
+    """Bound the isoperimetric number of a graph; None if it has only one node.
 
     Below: |dS| >= lambda_2 |S| (n - |S|) / n for every S, hence i(G) >= lambda_2 ceil(n/2) / n >= lambda_2 / 2; and the
-    edge connectivity over floor(n/2). Above: sqrt(lambda_2 (2 d_max - lambda_2)), not for K_1, K_2, K_3, and the best
-    cut that is known. Source: Mohar, Isoperimetric numbers of graphs (J. Comb. Theory B 47, 1989).
+    edge connectivity over floor(n/2). Above: sqrt(lambda_2 (2 d_max - lambda_2)), except for K_1, K_2, K_3, and the
+    best known cut. Source: Mohar, Isoperimetric numbers of graphs (J. Comb. Theory B 47, 1989).
     """
     n = topology.nodes
     if n < 2:
@@ -168,14 +168,14 @@ def isoperimetric(topology: Topology, extremes: Extremes | None = None, cut: Cut
 
 
 def _least_cut(topology: Topology) -> int:
-    """Bound from below the edges that leave any set: the degree of a transitive graph (Mader 1971), else one."""
+    """Bound from below the edges that leave any set: the degree of a transitive graph (Mader 1971), otherwise one."""
     if not is_connected(topology):
         return 0
     return degree_range(topology)[0] if is_transitive(topology) else 1
 
 
 def _cheeger(low: float, largest: int) -> float:
-    """Compute the upper bound. `low` is a Rayleigh quotient: lambda_2 may be less, and the bound grows with lambda_2 up
+    """Return the upper bound. `low` is a Rayleigh quotient: lambda_2 may be lower, and the bound grows with lambda_2 up
     to d_max.
     """
     low = min(low, float(largest))
@@ -194,12 +194,12 @@ def _exhaustive(topology: Topology) -> float:
 
 
 SEARCH_LIMIT = 3_000_000
-"""The most nodes and edges together that are searched: about two seconds."""
+"""The maximum total of nodes and edges to search: about two seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPoints:
-    """The points where a graph splits. `bridges` are pairs (i, j) with i < j, `nodes` the articulation points; both
+    """The points at which a graph splits. `bridges` are pairs (i, j) with i < j, `nodes` the articulation points; both
     ascending.
     """
 
@@ -210,7 +210,7 @@ class CutPoints:
 def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | None:
     """Find the cut points; None above `limit` nodes and edges, or for an implicit graph."""
     if degree_range(topology)[0] >= 2 and is_transitive(topology):
-        # Mader 1971, Watkins 1970: such a component stays connected when any edge or any node of it is lost
+        # Mader 1971, Watkins 1970: such a component stays connected if any one edge or node is lost
         return CutPoints(bridges=(), nodes=())
     if topology.implicit or topology.nodes + topology.edge_count > limit:
         return None
@@ -222,10 +222,10 @@ def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | Non
 
 
 class _DepthFirst:
-    """A depth-first search. `place[v]`: the next neighbor of v to look at. `entered[v]`: when v was reached. `low[v]`:
-    the earliest node that an edge reaches from v or from below it.
+    """A depth-first search. `place[v]` is the next neighbor of v to look at, `entered[v]` when v was reached, `low[v]`
+    the earliest node that an edge reaches from v or below it.
 
-    Source: Hopcroft and Tarjan, Algorithm 447 (1973). Without recursion: a path may be a million nodes deep.
+    Source: Hopcroft and Tarjan, Algorithm 447 (1973). It avoids recursion because a path may be a million nodes deep.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -263,7 +263,7 @@ class _DepthFirst:
         self.parent[node] = above
 
     def _leave(self, node: int, root: int) -> int:
-        """Return to the node above, and record there how far up the edges below it reach."""
+        """Return to the parent node, and record there how far up the edges below reach."""
         above = self.parent[node]
         if above < 0:
             return above
@@ -277,13 +277,13 @@ class _DepthFirst:
 
 EDGE_FLOWS_WORK = 1_000_000
 NODE_FLOWS_WORK = 100_000
-"""The most nodes times edges for which maximum flows are computed: about 0.2 s each."""
+"""The maximum of nodes times edges for which maximum flows are computed: about 0.2 s each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connectivity:
-    """The connectivity of a graph: of edges (`edges`) and vertices (`nodes`); the latter of a complete
-    graph is n - 1.
+    """The connectivity of a graph in edges (`edges`) and vertices (`nodes`); for a complete graph the latter is n -
+    1.
     """
 
     edges: IntegerBounds
@@ -293,11 +293,11 @@ class Connectivity:
 def connectivity(
     topology: Topology, extremes: Extremes | None = None, points: CutPoints | None = None, cut: Cut | None = None
 ) -> Connectivity:
-    """Compute the connectivity: exact up to a few hundred nodes, and wherever the bounds meet. Pass what is known
-    already.
+    """Compute the connectivity, exactly up to a few hundred nodes and wherever the bounds meet. Pass what is already
+    known.
 
-    lambda_2 <= kappa (not of a complete graph) <= edge connectivity <= least degree: Fiedler 1973. A transitive graph
-    has edge connectivity d (Mader 1971) and kappa >= 2 (d + 1) / 3 (Watkins 1970).
+    lambda_2 <= kappa (except for complete graphs) <= edge connectivity <= minimum degree: Fiedler 1973. A transitive
+    graph has edge connectivity d (Mader 1971) and kappa >= 2 (d + 1) / 3 (Watkins 1970).
     """
     n, (least, _) = topology.nodes, degree_range(topology)
     if is_complete(topology):
@@ -324,8 +324,8 @@ def _edge_bounds(
 ) -> IntegerBounds:
     """Bound the edge connectivity.
 
-    A side of fewer than `least` + 1 nodes is left by at least `least` edges, for each of its nodes has at most |S| - 1
-    neighbors inside. A larger one, on both sides, is left by at least lambda_2 |S| (n - |S|) / n.
+    A side with at most `least` nodes is left by at least `least` edges, because each of its nodes has at most |S| - 1
+    neighbors inside. If both sides are larger, at least lambda_2 |S| (n - |S|) / n edges leave.
     """
     if is_transitive(topology):
         return IntegerBounds(least, least, "every node sees the same")
@@ -350,7 +350,7 @@ def _node_bounds(
 
 
 def shores(topology: Topology, cut: Cut) -> list[int]:
-    """Return the nodes on either side that edges of the cut touch: without them the rest of their side is cut off."""
+    """Return the nodes on either side touched by edges of the cut: without them, the rest of their side is cut off."""
     inside = np.zeros(topology.nodes, dtype=bool)
     inside[list(cut.side)] = True
     across = topology.ends[inside[topology.ends[:, 0]] != inside[topology.ends[:, 1]]]

@@ -42,7 +42,7 @@ COLUMNS = (
     *("rounds", "messages", "bytes", "busiest_bytes", "diameter", "certified"),
 )
 LARGEST_FIRST = ("lambda_2", "certified")
-"""The columns in which the largest value is the best; in all others it is the smallest."""
+"""Columns in which the largest value is the best; in all others it is the smallest."""
 
 
 def describe(
@@ -76,7 +76,8 @@ def survey(
 
 
 def mixing_facts(topology: Topology, spectrum: Spectrum, weights: str, epsilon: float) -> dict[str, Any]:
-    """Describe how a graph mixes. A message is one model over one edge one way, so a round costs two for each edge.
+    """Describe how a graph mixes. A message is one model sent over one edge in one direction, so a round costs two per
+    edge.
 
     `method`, `residual`, `lower_bound`, `probable_lower_bound`, `certified` and `converged` are about the algebraic
     connectivity: see `eigen.extremes.Extremes`.
@@ -115,7 +116,7 @@ def mixing_facts(topology: Topology, spectrum: Spectrum, weights: str, epsilon: 
 
 
 def structure(topology: Topology, plain: Extremes) -> dict[str, Any]:
-    """Describe what does not depend on the mixing weights. A range [lower, upper] is exact if both are the same."""
+    """Describe what does not depend on the mixing weights. A range [lower, upper] is exact if both ends are equal."""
     points = cut_points(topology)
     cut = sweep_cut(topology, plain)
     between = connectivity(topology, plain, points, cut)
@@ -142,14 +143,14 @@ def structure(topology: Topology, plain: Extremes) -> dict[str, Any]:
 
 
 def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str, Any]:
-    """Describe a schedule. Mixing matrices must have rows and columns that sum to one, as in all families here.
+    """Describe a schedule. The rows and columns of its mixing matrices must sum to one, as in all families here.
 
-    `edges`, `diameter` and the Laplacian's eigenvalues are those of the union of all rounds, without directions.
-    `degree`: how many models a node receives in a round. `mixing_rate`: the spectral norm of D = W_period ... W_1 -
-    J/n, to the power 1/period: the factor by which a round shrinks the distance to consensus, over a period.
-    `asymptotic_rate`: the same in the long run, of one directed matrix. `rounds_to_consensus`: the least t with ||W_t
-    ... W_1 - J/n|| <= epsilon for every start, an upper bound where `method` says so. `exact_after`: the round in which
-    all hold the mean itself. `method`, `residual` and `certified` are about the mixing rate, `connectivity_method` and
+    `edges`, `diameter` and the Laplacian's eigenvalues describe the union of all rounds, without directions. `degree`
+    is how many models a node receives in a round. `mixing_rate`: the spectral norm of D = W_period ... W_1 - J/n, to
+    the power 1/period: the factor by which a round shrinks the distance to consensus, over a period. `asymptotic_rate`:
+    the same in the long run, for one directed matrix. `rounds_to_consensus`: the smallest t with ||W_t ... W_1 - J/n||
+    <= epsilon for every start, an upper bound if `method` says so. `exact_after`: the round after which all nodes hold
+    the exact mean. `method`, `residual` and `certified` are about the mixing rate, `connectivity_method` and
     `connectivity_certified` about the union's eigenvalues.
     """
     if not 0.0 < epsilon < 1.0:
@@ -159,7 +160,7 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
     parts = component_count(union)
     found = _contraction(schedule, epsilon, parts)
     exact = exact_after(schedule) if parts == 1 else None
-    # with all weights in whole numbers, or the whole matrix in memory: a norm of zero needs no relative accuracy
+    # all weights as integers, or the whole matrix in memory: a norm of zero needs no relative accuracy
     nothing = exact is not None and exact <= schedule.period
     proven = nothing and found.norm <= ROUNDING and found.method != LANCZOS
     # an exact schedule needs no more rounds, however a norm of zero is rounded
@@ -204,7 +205,7 @@ def messages(schedule: Schedule, rounds: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MissingRow:
-    """An empty row, and the reason."""
+    """A row without figures, and the reason why it has none."""
 
     topology: str
     n: int | None
@@ -216,7 +217,9 @@ class MissingRow:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonTable:
-    """A table. `rows` have the keys `COLUMNS`. One that is missing has its topology and n, and None in all the rest."""
+    """A table. `rows` have the keys `COLUMNS`. A missing graph's row has only its topology and n, and None everywhere
+    else.
+    """
 
     rows: list[Row]
     missing: list[MissingRow]
@@ -232,12 +235,12 @@ def compare(
     model_bytes: int | None = None,
     sort: str | None = None,
 ) -> ComparisonTable:
-    """Compare graphs. A graph file has one size of its own; families are built in all of `sizes`.
+    """Compare graphs. A graph file has its own size; families are built in all of `sizes`.
 
-    `rounds`, `messages` and `bytes` are those to consensus; `busiest_bytes` are the bytes that the node with the most
-    neighbors sends in one round, for a schedule in its heaviest round. Rows are grouped by n, and within it sorted by
-    `sort`, best first, or in the order of `specs`; unknown values come last. Raises TopologyError: a spec cannot be
-    read, unknown weights or column, or not one of the graphs exists.
+    `rounds`, `messages` and `bytes` are the totals until consensus; `busiest_bytes` are the bytes that the node with
+    the most neighbors sends in one round, for a schedule in its heaviest round. Rows are grouped by n, and within a
+    group sorted by `sort`, best first, or in the order of `specs`; unknown values come last. Raises TopologyError if a
+    spec cannot be read, if the weights or the column are unknown, or if none of the graphs exists.
     """
     check_weights(weights)
     require_epsilon(epsilon)
@@ -275,8 +278,8 @@ def static_row(topology: Topology, weights: str, epsilon: float) -> Row:
 
 
 def schedule_row(schedule: Schedule, epsilon: float) -> Row:
-    """Make the row of a schedule. Edges, lambda_2 and diameter are those of the union of all rounds; its weights are
-    its own.
+    """Make the row for a schedule. Edges, lambda_2 and diameter describe the union of all rounds; the weights are its
+    own.
     """
     found = describe_schedule(schedule, epsilon)
     return {
@@ -294,8 +297,8 @@ def schedule_row(schedule: Schedule, epsilon: float) -> Row:
 
 
 def with_byte_costs(row: Mapping[str, Any], model_bytes: int | None) -> Row:
-    """Return the row with `bytes` and `busiest_bytes` of a model of that size, all columns in order.
-    None stays None.
+    """Return the row with `bytes` and `busiest_bytes` for a model of that size, all columns in order. None stays
+    None.
     """
     known = model_bytes is not None
     messages, degree = row["messages"], row["degree_max"]
@@ -345,8 +348,8 @@ def _check_sort(column: str | None, model_bytes: int | None) -> None:
 
 
 def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
-    """Return the sizes to build `spec` in; None for a file's own. An unknown name is refused here, before anything is
-    built.
+    """Return the sizes in which to build `spec`; None for a file's own. An unknown name is refused here, before
+    anything is built.
     """
     if spec == "-" or is_file(spec):
         return [None]

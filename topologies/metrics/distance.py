@@ -1,6 +1,7 @@
-"""Distances of nodes: in hops, and in ohms of the graph as a network of one-ohm resistors (effective resistance).
+"""Distances between nodes: in hops, and in ohms, with the graph as a network of one-ohm resistors (effective
+resistance).
 
-Resistance is what noise adds up to when nodes average. Source: Klein and Randic, Resistance distance (1993); Ghosh,
+Resistance measures how noise adds up when nodes average. Source: Klein and Randic, Resistance distance (1993); Ghosh,
 Boyd and Saberi, Minimizing effective resistance of a graph (SIAM Review 50, 2008). The Kirchhoff index is the sum over
 unordered pairs, n times the sum of 1 / lambda_k.
 """
@@ -22,19 +23,19 @@ from topologies.metrics import IntegerBounds, is_complete, is_connected, is_tran
 
 EXACT_LIMIT = 2_000
 SPREADING_WORK = 4_000_000
-"""The most set unions in `_spread`: about half a second."""
+"""The maximum number of set unions in `_spread`: about half a second."""
 SEARCH_WORK = 24_000_000
-"""The most arcs that all searches of one diameter may follow together."""
+"""The maximum number of arcs followed in all searches for one diameter together."""
 MOST_SEARCHES = 256
 FEWEST_SEARCHES = 3
 NARROW = 24
-"""A front of fewer nodes is searched node by node: a call of numpy costs more."""
+"""A front with fewer nodes is searched node by node, because a numpy call costs more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distances:
-    """Distances in hops. `diameter` is None if disconnected or unbounded; `average` (ordered pairs) is None where it
-    takes long.
+    """Distances in hops. `diameter` is None if disconnected or unbounded; `average` (ordered pairs) is None if it would
+    take too long.
     """
 
     diameter: IntegerBounds | None
@@ -42,14 +43,14 @@ class Distances:
 
 
 def diameter(topology: Topology) -> int | None:
-    """Return the longest shortest path; None on a disconnected graph, and where computing it would take too long."""
+    """Return the longest shortest path; None on a disconnected graph, or if computing it would take too long."""
     found = distances(topology).diameter
     return found.upper if found is not None and found.exact else None
 
 
 def distances(topology: Topology) -> Distances:
-    """Compute distances: exact with a formula, for transitive graphs, trees and up to 2,000 nodes; else a range from a
-    few searches.
+    """Compute distances: exactly with a formula, for transitive graphs, trees and up to 2,000 nodes; otherwise a range
+    from a few searches.
     """
     form = topology.formula
     closed = form.diameter if form is not None else None
@@ -91,9 +92,10 @@ def _search(topology: Topology, first: NDArray[np.int64], average: float | None)
 def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> IntegerBounds:
     """Bound the diameter by searches.
 
-    A search from v that reaches as far as e puts the eccentricity of a node d hops away between max(d, e - d) and d +
-    e. Searches alternate between where it may be largest and where it may be least. `first`: the hops from node 0 of a
-    connected graph, (nodes,). Source: Takes and Kosters, Determining the diameter of small world networks (CIKM 2011).
+    If the farthest node from v is e hops away, the eccentricity of a node d hops from v lies between max(d, e - d) and
+    d + e. Searches alternate between where it may be largest and where it may be smallest. `first` has the hops from
+    node 0 of a connected graph, (nodes,). Source: Takes and Kosters, Determining the diameter of small world networks
+    (CIKM 2011).
     """
     arcs = 2 * topology.edge_count + topology.nodes
     searches = min(MOST_SEARCHES, max(FEWEST_SEARCHES, SEARCH_WORK // arcs))
@@ -114,9 +116,10 @@ def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> IntegerBound
 
 
 def hops(topology: Topology, start: int) -> NDArray[np.int64]:
-    """Count the hops from `start` to each node, -1 where there is no path. Shape (nodes,).
+    """Count the hops from `start` to each node, -1 if there is no path. Shape (nodes,).
 
-    Wide fronts advance by numpy; narrow ones node by node, or a path of a million nodes would take half a minute.
+    Wide fronts advance by numpy; narrow ones node by node, because numpy would take half a minute on a path of a
+    million nodes.
     """
     starts, neighbors = topology.rows
     found = np.full(topology.nodes, -1)
@@ -187,7 +190,7 @@ def _average_in_tree(topology: Topology) -> float:
 
 
 def tree_sizes(topology: Topology) -> NDArray[np.int64]:
-    """Count the nodes below each node of a tree with root 0, itself included; 0 for the root. (nodes,)."""
+    """Count the nodes below each node of a tree with root 0, including itself; 0 for the root. (nodes,)."""
     starts, neighbors = (part.tolist() for part in topology.rows)
     parent = [-1] * topology.nodes
     order = [0]
@@ -206,12 +209,12 @@ def tree_sizes(topology: Topology) -> NDArray[np.int64]:
 Nodes = NDArray[np.int64]
 DENSE_LIMIT = 2_000
 SUM_WORK = 50_000_000
-"""The most sines summed for the eigenvalues: about half a second."""
+"""The maximum number of sines summed for the eigenvalues: about half a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resistance:
-    """Resistances in units of one edge's resistance; `average` and `largest` are over pairs of different nodes, 0 for
+    """Resistances in units of one edge's resistance; `average` and `largest` are over pairs of distinct nodes, 0 for
     one node.
     """
 
@@ -222,8 +225,8 @@ class Resistance:
 
 
 def resistance(topology: Topology, limit: int = DENSE_LIMIT) -> Resistance | None:
-    """Compute resistances exactly, or None: on a disconnected graph, where it is infinite, and where no formula holds
-    above `limit` nodes.
+    """Compute resistances exactly; None on a disconnected graph, where they are infinite, and above `limit` nodes if no
+    formula holds.
 
     Complete graphs and trees have a formula; rings, tori, hypercubes and circulants a Fourier transform.
     """
@@ -247,8 +250,8 @@ def _resistance(n: int, kirchhoff: float, largest: float, method: str) -> Resist
 
 
 def _tree(topology: Topology) -> Resistance:
-    """Compute the resistances of a tree, which are distances. Each edge is on the path of all pairs that
-    it separates.
+    """Compute the resistances of a tree, which equal the distances. Each edge is on the path of all pairs that it
+    separates.
     """
     below = tree_sizes(topology)
     longest = distances(topology).diameter
@@ -257,7 +260,7 @@ def _tree(topology: Topology) -> Resistance:
 
 
 def _group(topology: Topology) -> tuple[int, ...] | None:
-    """Return the cyclic groups whose product numbers the nodes row by row, if adding in it maps the graph
+    """Return the orders of cyclic groups whose product numbers the nodes row by row, if its addition maps the graph
     onto itself.
     """
     shapes: list[tuple[int, ...]] = [(topology.nodes,)]
@@ -272,7 +275,7 @@ def _group(topology: Topology) -> tuple[int, ...] | None:
 
 
 def _is_cayley(topology: Topology, shape: tuple[int, ...]) -> bool:
-    """True if an edge joins every two nodes that differ as node 0 and one of its neighbors do, and no others."""
+    """True if two nodes are joined exactly when their difference is that of node 0 and one of its neighbors."""
     starts, neighbors = topology.rows
     offsets = neighbors[: starts[1]]
     if 2 * topology.edge_count != topology.nodes * len(offsets):
@@ -305,8 +308,8 @@ def _by_fourier(topology: Topology, shape: tuple[int, ...]) -> Resistance:
 def _eigenvalues(offsets: Nodes, shape: tuple[int, ...]) -> Array:
     """Compute the eigenvalues, shape `shape`.
 
-    lambda_k is the sum over offsets s of 2 sin^2(pi (k_1 s_1 / n_1 + k_2 s_2 / n_2 + ...)): no cancellation where it is
-    tiny. With many offsets none is, and a transform is quicker.
+    lambda_k is the sum over offsets s of 2 sin^2(pi (k_1 s_1 / n_1 + k_2 s_2 / n_2 + ...)): no cancellation if it is
+    tiny. With many offsets none is tiny, and a transform is faster.
     """
     nodes = math.prod(shape)
     if len(offsets) * nodes > SUM_WORK:

@@ -1,18 +1,18 @@
-"""r-robustness: it decides how many liars a graph tolerates under rules that discard extreme values.
+"""r-robustness determines how many liars a graph tolerates under rules that discard extreme values.
 
-A graph is r-robust if of any two disjoint nonempty sets of nodes at least one holds a node with at least r neighbors
-outside its set. Fast mixing does not imply it: a hypercube is 1-robust, however large.
+A graph is r-robust if, of any two disjoint nonempty sets of nodes, at least one contains a node with at least r
+neighbors outside its set. Fast mixing does not imply it: a hypercube is 1-robust, however large.
 
 Source: LeBlanc, Zhang, Koutsoukos and Sundaram, Resilient asymptotic consensus in robust networks (IEEE JSAC 31, 2013).
 
 The exact search looks for two disjoint sets in which no node has r neighbors outside its set. Call a nonempty set
 closed at t if each of its nodes has at most t neighbors outside it. A graph is r-robust if no two disjoint sets are
-closed at r - 1. Unions of closed sets are closed, so the largest closed set within any set is what remains after nodes
-with more than t neighbors outside were removed, one after the other: `core`. A closed set that is not connected has
-closed components, so it is enough to look for one set, of at most as many nodes as the core of the rest. Sets are the
-bits of integers.
+closed at r - 1. Unions of closed sets are closed, so the largest closed set within any set is what remains after
+removing, one by one, nodes with more than t neighbors outside: `core`. A closed set that is not connected has closed
+components, so it is enough to look for one set that is no larger than the core of the rest. Sets are stored as the bits
+of integers.
 
-Graphs too large to search have bounds: cuts from above, growth from below.
+Graphs too large to search get bounds: cuts from above, growth from below.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from topologies.metrics.cuts import Cut, orders
 Side = NDArray[np.bool_]
 """One side of a cut: True for each node on it. Shape (nodes,)."""
 PASSES_WORK = 40_000_000
-"""The most edges that all passes over cuts look at: about half a second."""
+"""The maximum number of edges that all passes over cuts look at: about half a second."""
 ORDERS_LIMIT = 100_000
-"""The most nodes of a graph that is cut along other orders than its numbering."""
+"""The maximum number of nodes in a graph that is cut along orders other than its numbering."""
 GROWTH_LIMIT = 6_000_000
-"""The most arcs of a graph whose growth is tried: two seconds."""
+"""The maximum number of arcs in a graph whose growth is tried: two seconds."""
 MOST_ROUNDS = 300
 SEED_NODES = 12
 
 
 def bound_by_cuts(topology: Topology, lower: int, upper: int, cut: Cut | None = None) -> int:
-    """Compute the least upper bound that some prefixes of some orders of the nodes prove, not below `lower`.
+    """Return the lowest upper bound that some prefixes of some node orders prove, not below `lower`.
 
-    Two disjoint sets, each without nodes that have more than t neighbors outside it, show that r <= t. They are what
-    remains of both sides of a cut when nodes with more were removed.
+    Two disjoint sets show that r <= t if neither has a node with more than t neighbors outside it. They are what
+    remains of both sides of a cut after nodes with more were removed.
     """
     passes = max(4, PASSES_WORK // max(1, topology.edge_count))
     for side in _sides(topology, cut):
@@ -70,8 +70,8 @@ def bound_by_cuts(topology: Topology, lower: int, upper: int, cut: Cut | None = 
 
 
 def _sides(topology: Topology, cut: Cut | None) -> list[Side]:
-    """Return sides: halves first, which bound grids and hypercubes of any size; odd and even ones bound exponential
-    graphs.
+    """Return sides to try: halves first, which bound grids and hypercubes of any size, then odd and even nodes, which
+    bound exponential graphs.
     """
     n = topology.nodes
     found = [np.arange(n) < (n + 1) // 2, np.arange(n) % 2 == 0]
@@ -95,8 +95,8 @@ def _outside(topology: Topology, side: Side) -> NDArray[np.int64]:
 
 
 def _core(topology: Topology, side: Side, t: int, rounds: int) -> tuple[Side, int]:
-    """Return the largest subset of `side` none of whose nodes has more than `t` neighbors outside it, and the rounds
-    that it took; empty if it takes more than `rounds`.
+    """Return the largest subset of `side` none of whose nodes has more than `t` neighbors outside it, and the number of
+    rounds it took; empty if it takes more than `rounds`.
     """
     for spent in range(1, rounds + 1):
         kept = side & (_outside(topology, side) <= t)
@@ -107,11 +107,11 @@ def _core(topology: Topology, side: Side, t: int, rounds: int) -> tuple[Side, in
 
 
 def bound_by_growth(topology: Topology, lower: int, upper: int) -> int:
-    """Bound robustness by growth: a graph grown from an r-robust one by nodes that each bring at least r edges is
+    """Bound robustness by growth: a graph grown from an r-robust one by adding nodes with at least r edges each is
     r-robust.
 
-    Seeds are the nodes nearest to one node, as many as are most robust among themselves. Source: LeBlanc et al. 2013,
-    on preferential attachment.
+    The seeds are the nodes nearest to one node, as many as are most robust among themselves. Source: LeBlanc et al.
+    2013, on preferential attachment.
     """
     if 2 * topology.edge_count > GROWTH_LIMIT:
         return lower
@@ -125,7 +125,7 @@ def bound_by_growth(topology: Topology, lower: int, upper: int) -> int:
 
 
 def _seeds(starts: memoryview, neighbors: memoryview, root: int) -> list[tuple[int, list[int]]]:
-    """Return the first nodes around `root`, for each r, that are r-robust among themselves."""
+    """Return, for each r, the first nodes around `root` that are r-robust among themselves."""
     ball, known = [root], {root}
     for node in ball:
         for other in neighbors[starts[node] : starts[node + 1]]:
@@ -146,7 +146,7 @@ def _seeds(starts: memoryview, neighbors: memoryview, root: int) -> list[tuple[i
 
 
 def _grows(starts: memoryview, neighbors: memoryview, seeds: list[int], r: int) -> bool:
-    """Return True if all nodes join when each joins that has `r` neighbors who did."""
+    """Return True if all nodes join when a node joins as soon as `r` of its neighbors have."""
     nodes = len(starts) - 1
     met = bytearray(nodes)
     joined = bytearray(nodes)
@@ -165,14 +165,16 @@ def _grows(starts: memoryview, neighbors: memoryview, seeds: list[int], r: int) 
 
 SEARCH_LIMIT = 300
 SEARCH_WORK = 1_500_000
-"""Search steps times nodes: a third of a second, enough for 30 nodes of degree 10."""
+"""The budget of search steps times nodes: a third of a second, enough for 30 nodes of degree 10."""
 GLANCE = 200
-"""The steps of a search that only hopes to find a separation."""
+"""The number of steps in a quick search for a separation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robustness:
-    """A range of the largest r: it lies in lower .. upper. `pair`: two disjoint sets that keep it from being larger."""
+    """A range for the largest r, which lies in lower .. upper. `pair` is two disjoint sets that keep it from being
+    larger.
+    """
 
     lower: int
     upper: int
@@ -192,15 +194,15 @@ def robustness(
     most: int | None = None,
     work: int = SEARCH_WORK,
 ) -> Robustness:
-    """Compute robustness: exact for complete graphs, about 30 nodes, hundreds where degrees are small, and wherever the
-    bounds meet.
+    """Compute robustness, exactly for complete graphs, up to about 30 nodes (hundreds if degrees are small), and
+    wherever the bounds meet.
 
-    `extremes` and `cut` are used if given. `most` is a known upper bound, such as the vertex connectivity: without
-    r - 1 nodes an r-robust graph is connected. More `work` makes larger graphs exact; the result does not depend on the
+    `extremes` and `cut` are used if given. `most` is a known upper bound, such as the vertex connectivity: without r -
+    1 nodes an r-robust graph is connected. More `work` makes larger graphs exact; the result does not depend on the
     machine. One node is 1-robust by convention.
 
-    The exact search is our own (`separate`). The mixed integer program of Usevitch and Panagou (arXiv:1810.01784) finds
-    the same; in HiGHS it took 1.2 s where the search takes 0.03 s (30 nodes of degree 8).
+    The exact search is our own (`separate`). The mixed integer program of Usevitch and Panagou (arXiv:1810.01784) gives
+    the same result; in HiGHS it took 1.2 s, the search 0.03 s (30 nodes of degree 8).
     """
     n = topology.nodes
     if is_complete(topology):
@@ -222,9 +224,8 @@ def robustness(
 def _formulas(topology: Topology, extremes: Extremes | None, most: int | None) -> Robustness:
     """Bound a connected graph that is not complete.
 
-    Above: ceil(n/2), and the least degree d, for the other nodes have at most one neighbor outside their set: the
-    one of degree d.
-    Below: of two disjoint sets the smaller, S, has at most n/2 nodes.
+    Above: ceil(n/2), and the minimum degree d, because the other nodes have at most one neighbor outside their set: the
+    node of degree d. Below: the smaller of two disjoint sets, S, has at most n/2 nodes.
 
     1. Each has at most |S| - 1 neighbors inside, so d - floor(n/2) + 1 outside.
     2. If i(G) > r - 1, more than (r - 1) |S| edges leave S, so one of its nodes has r outside: r = ceil(i(G)) is
@@ -238,7 +239,7 @@ def _formulas(topology: Topology, extremes: Extremes | None, most: int | None) -
 
 
 def _search(topology: Topology, so_far: Robustness, work: int) -> Robustness:
-    """Search downward for separations, which are quick to find where there are any, then prove upward."""
+    """Search downward for separations, which are found quickly if there are any, then prove upward."""
     masks = [sum(1 << other for other in row) for row in topology.adjacency()]
     same = is_transitive(topology)
     left = work // topology.nodes
@@ -261,7 +262,7 @@ def _search(topology: Topology, so_far: Robustness, work: int) -> Robustness:
 
 
 def _bound_by_pair(so_far: Robustness, masks: list[int], pair: tuple[int, int]) -> Robustness:
-    """Return the bound that two sets prove: the least t at which both are closed."""
+    """Return the bound that two sets prove: the smallest t at which both are closed."""
     t = so_far.lower
     while any(core(masks, side, t) != side for side in pair):
         t += 1
@@ -271,8 +272,8 @@ def _bound_by_pair(so_far: Robustness, masks: list[int], pair: tuple[int, int]) 
 
 @dataclass(frozen=True, slots=True)
 class ClosedPair:
-    """The result of a search. `pair` are two disjoint closed sets; None if there are none, or if `finished` is false:
-    the budget was spent.
+    """The result of a search. `pair` is two disjoint closed sets; None if there are none, or if the budget ran out
+    (`finished` is False).
     """
 
     pair: tuple[int, int] | None
@@ -281,9 +282,9 @@ class ClosedPair:
 
 
 def core(masks: Sequence[int], inside: int, t: int, suspects: int = -1) -> int:
-    """Return the largest subset of `inside` closed at `t`; 0 if there is none. `masks[i]`: the neighbors of node i.
+    """Return the largest subset of `inside` closed at `t`; 0 if there is none. `masks[i]` has the neighbors of node i.
 
-    Only `suspects`, by default all, may have too many neighbors outside to begin with.
+    Only `suspects`, by default all nodes, may have too many neighbors outside to begin with.
     """
     suspects &= inside
     while suspects:
@@ -299,8 +300,8 @@ def core(masks: Sequence[int], inside: int, t: int, suspects: int = -1) -> int:
 def separate(masks: Sequence[int], t: int, budget: int, *, transitive: bool = False) -> ClosedPair:
     """Find two disjoint sets closed at `t`, within `budget` steps.
 
-    The first set contains a least node: each node is tried, all before it being left out. On a transitive graph node 0
-    suffices.
+    Each node is tried as the lowest of the first set, with all lower ones left out. On a transitive graph node 0 is
+    enough.
     """
     search = _SeparationSearch(masks, t, budget)
     for root in range(1 if transitive else len(masks)):
@@ -318,7 +319,7 @@ class _SeparationSearch:
         self.everyone = (1 << len(masks)) - 1
 
     def grow(self, chosen: int, barred: int) -> tuple[int, int] | None:
-        """Find a closed set that holds `chosen` and nothing of `barred`, with a disjoint one of at least its size."""
+        """Find a closed set that contains `chosen` and nothing from `barred`, with a disjoint one at least as large."""
         stack = [(chosen, barred, self.everyone)]
         while stack:
             self.left -= 1
@@ -341,8 +342,8 @@ class _SeparationSearch:
         return None
 
     def _remaining(self, other: int, chosen: int) -> int:
-        """Return the core of the nodes that are not chosen, from the earlier core `other`: a new node can only remove
-        its neighbors.
+        """Return the core of the nodes that are not chosen, starting from the earlier core `other`: a new node can only
+        remove its neighbors.
         """
         gone = other & chosen
         inside = other ^ gone
@@ -371,7 +372,7 @@ class _SeparationSearch:
         return chosen, barred
 
     def _worst(self, chosen: int) -> tuple[int, int]:
-        """Return the neighbors outside of the chosen node that has most of them, and how many of them are too many."""
+        """Return the outside neighbors of the chosen node that has most of them, and how many of them are too many."""
         worst, most = 0, -1
         rest = chosen
         while rest:

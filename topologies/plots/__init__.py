@@ -1,4 +1,6 @@
-"""Pictures: a figure, and writing it to a file. Draws without a screen, and the same bytes for the same picture."""
+"""Pictures: a figure, and writing it to a file. Drawing needs no screen, and one picture always gives the same
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ GRID = "#dddddd"
 DARK = "#333333"
 BLUE = "#0072b2"
 RED = "#d55e00"
-"""The vermilion of Okabe and Ito; with their blue, everybody can tell the two apart."""
+"""The vermilion of Okabe and Ito; everybody can distinguish it from their blue."""
 
 
 def check_target(path: Path) -> None:
-    """Check that a picture can be written. Raises TopologyError: a format that cannot be drawn, or no such folder;
-    ModuleNotFoundError: no matplotlib.
+    """Check that a picture can be written. Raises TopologyError for a format that cannot be drawn or a missing folder,
+    ModuleNotFoundError without matplotlib.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise TopologyError("no such picture format", key="output", value=str(path), allowed=", ".join(SUFFIXES))
@@ -30,7 +32,7 @@ def check_target(path: Path) -> None:
         raise TopologyError(
             "cannot be written", key="output", value=str(path), allowed="a file in a folder that exists"
         )
-    import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: missing, it must show at once
+    import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: if it is missing, that must show at once
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -65,7 +67,7 @@ def counted(count: int, what: str) -> str:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Replace the picture once all of it is written. Raises TopologyError: the file cannot be written."""
+    """Replace the picture once all of it is written. Raises TopologyError if the file cannot be written."""
     import matplotlib as mpl  # noqa: PLC0415 - as above
 
     form = path.suffix.lower().removeprefix(".")

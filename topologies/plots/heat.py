@@ -1,4 +1,4 @@
-"""Many graphs in one picture: rounds to consensus of each topology at each number of nodes."""
+"""Many graphs in one picture: rounds to consensus for each topology at each number of nodes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class HeatCell:
-    """A cell. `rounds` is None where nodes never agree, as `text` says, or where there is no such graph, for a
-    `reason`.
-    """
+    """A cell. `rounds` is None if nodes never agree, as `text` says, or if there is no such graph, for a `reason`."""
 
     rounds: int | None
     text: str
@@ -43,10 +41,10 @@ def draw_heat(
     weights: str = "metropolis",
     epsilon: float = EPSILON,
 ) -> list[str]:
-    """Write the picture. Returns for each missing graph the reason: a torus of a prime number of nodes, ...
+    """Write the picture. Returns the reason for each missing graph: a torus with a prime number of nodes, ...
 
-    Raises TopologyError: an unknown family, a file, a family without a graph of any of these sizes, too many of them,
-    or the picture cannot be written.
+    Raises TopologyError for an unknown family, a file, a family without a graph of any of these sizes, too many of
+    them, or a picture that cannot be written.
     """
     check_target(path)
     check_weights(weights)

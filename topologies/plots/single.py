@@ -1,7 +1,7 @@
 """One graph in one picture: the graph and its thinnest cut, its spectrum, and how fast it agrees.
 
 The panel that shows the graph itself has nodes colored by the Fiedler vector, and the edges of the thinnest cut. Nodes
-are placed as the family places them, else around a circle, else by springs between them.
+are placed as the family places them, or else around a circle, or else by springs between them.
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ from topologies.spectral import EPSILON, check_weights, mixing_matrix, rate_text
 NODES_LIMIT = 2_000
 EDGES_LIMIT = 200_000
 POINTS = 120
-"""The number of rounds in the curve; between them the matrix is raised to a power."""
+"""The number of rounds on the curve; between them the matrix is raised to a power."""
 FLOOR = 1e-15
-"""Below this share of the first distance there is only rounding."""
+"""Below this fraction of the first distance there is only rounding."""
 
 Points = NDArray[np.float64]
 
 STRESS_LIMIT = 120
-"""The most nodes whose distances are fitted (Kamada and Kawai, 1989): good for long thin graphs, but slow."""
+"""The maximum number of nodes whose distances are fitted (Kamada and Kawai, 1989): good for long thin graphs, but
+slow.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SingleFigures:
-    """The figures of a picture. `values`: the Laplacian's, ascending.
+    """The figures in a picture. `values` are the Laplacian's, ascending.
 
-    `side`: one side of the thinnest known cut, or for a disconnected graph all but the largest part. `rate`: the second
-    largest modulus of the mixing `matrix`.
+    `side` is one side of the thinnest known cut, or, for a disconnected graph, all but the largest component. `rate` is
+    the second largest modulus of the mixing `matrix`.
     """
 
     topology: Topology
@@ -64,7 +66,9 @@ def check_size(nodes: int) -> None:
 
 
 def draw_single(topology: Topology, path: Path, weights: str = "metropolis", epsilon: float = EPSILON) -> None:
-    """Write the picture. Raises TopologyError: too many nodes or edges to draw, or the file cannot be written."""
+    """Write the picture. Raises TopologyError if there are too many nodes or edges to draw, or if it cannot be
+    written.
+    """
     check_target(path)
     check_size(topology.nodes)
     if topology.edge_count > EDGES_LIMIT:
@@ -83,10 +87,10 @@ def draw_single(topology: Topology, path: Path, weights: str = "metropolis", eps
 
 
 def decay(matrix: Array, last: int) -> tuple[Array, Array]:
-    """Return rounds from 0 to `last`, and the distance to consensus after each divided by that at the start, when all
-    mix at once.
+    """Return the rounds from 0 to `last`, and the distance to consensus after each relative to the start, when all mix
+    at once.
 
-    The matrix is applied as it is, or its powers where there are many rounds; its eigenvalues are not used.
+    The matrix is applied directly, or its powers if there are many rounds; its eigenvalues are not used.
     """
     step = max(1, math.ceil(last / POINTS))
     stride = np.linalg.matrix_power(matrix, step)
@@ -104,8 +108,8 @@ def decay(matrix: Array, last: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class PointLayout:
-    """Positions of nodes. `points`: shape (nodes, 2). `period`: width and height after which the picture repeats, where
-    it wraps around.
+    """Positions of nodes. `points` has shape (nodes, 2). `period` is the width and height after which the picture
+    repeats, if it wraps around.
     """
 
     points: Points
@@ -113,7 +117,7 @@ class PointLayout:
 
 
 def layout(topology: Topology) -> PointLayout:
-    """Positions for a graph of at most a few thousand nodes; deterministic."""
+    """Return positions for a graph of at most a few thousand nodes; deterministic."""
     found = _of_family(topology)
     if found is not None:
         return found
@@ -126,24 +130,24 @@ def layout(topology: Topology) -> PointLayout:
 
 
 def is_circulant_in_order(topology: Topology) -> bool:
-    """True if the graph is a circulant one in the order of its numbers."""
+    """True if the graph is circulant in the order of its numbers."""
     turned = ordered((topology.ends + 1) % topology.nodes)
     return topology.edge_count > 0 and np.array_equal(turned, topology.ends)
 
 
 COLORS = "PRGn"
-"""Purple to green, which nobody confuses, with each other or with the color of the cut."""
+"""Purple to green, which nobody confuses with each other or with the color of the cut."""
 WIDTH_POINTS = 350.0
 NUMBER_POINTS = 14.0
-"""The least width of a node that has room for its number."""
+"""The minimum width of a node that has room for its number."""
 NAMED_LIMIT = 24
 RASTER_EDGES = 5_000
-"""More edges are drawn as pixels in a vector picture too, or no program could open it."""
+"""Above this many edges, they are drawn as pixels even in a vector picture, or no program could open it."""
 
 
 def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.bool_]) -> None:
-    """Draw the graph. `vector`: Fiedler's, by which nodes are colored; `side`: the nodes on one side of the cut. Shapes
-    (nodes,).
+    """Draw the graph. `vector` is the Fiedler vector, which colors the nodes; `side` marks the nodes on one side of the
+    cut. Shapes (nodes,).
     """
     found = layout(topology)
     crossing = side[topology.ends[:, 0]] != side[topology.ends[:, 1]]
@@ -248,9 +252,7 @@ def _draw_decay(axes: Any, figures: SingleFigures, weights: str, epsilon: float)
 
 
 def _of_family(topology: Topology) -> PointLayout | None:
-    """Return the family's layout, only for a graph that certainly is the one of its spec, which a file may merely
-    claim.
-    """
+    """Return the family's layout, but only if the graph certainly matches its spec, which a file may merely claim."""
     request = _request(topology)
     if request is None:
         return None
@@ -286,7 +288,7 @@ def _circle(nodes: int) -> Points:
 
 
 def _open_circle(topology: Topology) -> Points:
-    """Place a path, which has no room for its nodes on a line."""
+    """Place a path on an open circle, since there is no room for its nodes on a line."""
     along = hops(topology, int(np.argmin(topology.degrees)))
     return _circle(topology.nodes + 1)[along]
 
@@ -305,7 +307,9 @@ def _layout_of_component(topology: Topology, part: list[int]) -> Points:
 
 
 def _by_eigenvectors(topology: Topology) -> Points:
-    """Place nodes at a start without folds: by the vectors of the two smallest positive eigenvalues (Hall, 1970)."""
+    """Place nodes at a start without folds, by the eigenvectors of the two smallest positive eigenvalues (Hall,
+    1970).
+    """
     vectors = np.linalg.eigh(Laplacian.plain(topology).dense())[1]
     start = np.stack([vectors[:, 1], vectors[:, min(2, topology.nodes - 1)]], axis=1)
     # nodes that look alike would share one spot and never separate
@@ -322,13 +326,13 @@ def _by_springs(graph: Any, start: Points) -> Points:
             return np.array([found[node] for node in range(len(start))])
     except ModuleNotFoundError:
         pass  # scipy is in another extra than matplotlib
-    turns = int(np.clip(20_000 // len(start), 10, 100))  # each step takes as long as the square of the nodes
+    turns = int(np.clip(20_000 // len(start), 10, 100))  # the time per step grows with the square of the nodes
     found = nx.spring_layout(graph, pos=places, iterations=turns, seed=0, method="force")
     return np.array([found[node] for node in range(len(start))])
 
 
 def _pack(parts: list[list[int]], drawn: list[Points]) -> Points:
-    """Place components side by side on shelves, the largest first, each with room for its nodes. Shape (nodes, 2)."""
+    """Place components side by side on shelves, largest first, each with room for its nodes. Shape (nodes, 2)."""
     nodes = sum(map(len, parts))
     points = np.zeros((nodes, 2))
     shelf = 1.2 * np.sqrt(4 * nodes)
@@ -352,7 +356,7 @@ def _lines(axes: Any, found: PointLayout, ends: Ends, **style: Any) -> None:
 
 
 def _segments(found: PointLayout, ends: Ends) -> NDArray[np.float64]:
-    """Return segments of shape (segments, 2, 2). An edge that wraps around becomes two stubs that leave the picture on
+    """Return segments, shape (segments, 2, 2). An edge that wraps around becomes two stubs that leave the picture on
     opposite sides.
     """
     a, b = found.points[ends[:, 0]], found.points[ends[:, 1]]
@@ -398,7 +402,7 @@ def _nodes(axes: Any, topology: Topology, points: NDArray[np.float64], vector: A
 
 
 def _marker_width(points: NDArray[np.float64]) -> float:
-    """Return the marker width in points of 1/72 inch, at which most nodes do not touch."""
+    """Return the marker width, in points of 1/72 inch, at which most nodes do not touch."""
     steps = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(steps, np.inf)
     near = float(np.quantile(steps.min(axis=1), 0.2))

@@ -1,7 +1,7 @@
-"""The contraction of a schedule, its shrinking of the distance to consensus: spectral norm of D_t = W_t ... W_1 - J/n.
+"""How much a schedule shrinks the distance to consensus: the spectral norm of D_t = W_t ... W_1 - J/n.
 
 All matrices have rows and columns that sum to one, so the norm never grows with t and the first round with a norm below
-some value is found by bisection. There are three ways: in the Fourier basis where all matrices are circulant (any size,
+some value is found by bisection. There are three methods: in the Fourier basis if all matrices are circulant (any size,
 up to rounding); as dense matrices; and by Lanczos' method, which approximates a norm from below and proves nothing.
 """
 
@@ -20,31 +20,31 @@ from topologies.schedules.schedule import Array, MixingMatrix, Schedule
 
 DENSE_LIMIT = 2_000
 DOUBLINGS = 48
-"""Doublings of the number of periods after which a schedule counts as never reaching consensus."""
+"""How many times the number of periods is doubled before a schedule counts as never reaching consensus."""
 TOLERANCE = 1e-6
 TIE = 1e-9
-"""The relative distance at which a norm counts as epsilon: it is rounding."""
+"""The relative distance at which a norm counts as equal to epsilon: it is rounding error."""
 ROUNDING = 1e-12
-"""A norm below this may be zero: the matrices were multiplied with an error of that size."""
+"""A norm below this may be zero: the products have an error of that size."""
 RELIABLE = 1e-9
-"""A norm above this is known to TOLERANCE in spite of rounding."""
+"""A norm above this is known to TOLERANCE despite rounding."""
 LANCZOS = "lanczos"
 WORK = 1_000_000_000
-"""The most links followed in all products together: about half a minute."""
+"""The maximum number of links followed in all products together: about half a minute."""
 PRODUCTS = 100
-"""Products with D^T D for one norm; for more, the small matrix's eigenvalues would need scipy."""
+"""The products with D^T D for one norm; for more, the small matrix's eigenvalues would need scipy."""
 SETTLED = 1e-6
-"""The relative residual at which a norm is accepted: its own error is far less."""
+"""The relative residual at which a norm is accepted; its own error is far smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodContraction:
-    """The contraction of one period. `norm` is that of D over the period.
+    """The contraction of one period. `norm` is the norm of D over the period.
 
-    `residual`: of the eigenvector of D^T D for that norm, or the bound on all its eigenvalues. `rounds`: the least t
-    with a norm of at most epsilon, None if never; an upper bound where `method` says so, and no more accurate than the
+    `residual`: of the eigenvector of D^T D for that norm, or the bound on all its eigenvalues. `rounds`: the smallest t
+    with a norm of at most epsilon, None if never; an upper bound if `method` says so, and no more accurate than the
     norm. `asymptotic`: the factor per round in the long run, the largest modulus of an eigenvalue of D to the power
-    1/period, None where it is unknown.
+    1/period, None if it is unknown.
     """
 
     norm: float
@@ -71,7 +71,7 @@ class Algebra(Protocol):
 
 
 def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction:
-    """Compute the contraction of a schedule on two nodes or more whose union is connected."""
+    """Compute the contraction of a schedule on two or more nodes whose union is connected."""
     shapes = [circulant_row(mixing) for mixing in schedule.mixings]
     rows = [row for row in shapes if row is not None]
     if len(rows) == schedule.period:
@@ -82,10 +82,10 @@ def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction:
 
 
 def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: float) -> int | None:
-    """Find the least t with ||D_t|| <= epsilon; `whole` is D over one period.
+    """Find the smallest t with ||D_t|| <= epsilon; `whole` is D over one period.
 
-    The number of periods is doubled until they are enough, then halved, and then reduced round by round within one
-    period at most: no round removes the rounding error in the direction of the mean.
+    The number of periods is doubled until it is enough, then bisected, then reduced round by round within at most one
+    period: no round removes the rounding error in the direction of the mean.
     """
     epsilon *= 1.0 + TIE
     powers = [whole]
@@ -106,7 +106,7 @@ def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: flo
 
 
 def circulant_row(mixing: MixingMatrix) -> Array | None:
-    """Return row 0 of W, shape (nodes,), if W_ij depends on j - i modulo n alone; else None."""
+    """Return row 0 of W, shape (nodes,), if W_ij depends only on j - i modulo n; otherwise None."""
     n, links = mixing.nodes, len(mixing.receivers)
     if links % n:
         return None
@@ -127,7 +127,7 @@ def circulant_row(mixing: MixingMatrix) -> Array | None:
 
 
 class _Fourier:
-    """Circulant matrices by their eigenvalues, all in the same basis. That of J/n is the first."""
+    """Circulant matrices by their eigenvalues, all in the same basis. J/n's is the first."""
 
     def __init__(self, rows: list[Array]) -> None:
         self.values = [np.fft.ifft(row, norm="forward") for row in rows]
@@ -165,7 +165,7 @@ class _Dense:
         return np.asarray(left @ right)
 
     def above(self, value: NDArray[Any], epsilon: float) -> bool:
-        """Compare bounds first; compute all singular values only where they do not decide."""
+        """Compare bounds first; compute all singular values only if the bounds do not decide."""
         size = float(np.linalg.norm(value))
         if size <= epsilon or size > epsilon * math.sqrt(len(value)):
             return size > epsilon
@@ -214,8 +214,8 @@ def _dense(schedule: Schedule, epsilon: float) -> PeriodContraction:
 
 
 def _long_run(schedule: Schedule, whole: Array) -> float | None:
-    """Compute the long-run factor for one directed matrix: for a symmetric one it is the norm, and a schedule's period
-    gives it already.
+    """Compute the long-run factor for one directed matrix: for a symmetric one it is the norm, and for a schedule the
+    period already gives it.
     """
     if schedule.period > 1 or not schedule.directed:
         return None
@@ -260,8 +260,8 @@ class _Probe:
 
 
 def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
-    """Bisect for the first round with a norm of at most `epsilon` while the work allows; beyond that the rounds follow
-    from the norm over one period, as an upper bound. Norms are approximated from below.
+    """Bisect for the first round with a norm of at most `epsilon` while the budget allows; beyond that, the rounds
+    follow from the norm over one period, as an upper bound. Norms are approximated from below.
     """
     probe = _Probe(schedule)
     norm, residual = probe.norm(schedule.period)
@@ -280,7 +280,7 @@ def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
 
 
 def _bisect(probe: _Probe, epsilon: float) -> int | None:
-    """Bisect; None if the work is spent first."""
+    """Bisect; None if the budget runs out first."""
     high = 1
     while probe.norm(high, epsilon)[0] > epsilon:
         high *= 2

@@ -1,10 +1,10 @@
-"""Matchings, in which every node meets one other each round, and the two average; and EquiTopo, graphs made from random
-shifts i -> i + u, whose mixing rate does not depend on the number of nodes.
+"""Matchings, in which every node averages with one other in each round; and EquiTopo, graphs made from random shifts i
+-> i + u, whose mixing rate does not depend on the number of nodes.
 
 Source: Song, Li, Jin, Shi, Yan, Yin, Yuan, Communication-Efficient Topologies for Decentralized Learning with O(1)
-Consensus Rate, NeurIPS 2022, arXiv:2210.07881. The basis matrix of shift u is A_u = (n-1)/n P_u + 1/n I. A schedule of
-this library repeats, so that a one-peer graph is a number of drawn rounds over and over, each shift drawn among all n -
-1 (the paper's case M = n - 1).
+Consensus Rate, NeurIPS 2022, arXiv:2210.07881. The basis matrix of shift u is A_u = (n-1)/n P_u + 1/n I. Schedules in
+this library repeat, so a one-peer graph is a number of drawn rounds over and over, each shift drawn from all n - 1 (the
+paper's case M = n - 1).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def meeting(nodes: int, left: Ints, right: Ints) -> MixingMatrix:
 
 
 def random_matchings(request: GraphRequest) -> Schedule:
-    """Pair the nodes of each round in a drawn order, the first with the second and so on; of an odd
-    number one rests.
+    """Pair the nodes of each round in a random order, the first with the second and so on; if their number is odd, one
+    rests.
     """
     n, rounds = request.nodes, request["rounds"]
     check_rounds("random-matchings", n, rounds)
@@ -43,11 +43,11 @@ def random_matchings(request: GraphRequest) -> Schedule:
 
 
 def round_robin(request: GraphRequest) -> Schedule:
-    """Pair in a round the nodes whose numbers add up to t modulo n, or n - 1 where n is even: then the last node meets
+    """In each round, pair the nodes whose numbers add up to t modulo n, or n - 1 if n is even; the last node then meets
     the unpaired one. In a period every pair meets once.
 
-    The rounds come in a mixed order, the same for each seed: with t = 0, 1, 2, ... values only travel around the
-    circle, and consensus takes some n^2 / 3 rounds instead of some tens.
+    The rounds come in a shuffled order, the same for each seed: with t = 0, 1, 2, ... values only travel around the
+    circle, and consensus takes about n^2 / 3 rounds instead of a few dozen.
     """
     n = request.nodes
     circle = n - 1 + n % 2
@@ -63,17 +63,17 @@ def round_robin(request: GraphRequest) -> Schedule:
 
 
 FINEST = 1_000_000
-"""The largest denominator of eta: times the number of nodes it still fits into 64 bits."""
+"""The largest denominator of eta; times the number of nodes it still fits into 64 bits."""
 
 
 def eta_parameter() -> FamilyParameter:
     def read(text: str) -> Fraction:
-        # as a float first: a fraction with an exponent of nine digits would never end
+        # as a float first, because a fraction with a nine-digit exponent would never end
         if not 0.0 < float(text) <= 1.0 or Fraction(text).denominator > FINEST:
             raise ValueError(text)
         return Fraction(text)
 
-    # one half, exactly: about where the expected contraction of OD-EquiDyn is best
+    # exactly one half: about where the expected contraction of OD-EquiDyn is best
     return FamilyParameter(
         0.5,
         "a number above 0 and up to 1, of at most six decimals",
@@ -83,7 +83,7 @@ def eta_parameter() -> FamilyParameter:
 
 
 def d_equi_static(request: GraphRequest) -> Schedule:
-    """Average m basis matrices, each of a shift drawn with replacement. By default m = ceil(log2 n)."""
+    """Average m basis matrices, each for a shift drawn with replacement. By default m = ceil(log2 n)."""
     n = request.nodes
     m = request["m"] or max(1, (n - 1).bit_length())
     check_links("d-equi-static", n, n * m)
@@ -94,7 +94,7 @@ def d_equi_static(request: GraphRequest) -> Schedule:
 
 
 def od_equi_dyn(request: GraphRequest) -> Schedule:
-    """Mix each round by W = (1 - eta) I + eta A_u for one drawn shift u: every node receives from node i + u."""
+    """Mix each round with W = (1 - eta) I + eta A_u for one random shift u: every node receives from node i + u."""
     n = request.nodes
     check_rounds("od-equi-dyn", n, request["rounds"])
     shifts, _ = _shifts("od-equi-dyn", request, request["rounds"])
@@ -103,8 +103,8 @@ def od_equi_dyn(request: GraphRequest) -> Schedule:
 
 
 def ou_equi_dyn(request: GraphRequest) -> Schedule:
-    """Mix each round by W = (1 - eta) I + eta ((n-1)/n M + 1/n I), where M swaps the pairs that `paired` makes from a
-    drawn shift and a drawn start, and does not change unpaired nodes.
+    """Mix each round with W = (1 - eta) I + eta ((n-1)/n M + 1/n I), where M swaps the pairs that `paired` makes from a
+    random shift and a random start, and leaves unpaired nodes unchanged.
     """
     n = request.nodes
     check_rounds("ou-equi-dyn", n, request["rounds"])
@@ -118,11 +118,11 @@ def ou_equi_dyn(request: GraphRequest) -> Schedule:
 
 
 def paired(nodes: int, shift: int, start: int) -> tuple[Ints, Ints]:
-    """Go once around from `start` and pair each node i with i + shift where both are still free.
+    """Go once around from `start` and pair each node i with i + shift if both are still free.
 
-    Written without the loop: counted from the start, the nodes r, r + shift, r + 2 shift, ... up to the end are paired
-    two by two. A shift above n/2 first pairs the head of the circle with its tail, then the nodes between them by the
-    steps of n - shift. Shape of both: (pairs,).
+    This is done without the loop: counted from the start, the nodes r, r + shift, r + 2 shift, ... up to the end are
+    paired two by two. A shift above n/2 first pairs the head of the circle with its tail, then the nodes between them
+    in steps of n - shift. Shape of both: (pairs,).
     """
     r = np.arange(nodes)
     back = nodes - shift

@@ -3,14 +3,14 @@
 The links of the directed exponential graph, its one-peer schedule, and the hypercube's span powers of two. Directed
 graphs on words over an alphabet: a link drops the first letter and appends one. Sources: Ying, Yuan, Chen, Hu, Pan,
 Yin, Exponential Graph is Provably Efficient for Decentralized Deep Training, 2021, arXiv:2110.13363; de Bruijn, A
-combinatorial problem, 1946; Kautz, Bounds on directed (d, k) graphs, 1968; the arithmetic form of both: Imase and
-Itoh, A Design for Directed Graphs with Minimum Diameter, 1983, doi:10.1109/TC.1983.1676323.
+combinatorial problem, 1946; Kautz, Bounds on directed (d, k) graphs, 1968; the arithmetic form of both: Imase and Itoh,
+A Design for Directed Graphs with Minimum Diameter, 1983, doi:10.1109/TC.1983.1676323.
 
-The Base-(k+1) graph: any number of nodes averages exactly in O(log n) rounds, no node joined to more than k others.
-Source: Takezawa, Sato, Bao, Niwa, Yamada, Beyond Exponential Graph: Communication-Efficient Topologies for
-Decentralized Learning via Finite-time Convergence, NeurIPS 2023, arXiv:2305.11420: Algorithms 1 (hyper-hypercube),
-2 (simple Base) and 3 (Base). All three act on an array of nodes of shape (copies, size): each row runs the same
-schedule, all at the same time.
+The Base-(k+1) graph: any number of nodes averages exactly in O(log n) rounds, with no node joined to more than k
+others. Source: Takezawa, Sato, Bao, Niwa, Yamada, Beyond Exponential Graph: Communication-Efficient Topologies for
+Decentralized Learning via Finite-time Convergence, NeurIPS 2023, arXiv:2305.11420: Algorithms 1 (hyper-hypercube), 2
+(simple Base) and 3 (Base). All three act on an array of nodes of shape (copies, size): each row runs the same schedule,
+all at the same time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def one_peer_exponential(request: GraphRequest) -> Schedule:
 
 
 def directed_exponential(request: GraphRequest) -> Schedule:
-    """Build one matrix: every node receives the same share of nodes i + 1, i + 2, i + 4, ... and of itself."""
+    """Build one matrix: every node takes an equal share from nodes i + 1, i + 2, i + 4, ... and from itself."""
     n = request.nodes
     bits = (n - 1).bit_length()
     check_links("directed-exponential", n, n * bits)
@@ -54,7 +54,7 @@ def directed_exponential(request: GraphRequest) -> Schedule:
 
 
 def one_peer_hypercube(request: GraphRequest) -> Schedule:
-    """Let every node average in round t with the one whose number differs in bit t."""
+    """In round t, let every node average with the one whose number differs in bit t."""
     n = request.nodes
     if n & (n - 1):
         below = 1 << (n.bit_length() - 1)
@@ -87,7 +87,7 @@ def kautz(request: GraphRequest) -> Schedule:
 
 
 def _check(family: str, nodes: int, k: int, sizes: list[int]) -> None:
-    """Check the size; `sizes` are the possible ones, ascending, up to one above `nodes`."""
+    """Check the size; `sizes` are the possible ones, ascending, up to the first above `nodes`."""
     if nodes not in sizes:
         near = [*[size for size in sizes if size < nodes][-1:], next(size for size in sizes if size > nodes)]
         raise impossible(family, nodes, f"with k={k}: " + " or ".join(map(str, near)))
@@ -112,9 +112,7 @@ Rounds = list[list[Part]]
 
 @cache
 def factors(n: int, k: int) -> tuple[int, ...] | None:
-    """Return the fewest whole numbers from 2 to k+1 with product n, those with the least sum; None where there are
-    none.
-    """
+    """Return the fewest integers from 2 to k+1 with product n, choosing the smallest sum; None if there are none."""
     if n == 1:
         return ()
     splits = [(f, factors(n // f, k)) for f in range(2, min(n, k + 1) + 1) if n % f == 0]
@@ -133,7 +131,7 @@ def smooth_part(n: int, k: int) -> int:
 
 
 def digits(n: int, base: int) -> list[tuple[int, int]]:
-    """Return the pairs (a, p) with a > 0, p falling, such that n is the sum of all a * base^p."""
+    """Return the pairs (a, p) with a > 0 and p decreasing, such that n is the sum of all a * base^p."""
     found, p = [], 0
     while n:
         n, a = divmod(n, base)
@@ -143,8 +141,8 @@ def digits(n: int, base: int) -> list[tuple[int, int]]:
 
 
 def cube_rounds(nodes: Ints, k: int) -> Rounds:
-    """Build a hyper-hypercube on each row: with the node's place written in mixed radix, round l averages
-    over digit l.
+    """Build a hyper-hypercube on each row: with the node's place written in mixed radix, round l averages over digit
+    l.
     """
     place = np.arange(nodes.shape[1])
     rounds, stride = [], 1
@@ -160,9 +158,9 @@ def cube_rounds(nodes: Ints, k: int) -> Rounds:
 def simple_rounds(nodes: Ints, k: int) -> Rounds:
     """Build the simple Base-(k+1) graph on each row.
 
-    The row is cut into V_1, V_2, ..., each of a_l blocks of (k+1)^p_l nodes. Every V_l averages itself; then V_1, V_2,
-    ... in turn meet all that come after them, which gives these the mean of all the rest, and each block of V_l that
-    mean on average; then each block averages itself.
+    The row is split into V_1, V_2, ..., each with a_l blocks of (k+1)^p_l nodes. Every V_l averages within itself; then
+    V_1, V_2, ... in turn meet all that come after them, which gives these the mean of all the rest, and each block of
+    V_l that mean on average; then each block averages within itself.
     """
     copies, size = nodes.shape
     if factors(size, k) is not None:
@@ -193,15 +191,15 @@ def _meeting(blocks: Ints, rest: Ints, weight: Fraction) -> list[Part]:
 
 
 def _put(rounds: Rounds, start: int, more: Rounds) -> None:
-    """Add the rounds `more` from round `start` on to those that exist there."""
+    """Add the rounds `more`, from round `start` on, to the rounds already there."""
     rounds.extend([] for _ in range(start + len(more) - len(rounds)))
     for at, parts in enumerate(more, start):
         rounds[at].extend(parts)
 
 
 def base_rounds(nodes: Ints, k: int) -> Rounds:
-    """Build Base-(k+1): n = p q, where p has no prime factor above k + 1: p rows of q nodes run the simple one, then a
-    cube joins them. The simple one on all n where that is shorter.
+    """Build Base-(k+1): with n = p q, where p has no prime factor above k + 1, p rows of q nodes run the simple graph,
+    then a cube joins them. If the simple graph on all n is shorter, use that.
     """
     copies, size = nodes.shape
     p = smooth_part(size, k)

@@ -1,9 +1,9 @@
-"""A schedule is a sequence of mixing matrices that repeats: round t of it mixes with `mixings[t % period]`.
+"""A schedule is a repeating sequence of mixing matrices: round t mixes with `mixings[t % period]`.
 
-A directed static graph is a schedule of one matrix. Weights are kept as fractions of whole numbers, so that a product
-of them can be compared with the averaging matrix exactly: with D the least common denominator of a round, D W is a
-matrix of whole numbers; so is the product of several, over the product of their denominators. It is compared with J/n,
-the matrix that gives everybody the mean, without rounding.
+A directed static graph is a schedule of one matrix. Weights are stored as fractions, so that a product of matrices can
+be compared exactly with the averaging matrix: with D the least common denominator of a round, D W is an integer matrix,
+and so is the product of several, over the product of their denominators. It is compared without rounding with J/n, the
+matrix that gives every node the mean.
 
 The size of a schedule is checked here too, before it is drawn or built.
 """
@@ -24,7 +24,7 @@ from topologies.errors import TopologyError
 from topologies.graph import Topology
 
 LINKS_LIMIT = 60_000_000
-"""The most links of all rounds together: about a gigabyte."""
+"""The maximum number of links in all rounds together: about a gigabyte."""
 ROUNDS_LIMIT = 10_000
 
 
@@ -51,7 +51,7 @@ Ints = NDArray[np.int64]
 Array = NDArray[np.float64]
 
 DENSE_SHARE = 16
-"""A round in which a node receives from more than one in this many nodes is applied as a dense matrix."""
+"""A round in which a node receives from more than one node in this many is applied as a dense matrix."""
 
 
 class Part(NamedTuple):
@@ -67,7 +67,7 @@ class MixingMatrix:
     """One round: node `receivers[e]` takes the share `numerators[e] / denominators[e]` of node `senders[e]`.
 
     The rest of its weight 1 stays with the node itself. Each array has shape (links,); an undirected edge is two links.
-    Rows of the matrix W sum to one by construction; the families here have columns that do so too.
+    The rows of W sum to one by construction; in the families here the columns do so too.
     """
 
     nodes: int
@@ -87,12 +87,12 @@ class MixingMatrix:
 
     @classmethod
     def joined(cls, nodes: int, parts: Sequence[Part]) -> MixingMatrix:
-        """Make a matrix from links in arrays, fit for a million nodes. Without parts W is the identity."""
+        """Make a matrix from links in arrays, suitable for a million nodes. Without parts W is the identity."""
         none = np.empty(0, np.int64)
         receivers = np.concatenate([none, *(part.receivers for part in parts)])
         senders = np.concatenate([none, *(part.senders for part in parts)])
         if len({part.weight for part in parts}) == 1:
-            # one number with a stride of zero: most rounds have one weight, and half of the memory is saved
+            # one number with a stride of zero: most rounds have a single weight, and this saves half of the memory
             above, below = (
                 np.broadcast_to(np.int64(part), len(senders)) for part in parts[0].weight.as_integer_ratio()
             )
@@ -109,7 +109,7 @@ class MixingMatrix:
 
     @cached_property
     def layers(self) -> tuple[Ints, ...]:
-        """All links, in groups in which no receiver occurs twice, each as an array of their places."""
+        """All links, in groups in which no receiver occurs twice, each as an array of positions."""
         order = np.argsort(self.receivers, kind="stable")
         counts = np.bincount(self.receivers, minlength=self.nodes)
         rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -118,7 +118,7 @@ class MixingMatrix:
         return tuple(np.split(order[by_rank], cuts[:-1])) if len(rank) else ()
 
     def transposed(self) -> MixingMatrix:
-        """Return W^T, which is a mixing matrix where the columns of W sum to one."""
+        """Return W^T, which is a mixing matrix if the columns of W sum to one."""
         return MixingMatrix(self.nodes, self.senders, self.receivers, self.numerators, self.denominators)
 
     def dense(self) -> Array:
@@ -129,7 +129,7 @@ class MixingMatrix:
         return matrix
 
     def apply(self, x: Array) -> Array:
-        """Compute W x for x of shape (nodes,) or (nodes, d), without a matrix where W is sparse."""
+        """Compute W x for x of shape (nodes,) or (nodes, d), without building the matrix if W is sparse."""
         if x.ndim == 1:
             flow = self.weights * (x[self.senders] - x[self.receivers])
             return np.asarray(x + np.bincount(self.receivers, flow, self.nodes))
@@ -148,7 +148,7 @@ class MixingMatrix:
 
 
 class Schedule:
-    """A schedule. `directed`: some matrix is not symmetric. `random`: the matrices were drawn, from the seed."""
+    """A schedule. `directed`: some matrix is not symmetric. `random`: the matrices were drawn from the seed."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Schedule:
         return self.mixings[t % self.period]
 
     def union(self) -> Topology:
-        """Return all links of a period as one undirected graph, for whose edges a federation keeps sessions."""
+        """Return all links of a period as one undirected graph; a federation keeps sessions for its edges."""
         keys = [np.empty(0, np.int64)]
         for mixing in self.mixings:
             low, high = np.minimum(mixing.receivers, mixing.senders), np.maximum(mixing.receivers, mixing.senders)
@@ -188,11 +188,13 @@ class Schedule:
 
 
 RATIONAL_LIMIT = 128
-"""The most nodes of an exact proof; above, the fall of a random start's disagreement shows exactness."""
+"""The maximum number of nodes for an exact proof; above that, the fall of a random start's disagreement shows
+exactness.
+"""
 PROBES = 3
 ZERO = 1e-12
 AWAY = 1e-6
-"""The threshold of a fall to zero: no geometric decay passes from above AWAY to below ZERO in one round, only an exact
+"""The threshold for a fall to zero: no geometric decay passes from above AWAY to below ZERO in one round; only an exact
 schedule does.
 """
 
@@ -200,7 +202,7 @@ Whole = NDArray[np.object_]
 
 
 def exact_after(schedule: Schedule) -> int | None:
-    """Find the least t with W_t ... W_1 = J/n, up to one period or 2 log2 n rounds, whichever is more.
+    """Find the smallest t with W_t ... W_1 = J/n, up to one period or 2 log2 n rounds, whichever is more.
 
     Proven by rational arithmetic up to `RATIONAL_LIMIT` nodes.
     """
@@ -213,7 +215,7 @@ def exact_after(schedule: Schedule) -> int | None:
 
 
 def product(schedule: Schedule, rounds: int) -> tuple[Whole, int]:
-    """Compute W_rounds ... W_1 as a matrix of Python's whole numbers, shape (nodes, nodes), over one denominator."""
+    """Compute W_rounds ... W_1 as a matrix of Python integers, shape (nodes, nodes), over one denominator."""
     matrix, below = _identity(schedule.nodes), 1
     for t in range(rounds):
         matrix, factor = _applied(schedule.mixing(t), matrix)

@@ -92,7 +92,7 @@ def test_inputs_that_are_no_real_numbers_are_left_out_with_the_reason():
     model = lambda: torch.nn.Sequential(torch.nn.EmbeddingBag(9, 4), torch.nn.Linear(4, 2))  # noqa: E731
     federation = federation_of(digits_task(model, tokens), 2)
 
-    assert "no real numbers" in Rebuilder(learner=learners_of(federation)[0], federation=federation).why_not
+    assert "not real numbers" in Rebuilder(learner=learners_of(federation)[0], federation=federation).why_not
 
 
 def test_a_regression_is_left_out_with_the_reason():

@@ -33,5 +33,5 @@ def test_guesses_of_each_layer_are_drawn(shape, tmp_path):
 
 
 def test_what_is_no_picture_is_refused():
-    with pytest.raises(UserError, match="the inputs are no pictures"):
+    with pytest.raises(UserError, match="the inputs are not pictures"):
         require_picture((5,))

@@ -58,7 +58,7 @@ def test_two_successive_models_give_away_the_row_of_each_round():
 def test_a_model_whose_first_layer_is_not_linear_is_left_out_with_the_reason():
     (learner, *_) = learners_of(federation_of(digits_task(small_cnn, pictures)))
 
-    assert first_layer(learner.model.module, learner.model.flat.places) == "the first layer is no linear one (Conv2d)"
+    assert first_layer(learner.model.module, learner.model.flat.places) == "the first layer is not linear (Conv2d)"
 
 
 def test_a_first_layer_without_a_bias_is_left_out_with_the_reason():

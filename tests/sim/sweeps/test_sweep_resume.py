@@ -170,7 +170,7 @@ def test_a_failure_that_is_mended_is_forgotten(write, sweep, tmp_path):
 
 def test_a_report_without_figures_is_a_failure(sweep, write):
     found = sweep(write("[sweep]\nseeds = 1\nbyzantine = 1\nattack = 'no-report'\n"))
-    assert found.results["rows"][0]["failed"][0]["reason"] == "what came back is no report"
+    assert found.results["rows"][0]["failed"][0]["reason"] == "what came back is not a report"
 
 
 def test_two_sweeps_in_one_folder_are_refused(tmp_path):
@@ -192,7 +192,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 
 def test_nothing_runs_and_no_folder_is_filled_where_a_combination_cannot_be(sweep, write, starts):
-    with pytest.raises(UserError, match="cannot be"):
+    with pytest.raises(UserError, match="are impossible"):
         sweep(write("[axes]\ntopology = ['torus']\nnodes = [7, 9]\n"))
     assert starts() == []
 

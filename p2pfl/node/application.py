@@ -357,6 +357,7 @@ class Application:
             Watcher(
                 log=logging.getLogger("p2pfl.net"),
                 name_of=self._name_of,
+                name_of_key=self._name_of_key,
                 on_alarm=driver.alarm,
             ),
             listen=setup.node.listen,
@@ -432,6 +433,9 @@ class Application:
 
     def _name_of(self, index: int) -> str:
         return self.setup.federation.members[index].name
+
+    def _name_of_key(self, key: bytes) -> str | None:
+        return next((member.name for member in self.setup.federation.members if member.key == key), None)
 
 
 def look_for_room(setup: Setup, engine: Engine, store: Store) -> None:

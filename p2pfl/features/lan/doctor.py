@@ -391,7 +391,7 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
         change = _another_address(diagnosis.federation, name)
         return Problem(
             text=f"{name} has a session with {diagnosis.node}, but is not reached: {where}",
-            remedy=f"they exchange already; so that {diagnosis.node} can dial it too: {change}; or let TCP in there",
+            remedy=f"they are connected; so that {diagnosis.node} can dial it too: {change}; or let TCP in there",
         )
     return Problem(text=f"{name} is not reached: {where}", remedy=_remedy(name, place, patient))
 

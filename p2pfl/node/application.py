@@ -377,13 +377,11 @@ class Application:
         driver, course = self.driver, self.status.core
         assert driver is not None  # noqa: S101 - the node has begun
         began = saved_at = time.monotonic()
-        told = False
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
-            if not told and now - began >= QUIET_WAIT_S:
-                told = True
-                self.lines.say_who_is_missing(self.setup.federation.gossip.start_wait_s)
+            if now - began >= QUIET_WAIT_S:
+                self.lines.say_who_is_missing(self.setup.federation, self.setup.member.index)
             self.lines.look()
             if course.phase is Phase.WAITING:
                 self.lines.tell()

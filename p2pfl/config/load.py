@@ -36,7 +36,17 @@ from p2pfl.config.model import (
 from p2pfl.config.privacy import read_privacy
 from p2pfl.config.promises import refuse_broken_promises
 from p2pfl.config.stop import MOST_ROUNDS, parse_stop
-from p2pfl.config.tables import NAME, Mistakes, exclusive, read_document, read_table, require, text, unknown_keys
+from p2pfl.config.tables import (
+    NAME,
+    Mistakes,
+    exclusive,
+    read_document,
+    read_row,
+    read_table,
+    require,
+    text,
+    unknown_keys,
+)
 from p2pfl.errors import UserError
 
 FILE_NAME = "federation.toml"
@@ -224,7 +234,7 @@ def read_members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
         mistakes.add("must be a list of tables", "node", None, "[[node]] once for each node")
         return ()
     before = len(mistakes.found)
-    values = [_read_one(index, table, mistakes) for index, table in enumerate(tables)]
+    values = [read_row(table, f"node[{index}].", MEMBER, mistakes) for index, table in enumerate(tables)]
     if len(tables) < FEWEST:
         mistakes.add("too few nodes", "node", len(tables), f"{FEWEST} or more [[node]] tables")
     for key in MEMBER:
@@ -235,12 +245,6 @@ def read_members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
         Member(index=index, name=value["name"], key=value["key"], address=value.get("address"))
         for index, value in enumerate(values)
     )
-
-
-def _read_one(index: int, table: dict[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    prefix = f"node[{index}]."
-    require(table, prefix, ("name", "key"), MEMBER, mistakes)
-    return read_table(table, prefix, MEMBER, mistakes)
 
 
 def _refuse_repetition(key: str, values: list[dict[str, Any]], mistakes: Mistakes) -> None:

@@ -23,7 +23,7 @@ from p2pfl.config.charter import (
 )
 from p2pfl.config.federation_id import HASH_BYTES
 from p2pfl.config.model import MEMBER, TRAINING, Edges, FederationConfig, Kinds, Member
-from p2pfl.config.tables import Mistakes, public_key, read_document, read_table, require, text, unknown_keys
+from p2pfl.config.tables import Mistakes, public_key, read_document, read_row, read_table, require, text, unknown_keys
 from p2pfl.errors import UserError
 from p2pfl.specs import Kind, whole
 
@@ -122,9 +122,7 @@ def _members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
         return ()
     found = []
     for index, table in enumerate(tables):
-        prefix = f"member[{index}]."
-        require(table, prefix, ("name", "key"), ROW, mistakes)
-        values = read_table(table, prefix, ROW, mistakes)
+        values = read_row(table, f"member[{index}].", ROW, mistakes)
         found.append({"address": None, "retired": False} | values)
     if mistakes.found:
         return ()

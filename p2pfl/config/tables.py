@@ -106,8 +106,10 @@ def unknown_keys(table: Mapping[str, Any], prefix: str, known: Iterable[str], mi
             mistakes.add(f"unknown key{meant}", prefix + key, _brief(value), ", ".join(words))
 
 
-def read_table(table: Any, prefix: str, kinds: Mapping[str, Kind], mistakes: Mistakes) -> dict[str, Any]:
-    """Read the valid values of a table. `prefix` ends in a dot."""
+def read_table(
+    table: Any, prefix: str, kinds: Mapping[str, Kind], mistakes: Mistakes, *, whose: str = ""
+) -> dict[str, Any]:
+    """Read the valid values of a table. `prefix` ends in a dot; `whose` begins each message about a value."""
     if not isinstance(table, dict):
         mistakes.add("must be a table", prefix.rstrip("."), _brief(table), f"[{prefix.rstrip('.')}]")
         return {}
@@ -118,8 +120,17 @@ def read_table(table: Any, prefix: str, kinds: Mapping[str, Kind], mistakes: Mis
             try:
                 values[key] = kind.read(table[key])
             except ValueError as reason:
-                mistakes.add(str(reason) or _complaint(table[key]), prefix + key, _brief(table[key]), kind.allowed)
+                message = whose + (str(reason) or _complaint(table[key]))
+                mistakes.add(message, prefix + key, _brief(table[key]), kind.allowed)
     return values
+
+
+def read_row(table: dict[str, Any], prefix: str, kinds: Mapping[str, Kind], mistakes: Mistakes) -> dict[str, Any]:
+    """Read the valid values of a member's table; a message about one begins with the member's name."""
+    require(table, prefix, ("name", "key"), kinds, mistakes)
+    called = table.get("name")
+    whose = f"{called}: " if isinstance(called, str) and NAME.fullmatch(called) else ""
+    return read_table(table, prefix, kinds, mistakes, whose=whose)
 
 
 def exclusive(table: Any, prefix: str, first: str, second: str, mistakes: Mistakes) -> None:
@@ -291,5 +302,5 @@ def _read_public_key(value: Any) -> bytes:
     public = base64.urlsafe_b64decode(value + "=")
     canonical = base64.urlsafe_b64encode(public).decode("ascii").rstrip("=")
     if canonical != value or not crypto_core_ed25519_is_valid_point(public):
-        raise ValueError
+        raise ValueError("not a valid key: it looks mistyped")
     return public

@@ -9,6 +9,7 @@ No I/O except for the key file. Faults of a peer that asks for a session:
 
 from __future__ import annotations
 
+from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault
 
 OTHERS = "others"
@@ -31,7 +32,7 @@ class UnlistedKey(HandshakeFault):
     """`public` (32 bytes) provably belongs to the peer, but to no node of the federation."""
 
     def __init__(self, public: bytes) -> None:
-        super().__init__(f"the key {public.hex()} is not listed in the federation")
+        super().__init__(f"the key {public_text(public)} is not listed in the federation")
         self.public = public
 
 

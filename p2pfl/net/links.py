@@ -59,6 +59,7 @@ class Watcher:
 
     log: Logger = field(default_factory=lambda: getLogger("p2pfl.net"))
     name_of: Callable[[int], str] = "node {}".format
+    name_of_key: Callable[[bytes], str | None] = lambda key: None  # noqa: ARG005 - whoever knows no former members
     on_alarm: OnAlarm = lambda kind, peer, text: None  # noqa: ARG005 - whoever does not listen
 
 
@@ -112,7 +113,9 @@ class Links:
             shared=shared,
             spawn=self._run,
         )
-        self._refusals = refusals = Refusals(self.counters, watcher.log, watcher.on_alarm, watcher.name_of)
+        self._refusals = refusals = Refusals(
+            self.counters, watcher.log, watcher.on_alarm, watcher.name_of, watcher.name_of_key
+        )
         self._transport = transport(limits, refusals, watcher.log)
         self._transport.expect(len(membership.neighbors))
         self._listen = parse_address(listen, "listen")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from logging import DEBUG, INFO, WARNING, Logger
 
-from p2pfl.crypto import FederationMismatch
+from p2pfl.crypto import FederationMismatch, UnlistedKey
 from p2pfl.errors import PeerFault
 from p2pfl.net.line import Counters, OnAlarm
 from p2pfl.net.notices import LeftBehindFault, SealedFault
@@ -33,7 +33,8 @@ LINE_BYTES = 512
 STAMP_BYTES = 112
 VARIANTS = 4
 """The number of reasons with the same wording that are logged."""
-FIGURES = re.compile(r"[0-9a-f]{16,}|\d+")
+FIGURES = re.compile(r"[A-Za-z0-9_-]{43}|[0-9a-f]{16,}|\d+")
+"""Matches public keys, hashes and numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class Refusals:
     log: Logger
     on_alarm: OnAlarm
     name_of: Callable[[int], str] = "node {}".format
+    name_of_key: Callable[[bytes], str | None] = lambda key: None  # noqa: ARG005 - whoever knows no former members
+    """Returns the name of the member that has that public key, also of a former one."""
     _memories: dict[int | None, HourOfRefusals] = field(default_factory=dict)
 
     def note(self, peer: int | None, name_or_address: str, fault: PeerFault) -> None:
@@ -126,10 +129,10 @@ class Refusals:
         if peer is not None and differs:
             self.on_alarm(DIFFERS, peer, reason)
         level = INFO if differs else WARNING  # the alarm is a warning already
-        self._say(
-            level,
-            f"refused {clip(name_or_address, REASON_BYTES // 2)}: {reason}; logged once an hour, else only counted",
-        )
+        who = clip(name_or_address, REASON_BYTES // 2)
+        if isinstance(fault, UnlistedKey) and (name := self.name_of_key(fault.public)):
+            who += f" ({name}, no longer a member)"
+        self._say(level, f"refused {who}: {reason}; logged once an hour, else only counted")
 
     def mention(self, peer: int | None, text: str, *values: object, level: int = DEBUG) -> None:
         """Log a lesser event caused by a stranger or a member, within the allowance."""

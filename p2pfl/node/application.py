@@ -358,6 +358,7 @@ class Application:
             Watcher(
                 log=logging.getLogger("p2pfl.net"),
                 name_of=self._name_of,
+                name_of_key=self._name_of_key,
                 on_alarm=driver.alarm,
             ),
             listen=setup.node.listen,
@@ -377,13 +378,11 @@ class Application:
         driver, course = self.driver, self.status.core
         assert driver is not None  # noqa: S101 - the node has begun
         began = saved_at = time.monotonic()
-        told = False
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
-            if not told and now - began >= QUIET_WAIT_S:
-                told = True
-                self.lines.say_who_is_missing(self.setup.federation.gossip.start_wait_s)
+            if now - began >= QUIET_WAIT_S:
+                self.lines.say_who_is_missing(self.setup.federation, self.setup.member.index)
             self.lines.look()
             if course.phase is Phase.WAITING:
                 self.lines.tell()
@@ -433,6 +432,9 @@ class Application:
 
     def _name_of(self, index: int) -> str:
         return self.setup.federation.members[index].name
+
+    def _name_of_key(self, key: bytes) -> str | None:
+        return next((member.name for member in self.setup.federation.members if member.key == key), None)
 
 
 def look_for_room(setup: Setup, engine: Engine, store: Store) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
+from p2pfl.config.model import FederationConfig
+from p2pfl.core.edge import Edge
 from p2pfl.core.facts import Phase
+from p2pfl.core.joining import is_behind
 from p2pfl.engine.arithmetic import neighbor_distance
 from p2pfl.engine.engine import Engine
 from p2pfl.learn.doubts import own_classes
@@ -17,6 +20,13 @@ from p2pfl.reporting.status import ClosedRound, NodeLine
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
+
+NONE_YET = "no neighbor is connected yet ({names}): training starts once one is"
+SOME_MISSING = "no session yet with {names}; starts without them after at most {wait_s:g} s"
+FARTHER_MISSING = (
+    "all neighbors are connected, but a member farther away is not, one or more of these: {names}; "
+    "starts without it after at most {wait_s:g} s"
+)
 
 LEAST_LINE_S = 0.1
 LOOKING_SHARE = 0.01
@@ -49,6 +59,8 @@ class ProgressLines:
         self.unsent_classes = own_classes(shop.learner) if sketched and "local" not in shop.figures.withheld else None
         """Classes in this node's data, which a launcher on this machine compares; None once they have been sent."""
         self.last_line_at = self.look_again_at = float("-inf")
+        self._told_text = ""
+        """The latest line about whom the node waits for, without the names."""
 
     def line(self) -> NodeLine:
         line = self.status.line()
@@ -91,14 +103,37 @@ class ProgressLines:
         self.status.neighbor_distance = neighbor_distance(engine.state, neighbors)
         self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
 
-    def say_who_is_missing(self, start_wait_s: float) -> None:
-        """Log which neighbors the node is waiting for at startup, for at most `start_wait_s` once one is connected."""
+    def say_who_is_missing(self, federation: FederationConfig, own: int) -> None:
+        """Log whom the node `own` is waiting for at startup: neighbors, or members that those wait for.
+
+        Each kind of line is logged once, so this may be called every second.
+        """
         core = self.status.core
-        missing = [self.status.name_of(peer) for peer, edge in core.edges.items() if not edge.is_open]
-        if not missing or core.phase is not Phase.WAITING:
+        if core.phase is not Phase.WAITING:
             return
-        if len(missing) == len(core.edges):
-            log.warning("no neighbor is connected yet (%s): training starts once one is", ", ".join(missing))
-        else:
-            text = "no session yet with %s; starts without them after at most %g s"
-            log.warning(text, ", ".join(missing), start_wait_s)
+        behind = [edge for edge in core.edges.values() if is_behind(edge, core.facts.level or 0)]
+        missing = {edge.peer for edge in behind if not edge.is_open}
+        if not behind:
+            return
+        text = NONE_YET if len(missing) == len(core.edges) else SOME_MISSING if missing else FARTHER_MISSING
+        if text != self._told_text:
+            self._told_text = text
+            awaited = missing or _awaited_by(behind, federation, own)
+            names = ", ".join(map(self.status.name_of, sorted(awaited)))
+            log.warning("%s", text.format(names=names, wait_s=federation.gossip.start_wait_s))
+
+
+def _awaited_by(neighbors: Iterable[Edge], federation: FederationConfig, own: int) -> set[int]:
+    """Return the members for which these connected neighbors of `own` may be waiting.
+
+    At level h, all members within h - 1 hops have all their neighbors: the missing one is h + 1 hops away.
+    """
+    pairs = (*federation.edges, *((b, a) for a, b in federation.edges))
+    found: set[int] = set()
+    for edge in neighbors:
+        around = reached = {edge.peer}
+        for _ in range(int(edge.progress.level) + 1):
+            around = {b for a, b in pairs if a in around} - reached
+            reached = reached | around
+        found |= around - {own}
+    return found - {b for a, b in pairs if a == own} or found

@@ -104,7 +104,7 @@ def serving(said, known=None, **options):
         loop.close()
 
 
-def note_address(folder, name, status, *, pid=None):
+def note_address(folder, name, status, *, pid=None, listen=""):
     """As a running node does beside its state."""
     state = folder / name / "state"
     state.mkdir(exist_ok=True)
@@ -112,7 +112,7 @@ def note_address(folder, name, status, *, pid=None):
         "federation": "ward",
         "node": name,
         "pid": os.getpid() if pid is None else pid,
-        "listen": "",
+        "listen": listen,
         "status": status,
     }
     (state / "address.json").write_text(json.dumps(there), encoding="utf-8")

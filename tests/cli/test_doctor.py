@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.features.lan import doctor as _doctor  # noqa: F401 - first imported below, it would keep the stand-in for `find`
 from p2pfl.features.lan import doctor_command as doctor
 from p2pfl.features.status import asking, whereabouts
+
+sys.path.insert(0, str(Path(__file__).parent))
+from pages import KNOWN, note_address, serving
 
 
 @pytest.fixture
@@ -31,6 +38,29 @@ def test_who_has_an_older_list_of_members_than_others_is_named(told):
     assert told({"pi1": 3, "pi2": 2, "pi3": None}) == [
         "pi2 follows version 2 of the members, but the newest is version 3"
     ]
+
+
+def test_sessions_and_refusals_are_those_that_the_node_here_reports(p2pfl, tmp_path):
+    assert p2pfl("new", "ward", "--nodes", "4").code == 0
+    differs = {
+        "kind": "federation-differs",
+        "about": "node3",
+        "text": "its federation file differs from ours in: edges",
+    }
+    neighbors = [{"name": "node1", "live": True}, {"name": "node3", "live": False}]
+    said = {"federation": "ward", "node": "node0", "phase": "waiting", "rounds": 0, "neighbors": neighbors}
+    with serving(said, KNOWN | {"alarms": [differs]}) as address:
+        note_address(tmp_path / "ward", "node0", address, listen="127.0.0.1:9")
+        outcome = p2pfl("doctor", "ward", "--node", "node0", "--format", "json")
+    found = json.loads(outcome.out)
+    assert {row["member"]: row["session"] for row in found["members"]} == {
+        "node0": False,
+        "node1": True,
+        "node3": False,
+    }
+    texts = [problem["text"] for problem in found["problems"]]
+    assert any(text.startswith("node1 has a session with node0") for text in texts)
+    assert "node0 refuses node3: its federation file differs from ours in: edges" in texts
 
 
 def test_where_all_have_the_newest_nothing_is_said(told):

@@ -85,6 +85,7 @@ def test_an_address_may_be_written_short_or_long(p2pfl, page, form):
             "compressors": {"node1": "q4", "node2": "q4"},
             "distance": 0.01,
             "alarms": {"resync": 2, "storage": 1},
+            "standing_alarms": None,
             "disk_refuses": None,
             "device": None,
             "privacy": None,
@@ -97,6 +98,14 @@ def test_the_table_has_a_row_for_each_node_and_all_its_alarms(p2pfl, page):
     lines = [line.split() for line in p2pfl("status", page, page).out.splitlines() if page in line]
     figures = ["7", "40", "0.875", "0.5", "1.25", "2", "123456", "q4", "0.01"]
     assert lines == [[page, "node0", "training", *figures, "resync", "2,", "storage", "1"]] * 2
+
+
+def test_alarms_that_are_over_are_told_from_those_that_stand(p2pfl):
+    with serving(SAID | {"standing_alarms": ["storage"]}) as address:
+        out = p2pfl("status", address).out
+        (row,) = json.loads(p2pfl("status", address, "--format", "json").out)
+    assert "resync 2 (over), storage 1 " in out
+    assert row["standing_alarms"] == ["storage"]
 
 
 def test_an_accuracy_of_an_older_model_has_a_star_and_a_footnote(p2pfl):

@@ -110,6 +110,14 @@ def test_one_row_for_each_member_as_csv(p2pfl):
     assert len(outcome.out.splitlines()) == 5
 
 
+def test_after_the_end_the_headline_names_the_graph_as_before(p2pfl, tmp_path):
+    p2pfl("new", "ward", "--nodes", "4")
+    state = tmp_path / "ward" / "node1" / "state"
+    state.mkdir(parents=True)
+    (state / "result.json").write_text(json.dumps({"node": "node1", "rounds": 40, "finished": True}))
+    assert "ward  4 members of ring, by their results" in p2pfl("watch", "ward").out
+
+
 @pytest.mark.parametrize("target", ["127.0.0.1:9", "ward"])
 def test_nobody_there_is_a_failure_in_one_line(p2pfl, target):
     p2pfl("new", "ward", "--nodes", "2")

@@ -97,7 +97,9 @@ def test_the_nearest_key_is_suggested(valid_text, write):
 def test_a_mistyped_key_is_found(valid_text, write, keys, change):
     (mistake,) = federation_mistakes(write(valid_text.replace(keys[1], change(keys[1]))))
     assert mistake.key == "node[1].key"
+    assert mistake.message.startswith("pi1: ")
     assert "p2pfl key" in mistake.allowed
+    assert ("mistyped" in mistake.message) == (len(mistake.value) == len(keys[1]))
 
 
 def test_a_repeated_key_names_both_nodes(valid_text, write, keys):

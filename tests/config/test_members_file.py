@@ -68,6 +68,7 @@ CHANGES = [
     ('"10.0.0.1:8470"', '"10.0.0.1"', "member[1].address", "host:port"),
     (public_text(key_of(1).public), public_text(key_of(0).public), "member[1].key", "have the same key"),
     (public_text(key_of(1).public), "x", "member[1].key", "43 characters"),
+    (public_text(key_of(1).public), "B" * 43, "member[1].key", "pi1: not a valid key: it looks mistyped"),
     ("[0, 1]", "[0, 9]", "edges", "not an edge between two members"),
     ("[0, 1]", "[1, 0]", "edges", "not an edge"),
     ("[0, 1]", "[0, 1.5]", "edges", "pairs"),

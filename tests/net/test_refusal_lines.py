@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from p2pfl.crypto import FederationMismatch, UnlistedKey
+from p2pfl.crypto.identity import public_text
 from p2pfl.errors import PeerFault
 from p2pfl.net import refusals as refusals_module
 from p2pfl.net.greeting import SealedFault
@@ -89,7 +90,18 @@ def test_reasons_that_differ_in_figures_leave_room_for_another_reason_of_strange
     door.note(None, "10.0.0.2", UnlistedKey(bytes(32)))
     said = lines(caplog)
     assert len(said) == 2 * VARIANTS + 1
-    assert bytes(32).hex() in said[-1]
+    assert public_text(bytes(32)) in said[-1]
+
+
+def test_the_key_of_a_former_member_is_logged_with_its_name_and_as_p2pfl_key_prints_it(caplog):
+    former, stranger = os.urandom(32), os.urandom(32)
+    log = logging.getLogger("tests.net")
+    refusals = Refusals(Counters.of([1]), log, lambda *_: None, name_of_key={former: "pi3"}.get)
+    refusals.note(None, "10.0.0.3", UnlistedKey(former))
+    refusals.note(None, "10.0.0.4", UnlistedKey(stranger))
+    first, second = lines(caplog)
+    assert first.startswith(f"refused 10.0.0.3 (pi3, no longer a member): the key {public_text(former)} is not listed")
+    assert second.startswith(f"refused 10.0.0.4: the key {public_text(stranger)} is not listed")
 
 
 def test_one_member_cannot_use_up_what_another_needs(door, caplog):

@@ -14,7 +14,7 @@ import pytest
 
 from p2pfl.core.messages import Request
 from p2pfl.crypto.handshake import Initiator
-from p2pfl.crypto.identity import Identity
+from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.crypto.session import MAX_SEALED_BYTES, Session
 from p2pfl.errors import PeerFault
 from p2pfl.net.link import LOUD_FAULTS, MALFORMED
@@ -47,7 +47,7 @@ async def test_an_unlisted_key_is_refused_and_logged_once(federation, caplog):
     ):
         await a.until(lambda: a.links.counters.unknown.refusals >= 3)
         await b.until(lambda: b.open)
-        assert len(refused(caplog, stranger.public.hex())) == 1
+        assert len(refused(caplog, public_text(stranger.public))) == 1
         assert a.links.counters.total.refusals >= 3
         assert list(a.open) == [1]
 

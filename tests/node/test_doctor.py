@@ -14,7 +14,7 @@ from p2pfl.config.load import load_config
 from p2pfl.features.lan import doctor
 from p2pfl.features.lan.beacon import About, own_about
 from p2pfl.features.lan.doctor import AddressTried, Diagnosis, Patient, _of_members, _of_the_lan
-from p2pfl.features.lan.doctor_command import _member_row
+from p2pfl.features.lan.doctor_command import _cells, _member_row
 from p2pfl.features.lan.interfaces import Interface
 from p2pfl.features.lan.overhear import Announced, Tally
 from p2pfl.features.lan.probe import Answer, AnswerKind
@@ -159,6 +159,35 @@ def test_why_a_member_is_not_reached_is_said(ward, answer, said):
 def test_a_member_that_answers_may_differ(ward, answer, said):
     (text,) = of_members(ward, answer=answer)
     assert said in text
+
+
+def test_who_has_another_file_is_compared_and_neither_file_is_called_the_right_one(ward):
+    differs = Answer(kind=AnswerKind.MEMBER, differences=("training.rounds",))
+    (problem,) = _of_members(diagnosis(ward, answer=differs))
+    assert problem.remedy.startswith(f"compare {ward.path} with the file there, copy the right one over the other")
+    here = diagnosis(ward)
+    here.patients[0].places = [AddressTried(address="127.0.0.1:8470", via=("state",), answer=differs)]
+    (problem,) = _of_members(here)
+    assert problem.text.startswith("node0 was started with another federation file than the one here")
+
+
+def test_a_neighbor_that_has_dialed_this_node_is_not_called_lost(ward):
+    found = diagnosis(ward, answer=Answer(kind=AnswerKind.REFUSED))
+    found.patients[1].has_session = True
+    (problem,) = _of_members(found)
+    assert problem.text.startswith("node1 has a session with node0, but is not reached: 192.168.1.9:")
+    assert "so that node0 can dial it too" in problem.remedy
+    assert _cells(_member_row(found, found.patients[1]))["answers"] == "no, but has a session"
+    found.patients[1].places.clear()
+    assert list(_of_members(found)) == []
+
+
+def test_a_difference_that_only_the_node_here_has_seen_is_reported(ward):
+    found = diagnosis(ward, answer=Answer(kind=AnswerKind.REFUSED))
+    found.patients[1].refused = "its federation file differs from ours in: training.learning_rate"
+    texts = [problem.text for problem in _of_members(found)]
+    assert texts[0] == "node0 refuses node1: its federation file differs from ours in: training.learning_rate"
+    assert texts[1].startswith("node1 is not reached")
 
 
 @pytest.mark.parametrize(("off_s", "said"), [(0.4, 0.0), (-1.9, 0.0), (59.6, 60), (-3600.0, -3600)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -67,10 +67,23 @@ class Patient:
     heard: list[Announced] = field(default_factory=list)
     about: About | None = None
     places: list[AddressTried] = field(default_factory=list)
+    has_session: bool = False
+    """True if the node that runs here has a session with it, whoever dialed."""
+    refused: str = ""
+    """Why the node that runs here refuses it: their federation files differ."""
 
     @property
     def answering(self) -> AddressTried | None:
         return next((place for place in self.places if place.answer.kind is AnswerKind.MEMBER), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNode:
+    """What the node that runs here says of its neighbors, by their names."""
+
+    sessions: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """The differences of the federation files of those that it refuses for that, in words."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,8 +98,14 @@ class Diagnosis:
     problems: list[Problem] = field(default_factory=list)
 
 
-async def examine(federation: FederationConfig, node: NodeConfig | None, listen_s: float) -> Diagnosis:
-    """Examine the members. If `node`, the node on this machine, is known, only its neighbors are examined."""
+async def examine(
+    federation: FederationConfig, node: NodeConfig | None, listen_s: float, own: OwnNode | None = None
+) -> Diagnosis:
+    """Examine the members.
+
+    If `node`, the node on this machine, is known, only its neighbors are examined. `own` holds its answers, if it runs.
+    """
+    own = own or OwnNode()
     discovery = federation.discovery if node is None else node.discovery
     listen = "0.0.0.0" if node is None else parse_address(node.listen, "listen").host  # noqa: S104 - as nodes do
     interfaces = _interfaces(listen, () if node is None else node.interfaces)
@@ -99,7 +118,12 @@ async def examine(federation: FederationConfig, node: NodeConfig | None, listen_
         tallies=[],
         skipped=[one for one in interfaces if one.skipped is not None],
         patients=[
-            Patient(member=member, here=node is not None and member.name == node.name)
+            Patient(
+                member=member,
+                here=node is not None and member.name == node.name,
+                has_session=member.name in own.sessions,
+                refused=own.refused.get(member.name, ""),
+            )
             for member in _members_to_examine(federation, node)
         ],
     )
@@ -276,8 +300,13 @@ def _is_near(address: str, interface: Interface) -> bool:
 def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
     for patient in diagnosis.patients:
         place = patient.answering
+        if patient.refused and (place is None or not place.answer.differences):
+            yield Problem(
+                text=f"{diagnosis.node} refuses {patient.member.name}: {patient.refused}",
+                remedy=_compare(diagnosis.federation),
+            )
         if place is None:
-            if not patient.here:
+            if not (patient.here or (patient.has_session and not patient.places)):
                 yield _unreachable(diagnosis, patient)
             continue
         yield from _of_other_places(diagnosis.federation, patient, place)
@@ -314,10 +343,16 @@ def _of_answer(diagnosis: Diagnosis, patient: Patient, answer: Answer) -> Iterat
     name, about = patient.member.name, patient.about
     if answer.differences:
         shown = ", ".join(WHOLE_SECTIONS.get(section, section) for section in answer.differences)
-        yield Problem(
-            text=f"{name} has another federation file: it differs in {shown}",
-            remedy=f"copy {diagnosis.federation.path} to every machine and restart the nodes",
-        )
+        if patient.here:
+            yield Problem(
+                text=f"{name} was started with another federation file than the one here: it differs in {shown}",
+                remedy=f"restart {name}, if {diagnosis.federation.path} is right now",
+            )
+        else:
+            yield Problem(
+                text=f"{name} has another federation file: it differs in {shown}",
+                remedy=_compare(diagnosis.federation),
+            )
     elif about is not None and about.federation != federation_id(diagnosis.federation)[:FEDERATION_BYTES]:
         yield Problem(
             text=f"{name} said on the LAN that it has another federation file",
@@ -336,6 +371,11 @@ def _of_answer(diagnosis: Diagnosis, patient: Patient, answer: Answer) -> Iterat
         )
 
 
+def _compare(federation: FederationConfig) -> str:
+    """Say what to do about two different files: the wrong one may be the one here."""
+    return f"compare {federation.path} with the file there, copy the right one over the other, and restart that node"
+
+
 def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
     name = patient.member.name
     if not patient.places:
@@ -346,6 +386,12 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
         )
     place = patient.places[0]
     where = ", ".join(f"{one.address} ({_why(one.answer, diagnosis.federation)})" for one in patient.places)
+    if patient.has_session:
+        change = _another_address(diagnosis.federation, name)
+        return Problem(
+            text=f"{name} has a session with {diagnosis.node}, but is not reached: {where}",
+            remedy=f"they are connected; so that {diagnosis.node} can dial it too: {change}; or let TCP in there",
+        )
     return Problem(text=f"{name} is not reached: {where}", remedy=_remedy(name, place, patient))
 
 

@@ -12,7 +12,7 @@ from p2pfl.console.output import Form, format_option, write_json, write_rows
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig, NodeConfig
-    from p2pfl.features.lan.doctor import Diagnosis, Patient, Problem
+    from p2pfl.features.lan.doctor import Diagnosis, OwnNode, Patient, Problem
     from p2pfl.features.lan.overhear import Tally
 
 WRONG = 1
@@ -41,8 +41,8 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
 
     Queries the LAN by multicast DNS, if discovery is on, and every address where a listed member may be. Reports what
     each network interface sent and received, who answers where, and whose clock, software, federation file or list of
-    members differs. Nothing is changed: any user may run it, while a node runs or not. Exits with 1 if something is
-    wrong.
+    members differs. A node that runs here is asked about its sessions. Nothing is changed: any user may run it, while a
+    node runs or not. Exits with 1 if something is wrong.
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.lan.doctor import examine  # noqa: PLC0415 - as above
@@ -52,7 +52,7 @@ def doctor(*, federation: Path, name: str | None, seconds: float, form: Form) ->
     node = _node(described, name)
     if form == "table":
         click.echo(f"listening on the LAN and asking at every address, about {seconds:g} s ...", err=True)
-    found = asyncio.run(examine(described, node, seconds))
+    found = asyncio.run(examine(described, node, seconds, _ask_here(node)))
     found.problems += _behind(described, node)
     write_json(_as_object(found)) if form == "json" else _print(found)
     return WRONG if found.problems else 0
@@ -70,6 +70,25 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
         name = own[0]
     find_member(federation, name)
     return load_node(node_file(federation, name), federation, name)
+
+
+def _ask_here(node: NodeConfig | None) -> OwnNode:
+    """Return what the node that runs here says of its neighbors; nothing if none runs or it does not answer."""
+    from p2pfl.features.lan.doctor import OwnNode  # noqa: PLC0415 - as above
+    from p2pfl.features.status.asking import ask_federation, ask_status, place_of  # noqa: PLC0415 - as above
+    from p2pfl.features.status.whereabouts import find  # noqa: PLC0415 - as above
+    from p2pfl.net.refusals import DIFFERS  # noqa: PLC0415 - as above
+
+    here = None if node is None else find(node.state_dir)
+    if node is None or here is None or here.status is None:
+        return OwnNode()
+    said, known = ask_status(place_of(here.status)), ask_federation(place_of(here.status))
+    neighbors = [] if isinstance(said, str) or said["node"] != node.name else said.get("neighbors", [])
+    alarms = [] if isinstance(known, str) or known["node"] != node.name else known.get("alarms", [])
+    return OwnNode(
+        sessions=frozenset(one["name"] for one in neighbors if one.get("live")),
+        refused={one["about"]: one["text"] for one in alarms if one["kind"] == DIFFERS},
+    )
 
 
 def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
@@ -119,6 +138,7 @@ def _member_row(diagnosis: Diagnosis, patient: Patient) -> dict[str, Any]:
         "here": patient.here,
         "listed": patient.member.address,
         "heard_at": sorted({f"{text} port {one.port}" for one in patient.heard for text in one.addresses}),
+        "session": patient.has_session,
         "answers_at": None if place is None else place.address,
         "places": [
             {
@@ -181,7 +201,7 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
         "member": f"{row['member']} (this machine)" if row["here"] else row["member"],
         "listed": row["listed"],
         "heard on the LAN": ", ".join(row["heard_at"]) or None,
-        "answers": "yes" if row["answers_at"] else "no",
+        "answers": "yes" if row["answers_at"] else "no, but has a session" if row["session"] else "no",
         "at": at,
         "file": None if row["differs_in"] is None else "differs" if row["differs_in"] else "same",
         "clock": None if off_s is None else f"{off_s:+.0f} s" if off_s else "same",

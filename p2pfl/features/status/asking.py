@@ -43,6 +43,7 @@ class LocalFederation:
     """A federation on this machine, and those of its members whose state is here."""
 
     federation: str
+    topology: str
     members: tuple[LocalMember, ...]
 
 
@@ -78,6 +79,7 @@ def read_folder(target: str) -> LocalFederation:
     nodes = [(member, load_node(node_file(federation, member.name), federation, member.name)) for member in members]
     return LocalFederation(
         federation.name,
+        federation.topology,
         tuple(
             LocalMember(name=member.name, reason=REPLACED)
             if _has_other_key(node.key_file, member.key)
@@ -150,6 +152,7 @@ def ended_federation(folder: LocalFederation) -> dict[str, Any] | None:
     return {
         "federation": folder.federation,
         "node": "result.json",
+        "topology": folder.topology,
         "now": 0.0,
         "members": members,
         "measures": first.get("measures") or [],

@@ -32,6 +32,8 @@ They show other metrics, robust rules, the neighbor that sets the pace, devices,
 WITHHELD = ("accuracy", "loss")
 """The columns that are also left out if there are privacy budgets."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
+TOLD_BESIDE = ("standing_alarms",)
+"""The columns that a table tells in another one."""
 OTHER_NODE = "another node answers there"
 
 
@@ -140,6 +142,7 @@ def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str,
             "of": report.get("of"),
             "peers": len(live) if isinstance(live, list) else None,
             "alarms": dict.fromkeys(report.get("standing") or (), 1),
+            "standing_alarms": list(report.get("standing") or ()),
             "privacy": None if report.get("epsilon") is None else {"epsilon": report["epsilon"]},
             "second_hand": {"by": report["by"], "age_s": round(report["age_s"], 1), "instead_of": reason},
             "well": reason != DIED and not missed,
@@ -149,7 +152,7 @@ def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str,
 
 def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
     said: dict[str, Any] = {} if isinstance(answer, str) else answer
-    staleness = said.get("staleness")
+    staleness, standing = said.get("staleness"), said.get("standing_alarms")
     return {
         "url": url,
         "node": said.get("node"),
@@ -175,6 +178,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "compressors": _of_each(said.get("neighbors"), "compressor", str),
         "distance": said.get("neighbor_distance"),
         "alarms": said.get("alarms"),
+        "standing_alarms": list(map(str, standing)) if isinstance(standing, list) else None,
         "disk_refuses": said.get("disk_refuses"),
         "device": said.get("device"),
         "privacy": said.get("privacy"),
@@ -221,7 +225,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     shown.
     """
     alarms, compressors = row["alarms"], row["compressors"] or {}
-    told = ", ".join(f"{kind} {count}" for kind, count in alarms.items()) if isinstance(alarms, dict) else None
+    told = _alarms_text(alarms, row["standing_alarms"]) if isinstance(alarms, dict) else None
     alike = len(set(compressors.values())) == 1
     each = sorted(set(compressors.values())) if alike else [f"{name} {spec}" for name, spec in compressors.items()]
     against = [_faults_text(name, held) for name, held in (row["held_against"] or {}).items()]
@@ -230,6 +234,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return row | {
         "metrics": ", ".join(f"{name} {cell(value)}" for name, value in others.items()) or None,
         "alarms": told,
+        "standing_alarms": ", ".join(row["standing_alarms"] or ()) or None,
         "compressors": ", ".join(each) or None,
         "held_against": ", ".join(against) or None,
         "kept": least and f"{least[0]} {least[1]:.2g}",
@@ -245,11 +250,17 @@ def _table_rows(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
         return rows
     private = any(row["privacy"] for row in rows)
     some = SELDOM if not private or any(row["main"] is not None for row in rows) else (*SELDOM, *WITHHELD)
-    empty = {key for key in some if all(row[key] in quiet for row in rows)} | set(TOLD_BELOW)
+    empty = {key for key in some if all(row[key] in quiet for row in rows)} | {*TOLD_BELOW, *TOLD_BESIDE}
     empty |= {TRAINING_LOSS} if "loss" in empty else set()
     names = {row["metric"] for row in rows if row["metric"]}
     head = "main metric" if len(names) > 1 else next(iter(names), "accuracy")
     return [{key: value for key, value in _with_main_measure(row, head).items() if key not in empty} for row in rows]
+
+
+def _alarms_text(counts: Mapping[str, Any], standing: list[str] | None) -> str:
+    """Return the number of alarms of each kind, and which kinds are over; a node that ended long ago may not say."""
+    over = () if standing is None else counts.keys() - set(standing)
+    return ", ".join(f"{kind} {count}{' (over)' if kind in over else ''}" for kind, count in counts.items())
 
 
 TRAINING_LOSS = "training loss"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from p2pfl.config.model import FederationConfig
     from p2pfl.errors import UserError
+    from p2pfl.features.privacy.spending import NodeBudget
     from p2pfl.learn.privacy.plan import Plan
 
 WEAK = 10.0
@@ -96,6 +97,9 @@ def _require_budget(inspected: Inspected) -> None:
 
     federation = inspected.federation
     known, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
+    if unpaid := [one.mistake for one in known if one.mistake is not None]:
+        inspected.mistakes.extend(unpaid)
+        return
     without = [one.name for one in known if one.ledger is None and not one.is_waiting]
     less = {one.name: one.unpermitted for one in known if one.unpermitted}
     if len(without) == len(federation.present):
@@ -124,9 +128,11 @@ def _look_for_budgets(inspected: Inspected) -> None:
         text = "privacy: without a budget a node does not train; start it once, before the first start"
         inspected.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
     begun = [node.name for node in inspected.here.values() if node.name not in without]
-    less: dict[str, str] = {}
+    known: list[NodeBudget] = []
     with suppress(UserError, StorageError):  # a state that cannot be read is reported when the node starts
-        less = {one.name: one.unpermitted for one in purses(federation, begun) if begun and one.unpermitted}
+        known = purses(federation, begun) if begun else []
+    inspected.mistakes.extend(one.mistake for one in known if one.mistake is not None)
+    less = {one.name: one.unpermitted for one in known if one.unpermitted}
     if less:
         figures, names = next(iter(less.values())), ", ".join(less)
         text = f"privacy: the file promises less than was permitted ({figures}): {names} will not train"

@@ -56,9 +56,9 @@ class Loudness:
     @property
     def in_words(self) -> str:
         of = self.of_the_run
-        lost = "little is lost" if of <= FREE else "it costs accuracy" if of <= DEAF else "most of it is lost"
-        run = f"over all {self.steps:,} steps, in the mean of {self.nodes} nodes, {of:.2g} times"
-        return f"in a step {self.of_a_step:.2g} times as long as what the rows can say; {run}: {lost}"
+        cost = "little accuracy" if of <= FREE else "accuracy" if of <= DEAF else "most of the accuracy"
+        run = f"{of:.2g} times over all {self.steps:,} steps and {self.nodes} nodes"
+        return f"{self.of_a_step:.2g} times the signal in one step, {run}: it costs {cost}"
 
 
 class PrivacyFindings(Findings):
@@ -240,9 +240,7 @@ def print_privacy(facts: dict[str, Any]) -> None:
     protected = "each row of a node" if facts["unit"] == "record" else "all rows of a node together"
     rounds = f"{facts['rounds']} rounds of each node"
     said = {"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"}
-    said["epsilon"] = (
-        "is for data that are there or are empty; for others in their place, or another label, it is twice that"
-    )
+    said["epsilon"] = "compares with and without the data; if they are replaced, or a label changes, it is twice that"
     if facts["test_set"] == "private":
         said["scores"] = 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'
         said["scores"] += f"; {SCORE}" if facts["task"] == TABLES else ""

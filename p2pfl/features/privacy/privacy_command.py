@@ -61,9 +61,9 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
     """Permit nodes to start their privacy budgets.
 
     The permission is a file beside each node's key, with epsilon, delta, unit and noise of the federation file. The
-    node takes it at its next start, and trains only by a file that promises as much. What was revealed before stays
-    revealed: with --again the promise for these data is the sum of both budgets. A model that was trained without
-    [privacy] gets no budget: remove the node's state first.
+    node takes it at its next start, and does not train if the file later promises less privacy. What was revealed
+    before stays revealed: with --again the promise for these data is the sum of both budgets. A model that was trained
+    without [privacy] gets no budget: remove the node's state first.
     """
     from p2pfl.engine.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.permission import give_permission  # noqa: PLC0415 - as above

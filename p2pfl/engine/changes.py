@@ -178,6 +178,7 @@ def _commit(state: NodeState, change: RoundWasCommitted) -> None:
     state.best = change.best
     if change.delta is not None:
         state.channels += change.delta
+        state.unpaid += state.ledger is None
     if change.local is not None:
         state.local = change.local
     if change.kept is not None:

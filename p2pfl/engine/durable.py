@@ -71,6 +71,7 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
         "alone": state.alone,
         "best": state.best,
         "ended": state.ended,
+        "unpaid": state.unpaid,
         "whole": with_replicas,
         "life": list(state.life),
         "lives": {str(member): list(life) for member, life in state.lives.items()},
@@ -103,7 +104,8 @@ def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mappi
         ended=header["ended"],
         life=Life(*header["life"]),
         lives={int(member): Life(*life) for member, life in header["lives"].items()},
-        ledger=Ledger.of(header.get("ledger")),
+        ledger=(ledger := Ledger.of(header.get("ledger"))),
+        unpaid=header.get("unpaid", 0 if ledger is not None and ledger.has_paid else header["rounds"]),
     )
     state.local = {name.removeprefix("local."): np.array(a) for name, a in arrays.items() if name.startswith("local.")}
     for key, plain in header["edges"].items():

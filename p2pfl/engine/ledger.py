@@ -102,6 +102,11 @@ class Ledger:
         return sum(spend.steps for spend in self.spent)
 
     @property
+    def has_paid(self) -> bool:
+        """True if rounds are known to have been paid for, by this budget or an earlier one."""
+        return bool(self.spent) or self.order > 1
+
+    @property
     def account(self) -> Signed:
         """The account given to others, so that they can return it to the node if it has forgotten."""
         digest = hashlib.blake2b(self.word.encode(), digest_size=8, person=b"p2pfl-budget").digest()

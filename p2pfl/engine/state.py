@@ -101,6 +101,7 @@ class NodeState:
     `life` is the node's own incarnation (`core.lives`); `lives` are those known of others, by member index.
 
     `ledger` is the spent part of the privacy budget; None if there is no budget, or if its spending is unknown.
+    `unpaid` counts the rounds trained without a ledger: no budget covers a model that has them.
 
     `unmixed` (c d,) are the channels as they were before a robust rule mixed them; neighbors see these until the next
     round is committed. It does not survive a crash: afterwards neighbors see the mixed model once.
@@ -123,6 +124,7 @@ class NodeState:
     local: dict[str, NDArray[np.generic]] = field(default_factory=dict)
     kept: dict[str, Vector] = field(default_factory=dict)
     ledger: Ledger | None = None
+    unpaid: int = 0
     unmixed: Vector | None = field(default=None, compare=False)
     scratch: Scratch = field(default_factory=Scratch, repr=False, compare=False)
 

@@ -129,8 +129,7 @@ def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> With
     told = [node.privacy for node in nodes if node.privacy is not None]
     if federation.privacy is None or not told:
         return None
-    spent = [one.epsilon for one in told]
-    known = [epsilon for epsilon in spent if epsilon is not None]
+    known = [one.epsilon for one in told if one.epsilon is not None and one.state != "unsure"]
     return Withheld(
         unit=told[0].unit,
         epsilon=max(known) if len(known) == len(nodes) else None,

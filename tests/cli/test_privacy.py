@@ -149,11 +149,31 @@ def test_a_budget_of_another_unit_has_begun_too(p2pfl, ward):
 
 
 @pytest.mark.usefixtures("_unaccounted")
-def test_rounds_that_no_budget_has_paid_for_are_said_to_be_uncovered(p2pfl, ward):
+@pytest.mark.parametrize("found", [None, Ledger(unit="record", word="w")])
+def test_a_model_that_was_trained_without_a_budget_gets_none_and_shows_no_epsilon(p2pfl, ward, capsys, found):
+    """The report said "at most 0" of a model without noise. A ledger is one that began after those rounds."""
+    leave_state(ward / "node1", ledger=found, unpaid=7)
+    for options in ((), ("--again",), ("--raise",)):
+        code, _, err = p2pfl("begin", ward, *options)
+        assert code == 2
+        assert f"{ward}/node1/state: privacy: the model was trained for 7 rounds without a privacy budget" in err
+        assert "remove this folder" in err
+    assert words(ward) == []
+    row = json.loads(p2pfl("show", ward, "--format", "json")[1])[1]
+    assert (row["state"], row["epsilon"], row["rounds_left"]) == ("unprotected", None, 0)
+    for command in ("launch", "check"):
+        code, err = called(capsys, command, ward)
+        assert code == 2, command
+        assert f"{ward}/node1/state: privacy: the model was trained for 7 rounds without" in err
+    (ward / "node1" / "state").rename(ward / "elsewhere")
+    assert p2pfl("begin", ward)[0] == 0
+
+
+@pytest.mark.usefixtures("_unaccounted")
+def test_a_node_that_only_mixed_may_begin(p2pfl, ward):
+    """A newcomer counts from its neighbors' round, and has told nothing of its own rows."""
     leave_state(ward / "node1")
-    code, _, err = p2pfl("begin", ward)
-    assert code == 0
-    assert "node1 has a state after 7 rounds that no budget covers" in err
+    assert p2pfl("begin", ward)[0] == 0
     assert words(ward) == ["node0", "node1", "node2"]
 
 
@@ -168,6 +188,9 @@ def test_begin_says_what_adds_to_the_new_budget_and_what_is_not_known(p2pfl, war
         "epsilon 2.5",
         "an amount unknown here",
     ]
+    leave_state(ward / "node1", ledger=Ledger(unit="record", word="w", spent=(Spend(1.0, 0.1, 3),), is_whole=False))
+    line = p2pfl("begin", ward, "--again", "--node", "node1")[1].strip()
+    assert line.endswith("; it adds to what was spent before, of which the records lack a part (epsilon 2.5)")
 
 
 @pytest.mark.parametrize(

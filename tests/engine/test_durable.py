@@ -19,9 +19,11 @@ from p2pfl.core.records import EdgeRecord
 from p2pfl.engine.changes import EdgesWereChanged, redo
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, entry, image, restore
+from p2pfl.engine.ledger import Ledger
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import StorageError
 from p2pfl.learn.methods import make_method
+from p2pfl.learn.privacy import Spend
 from p2pfl.methods.plain import Plain
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -187,6 +189,40 @@ def test_what_the_learner_keeps_for_itself_comes_back_by_name():
     taken = image(state, with_replicas=True)
     again = restore(taken.header, taken.arrays, taken.blobs)
     assert {name: int(value) for name, value in again.local.items()} == {"bn.num_batches_tracked": 7}
+
+
+def test_rounds_trained_without_a_ledger_are_counted_and_no_others():
+    """Failed rounds, mixing, and a count taken over from neighbors tell nothing of a node's own rows."""
+    pair = Pair()
+    state = pair.engines[0].state
+    pair.train(0, None)
+    pair.run(0, CommitRound(version=1, trained=False, rho=0.0, elapsed_s=0.0, alone=0, least_samples=0))
+    pair.run(0, Bootstrap(peers=(1,), rounds=9))
+    assert (state.rounds, state.unpaid) == (9, 0)
+    for ledger, unpaid in ((None, 1), (Ledger(unit="record", word="w"), 1), (None, 2)):
+        state.ledger = ledger
+        pair.train(0, state.model * np.float32(0.9))
+        assert state.unpaid == unpaid
+    taken = image(state, with_replicas=True)
+    assert restore(through_json(taken.header), taken.arrays, taken.blobs).unpaid == 2
+
+
+@pytest.mark.parametrize(
+    ("ledger", "unpaid"),
+    [
+        (None, 7),
+        (Ledger(unit="record", word="w"), 7),
+        (Ledger(unit="record", word="w", spent=(Spend(1.0, 0.1, 3),)), 0),
+        (Ledger(unit="record", word="w", order=2), 0),
+    ],
+)
+def test_of_a_state_of_an_earlier_version_all_rounds_count_unless_some_are_known_to_be_paid(ledger, unpaid):
+    """There a budget could begin behind rounds without one."""
+    state = Pair().engines[0].state
+    state.rounds, state.ledger = 7, ledger
+    taken = image(state, with_replicas=True)
+    del taken.header["unpaid"]
+    assert restore(taken.header, taken.arrays, taken.blobs).unpaid == unpaid
 
 
 @pytest.mark.parametrize("header", [{}, {"format": 2}, {"format": 4}, {"format": "3"}])

@@ -213,7 +213,7 @@ def test_the_first_round_waits_for_neighbors_that_have_said_nothing_yet_and_not_
 
 
 def setup_at(folder, promise=PERMITTED):
-    node = SimpleNamespace(key_file=folder / "node.key")
+    node = SimpleNamespace(key_file=folder / "node.key", state_dir=folder / "state")
     plan = TwoRounds()
     plan.unit, plan.epsilon, plan.delta, noise = promise
     federation = SimpleNamespace(name="ward", path=folder / "federation.toml", privacy=SimpleNamespace(noise=noise))
@@ -410,6 +410,20 @@ def test_rounds_without_privacy_make_what_stands_beside_the_key_unsure(tmp_path)
     assert budget.opening(setup, state_with()) is None
     setup = setup_at(tmp_path)
     assert not budget.opening(setup, state_with()).ledger.is_whole
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_node_does_not_go_on_from_a_model_that_was_trained_without_a_budget(tmp_path, given):
+    """It trained no round more, and reported epsilon 0 of a model that has no noise."""
+    setup, state = setup_at(tmp_path), state_with()
+    state.unpaid = 7
+    if given:
+        give_permission(setup.node.key_file, PERMITTED)
+    with pytest.raises(UserError, match=r"trained for 7 rounds without a privacy budget.*remove this folder") as caught:
+        budget.opening(setup, state)
+    assert caught.value.file == str(setup.node.state_dir)
+    assert permission_file(setup.node.key_file).exists() == given
+    assert not ledger_path(setup.node.key_file).exists()
 
 
 def test_the_file_beside_the_key_is_refused_if_damaged_another_federation_s_or_out_of_reach(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from p2pfl.cli.live import LiveView
 from p2pfl.console.output import privacy_facts
@@ -43,3 +44,13 @@ def test_so_does_the_live_view():
     assert SCORE in LiveView(fleet, quiet=True)._table().caption
     fleet = SimpleNamespace(federation=federation("digits"), children=[], elapsed_s=1.0)
     assert SCORE not in LiveView(fleet, quiet=True)._table().caption
+
+
+@pytest.mark.parametrize(("state", "said"), [("spent", "at most 1"), ("unsure", "not known of all nodes")])
+def test_what_incomplete_records_have_is_no_bound(state, said):
+    nodes = [
+        NodeReport(name="north", privacy=SPENT),
+        NodeReport(name="south", privacy=structs.replace(SPENT, state=state)),
+    ]
+    report = Report(nodes=nodes, privacy=_withheld(federation("csv"), nodes))
+    assert f"epsilon spent: {said};" in privacy_facts(report)["privacy of each record"]

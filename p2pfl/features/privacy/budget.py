@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from p2pfl.config.model import FederationConfig
+from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.config.privacy import PUBLIC
 from p2pfl.core.events import RoundRefused
 from p2pfl.engine.ledger import Ledger, Promise, reconcile
@@ -57,6 +57,13 @@ def promise_of(federation: FederationConfig, plan: Plan) -> Promise:
     """Return the promise that the federation file makes to a node with this plan."""
     noise = None if federation.privacy is None else federation.privacy.noise
     return Promise(plan.unit, plan.epsilon, plan.delta, noise)
+
+
+def unpaid_mistake(node: NodeConfig, rounds: int) -> UserError:
+    """Return the mistake of starting a node whose model has `rounds` rounds that no budget has paid for."""
+    text = f"the model was trained for {rounds} rounds without a privacy budget, which no later one covers"
+    allowed = "a new model: remove this folder; what the old one revealed stays revealed"
+    return UserError(text, file=node.state_dir, key="privacy", allowed=allowed)
 
 
 @dataclass(slots=True, eq=False)
@@ -216,12 +223,14 @@ def permit(setup: Setup) -> None:
 def opening(setup: Setup, state: NodeState) -> Opening | None:
     """Find out what was spent, and what a permission allows; return None if there is no privacy promise.
 
-    Raises UserError: the ledger file or the permission cannot be used.
+    Raises UserError: the ledger file or the permission cannot be used, or the model was trained without a budget.
     """
     plan, file = plan_by(setup.learner), _ledger_file(setup)
     if plan is None:
         file.void()
         return None
+    if state.unpaid:
+        raise unpaid_mistake(setup.node, state.unpaid)
     key_file = setup.node.key_file
     ledger, word = reconcile(state.ledger, file.read()), read_permission(key_file)
     if word is None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from p2pfl.config.model import FederationConfig
     from p2pfl.errors import UserError
+    from p2pfl.features.privacy.spending import NodeBudget
     from p2pfl.learn.privacy.plan import Plan
 
 WEAK = 10.0
@@ -59,9 +60,9 @@ class Loudness:
     @property
     def in_words(self) -> str:
         of = self.of_the_run
-        lost = "little is lost" if of <= FREE else "it costs accuracy" if of <= DEAF else "most of it is lost"
-        run = f"over all {self.steps:,} steps, in the mean of {self.nodes} nodes, {of:.2g} times"
-        return f"in a step {self.of_a_step:.2g} times as long as what the rows can say; {run}: {lost}"
+        cost = "little accuracy" if of <= FREE else "accuracy" if of <= DEAF else "most of the accuracy"
+        run = f"{of:.2g} times over all {self.steps:,} steps and {self.nodes} nodes"
+        return f"{self.of_a_step:.2g} times the signal in one step, {run}: it costs {cost}"
 
 
 class PrivacyFindings(Findings):
@@ -100,6 +101,9 @@ def _require_budget(inspected: Inspected) -> None:
 
     federation = inspected.federation
     known, begin = purses(federation), f"p2pfl privacy begin {federation.path.parent}"
+    if unpaid := [one.mistake for one in known if one.mistake is not None]:
+        inspected.mistakes.extend(unpaid)
+        return
     without = [one.name for one in known if one.ledger is None and not one.is_waiting]
     less = {one.name: one.unpermitted for one in known if one.unpermitted}
     if len(without) == len(federation.present):
@@ -128,9 +132,11 @@ def _look_for_budgets(inspected: Inspected) -> None:
         text = "privacy: without a budget a node does not train; start it once, before the first start"
         inspected.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
     begun = [node.name for node in inspected.here.values() if node.name not in without]
-    less: dict[str, str] = {}
+    known: list[NodeBudget] = []
     with suppress(UserError, StorageError):  # a state that cannot be read is reported when the node starts
-        less = {one.name: one.unpermitted for one in purses(federation, begun) if begun and one.unpermitted}
+        known = purses(federation, begun) if begun else []
+    inspected.mistakes.extend(one.mistake for one in known if one.mistake is not None)
+    less = {one.name: one.unpermitted for one in known if one.unpermitted}
     if less:
         figures, names = next(iter(less.values())), ", ".join(less)
         text = f"privacy: the file promises less than was permitted ({figures}): {names} will not train"
@@ -240,9 +246,7 @@ def print_privacy(facts: dict[str, Any]) -> None:
     protected = "each row of a node" if facts["unit"] == "record" else "all rows of a node together"
     rounds = f"{facts['rounds']} rounds of each node"
     said = {"privacy": f"of {protected}, for {rounds}, by {facts['accountant'].upper()}"}
-    said["epsilon"] = (
-        "is for data that are there or are empty; for others in their place, or another label, it is twice that"
-    )
+    said["epsilon"] = "compares with and without the data; if they are replaced, or a label changes, it is twice that"
     if facts["test_set"] == "private":
         said["scores"] = 'withheld; test_set = "public" shows those on a test set that is nobody\'s data'
         said["scores"] += f"; {SCORE}" if facts["task"] == TABLES else ""

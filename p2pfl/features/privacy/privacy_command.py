@@ -62,7 +62,8 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
 
     The permission is a file next to each node's key, with epsilon, delta, unit and noise from the federation file. The
     node uses it at its next start, and trains only while the file promises as much. What was revealed before stays
-    revealed: with --again, the promise for these data is the sum of both budgets.
+    revealed: with --again, the promise for these data is the sum of both budgets. A model that was trained
+    without [privacy] gets no budget: remove the node's state first.
     """
     from p2pfl.engine.ledger import Promise  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.privacy.permission import give_permission  # noqa: PLC0415 - as above
@@ -72,6 +73,8 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
         raise click.UsageError("--again and --raise: one of the two")
     described, privacy = _private(federation)
     promise, purses = Promise.in_file(privacy), _purses(described, names)
+    if mistakes := [one.mistake for one in purses if one.mistake is not None]:
+        raise ExceptionGroup("models that no budget covers", mistakes)
     if raises:
         _refuse_raise(described, purses)
     elif not again:
@@ -83,9 +86,6 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
             click.echo(f"{one.name}: its budget continues with the file's figures from its next start")
             continue
         click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
-        if one.unpaid:
-            text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget covers"
-            click.echo(f"{text}: the new one does not cover what they revealed of its data", err=True)
 
 
 def _refuse_second(federation: FederationConfig, purses: list[NodeBudget]) -> None:
@@ -116,6 +116,8 @@ def _before(purse: NodeBudget) -> str:
     if purse.samples is None and purse.ledger is None:
         return ""
     known = "an amount unknown here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
+    if purse.ledger is not None and not purse.ledger.is_whole:
+        return f"; it adds to what was spent before, of which the records lack a part ({known})"
     return "" if purse.epsilon == 0 else f"; it adds to what was spent before, {known}"
 
 
@@ -128,7 +130,8 @@ def show(*, federation: Path, names: tuple[str, ...], form: Form) -> None:
 
     epsilon bounds what was revealed about one row (or one member) so far. state is "open" or "spent"; "missing" or
     "unsure" if the spending is unknown, so that the whole budget counts as spent; "unpermitted" if the file promises
-    less privacy than a person has permitted; "wiped" if the state is gone and the node will continue from the file next
+    less privacy than a person has permitted; "unprotected" if the model was trained without a
+    budget, so that the node does not start; "wiped" if the state is gone and the node will continue from the file next
     to its key. waiting: there is a permission, which takes effect at the next start.
     """
     write_rows([one.row for one in _purses(_private(federation)[0], names)], form)

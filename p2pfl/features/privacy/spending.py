@@ -11,7 +11,7 @@ from p2pfl.config.load import find_member, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.engine.ledger import Ledger, Promise, reconcile
 from p2pfl.errors import UserError
-from p2pfl.features.privacy.budget import MISSING, BudgetGuard, promise_of
+from p2pfl.features.privacy.budget import MISSING, BudgetGuard, promise_of, unpaid_mistake
 from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.features.privacy.permission import permission_file
 from p2pfl.learn.privacy import plan_of
@@ -22,6 +22,8 @@ from p2pfl.storage import peek
 
 WIPED = "wiped"
 """The state of a budget whose node has no state: the node continues from the ledger file next to its key."""
+UNPROTECTED = "unprotected"
+"""The state of a budget whose node has a model that was trained without one: the node does not start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ class NodeBudget:
     """The budget of one node on this machine.
 
     `samples` is None if the node has no state; the file next to its key may still have a `ledger`. `unpaid` is the
-    number of rounds in the state that are in no ledger.
+    number of rounds in the state that were trained without a budget.
     """
 
     federation: FederationConfig
@@ -73,21 +75,29 @@ class NodeBudget:
     @property
     def epsilon(self) -> float | None:
         """Return the epsilon known to be spent, or None if it is unknown."""
+        if self.unpaid:
+            return None
         if self.status is not None or self.ledger is None or self.ledger.promise is None:
             return None if self.status is None else self.status.epsilon
         return round(epsilon_of(self.ledger.spent, self.ledger.promise.delta), 4)
 
     @property
+    def mistake(self) -> UserError | None:
+        """The reason why the node would not start; None: it would."""
+        return unpaid_mistake(self.node, self.unpaid) if self.unpaid else None
+
+    @property
     def row(self) -> dict[str, Any]:
         told = self.status
+        state = told.state if told is not None else MISSING if self.ledger is None else WIPED
         return {
             "node": self.name,
             "epsilon": self.epsilon,
             "budget": told and told.budget,
             "delta": told and told.delta,
             "unit": told and told.unit,
-            "rounds_left": told and told.rounds_left,
-            "state": told.state if told is not None else MISSING if self.ledger is None else WIPED,
+            "rounds_left": 0 if self.unpaid else told and told.rounds_left,
+            "state": UNPROTECTED if self.unpaid else state,
             "waiting": self.is_waiting,
         }
 
@@ -115,5 +125,5 @@ def _purse(federation: FederationConfig, node: NodeConfig) -> NodeBudget:
     state = replay(loaded)
     kept = None if state.ledger is None else state.ledger.as_recovered(private=True, complete=loaded.complete)
     ledger = reconcile(kept, beside)
-    unpaid = state.rounds if ledger is None else 0
-    return NodeBudget(federation=federation, node=node, ledger=ledger, samples=int(state.samples), unpaid=unpaid)
+    samples = int(state.samples)
+    return NodeBudget(federation=federation, node=node, ledger=ledger, samples=samples, unpaid=state.unpaid)

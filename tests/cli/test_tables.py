@@ -89,9 +89,10 @@ def test_new_writes_what_it_guessed_and_says_what_is_odd(p2pfl, sites, tmp_path)
     assert south.data == {"path": str(tmp_path / "south.csv"), "separator": ";", "decimal": ","}
 
 
-def test_a_key_that_is_off_in_a_schema_shows_its_default(p2pfl, hospitals):
-    file = hospitals / "schema.toml"
-    text = file.read_text(encoding="utf-8")
+def test_a_key_that_is_off_in_a_schema_shows_its_default(p2pfl, sites, tmp_path):
+    """Also one with three classes, two of which could be made one."""
+    assert p2pfl("new", "three", "--task", "csv", *sites, "--target", "cp").code == 0
+    text = (tmp_path / "three" / "schema.toml").read_text(encoding="utf-8")
     assert "\n# missing = " in text or "\n[missing]" in text
     before = tomllib.loads(text)
     after = tomllib.loads(re.sub(r"(?m)^# (?=[a-z_]+ = )", "", text))

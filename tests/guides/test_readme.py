@@ -117,7 +117,7 @@ def test_the_first_three_commands_for_five_machines_give_a_federation_without_mi
     prepare = "\n".join(FIVE.splitlines()[:3])
     assert "no mistakes" in pages.shell(tmp_path, prepare)
     assert "\ndiscovery = true" in (tmp_path / "ward/federation.toml").read_text(encoding="utf-8")
-    assert 'listen = "127.0.0.1' not in (tmp_path / "ward/pi5/node.toml").read_text(encoding="utf-8")
+    assert '\n# listen = "0.0.0.0:0"' in (tmp_path / "ward/pi5/node.toml").read_text(encoding="utf-8")
 
 
 SSH = """#!/bin/sh

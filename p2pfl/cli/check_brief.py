@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -121,14 +123,31 @@ def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None
         return None
     training = federation.training
     one_step = replace(federation, training=replace(training, local_steps=1, local_epochs=None))
+    node = inspected.here[index]
     try:
-        learner = load_learner(one_step, inspected.here[index])
-        _train_s(learner)  # the first step also warms up what later ones use
-        per_epoch = math.ceil(learner.samples / training.batch_size)
-        round_s = _train_s(learner) * (training.local_steps or per_epoch * (training.local_epochs or 1))
-        return _train_s(load_learner(federation, inspected.here[index])) if round_s < SHORT_ROUND_S else round_s
+        learner = load_learner(one_step, node)
+        with _threads(node.threads):
+            _train_s(learner)  # the first step also warms up what later ones use
+            per_epoch = math.ceil(learner.samples / training.batch_size)
+            round_s = _train_s(learner) * (training.local_steps or per_epoch * (training.local_epochs or 1))
+            return _train_s(load_learner(federation, node)) if round_s < SHORT_ROUND_S else round_s
     except P2PFLError:
         return None
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Let torch, if the task uses it, compute with as many threads as the node will."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _train_s(learner: Learner) -> float:

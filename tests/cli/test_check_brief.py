@@ -6,9 +6,11 @@ import json
 from itertools import pairwise
 
 import pytest
+import torch
 
 from p2pfl.cli.check_brief import merged
 from p2pfl.console.output import size
+from p2pfl.learn.trainer import TorchLearner
 
 NAMES = [f"node{index}" for index in range(12)]
 
@@ -52,6 +54,18 @@ def test_the_estimate_of_bytes_covers_headers_and_closing_rounds(p2pfl, ward):
     low, high = (50 * each for each in report["traffic"]["bytes_per_round_all_nodes"])
     assert 0.9 * 814_000 < high < 1.1 * 814_000
     assert facts(p2pfl("check", ward))["sent"].startswith(f"estimate: {size(low)} to {size(high)} by all nodes")
+
+
+def test_a_round_is_timed_with_as_many_threads_as_the_node_has(p2pfl, ward, monkeypatch):
+    """With all cores, small steps take a hundred times as long on a busy machine."""
+    seen = []
+    usual = TorchLearner.train
+    monkeypatch.setattr(TorchLearner, "train", lambda *given: seen.append(torch.get_num_threads()) or usual(*given))
+    change(ward / "node0/node.toml", "# threads = 1", "threads = 3")
+    before = torch.get_num_threads()
+    p2pfl("check", ward)
+    assert set(seen) == {3}
+    assert torch.get_num_threads() == before
 
 
 def test_all_adds_the_rest_with_a_word_on_each_term(p2pfl, ward):

@@ -1,7 +1,7 @@
 """`p2pfl check`: read everything that a run would read, and report what would happen. Nothing is started or written.
 
-The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. One training step
-is timed, on a learner that is discarded.
+The task, which is the user's code, is loaded, and so are the data of every node whose folder is here. A training step
+of one is timed (a round, if it is short), on a learner that is thrown away.
 """
 
 from __future__ import annotations

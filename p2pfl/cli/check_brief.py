@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,11 @@ from p2pfl.console.output import age, size, write_facts
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
+    from p2pfl.learn.interface import Learner
     from p2pfl.node.findings import Inspected
 
+SHORT_ROUND_S = 2.0
+"""A round that a single step makes seem shorter than this is trained as a whole, for a better estimate."""
 NAMED = 3
 """The most nodes that a warning names."""
 
@@ -101,15 +106,16 @@ def duration(federation: FederationConfig, inspected: Inspected) -> str:
     if seconds is None or training.rounds is None:
         return f"not known before a first run{sooner}"
     total = age(seconds * training.rounds) if seconds * training.rounds >= 1 else "1 s"
-    return f"about {total} on each node if it is as fast as this machine, without waiting for neighbors{sooner}"
+    alone = "if each has a machine as fast as this one to itself"
+    return f"estimate: {total} of training on each node, {alone}; exchanges, tests and waiting come on top{sooner}"
 
 
 def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None:
-    """Time a training step of the first node that is here, on a separate learner; return None if no node here can
-    train.
+    """Time training on the first node that is here, on a separate learner: a step, or a whole round if that is short.
+
+    None: no node here can train.
     """
     from p2pfl.errors import P2PFLError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.learn.interface import RoundStart  # noqa: PLC0415 - as above
     from p2pfl.node.assembly import load_learner  # noqa: PLC0415 - as above
 
     index = min(inspected.here.keys() & inspected.learners.keys(), default=None)
@@ -117,17 +123,40 @@ def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None
         return None
     training = federation.training
     one_step = replace(federation, training=replace(training, local_steps=1, local_epochs=None))
+    node = inspected.here[index]
     try:
-        learner = load_learner(one_step, inspected.here[index])
-        start = RoundStart(learner.initial())
-        learner.train(start, 0)  # the first step also includes one-time work
-        began = perf_counter()
-        learner.train(start, 1)
+        learner = load_learner(one_step, node)
+        with _threads(node.threads):
+            _train_s(learner)  # the first step also warms up what later ones use
+            per_epoch = math.ceil(learner.samples / training.batch_size)
+            round_s = _train_s(learner) * (training.local_steps or per_epoch * (training.local_epochs or 1))
+            return _train_s(load_learner(federation, node)) if round_s < SHORT_ROUND_S else round_s
     except P2PFLError:
         return None
-    step_s = perf_counter() - began
-    per_epoch = math.ceil(learner.samples / training.batch_size)
-    return step_s * (training.local_steps or per_epoch * (training.local_epochs or 1))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Let torch, if the task uses it, compute with as many threads as the node will."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train_s(learner: Learner) -> float:
+    from p2pfl.learn.interface import RoundStart  # noqa: PLC0415 - `--help` stays instant
+
+    start = RoundStart(learner.initial())
+    began = perf_counter()
+    learner.train(start, 0)
+    return perf_counter() - began
 
 
 def _rows(members: Sequence[Mapping[str, Any]]) -> str:
@@ -150,11 +179,12 @@ def _round(report: Mapping[str, Any], federation: FederationConfig) -> str:
 
 
 def _sent(report: Mapping[str, Any], federation: FederationConfig) -> str | None:
-    traffic, rounds = report["traffic"], federation.training.rounds
+    traffic, rounds, closing = report["traffic"], federation.training.rounds, federation.training.closing_rounds
     if not traffic or rounds is None:
         return None
-    low, high = traffic["bytes_per_round_all_nodes"]
-    return f"{_sizes([low * rounds, high * rounds])} by all nodes in {rounds} rounds"
+    low, high = (each * (rounds + closing) for each in traffic["bytes_per_round_all_nodes"])
+    in_which = f"{rounds} rounds" + (f" and {closing} closing ones" if closing else "")
+    return f"estimate: {_sizes([low, high])} by all nodes in {in_which}; vitals and rounds beyond come on top"
 
 
 def _privacy(facts: Mapping[str, Any] | None) -> str | None:

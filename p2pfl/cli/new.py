@@ -109,7 +109,8 @@ def new(
     check_graph(topology, len(nodes), names=nodes)
     with appearing(place) as folder:
         members = [
-            make_node(folder, one, base_port + index, data=plan.data.get(one)) for index, one in enumerate(nodes)
+            make_node(folder, one, None if plan.discovery else base_port + index, data=plan.data.get(one))
+            for index, one in enumerate(nodes)
         ]
         files = plan.files | ({"task.py": TASK_TEXT} if task == "own" else {})
         files["federation.toml"] = federation_text(
@@ -119,6 +120,7 @@ def new(
             members=members,
             rule=rule,
             admin=plan.admin,
+            discovery=plan.discovery,
             task_keys=plan.task_keys,
         )
         for file, text in files.items():

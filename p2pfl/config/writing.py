@@ -64,16 +64,19 @@ def federation_text(
     seed: int = 0,
     rule: str = _GOSSIP.rule,
     admin: str | None = None,
+    discovery: bool = False,
     task_keys: str = "",
 ) -> str:
     """Return the text of a federation file. Arguments must already be valid: only the rule, which may name a file, is
     escaped. `task_keys` are additional lines for `[task]`.
 
-    `admin` is the public key of the person who may change the members while nodes run.
+    `admin` is the public key of the person who may change the members while nodes run; with `discovery` nodes find
+    each other on the LAN.
     """
     signs = "" if admin is None else _ADMIN.format(key=admin)
     head = _HEAD.format(name=name, topology=topology, task=task, seed=seed, admin=signs, keys=task_keys)
-    return _aligned(head + _tuning(rule)) + _members(members)
+    network = _NETWORK.format(line="discovery = true" if discovery else "# discovery = false")
+    return _aligned(head + _tuning(rule) + network) + _members(members)
 
 
 def node_text(
@@ -206,8 +209,11 @@ rule = {rule}  # {protects}
 #   clip = 1.0
 #   test_set = "private"
 
+"""
+
+_NETWORK = """\
 [network]
-# discovery = false
+{line}
 
 """
 

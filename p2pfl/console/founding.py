@@ -21,6 +21,8 @@ class FoundingPlan:
     topology: str | None
     admin: str | None = None
     """The admin's public key."""
+    discovery: bool = False
+    """True if the nodes have no addresses and find each other on the LAN."""
     task_keys: str = ""
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The `[data]` table of each node."""

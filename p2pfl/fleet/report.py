@@ -1,7 +1,8 @@
 """Build the report of a run of real processes, in the same form as for a simulated run.
 
 It is honest about nodes that died: a node that did not reach its end is listed with how it ended, and its figures are
-excluded from means. So are a liar's figures, and figures for an older model than the node's last.
+excluded from means, unless the whole run was stopped. So are a liar's figures, and figures for an older model than the
+node's last.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from p2pfl.config.charter import compacted
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.privacy import PUBLIC
 from p2pfl.errors import StorageError
-from p2pfl.fleet.child import Child
+from p2pfl.fleet.child import STOPPED, Child, ending
 from p2pfl.fleet.lies import Lies
 from p2pfl.learn.doubts import about_lone_classes
 from p2pfl.learn.interface import Vector
@@ -68,7 +69,7 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
     """Build the report after every node has ended. The consensus distance is computed from the models on disk."""
     federation = compacted(fleet.federation)
     nodes = [_node(child) for child in fleet.children]
-    ended = [node for node in nodes if node.finished and not node.byzantine]
+    ended = [node for node in nodes if not node.byzantine and (node.finished or _stopped(fleet, node))]
     tested = [node for node in ended if not node.test_is_stale]
     graph = describe(Topology(federation.topology, len(nodes), federation.edges, federation.seed), "sample-weighted")
     by_name = {node.name: _model(child) for child, node in zip(fleet.children, nodes, strict=True) if node in ended}
@@ -115,6 +116,11 @@ def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
         seed=federation.seed,
         simulated=False,
     )
+
+
+def _stopped(fleet: Nodes, node: NodeReport) -> bool:
+    """Return True if the run was stopped and this node with it, cleanly and after a round."""
+    return fleet.stopping and node.state == ending(STOPPED) and bool(node.rounds)
 
 
 def _warnings(fleet: Nodes) -> list[str]:

@@ -111,16 +111,18 @@ def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
 
 
 def make_node(
-    folder: Path, name: str, port: int, compute: Compute | None = None, data: Mapping[str, Any] | None = None
+    folder: Path, name: str, port: int | None, compute: Compute | None = None, data: Mapping[str, Any] | None = None
 ) -> NewMember:
     """Make a node's folder with its key and its node file.
 
-    `compute` says where it trains (None to leave it out of the file); `data` is the file's `[data]` table.
+    Without a `port` the member has no address. `compute` says where it trains (None to leave it out of the file);
+    `data` is the file's `[data]` table.
     """
     (folder / name).mkdir(mode=0o700)
     identity = Identity.generate()
     identity.save(folder / name / KEY_FILE)
-    member = NewMember(name=name, key=public_text(identity.public), address=f"127.0.0.1:{port}")
+    address = None if port is None else f"127.0.0.1:{port}"
+    member = NewMember(name=name, key=public_text(identity.public), address=address)
     usual = Compute()
     told = {key: getattr(compute or usual, key) for key in ("device", "precision")}
     own = {key: value for key, value in told.items() if value != getattr(usual, key)}

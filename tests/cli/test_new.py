@@ -21,6 +21,15 @@ def test_every_node_has_a_folder_a_secret_key_and_its_place_in_the_file(p2pfl, t
         assert stat.S_IMODE(node.key_file.stat().st_mode) == 0o600
 
 
+def test_nodes_of_a_lan_have_no_addresses_find_each_other_and_listen_to_other_machines(p2pfl, tmp_path):
+    assert p2pfl("new", "ward", "--nodes", "pi1,pi2,pi3", "--lan", "--admin").code == 0
+    federation = load_config(tmp_path / "ward")
+    assert federation.discovery
+    assert [member.address for member in federation.members] == [None] * 3
+    assert load_node(node_file(federation, "pi1"), federation).listen == "0.0.0.0:0"
+    assert "address" not in p2pfl("check", "ward").out
+
+
 def test_its_own_task_learns_at_once(p2pfl, tmp_path):
     p2pfl("new", "ward")
     outcome = p2pfl("check", "ward", "--format", "json")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import tomllib
 
 import numpy as np
 import pytest
 
 from p2pfl.config.load import load_config, load_node, node_file
+from p2pfl.learn.table.schema import make_schema
 from p2pfl.learn.tensors_file import to_safetensors
 from p2pfl.node.assembly import load_learner
 
@@ -85,6 +87,28 @@ def test_new_writes_what_it_guessed_and_says_what_is_odd(p2pfl, sites, tmp_path)
     assert [member.name for member in federation.members] == list(SITES)
     south = load_node(node_file(federation, "south"), federation)
     assert south.data == {"path": str(tmp_path / "south.csv"), "separator": ";", "decimal": ","}
+
+
+def test_a_key_that_is_off_in_a_schema_shows_its_default(p2pfl, sites, tmp_path):
+    """Also one with three classes, two of which could be made one."""
+    assert p2pfl("new", "three", "--task", "csv", *sites, "--target", "cp").code == 0
+    text = (tmp_path / "three" / "schema.toml").read_text(encoding="utf-8")
+    assert "\n# missing = " in text or "\n[missing]" in text
+    before = tomllib.loads(text)
+    after = tomllib.loads(re.sub(r"(?m)^# (?=[a-z_]+ = )", "", text))
+    assert make_schema(after) == make_schema(before)
+    assert after.get("missing", {}) == before.get("missing", {})
+
+
+@pytest.mark.parametrize(("key", "line"), [("unseen", 'unseen = "missing"'), ("missing", "missing = { age = [-9] }")])
+def test_a_key_of_a_schema_below_a_table_is_told_where_it_belongs(p2pfl, hospitals, key, line):
+    file = hospitals / "schema.toml"
+    kept = re.sub(r"(?m)^# missing = .*\n|(?s:\[missing\].*?\n\n)", "", file.read_text(encoding="utf-8"))
+    kept = re.sub(rf"(?m)^{key} = .*\n", "", kept)
+    file.write_text(f"{kept}{line}\n", encoding="utf-8")
+    error = p2pfl("check", hospitals).err
+    assert f"{key}: stands below [class_counts], and so is part of that table" in error
+    assert "allowed: above the first [table]" in error
 
 
 def test_check_tells_rows_gaps_classes_and_differences_of_every_site(p2pfl, hospitals):

@@ -242,6 +242,8 @@ def test_ctrl_c_stops_every_node_cleanly_and_a_second_launch_goes_on(start, ward
     report = json.loads((ward / "report.json").read_text())
     assert report["stopped"]
     assert report["died"] == []
+    assert report["loss"]["max"] >= report["loss"]["mean"], "nodes that were stopped have a mean too"
+    assert report["consensus_distance"] is not None
     more = max(report["rounds"].values()) + 5
     set_rounds(ward, more)
     again = start("launch", str(ward), "--quiet")

@@ -106,18 +106,18 @@ def test_its_table_is_learned_from_in_three_commands(tmp_path):
 FIVE = block_with("ssh")
 
 
-def test_five_machines_take_six_commands_and_the_page_on_them_has_the_same():
-    assert len(FIVE.splitlines()) == 6
+def test_five_machines_take_five_commands_and_the_page_on_them_has_the_same():
+    assert len(FIVE.splitlines()) == 5
     assert ("sh", FIVE) in pages.blocks(pages.read("docs/how-to/several-machines.md"))
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_first_four_commands_for_five_machines_give_a_federation_without_mistakes(tmp_path):
-    prepare = "\n".join(FIVE.splitlines()[:4])
+def test_the_first_three_commands_for_five_machines_give_a_federation_without_mistakes(tmp_path):
+    prepare = "\n".join(FIVE.splitlines()[:3])
     assert "no mistakes" in pages.shell(tmp_path, prepare)
     assert "\ndiscovery = true" in (tmp_path / "ward/federation.toml").read_text(encoding="utf-8")
-    assert 'listen = "0.0.0.0:8470"' in (tmp_path / "ward/pi5/node.toml").read_text(encoding="utf-8")
+    assert '\n# listen = "0.0.0.0:0"' in (tmp_path / "ward/pi5/node.toml").read_text(encoding="utf-8")
 
 
 SSH = """#!/bin/sh
@@ -134,7 +134,7 @@ while [ $# -gt 1 ]; do cp -r "$1" "{machines}/${{last%%:*}}/${{last#*:}}"; shift
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(why_not() is not None, reason=f"no LAN in a box: {why_not()}")
-def test_five_machines_learn_by_its_six_commands(tmp_path):
+def test_five_machines_learn_by_its_five_commands(tmp_path):
     """Each machine is a network namespace with a folder of its own; ssh and scp go there."""
     pytest.importorskip("zeroconf", reason="the extra lan has it")
     with Lan() as lan:
@@ -147,7 +147,7 @@ def test_five_machines_learn_by_its_six_commands(tmp_path):
             (tools / name).write_text(script.format(machines=machines, prefix=lan.prefix), encoding="utf-8")
             (tools / name).chmod(0o755)
         assert shutil.which("sh")
-        pages.shell(tmp_path, FIVE, timeout_s=540)
+        pages.shell(tmp_path, FIVE.replace("rounds = 2000", "rounds = 40"), timeout_s=540)
     for number in range(1, 6):
         folder = machines / f"pi{number}" / "ward"
         assert (folder / f"pi{number}/state/result.json").is_file()

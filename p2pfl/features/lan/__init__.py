@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from p2pfl.console.groups import Command, Group
 
 FEATURE = "p2pfl.features.lan.feature:LanFeature"
+NEW = "p2pfl.features.lan.founding:LanFounding"
 FINDINGS = "p2pfl.features.lan.findings:LanFindings"
 COMMANDS: Mapping[str, Command] = {
     "doctor": Command(

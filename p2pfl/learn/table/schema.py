@@ -186,6 +186,11 @@ def _converted(raw: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], lis
         try:
             found[key] = msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
+            inside = [name for name in (*KEYS, "missing") if isinstance(value, Mapping) and name in value]
+            if inside:
+                text = f"stands below [{key}], and so is part of that table"
+                mistakes += [UserError(text, key=prefix + name, allowed="above the first [table]") for name in inside]
+                continue
             words = ", ".join(map(str, get_args(kind))) if kind in (Unseen, Targetless) else None
             mistakes.append(UserError(str(error), key=prefix + key, value=value, allowed=words))
     return found, mistakes

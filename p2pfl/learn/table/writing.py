@@ -10,7 +10,7 @@ from p2pfl.learn.table.merging import Merged
 
 HEAD = """\
 # How the tables are read: the same file at every node, because neighbors compare its digest.
-# docs/how-to/tables.md explains the keys. A line that starts with '#' and a key shows another possible setting.
+# docs/how-to/tables.md explains the keys. A line that starts with '#' and a key shows the default.
 """
 
 
@@ -50,7 +50,7 @@ def _target(contents: Mapping[str, Any], note: str) -> Iterator[str]:
             yield f"{key} = {toml_value(contents[key])}"
     classes = contents.get("classes", ())
     if len(classes) > 2:
-        yield f"# positive = {toml_value(list(classes[1:]))}  # makes these one of two classes, instead of `classes`"
+        yield f"# For two classes, write this in place of `classes`: positive = {toml_value(list(classes[1:]))}"
 
 
 def _other(contents: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -59,6 +59,7 @@ def _other(contents: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "ignore_case": "# ignore_case = false  # true: A and a are the same value",
         "unseen": '# unseen = "refuse"  # "missing": a value that is not listed here counts as missing',
         "missing_target": '# missing_target = "refuse"  # "drop": rows without a target are left out',
+        "missing": '# missing = {}  # such as { chol = [0, -9], "*" = ["unknown"] }: these values count as missing',
     }
     yield from ((key, line) for key, line in usual.items() if key not in contents)
 

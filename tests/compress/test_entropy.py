@@ -204,7 +204,7 @@ def test_a_small_frame_that_claims_much_is_refused_before_memory_is_taken(claime
 
 def test_a_window_larger_than_the_content_needs_is_refused_before_memory_is_taken():
     """The library takes it for a frame that is not there as a whole yet, so the last byte is missing here."""
-    for window_log, reason in ((14, "cut off"), (15, "too much memory"), (31, "too much memory")):
+    for window_log, reason in ((14, "truncated"), (15, "too much memory"), (31, "too much memory")):
         with pytest.raises(PeerFault, match=reason):
             build("zstd").decode(PACKED + lying_frame(4 * SIZE, window_log)[:-1], SIZE)
 

@@ -134,7 +134,7 @@ def test_a_filled_half_byte_after_an_odd_number_of_codes_is_a_peer_fault():
     compressor = build("q4")
     payloads = compressor.encode_rows(some_rows(5, 257))
     payloads[3, -1] = 0x98
-    with pytest.raises(PeerFault, match="filling"):
+    with pytest.raises(PeerFault, match="padding"):
         compressor.decode_rows(payloads, 257)
 
 

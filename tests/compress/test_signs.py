@@ -174,7 +174,7 @@ def test_a_scale_of_q2_whose_levels_would_be_infinite_is_a_peer_fault():
     ],
 )
 def test_a_filling_that_is_not_zero_is_a_peer_fault(spec, codes, size):
-    with pytest.raises(PeerFault, match="filling"):
+    with pytest.raises(PeerFault, match="padding"):
         build(spec).decode(np.array([1], "<f4").tobytes() + bytes.fromhex(codes), size)
 
 
@@ -183,7 +183,7 @@ def test_the_filling_of_a_large_vector_is_looked_at_as_well(size):
     payload = bytearray(build("q2").encode(np.ones(size, np.float32)))
     payload[-1] |= 0x80
     if size % 8:
-        with pytest.raises(PeerFault, match="filling"):
+        with pytest.raises(PeerFault, match="padding"):
             build("q2").decode(bytes(payload), size)
     else:
         assert build("q2").decode(bytes(payload), size)[-1] > 1

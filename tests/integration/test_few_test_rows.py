@@ -57,7 +57,7 @@ def test_references_are_compared_on_the_same_rows_and_say_that_these_are_few(rep
     assert found.verdict == "open"
     assert report.reference.against_pooled.verdict == "open"
     facts = reference_facts(report)
-    assert "does not tell which is better" in facts["together beside alone"]
+    assert "does not show which is better" in facts["together beside alone"]
     assert "overlap" in facts["together beside all data in one place"]
     assert report.from_json(report.to_json()).reference.against_alone == found
 

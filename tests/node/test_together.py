@@ -173,7 +173,7 @@ SHARED = linear()
             UserError,
             "Federation: stop: this node has no test data",
         ),
-        ({"learning_rate": 1e30}, LearningError, "every round ended in no finite model"),
+        ({"learning_rate": 1e30}, LearningError, "every round raised an error or gave no finite model"),
         ({"task": Task(model=lambda: torch.nn.Linear(2, 1), data=data, loss=squares)}, UserError, "shapes cannot be"),
         ({"task": Task(model=lambda: SHARED, data=data, loss=squares)}, UserError, "the same module twice"),
         ({"task": Task(model=linear, data=lambda _: 1 / 0)}, UserError, "data failed: ZeroDivisionError"),

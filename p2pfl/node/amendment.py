@@ -60,6 +60,11 @@ def amended(setup: Setup) -> Amended:
     return Amended(neighbors=setup.peers, turns=turns_of(index, federation.schedule), settings=settings_for(setup))
 
 
+def name_of_key(federation: FederationConfig, key: bytes) -> str | None:
+    """Return the name of the member with this key, removed members too; None if no member ever had it."""
+    return next((member.name for member in federation.members if member.key == key), None)
+
+
 def keys_with_session(federation: FederationConfig) -> dict[bytes, int]:
     """Return the keys that may have a session (members not removed), with their indices."""
     return {member.key: member.index for member in federation.members if not member.retired}

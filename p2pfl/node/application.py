@@ -27,7 +27,7 @@ from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node import assembly, attachments, conclusion, workshop
-from p2pfl.node.amendment import keys_with_session
+from p2pfl.node.amendment import keys_with_session, name_of_key
 from p2pfl.node.assembly import Setup
 from p2pfl.node.attachments import Attachments
 from p2pfl.node.driver import Driver
@@ -358,7 +358,7 @@ class Application:
             Watcher(
                 log=logging.getLogger("p2pfl.net"),
                 name_of=self._name_of,
-                name_of_key=self._name_of_key,
+                name_of_key=lambda key: name_of_key(self.setup.federation, key),
                 on_alarm=driver.alarm,
             ),
             listen=setup.node.listen,
@@ -432,9 +432,6 @@ class Application:
 
     def _name_of(self, index: int) -> str:
         return self.setup.federation.members[index].name
-
-    def _name_of_key(self, key: bytes) -> str | None:
-        return next((member.name for member in self.setup.federation.members if member.key == key), None)
 
 
 def look_for_room(setup: Setup, engine: Engine, store: Store) -> None:

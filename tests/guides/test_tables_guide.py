@@ -37,6 +37,7 @@ def test_each_command_and_option_is_one_and_each_link_leads_somewhere():
     assert pages.link_mistakes("docs/how-to/tables.md") == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_snippets_make_a_federation_without_mistakes(tmp_path):
     """A node's table is written as its `[data]` says, with a row of another length at the end."""

@@ -57,6 +57,7 @@ def test_each_command_and_option_is_one_and_each_link_leads_somewhere():
     assert pages.link_mistakes(PAGE) == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_three_first_commands_say_that_nobody_runs(tmp_path):
     """With a folder that was made and never started, and no log."""

@@ -15,7 +15,7 @@ class LanFounding(Founding):
         click.Option(
             ["--lan"],
             is_flag=True,
-            help="Nodes on several machines of one LAN: they need no addresses and find each other.",
+            help="For machines on one LAN: no addresses; nodes find each other.",
         ),
     )
     after = "topology"

@@ -38,8 +38,8 @@ class TablesFounding(Founding):
             ["--round", "digits"],
             metavar="DIGITS",
             type=click.IntRange(1, MOST_DIGITS),
-            help="With --task csv: round means, stds and class counts in schema.toml to so many significant digits. "
-            "This reveals less about the rows, but guarantees nothing: docs/how-to/privacy.md.",
+            help="With --task csv: round the figures in schema.toml to so many significant digits, which guarantees "
+            "no privacy.",
         ),
     )
     after = "task"

@@ -1,0 +1,268 @@
+"""A small network in memory, for the protocol of the sums: virtual time, and all its chance from one seed."""
+
+from __future__ import annotations
+
+import heapq
+import hashlib
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from p2pfl.crypto.identity import Identity
+from p2pfl.features.sums.effects import Done, Keep, Refused, Say
+from p2pfl.features.sums.messages import (
+    MemberList,
+    Part,
+    Post,
+    Reveal,
+    Signed,
+    decode_statement,
+    id_of,
+    members_of,
+)
+from p2pfl.features.sums.protocol import Sums
+from p2pfl.features.sums.settings import SumSettings
+
+FEDERATION = b"a federation"
+TERMS = bytes(32)
+IDENTITIES = [Identity(hashlib.blake2b(b"member %d" % index, digest_size=32).digest()) for index in range(200)]
+
+
+def ring(count):
+    return sorted({(min(a, b), max(a, b)) for a in range(count) for b in [(a + 1) % count]})
+
+
+def complete(count):
+    return [(a, b) for b in range(count) for a in range(b)]
+
+
+def settings_of(index, count, *, life=1, **changes):
+    members = tuple(identity.public for identity in IDENTITIES[:count])
+    return SumSettings(federation=FEDERATION, members=members, index=index, life=life, **{"sums": 3} | changes)
+
+
+@dataclass
+class Link:
+    """How an edge treats messages. `delay_s` is drawn evenly between both."""
+
+    delay_s: tuple[float, float] = (0.005, 0.05)
+    loss: float = 0.0
+    twice: float = 0.0
+
+
+@dataclass
+class Watch:
+    """Sees everything that anybody says, and finds what honest members never do."""
+
+    found: list[str] = field(default_factory=list)
+    signed: dict = field(default_factory=dict)
+    lists: dict = field(default_factory=dict)
+    votes: dict = field(default_factory=dict)
+    kinds: dict = field(default_factory=dict)
+    vectors: dict = field(default_factory=dict)
+    openings: dict = field(default_factory=dict)
+
+    def see(self, message, needed):
+        if isinstance(message, Post):
+            self._see_statement(message.author, decode_statement(message.body), id_of(message.author, message.body), needed)
+        elif isinstance(message, Part) and len(members_of(message.members)) == 1:
+            self._see_vector(message)
+
+    def _see_vector(self, part):
+        wave = self.waves.get(part.wave)
+        if wave is None:
+            return
+        key = wave, members_of(part.members)[0]
+        if self.vectors.setdefault(key, part.vector) != part.vector:
+            self.found.append(f"a seed used twice: {key}")
+
+    waves: dict = field(default_factory=dict)
+
+    def _see_statement(self, author, statement, name, needed):
+        kind = type(statement).__name__
+        if kind == "Wave":
+            self.waves[name] = statement.setup, statement.number
+        elif isinstance(statement, MemberList):
+            self.lists[name] = statement
+        elif isinstance(statement, Signed):
+            slot = statement.setup, statement.number
+            if self.signed.setdefault((slot, author), statement.chosen) != statement.chosen:
+                self.found.append(f"two lists signed by {author} in {slot}")
+            self.votes.setdefault((slot, statement.chosen), set()).add(author)
+            full = {chosen for (at, chosen), by in self.votes.items() if at == slot and len(by) >= needed}
+            if len(full) > 1:
+                self.found.append(f"two survivor lists: {slot}")
+        elif isinstance(statement, Reveal):
+            self._see_reveal(author, statement, needed)
+
+    def _see_reveal(self, author, reveal, needed):
+        slot = reveal.setup, reveal.number
+        sure = [c for (at, c), by in self.votes.items() if at == slot and len(by) >= needed and c in self.lists]
+        if not sure:
+            self.found.append(f"{author} reveals before a certificate in {slot}")
+            return
+        self.reveals = [*self.reveals, (slot, sure[0], author, reveal)]
+
+    reveals: list = field(default_factory=list)
+
+    def check_shares(self, held):
+        """`held(author, setup, number, member, in_list)` is the share of that kind that the author holds."""
+        for (setup, number), chosen, author, reveal in self.reveals:
+            members = members_of(self.lists[chosen].members)
+            for member, share in reveal.shares:
+                if share == held(author, setup, number, member, member not in members):
+                    state = "living" if member in members else "dead"
+                    self.found.append(f"the wrong kind of share of a {state} member {member} by {author}")
+
+
+class SumWorld:
+    """Nodes on edges. `schedule(at, action)` puts anything else on the time line."""
+
+    def __init__(self, count, edges, *, seed=0, link=None, make=Sums, size=5, **changes):
+        self.count, self.edges, self.now = count, list(edges), 0.0
+        self.random = random.Random(seed)
+        self.link = link or Link()
+        self.size, self.changes, self.make = size, changes, make
+        self.nodes: dict[int, Sums | None] = {}
+        self.lives = [0] * count
+        self.past = [[] for _ in range(count)]
+        self.done, self.refused, self.messages = [], [], []
+        self.asked = {}
+        self.open: set[tuple[int, int]] = set()
+        self.watch = Watch()
+        self.sent = {}
+        self.crashed_at = {}
+        self.down: set[tuple[int, int]] = set()
+        self.on_outcome = lambda index, effect: None
+        self._queue, self._count = [], 0
+        for index in range(count):
+            self.start(index)
+
+    def schedule(self, at, action):
+        self._count += 1
+        heapq.heappush(self._queue, (at, self._count, action))
+
+    def start(self, index):
+        self.lives[index] += 1
+        chance = random.Random(f"{self.random.random()} {index}")
+        settings = settings_of(index, self.count, life=self.lives[index], **self.changes)
+        make = self.make[index] if isinstance(self.make, dict) else self.make
+        self.nodes[index] = make(settings, IDENTITIES[index], draw=chance.randbytes, past=list(self.past[index]))
+        for edge in self.edges:
+            if index in edge:
+                self.connect(edge)
+
+    def connect(self, edge):
+        if edge in self.open or edge in self.down or any(self.nodes.get(end) is None for end in edge):
+            return
+        self.open.add(edge)
+        for end, other in (edge, edge[::-1]):
+            self.schedule(self.now + 1e-6, lambda end=end, other=other: self._opened(edge, end, other))
+
+    def _opened(self, edge, end, other):
+        if edge in self.open and self.nodes[end] is not None:
+            self.carry_out(end, self.nodes[end].opened(other, self.now))
+
+    def disconnect(self, edge):
+        if edge in self.open:
+            self.open.discard(edge)
+            for end, other in (edge, edge[::-1]):
+                if self.nodes[end] is not None:
+                    self.carry_out(end, self.nodes[end].closed(other, self.now))
+
+    def crash(self, index):
+        if self.nodes[index] is None:
+            return
+        self.nodes[index] = None
+        self.crashed_at[index] = self.now
+        self.asked.pop(index, None)
+        for edge in list(self.edges):
+            if index in edge:
+                self.disconnect(edge)
+
+    def cut(self, edges):
+        self.down |= set(edges)
+        for edge in edges:
+            self.disconnect(edge)
+
+    def heal(self):
+        down, self.down = self.down, set()
+        for edge in sorted(down):
+            self.connect(edge)
+
+    def vector(self, index, label):
+        seed = hashlib.blake2b(f"{index} {label}".encode(), digest_size=8).digest()
+        chance = np.random.default_rng(int.from_bytes(seed, "little"))
+        return chance.integers(0, 2**40, self.size).astype("<u8")
+
+    def ask(self, index, label, terms=TERMS, values=None):
+        if self.nodes[index] is not None and index not in self.asked:
+            self.asked[index] = label
+            values = self.vector(index, label) if values is None else values
+            self.carry_out(index, self.nodes[index].ask(label, values, terms, self.now))
+
+    def carry_out(self, index, effects):
+        for effect in effects:
+            match effect:
+                case Say(peer=peer, message=message):
+                    self._send(index, peer, message)
+                case Keep(data=data, members=members):
+                    self.past[index].append((data, members))
+                case Done() | Refused():
+                    if isinstance(effect, Done):
+                        self.done.append((index, effect))
+                    else:
+                        self.refused.append((index, effect))
+                    assert self.asked.pop(index) == effect.label
+                    self.on_outcome(index, effect)
+        node = self.nodes[index]
+        if node is not None and node.deadline is not None:
+            at = max(node.deadline, self.now)
+            if self.sent.get((index, id(node))) != at:
+                self.sent[index, id(node)] = at
+                self.schedule(at, lambda: self._wake(index, node))
+
+    def _wake(self, index, node):
+        if self.nodes[index] is node and node.deadline is not None and node.deadline <= self.now:
+            self.carry_out(index, node.wake(self.now))
+
+    def _send(self, index, peer, message):
+        edge = min(index, peer), max(index, peer)
+        if edge not in self.open:
+            return
+        self.watch.see(message, self.nodes_settings.quorum)
+        self.messages.append((index, message))
+        if self.random.random() < self.link.loss:
+            return
+        for _ in range(2 if self.random.random() < self.link.twice else 1):
+            receiver = self.nodes[peer]
+            at = self.now + self.random.uniform(*self.link.delay_s)
+            self.schedule(at, lambda: self._arrive(edge, index, peer, receiver, message))
+
+    @property
+    def nodes_settings(self):
+        return settings_of(0, self.count, **self.changes)
+
+    def _arrive(self, edge, index, peer, receiver, message):
+        if self.nodes[peer] is receiver and receiver is not None and edge in self.open:
+            self.carry_out(peer, receiver.hear(index, message, self.now))
+
+    def run(self, until_s=1e4, most=10**6):
+        """Run until nothing is left to do. Fails if it does not come to rest."""
+        for _ in range(most):
+            if not self._queue or self._queue[0][0] > until_s:
+                return
+            self.now, _, action = heapq.heappop(self._queue)
+            action()
+        raise AssertionError(f"no rest after {most} events, at {self.now:.3f} s")
+
+    def check(self):
+        """What holds in any world: sums are exact, agreed on, and large enough."""
+        sets = {}
+        for index, done in self.done:
+            expected = sum((self.vector(member, done.label) for member in done.members), np.zeros(self.size, "<u8"))
+            assert np.array_equal(done.total, expected), f"the sum at {index} is not that of {done.members}"
+            assert len(done.members) >= self.nodes_settings.least
+            assert sets.setdefault((done.setup, done.number), done.members) == done.members
+        assert not self.watch.found, self.watch.found

@@ -36,6 +36,8 @@ MOST_OF_A_KIND = 3
 """Statements of one kind that an author may make in one slot: an ack may grow, and shares be revealed late."""
 MOST_SETUPS = 6
 """The latest set-ups of which an author's statements are kept."""
+MOST_KEYS = 2
+"""An author's latest keys that are kept: those of the present set-up, and fresh ones."""
 SHORT = 8
 """The bytes of an id by which neighbors compare."""
 
@@ -62,7 +64,8 @@ class Board:
         self._digest = 0
         self._made: Counter[tuple[int, str, bytes, int]] = Counter()
         self._setups: dict[int, OrderedDict[bytes, None]] = {}
-        self._latest_keys: dict[int, tuple[tuple[int, int], bytes]] = {}
+        self._keys: dict[int, dict[tuple[int, int], bytes]] = {}
+        """The ids of the latest keys of each member, by life and serial."""
         self.route: dict[int, int] = {}
         """The neighbor who was the first to bring the latest keys of each member."""
         self.neighbors: set[int] = set()
@@ -149,12 +152,12 @@ class Board:
     def _may(self, author: int, name: bytes, statement: Statement) -> bool:
         """Count a statement; False: its author has made enough of this kind, or a later one."""
         if isinstance(statement, Keys):
-            order, before = (statement.life, statement.serial), self._latest_keys.get(author)
-            if before is not None and before[0] >= order:
+            order, keys = (statement.life, statement.serial), self._keys.setdefault(author, {})
+            if order in keys or (len(keys) >= MOST_KEYS and order < min(keys)):
                 return False
-            self._latest_keys[author] = order, name
-            if before is not None:
-                self._posts.pop(before[1], None)
+            keys[order] = name
+            if len(keys) > MOST_KEYS:
+                self._posts.pop(keys.pop(min(keys)), None)
             return True
         setup = name if isinstance(statement, Opening) else statement.setup
         setups = self._setups.setdefault(author, OrderedDict())

@@ -64,10 +64,10 @@ class Founding:
         """What to do now, one thing after the other. `is_used_up`: the current set-up has no sum left, or there is
         none.
         """
-        if self._secrets is None:
-            yield self._draw_keys(now)
         if self.attempt is not None:
             yield from self._prepare(self.attempt, now)
+        elif self._secrets is None:
+            yield self._draw_keys(now)
         elif self.founded is None:
             yield from self._join(now)
         if self.attempt is None and self.founded is None and self._wants(now, current, is_used_up=is_used_up):

@@ -21,7 +21,7 @@ class Records:
         self.tallies: OrderedDict[bytes, Tally] = OrderedDict()
         """What is said about each set-up, by its id."""
         self.latest: dict[int, bytes] = {}
-        """The id of each member's latest keys."""
+        """The id of each member's latest keys, in whatever order they have come."""
         self._keys: dict[int, OrderedDict[bytes, Keys]] = {}
         self._used: set[bytes] = set()
 
@@ -38,7 +38,8 @@ class Records:
         if isinstance(statement, Keys):
             of = self._keys.setdefault(taken.author, OrderedDict())
             of[taken.id] = statement
-            self.latest[taken.author] = taken.id
+            newest = max(of.items(), key=lambda each: (each[1].life, each[1].serial))
+            self.latest[taken.author] = newest[0]
             if len(of) > MOST_KEYS:
                 self._used.discard(of.popitem(last=False)[0])
             return

@@ -25,7 +25,6 @@ from p2pfl.features.sums.protocol import Sums
 from p2pfl.features.sums.settings import SumSettings
 
 FEDERATION = b"a federation"
-TERMS = bytes(32)
 IDENTITIES = [Identity(hashlib.blake2b(b"member %d" % index, digest_size=32).digest()) for index in range(200)]
 
 
@@ -135,11 +134,20 @@ class SumWorld:
         self.crashed_at = {}
         self.down: set[tuple[int, int]] = set()
         self.on_outcome = lambda index, effect: None
-        self._queue, self._count = [], 0
+        self._queue, self._count, self._todo = [], 0, 0
         for index in range(count):
             self.start(index)
 
     def schedule(self, at, action):
+        """Something from outside, which the world waits for."""
+        self._todo += 1
+        self._later(at, lambda: self._do(action))
+
+    def _do(self, action):
+        self._todo -= 1
+        action()
+
+    def _later(self, at, action):
         self._count += 1
         heapq.heappush(self._queue, (at, self._count, action))
 
@@ -158,7 +166,7 @@ class SumWorld:
             return
         self.open.add(edge)
         for end, other in (edge, edge[::-1]):
-            self.schedule(self.now + 1e-6, lambda end=end, other=other: self._opened(edge, end, other))
+            self._later(self.now + 1e-6, lambda end=end, other=other: self._opened(edge, end, other))
 
     def _opened(self, edge, end, other):
         if edge in self.open and self.nodes[end] is not None:
@@ -196,10 +204,11 @@ class SumWorld:
         chance = np.random.default_rng(int.from_bytes(seed, "little"))
         return chance.integers(0, 2**40, self.size).astype("<u8")
 
-    def ask(self, index, label, terms=TERMS, values=None):
+    def ask(self, index, label, terms=None, values=None):
         if self.nodes[index] is not None and index not in self.asked:
             self.asked[index] = label
             values = self.vector(index, label) if values is None else values
+            terms = hashlib.blake2b(label.encode(), digest_size=32).digest() if terms is None else terms
             self.carry_out(index, self.nodes[index].ask(label, values, terms, self.now))
 
     def carry_out(self, index, effects):
@@ -221,7 +230,7 @@ class SumWorld:
             at = max(node.deadline, self.now)
             if self.sent.get((index, id(node))) != at:
                 self.sent[index, id(node)] = at
-                self.schedule(at, lambda: self._wake(index, node))
+                self._later(at, lambda: self._wake(index, node))
 
     def _wake(self, index, node):
         if self.nodes[index] is node and node.deadline is not None and node.deadline <= self.now:
@@ -238,7 +247,7 @@ class SumWorld:
         for _ in range(2 if self.random.random() < self.link.twice else 1):
             receiver = self.nodes[peer]
             at = self.now + self.random.uniform(*self.link.delay_s)
-            self.schedule(at, lambda: self._arrive(edge, index, peer, receiver, message))
+            self._later(at, lambda: self._arrive(edge, index, peer, receiver, message))
 
     @property
     def nodes_settings(self):
@@ -249,13 +258,15 @@ class SumWorld:
             self.carry_out(peer, receiver.hear(index, message, self.now))
 
     def run(self, until_s=1e4, most=10**6):
-        """Run until nothing is left to do. Fails if it does not come to rest."""
+        """Run until nobody waits for a sum. Fails if it goes on for longer than that."""
         for _ in range(most):
-            if not self._queue or self._queue[0][0] > until_s:
+            if not (self.asked or self._todo):
                 return
+            if not self._queue or self._queue[0][0] > until_s:
+                break
             self.now, _, action = heapq.heappop(self._queue)
             action()
-        raise AssertionError(f"no rest after {most} events, at {self.now:.3f} s")
+        raise AssertionError(f"no rest at {self.now:.3f} s: {self.asked}")
 
     def check(self):
         """What holds in any world: sums are exact, agreed on, and large enough."""

@@ -26,6 +26,7 @@ from p2pfl.features.sums.messages import (
     Parcel,
     Post,
     Statement,
+    Wave,
     decode_statement,
     encode_statement,
     id_of,
@@ -34,6 +35,7 @@ from p2pfl.features.sums.settings import SumSettings
 
 MOST_OF_A_KIND = 3
 """Statements of one kind that an author may make in one slot: an ack may grow, and shares be revealed late."""
+MOST_WAVES = 8
 MOST_SETUPS = 6
 """The latest set-ups of which an author's statements are kept."""
 MOST_KEYS = 2
@@ -168,7 +170,7 @@ class Board:
         to = statement.to if isinstance(statement, Parcel) else getattr(statement, "number", 0)
         key = (author, type(statement).__name__, setup, to)
         self._made[key] += 1
-        return self._made[key] <= MOST_OF_A_KIND
+        return self._made[key] <= (MOST_WAVES if isinstance(statement, Wave) else MOST_OF_A_KIND)
 
     def _forget(self, author: int, setup: bytes) -> None:
         """Drop an author's statements of its oldest set-up."""

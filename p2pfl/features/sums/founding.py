@@ -171,7 +171,7 @@ class Founding:
             return
         roster = setup.largest_roster(tally.acks)
         if setup.may_be_roster(roster, tally.acks):
-            yield MemberList(setup=setup.id, number=ROSTER, members=bits_of(roster), total=b"")
+            yield MemberList(setup=setup.id, number=ROSTER, members=bits_of(roster), terms=b"", total=b"")
 
     def _certified(self, attempt: Attempt, roster: frozenset[int], now: float) -> None:
         self._patience.took(now - attempt.began)

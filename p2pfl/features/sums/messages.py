@@ -79,19 +79,21 @@ class Ready(Told, frozen=True, kw_only=True, tag=5):
 
 
 class Wave(Told, frozen=True, kw_only=True, tag=6):
-    """Asks for all masked vectors. A node's parent in this epoch's tree is who brought it the wave first."""
+    """Asks for all masked vectors of these terms. A node's parent in this epoch's tree is who brought it the wave first."""
 
     setup: Id
     number: Number
     epoch: Count
+    terms: Digest
 
 
 class MemberList(Told, frozen=True, kw_only=True, tag=7):
-    """Proposes who is in a sum, with the digest of the sum of their masked vectors; or who is on the roster."""
+    """Proposes who is in a sum of these terms, with the digest of the sum of their masked vectors; or the roster."""
 
     setup: Id
     number: Number
     members: Bits
+    terms: Annotated[bytes, Meta(max_length=32)]
     total: Annotated[bytes, Meta(max_length=32)]
 
 

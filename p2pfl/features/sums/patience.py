@@ -6,7 +6,7 @@ from collections import deque
 
 FIRST_S = 4.0
 """The guess before anything was measured."""
-LEAST_S, MOST_S = 0.1, 60.0
+LEAST_S, MOST_S, MOST_BACKOFF = 0.5, 60.0, 4.0
 TIMES = 4.0
 
 
@@ -26,7 +26,7 @@ class Patience:
     @property
     def beat_s(self) -> float:
         """How often to look whether something was lost."""
-        return self.wait_s / 4
+        return self.wait_s / 8
 
     def took(self, stage_s: float) -> None:
         """A stage has come to its end. One that somebody was waited for, in vain, measures the waiting: left out."""
@@ -35,4 +35,4 @@ class Patience:
             self._backoff = 1.0
 
     def failed(self) -> None:
-        self._backoff = min(self._backoff * 2, MOST_S / FIRST_S)
+        self._backoff = min(self._backoff * 2, MOST_BACKOFF)

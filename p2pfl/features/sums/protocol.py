@@ -47,7 +47,7 @@ from p2pfl.features.sums.setup import Draw, Setup
 from p2pfl.features.sums.summing import Asked, Sum
 from p2pfl.features.sums.tree import Tree
 
-IN_VAIN = 24
+IN_VAIN = 16
 """In waits: a sum for which no set-up comes about is refused."""
 
 
@@ -194,7 +194,8 @@ class Sums:
             is_new |= self._advance(now, effects)
         self._tire(now, effects)
         if self._is_busy():
-            self._beat_at = now + self.patience.beat_s if self._beat_at is None else self._beat_at
+            beat_s = self.patience.beat_s if self._is_urgent() else self.patience.wait_s
+            self._beat_at = min(now + beat_s, self._beat_at or math.inf)
         else:
             self._beat_at = None
         return effects.found
@@ -291,10 +292,12 @@ class Sums:
             effects.add(Refused(label=asked.label, reason=text))
             self._asked, self._ended_at = None, now
 
+    def _is_urgent(self) -> bool:
+        return self._asked is not None or self._tree.is_busy() or self._founding.attempt is not None
+
     def _is_busy(self) -> bool:
         return (
-            self._asked is not None
-            or self._tree.is_busy()
+            self._is_urgent()
             or self._founding.is_busy(self.setup, is_used_up=self._is_used_up)
             or any(each.outcome is None for each in self._sums.values())
         )

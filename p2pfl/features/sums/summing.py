@@ -30,7 +30,9 @@ from p2pfl.features.sums.tree import Tree
 
 MOST_EPOCHS = 4
 """Waves of one root, if each finds another set of members."""
-LATE, OVER = 8, 16
+MOST_TURNS = 7
+"""Waves of one member in all, if it is the root time and again."""
+LATE, OVER = 6, 10
 """After so many waits a member gives a sum up that has no list; after so many it waits no more."""
 MINE, NEXT = 0, 1
 """Ranks of roots."""
@@ -89,8 +91,9 @@ class Sum:
         self.asked = asked
         self._clock.began = self._clock.moved = now
         if self.outcome is None and self._tally.ballot.certified is None:
-            self._tree.own[self.key] = self._index, self.setup.masked(asked.values, self.number)
-        elif self._differs(frozenset(self._tally.ready), asked):
+            masked = self.setup.masked(asked.values, self.number)
+            self._tree.own[self.key] = self._index, asked.terms, masked
+        elif (certified := self._tally.ballot.certified) is not None and certified[1].terms != asked.terms:
             self.outcome = Outcome(reason=STRANGE)
 
     def moved(self, now: float) -> None:
@@ -118,25 +121,28 @@ class Sum:
         if self._index not in tally.ready:
             yield Ready(setup=self.setup.id, number=self.number, terms=asked.terms)
         if self._index not in tally.ballot.quit:
-            yield from self._lead(now, wait_s)
+            yield from self._lead(asked, now, wait_s)
             yield from self._vote(asked)
         yield from self._tire(asked, now, wait_s)
 
-    def _lead(self, now: float, wait_s: float) -> Iterator[Step]:
+    def _lead(self, asked: Asked, now: float, wait_s: float) -> Iterator[Step]:
         """Send the wave out, if it is this member's turn, and propose what it has brought."""
         tally, clock, roster = self._tally, self._clock, self.setup.roster
-        ready = sorted(member for member in tally.ready if member in roster)
+        ready = sorted(m for m, terms in tally.ready.items() if m in roster and terms == asked.terms)
         settings = self.setup.settings
         if not clock.is_quorum and len(ready) >= settings.quorum:
             clock.quorum, clock.is_quorum = now, True
         gathered = self._tree.gathered.get(self.key)
         if gathered is not None:
-            yield from self._propose(*gathered[1:], frozenset(ready))
+            yield from self._propose(asked, *gathered[1:], frozenset(ready))
         elif self._index in tally.ballot.signed:
             return
-        elif clock.is_quorum and self._is_turn(ready, now, wait_s):
+        elif clock.is_quorum and self._own_waves() < MOST_TURNS and self._is_turn(ready, now, wait_s):
             clock.moved = now
-            yield Wave(setup=self.setup.id, number=self.number, epoch=tally.last_epoch() + 1)
+            yield self._wave(asked)
+
+    def _own_waves(self) -> int:
+        return sum(taken.author == self._index for taken in self._tally.waves.values())
 
     def _is_turn(self, ready: list[int], now: float, wait_s: float) -> bool:
         """The lowest member begins, once all are ready or most were waited for twice as long as they took themselves.
@@ -149,15 +155,20 @@ class Sum:
             return len(ready) == len(self.setup.roster) or now >= clock.quorum + patience
         return now > max(clock.moved, clock.quorum) + wait_s * (rank + NEXT)
 
-    def _propose(self, members: frozenset[int], total: Words, ready: frozenset[int]) -> Iterator[Step]:
+    def _wave(self, asked: Asked) -> Wave:
+        epoch = self._tally.last_epoch() + 1
+        return Wave(setup=self.setup.id, number=self.number, epoch=epoch, terms=asked.terms)
+
+    def _propose(
+        self, asked: Asked, members: frozenset[int], total: Words, ready: frozenset[int]
+    ) -> Iterator[Step]:
         """Propose who has come together; or ask all once more, where somebody who is ready was missed."""
         del self._tree.gathered[self.key]
-        epochs = sum(taken.author == self._index for taken in self._tally.waves.values())
         if self._index in self._tally.authors.values():
             return
-        if not ready <= members and members != self._last and epochs < MOST_EPOCHS:
+        if not ready <= members and members != self._last and self._own_waves() < MOST_EPOCHS:
             self._last = members
-            yield Wave(setup=self.setup.id, number=self.number, epoch=self._tally.last_epoch() + 1)
+            yield self._wave(asked)
             return
         flaw = self.setup.flaw(members)
         if flaw:
@@ -165,18 +176,21 @@ class Sum:
             return
         bits, vector = bits_of(members), total.tobytes()
         digest = total_digest(self.setup.id, self.number, bits, vector)
-        yield MemberList(setup=self.setup.id, number=self.number, members=bits, total=digest)
+        yield MemberList(setup=self.setup.id, number=self.number, members=bits, terms=asked.terms, total=digest)
         yield Total(setup=self.setup.id, number=self.number, members=bits, vector=vector)
 
     def _vote(self, asked: Asked) -> Iterator[Step]:
         """Sign the first list that is in order, once its total is here: then it cannot be lost with its root."""
         self.missing_total = b""
+        settings = self.setup.settings
         strange = [m for m, terms in sorted(self._tally.ready.items()) if terms != asked.terms]
-        if strange and not self.has_voted():
+        if len(strange) > settings.count - settings.quorum and not self.has_voted():
             yield self._quit(f"member {strange[0]} sums other things")
         for name, proposal in list(self._tally.ballot.lists.items()):
             if self.has_voted():
                 return
+            if proposal.terms != asked.terms:
+                continue
             members = frozenset(members_of(proposal.members))
             flaw = self.setup.flaw(members)
             if not flaw and not self._history.allows(asked.data, members):
@@ -213,7 +227,7 @@ class Sum:
             if self.asked is not None:
                 yield Keep(data=self.asked.data, members=members)
             yield self._reveal(members, own=True)
-        if self.asked is not None and self._differs(members, self.asked):
+        if self.asked is not None and chosen.terms != self.asked.terms:
             self.outcome = Outcome(reason=STRANGE)
             return
         secrets = self._secrets(members)
@@ -233,10 +247,6 @@ class Sum:
             lacking = next((member for member, _ in needed if member not in secrets), None)
             text = "the masked sum is lost" if lacking is None else f"too few right shares of member {lacking}"
             self.outcome = Outcome(reason=text, waited=True)
-
-    def _differs(self, members: frozenset[int], asked: Asked) -> bool:
-        """True if somebody in the sum has said that it sums other things."""
-        return any(self._tally.ready.get(member, asked.terms) != asked.terms for member in members)
 
     def _reveal(self, members: Collection[int], *, own: bool) -> Reveal:
         """At first one's own secret, and shares of who is not in the sum; later shares of seeds that their owners owe.

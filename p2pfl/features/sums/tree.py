@@ -58,13 +58,14 @@ class Branch:
         wave = self.taken.statement
         return (wave.epoch if isinstance(wave, Wave) else -1), -self.taken.author
 
-    def merged(self, own: tuple[int, Words] | None) -> tuple[frozenset[int], Words]:
+    def merged(self, own: tuple[int, bytes, Words] | None) -> tuple[frozenset[int], Words]:
         """All parts and one's own vector, added. A part that overlaps with another, or has another length, is left out.
         """
         members: frozenset[int] = frozenset()
         total: Words = np.zeros(0, "<u8")
-        if own is not None:
-            members, total = frozenset({own[0]}), own[1].copy()
+        wave = self.taken.statement
+        if own is not None and isinstance(wave, Wave) and wave.terms == own[1]:
+            members, total = frozenset({own[0]}), own[2].copy()
         for _, (others, vector) in sorted(self.parts.items()):
             if not others or members & others or (members and vector.size != total.size):
                 continue
@@ -75,8 +76,8 @@ class Branch:
 
 class Tree:
     def __init__(self) -> None:
-        self.own: dict[Key, tuple[int, Words]] = {}
-        """This node's own index and masked vector, for each sum that it takes part in."""
+        self.own: dict[Key, tuple[int, bytes, Words]] = {}
+        """This node's own index, terms and masked vector, for each sum that it takes part in."""
         self.gathered: dict[Key, tuple[bytes, frozenset[int], Words]] = {}
         """Where this node is the root: the wave, and what it has brought."""
         self._branches: OrderedDict[Key, Branch] = OrderedDict()

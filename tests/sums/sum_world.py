@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import hashlib
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from p2pfl.features.sums.messages import (
     Post,
     Reveal,
     Signed,
+    Wave,
     decode_statement,
     id_of,
     members_of,
@@ -50,69 +51,62 @@ class Link:
     twice: float = 0.0
 
 
-@dataclass
 class Watch:
     """Sees everything that anybody says, and finds what honest members never do."""
 
-    found: list[str] = field(default_factory=list)
-    signed: dict = field(default_factory=dict)
-    lists: dict = field(default_factory=dict)
-    votes: dict = field(default_factory=dict)
-    kinds: dict = field(default_factory=dict)
-    vectors: dict = field(default_factory=dict)
-    openings: dict = field(default_factory=dict)
+    def __init__(self, needed, vector_of):
+        self.needed, self.vector_of = needed, vector_of
+        self.found, self.reveals, self.seen = [], [], set()
+        self.lists, self.waves, self.signed, self.votes, self.vectors, self.masks = {}, {}, {}, {}, {}, {}
 
-    def see(self, message, needed):
+    def see(self, message):
         if isinstance(message, Post):
-            self._see_statement(message.author, decode_statement(message.body), id_of(message.author, message.body), needed)
-        elif isinstance(message, Part) and len(members_of(message.members)) == 1:
-            self._see_vector(message)
+            name = id_of(message.author, message.body)
+            if name not in self.seen:
+                self.seen.add(name)
+                self._see_statement(message.author, decode_statement(message.body), name)
+        elif isinstance(message, Part) and len(members_of(message.members)) == 1 and message.wave in self.waves:
+            self._see_vector(members_of(message.members)[0], message)
 
-    def _see_vector(self, part):
-        wave = self.waves.get(part.wave)
-        if wave is None:
-            return
-        key = wave, members_of(part.members)[0]
-        if self.vectors.setdefault(key, part.vector) != part.vector:
-            self.found.append(f"a seed used twice: {key}")
+    def _see_vector(self, member, part):
+        wave = self.waves[part.wave]
+        slot, vector = (wave.setup, wave.number), np.frombuffer(part.vector, "<u8")
+        self.vectors.setdefault((slot, member), set()).add(part.vector)
+        if len(self.vectors[slot, member]) > 1:
+            self.found.append(f"two vectors of {member} behind the masks of one sum")
+        mask = (vector - self.vector_of(member, wave.terms)).tobytes()
+        if self.masks.setdefault((member, mask), slot) != slot:
+            self.found.append(f"a seed of {member} used twice")
 
-    waves: dict = field(default_factory=dict)
+    def _see_statement(self, author, statement, name):
+        match statement:
+            case Wave():
+                self.waves[name] = statement
+            case MemberList():
+                self.lists[name] = statement
+            case Signed():
+                slot = statement.setup, statement.number
+                if self.signed.setdefault((slot, author), statement.chosen) != statement.chosen:
+                    self.found.append(f"two lists of one slot signed by {author}")
+                self.votes.setdefault((slot, statement.chosen), set()).add(author)
+                if len(self.certified(slot)) > 1:
+                    self.found.append("two survivor lists")
+            case Reveal():
+                self.reveals.append((author, statement))
+                if not self.certified((statement.setup, statement.number)):
+                    self.found.append(f"{author} reveals before there is a certificate")
 
-    def _see_statement(self, author, statement, name, needed):
-        kind = type(statement).__name__
-        if kind == "Wave":
-            self.waves[name] = statement.setup, statement.number
-        elif isinstance(statement, MemberList):
-            self.lists[name] = statement
-        elif isinstance(statement, Signed):
-            slot = statement.setup, statement.number
-            if self.signed.setdefault((slot, author), statement.chosen) != statement.chosen:
-                self.found.append(f"two lists signed by {author} in {slot}")
-            self.votes.setdefault((slot, statement.chosen), set()).add(author)
-            full = {chosen for (at, chosen), by in self.votes.items() if at == slot and len(by) >= needed}
-            if len(full) > 1:
-                self.found.append(f"two survivor lists: {slot}")
-        elif isinstance(statement, Reveal):
-            self._see_reveal(author, statement, needed)
+    def certified(self, slot):
+        return [chosen for (at, chosen), by in self.votes.items() if at == slot and len(by) >= self.needed]
 
-    def _see_reveal(self, author, reveal, needed):
-        slot = reveal.setup, reveal.number
-        sure = [c for (at, c), by in self.votes.items() if at == slot and len(by) >= needed and c in self.lists]
-        if not sure:
-            self.found.append(f"{author} reveals before a certificate in {slot}")
-            return
-        self.reveals = [*self.reveals, (slot, sure[0], author, reveal)]
-
-    reveals: list = field(default_factory=list)
-
-    def check_shares(self, held):
-        """`held(author, setup, number, member, in_list)` is the share of that kind that the author holds."""
-        for (setup, number), chosen, author, reveal in self.reveals:
-            members = members_of(self.lists[chosen].members)
+    def check_kinds(self, share_of):
+        """`share_of(author, setup, number, member, in_list=)`: the share of that kind that the author holds."""
+        for author, reveal in self.reveals:
+            members = members_of(self.lists[self.certified((reveal.setup, reveal.number))[0]].members)
             for member, share in reveal.shares:
-                if share == held(author, setup, number, member, member not in members):
-                    state = "living" if member in members else "dead"
-                    self.found.append(f"the wrong kind of share of a {state} member {member} by {author}")
+                in_list = member in members
+                if share != share_of(author, reveal.setup, reveal.number, member, in_list=in_list):
+                    self.found.append(f"a share of the wrong kind of {member}")
 
 
 class SumWorld:
@@ -129,7 +123,9 @@ class SumWorld:
         self.done, self.refused, self.messages = [], [], []
         self.asked = {}
         self.open: set[tuple[int, int]] = set()
-        self.watch = Watch()
+        self.labels = {}
+        self.watch = Watch(settings_of(0, count, **changes).quorum, self._vector_behind)
+        self.on_message = lambda index, message: None
         self.sent = {}
         self.crashed_at = {}
         self.down: set[tuple[int, int]] = set()
@@ -204,11 +200,30 @@ class SumWorld:
         chance = np.random.default_rng(int.from_bytes(seed, "little"))
         return chance.integers(0, 2**40, self.size).astype("<u8")
 
+    def terms(self, label):
+        terms = hashlib.blake2b(label.encode(), digest_size=32).digest()
+        self.labels[terms] = label
+        return terms
+
+    def _vector_behind(self, member, terms):
+        return self.vector(member, self.labels[terms])
+
+    def ask_all(self, *labels, pause_s=0.1, spread_s=0.05):
+        """Everybody asks for these sums one after the other; who was restarted goes on with what it has not had."""
+        def go_on(index, effect):
+            at = labels.index(effect.label) + 1
+            if at < len(labels):
+                self.schedule(self.now + pause_s, lambda: self.ask(index, labels[at]))
+
+        self.on_outcome = go_on
+        for index in range(self.count):
+            self.schedule(self.random.random() * spread_s, lambda index=index: self.ask(index, labels[0]))
+
     def ask(self, index, label, terms=None, values=None):
         if self.nodes[index] is not None and index not in self.asked:
             self.asked[index] = label
             values = self.vector(index, label) if values is None else values
-            terms = hashlib.blake2b(label.encode(), digest_size=32).digest() if terms is None else terms
+            terms = self.terms(label) if terms is None else terms
             self.carry_out(index, self.nodes[index].ask(label, values, terms, self.now))
 
     def carry_out(self, index, effects):
@@ -240,7 +255,8 @@ class SumWorld:
         edge = min(index, peer), max(index, peer)
         if edge not in self.open:
             return
-        self.watch.see(message, self.nodes_settings.quorum)
+        self.watch.see(message)
+        self.on_message(index, message)
         self.messages.append((index, message))
         if self.random.random() < self.link.loss:
             return
@@ -248,10 +264,6 @@ class SumWorld:
             receiver = self.nodes[peer]
             at = self.now + self.random.uniform(*self.link.delay_s)
             self._later(at, lambda: self._arrive(edge, index, peer, receiver, message))
-
-    @property
-    def nodes_settings(self):
-        return settings_of(0, self.count, **self.changes)
 
     def _arrive(self, edge, index, peer, receiver, message):
         if self.nodes[peer] is receiver and receiver is not None and edge in self.open:
@@ -274,6 +286,6 @@ class SumWorld:
         for index, done in self.done:
             expected = sum((self.vector(member, done.label) for member in done.members), np.zeros(self.size, "<u8"))
             assert np.array_equal(done.total, expected), f"the sum at {index} is not that of {done.members}"
-            assert len(done.members) >= self.nodes_settings.least
+            assert len(done.members) >= self.changes.get("least", 3)
             assert sets.setdefault((done.setup, done.number), done.members) == done.members
         assert not self.watch.found, self.watch.found

@@ -6,7 +6,7 @@ from collections import deque
 
 FIRST_S = 4.0
 """The guess before anything was measured."""
-LEAST_S, MOST_S, MOST_BACKOFF = 0.5, 60.0, 4.0
+LEAST_S, MOST_S, MOST_BACKOFF = 0.5, 30.0, 4.0
 TIMES = 4.0
 
 

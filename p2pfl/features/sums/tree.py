@@ -105,13 +105,13 @@ class Tree:
         self._answer(key, branch, effects)
 
     def again(self, peer: int, wave: bytes, effects: Effects) -> None:
-        """The same wave once more: that neighbor had it from elsewhere, so it is no child."""
+        """The same wave once more: tell that neighbor that this node is in another branch.
+
+        Whether the neighbor is in this node's branch only the neighbor knows: it may have filled a gap of the past.
+        """
         key = self._by_wave.get(wave)
-        if key is not None:
-            branch = self._branches[key]
-            if peer not in branch.parts:
-                branch.waiting.discard(peer)
-            self._answer(key, branch, effects)
+        if key is not None and self._branches[key].taken.peer != peer:
+            effects.say(peer, Working(wave=wave, is_child=False))
 
     def gone(self, peer: int, effects: Effects) -> None:
         for key, branch in list(self._branches.items()):

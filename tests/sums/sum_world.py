@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import hashlib
+import heapq
 import random
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -125,11 +126,11 @@ class SumWorld:
         self.open: set[tuple[int, int]] = set()
         self.labels = {}
         self.watch = Watch(settings_of(0, count, **changes).quorum, self._vector_behind)
-        self.on_message = lambda index, message: None
+        self.on_message = lambda *_: None
         self.sent = {}
         self.crashed_at = {}
         self.down: set[tuple[int, int]] = set()
-        self.on_outcome = lambda index, effect: None
+        self.on_outcome = lambda *_: None
         self._queue, self._count, self._todo = [], 0, 0
         for index in range(count):
             self.start(index)
@@ -210,6 +211,7 @@ class SumWorld:
 
     def ask_all(self, *labels, pause_s=0.1, spread_s=0.05):
         """Everybody asks for these sums one after the other; who was restarted goes on with what it has not had."""
+
         def go_on(index, effect):
             at = labels.index(effect.label) + 1
             if at < len(labels):
@@ -261,9 +263,8 @@ class SumWorld:
         if self.random.random() < self.link.loss:
             return
         for _ in range(2 if self.random.random() < self.link.twice else 1):
-            receiver = self.nodes[peer]
             at = self.now + self.random.uniform(*self.link.delay_s)
-            self._later(at, lambda: self._arrive(edge, index, peer, receiver, message))
+            self._later(at, partial(self._arrive, edge, index, peer, self.nodes[peer], message))
 
     def _arrive(self, edge, index, peer, receiver, message):
         if self.nodes[peer] is receiver and receiver is not None and edge in self.open:

@@ -1,7 +1,7 @@
 """What colluders see of a sum has one distribution, whichever summands of that sum the others have: by enumeration.
 
-All values of the masks are put in the place of the stream, modulo 8 (or 4, where all of them at once would be too many). A
-vector's entries are the cases: entry i of each mask is its value in case i.
+All values of the masks are put in the place of the stream, modulo 8 (or 4, where all of them at once would be too
+many). A vector's entries are the cases: entry i of each mask is its value in case i.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def cases(count, modulus):
     return np.stack([each.ravel() for each in grid])
 
 
-def masked(member, summand, own, pairs, others, modulus):
-    """y of one member in all cases; `pairs[a, b]` with a < b."""
+def masked(member, summand, own, pairs, others, modulus):  # noqa: PLR0917 - as in the formula
+    """The y of one member in all cases; `pairs[a, b]` with a < b."""
     values = np.full(own.size, summand, "<u8")
     between = [(sign(member, q), pairs[min(member, q), max(member, q)]) for q in others if q != member]
     return combined(values, [(1, own), *between], modulus)

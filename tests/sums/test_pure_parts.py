@@ -36,7 +36,8 @@ def test_fewer_shares_than_the_threshold_tell_nothing():
             for line in product(range(11), repeat=2):
                 shares = deal(secret, line, [1, 2, 3, 4, 5], 11)
                 seen[shares[one], shares[other]] += 1
-            assert set(seen.values()) == {1} and len(seen) == 121
+            assert set(seen.values()) == {1}
+            assert len(seen) == 121
 
 
 def test_liars_about_shares_are_found_while_a_threshold_of_holders_is_honest():
@@ -108,7 +109,10 @@ def test_sums_of_the_same_data_may_not_differ_by_few_members_in_any_combination(
 
 def test_fixed_point_keeps_values_within_half_a_step():
     point = FixedPoint(low=-2.0, high=3.0, resolution=0.01, members=4)
-    arrays = [{"b": np.array([1.234, -2.0]), "a": np.array([[0.5]])}, {"b": np.array([3.0, 0.0]), "a": np.array([[2.5]])}]
+    arrays = [
+        {"b": np.array([1.234, -2.0]), "a": np.array([[0.5]])},
+        {"b": np.array([3.0, 0.0]), "a": np.array([[2.5]])},
+    ]
     total = sum((point.encode(each) for each in arrays), np.zeros(3, "<u8"))
     found = point.decode(total, 2, {"a": (1, 1), "b": (2,)})
     np.testing.assert_allclose(found["b"], [4.234, -2.0], atol=0.01)
@@ -144,13 +148,21 @@ def test_a_sum_that_no_values_within_the_bounds_have_is_spoiled():
 
 
 @pytest.mark.parametrize(
-    ("members", "connectivity", "least", "colluders", "silent", "deaths"),
-    [(2, 1, 3, 0, 0, 0), (3, 2, 3, 1, 0, 0), (4, 3, 3, 1, 1, 1), (16, 2, 3, 1, 1, 7), (16, 6, 6, 4, 4, 5), (16, 6, 10, 8, 5, 3)],
+    ("federation", "borne"),
+    [
+        ((2, 1, 3), (0, 0, 0)),
+        ((3, 2, 3), (1, 0, 0)),
+        ((4, 3, 3), (1, 1, 1)),
+        ((16, 2, 3), (1, 1, 7)),
+        ((16, 6, 6), (4, 4, 5)),
+        ((16, 6, 10), (8, 5, 3)),
+    ],
 )
-def test_check_says_how_many_colluders_are_borne(members, connectivity, least, colluders, silent, deaths):
-    found = bearing(members, connectivity, least)
-    assert (found.colluders, found.silent, found.deaths) == (colluders, silent, deaths)
-    assert found.why and found.why_silent
+def test_check_says_how_many_colluders_are_borne(federation, borne):
+    found = bearing(*federation)
+    assert (found.colluders, found.silent, found.deaths) == borne
+    assert found.why
+    assert found.why_silent
 
 
 @given(st.sets(st.integers(0, 300)))

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pfl.features.sums.messages import Post, decode_statement
+
 sys.path.insert(0, str(Path(__file__).parent))
 from sum_world import Link, SumWorld, complete, ring
 
+STEPS = ("Keys", "Opening", "Parcel", "Ack", "Ready", "Wave", "MemberList", "Signed", "Reveal")
 LABELS = ("first", "second", "third")
 
 
@@ -97,8 +100,15 @@ def test_a_set_up_that_is_used_up_is_followed_by_another():
 
 def test_the_larger_side_of_a_partition_gets_a_sum_and_the_smaller_one_is_refused():
     world = SumWorld(5, complete(5))
-    world.ask_all("one", "two")
-    world.schedule(1.0, lambda: world.cut([(index, 4) for index in range(4)]))
+    world.ask_all("one", "two", pause_s=1.0)
+    go_on = world.on_outcome
+
+    def part_when_all_have_one(index, effect):
+        go_on(index, effect)
+        if len(world.done) == 5:
+            world.cut([(index, 4) for index in range(4)])
+
+    world.on_outcome = part_when_all_have_one
     world.run()
     world.check()
     assert {(index, done.members) for index, done in world.done if done.label == "two"} == {
@@ -107,7 +117,7 @@ def test_the_larger_side_of_a_partition_gets_a_sum_and_the_smaller_one_is_refuse
     assert [(index, refused.reason) for index, refused in world.refused] == [(4, "too few members are ready")]
 
 
-@pytest.mark.parametrize("step", ["Keys", "Opening", "Parcel", "Ack", "Ready", "Wave", "MemberList", "Signed", "Reveal"])
+@pytest.mark.parametrize("step", STEPS)
 def test_one_of_five_may_die_at_any_step(step):
     """The others get the sum, with the dead member's vector or without it."""
     world = SumWorld(5, complete(5))
@@ -121,7 +131,6 @@ def test_one_of_five_may_die_at_any_step(step):
 
 def killer(world, step, index):
     """Kills a member when it is first about to make a statement of this kind."""
-    from p2pfl.features.sums.messages import Post, decode_statement
 
     def look(sender, message):
         if isinstance(message, Post) and type(decode_statement(message.body)).__name__ == step:
@@ -134,11 +143,9 @@ def killer(world, step, index):
 
 def test_a_restarted_member_signs_nothing_in_the_set_up_that_it_has_forgotten():
     world = SumWorld(5, complete(5), sums=8)
-    world.ask_all("a", "b", "c", "d", "e", "f", "g", pause_s=2.0)
+    world.ask_all("a", "b", "c", "d", "e", "f", "g", pause_s=6.0)
     world.schedule(2.0, lambda: world.crash(1))
     world.schedule(3.0, lambda: world.start(1))
-    first = {}
-    world.on_message = lambda index, message: None
     world.run()
     world.check()
     first = world.done[0][1].setup

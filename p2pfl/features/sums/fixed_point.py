@@ -52,8 +52,7 @@ class FixedPoint:
         return round((self.high - self.low) / self.resolution)
 
     def encode(self, arrays: Mapping[str, ArrayLike]) -> Words:
-        """All entries in the order of the names, as one vector. Raises ValueError: one is not finite or out of bounds.
-        """
+        """All entries by name, as one vector. Raises ValueError: one is not finite or out of bounds."""
         return np.concatenate([self._encoded(name, arrays[name]) for name in sorted(arrays)] or [np.zeros(0, "<u8")])
 
     def _encoded(self, name: str, array: ArrayLike) -> Words:

@@ -30,7 +30,7 @@ from p2pfl.features.sums.tally import Tally
 AGAIN, PARTIAL, OVER = 0.5, 0.75, 3.0
 """In waits after an opening: parcels without an ack are sent by all ways; what is held is acknowledged; it has failed.
 """
-HOLD = 8.0
+HOLD = 4.0
 """In waits: how long newcomers wait at least for a set-up with them, twice as long after each that had no more members.
 """
 

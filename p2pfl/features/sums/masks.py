@@ -43,8 +43,7 @@ def public_of(secret: bytes) -> bytes:
 
 
 def shared(secret: bytes, public: bytes) -> bytes:
-    """The X25519 secret of two keys. A point of low order, which no honest member publishes, gives zeros at both ends.
-    """
+    """The X25519 secret of two keys. A point of low order, which no honest member has, gives zeros at both ends."""
     try:
         return crypto_scalarmult(secret, public)
     except RuntimeError:

@@ -70,7 +70,9 @@ Step: TypeAlias = Statement | Total | Keep
 class Sum:
     """The sum of one number of a set-up. It has no `asked` while others are ahead of this member."""
 
-    def __init__(self, setup: Setup, number: int, tally: SlotTally, tree: Tree, history: History, now: float) -> None:
+    def __init__(  # noqa: PLR0917 - what a sum is made of
+        self, setup: Setup, number: int, tally: SlotTally, tree: Tree, history: History, now: float
+    ) -> None:
         self.setup, self.number, self._tally, self._tree = setup, number, tally, tree
         self._history = history
         self.asked: Asked | None = None
@@ -159,9 +161,7 @@ class Sum:
         epoch = self._tally.last_epoch() + 1
         return Wave(setup=self.setup.id, number=self.number, epoch=epoch, terms=asked.terms)
 
-    def _propose(
-        self, asked: Asked, members: frozenset[int], total: Words, ready: frozenset[int]
-    ) -> Iterator[Step]:
+    def _propose(self, asked: Asked, members: frozenset[int], total: Words, ready: frozenset[int]) -> Iterator[Step]:
         """Propose who has come together; or ask all once more, where somebody who is ready was missed."""
         del self._tree.gathered[self.key]
         if self._index in self._tally.authors.values():
@@ -249,8 +249,7 @@ class Sum:
             self.outcome = Outcome(reason=text, waited=True)
 
     def _reveal(self, members: Collection[int], *, own: bool) -> Reveal:
-        """At first one's own secret, and shares of who is not in the sum; later shares of seeds that their owners owe.
-        """
+        """At first one's own secret, and shares of who is not in the sum; later of seeds that their owners owe."""
         setup, number = self.setup, self.number
         of = [m for m in setup.held if m in setup.roster and m not in members] if own else members
         shares = [(m, setup.share(m, number, in_list=not own)) for m in sorted(of)]

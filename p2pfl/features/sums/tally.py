@@ -58,7 +58,7 @@ class Tally:
         self.acks: dict[int, set[int]] = defaultdict(set)
         self.slots: dict[int, SlotTally] = defaultdict(lambda: SlotTally(ballot=Ballot(needed)))
 
-    def take(self, taken: Taken, index: int) -> None:
+    def take(self, taken: Taken, index: int) -> None:  # noqa: C901 - a table
         """`index` is this node's."""
         author, statement = taken.author, taken.statement
         match statement:

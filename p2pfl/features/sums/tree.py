@@ -59,8 +59,7 @@ class Branch:
         return (wave.epoch if isinstance(wave, Wave) else -1), -self.taken.author
 
     def merged(self, own: tuple[int, bytes, Words] | None) -> tuple[frozenset[int], Words]:
-        """All parts and one's own vector, added. A part that overlaps with another, or has another length, is left out.
-        """
+        """All parts and one's own vector, added; without a part that overlaps with others or has another length."""
         members: frozenset[int] = frozenset()
         total: Words = np.zeros(0, "<u8")
         wave = self.taken.statement

@@ -1,4 +1,4 @@
-"""Arrows of imports between the packages of p2pfl, a room under `features` counted as one: how many, and which circles.
+"""Counts imports between the packages of p2pfl, a package under `features` counted as one, and shows the cycles.
 
 python benchmarks/arrows.py [--list]
 """
@@ -19,7 +19,7 @@ PACKAGE = "p2pfl"
 
 
 def room(module: str) -> str:
-    """The package that a module belongs to; of features the room."""
+    """Return the package that a module belongs to; below features the single feature."""
     parts = module.split(".")
     if len(parts) > 2 and parts[1] == "features":
         return f"features.{parts[2]}"
@@ -35,7 +35,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def arrows(root: Path) -> Counter[tuple[str, str]]:
-    """How many modules of one room import from another, by both."""
+    """Count, for each pair of packages, the modules of one that import from the other."""
     modules = {".".join(path.relative_to(root).with_suffix("").parts): path for path in (root / PACKAGE).rglob("*.py")}
     found: Counter[tuple[str, str]] = Counter()
     for name, path in modules.items():

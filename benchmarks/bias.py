@@ -1,15 +1,16 @@
-"""Where each learning method ends: how far from the true weighted optimum, and what of classes that one slow node owns.
+"""Where each learning method ends: the distance from the true weighted optimum, and the recall of classes that one slow
+node owns.
 
     python benchmarks/bias.py
     python benchmarks/bias.py --table quadratics --method plain --method tracking --rounds 200
     python benchmarks/bias.py --table digits --json bench-out/bias.json
 
 First table: eight quadratics with curvatures of their own on a ring, q4, 5 local steps. Distance from the mean of the
-models (weighted by n) to the federation's known optimum, over that of the common start; for `fair` also to the optimum
-of its own goal. Samples are equal or from 50 to 400, speeds equal or from 10 to 1 (who has most samples is slowest).
-Second table: ten nodes with digits in a random 4-regular graph; the slowest of them, ten times slower than the fastest,
-alone has the classes 8 and 9. Their recall in the worst and in the mean node's model, and the accuracy on all classes.
-All by simulation: the same figures on every run of a machine.
+models (weighted by n) to the federation's known optimum, divided by that of the common start; for `fair` also to the
+optimum of its own goal. Samples are equal or from 50 to 400, speeds equal or from 10 to 1 (the node with most samples
+is slowest). Second table: ten nodes with digits in a random 4-regular graph; the slowest of them, ten times slower than
+the fastest, alone has the classes 8 and 9. Their recall in the worst and in the mean node's model, and the accuracy on
+all classes. Everything is simulated: the same figures on every run of a machine.
 """
 
 from __future__ import annotations
@@ -58,18 +59,18 @@ SETTINGS = {
     "both": (UNEQUAL, True),
 }
 OWNED = (8, 9)
-"""The classes of the slowest node."""
+"""The classes that only the slowest node has."""
 DIGITS_NODES = 10
 Models = NDArray[np.float64]
 
 
 def tenfold(nodes: int) -> tuple[SlowNodes, ...]:
-    """Node 0 is ten times as fast as the last one."""
+    """Make node 0 ten times as fast as the last one."""
     return tuple(SlowNodes(nodes=(node,), speed=1 / (1 + 9 * node / (nodes - 1))) for node in range(1, nodes))
 
 
 def ended(federation: FederationConfig, world: WorldSpec) -> tuple[Models, PreparedRun]:
-    """All models (nodes, d) when all nodes are done."""
+    """Return all models (nodes, d) when all nodes are done."""
     world = settle(world, len(federation.members), federation.seed)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -97,7 +98,7 @@ def quadratics(method: str, setting: str, rounds: int, **training: Any) -> tuple
 
 
 def fair_optimum(learner: QuadraticLearner, weights: Models, q: float) -> Models:
-    """The minimum of sum n_k F_k^(q+1), by Newton-like steps: at it sum n_k F_k^q A_k (w - t_k) = 0."""
+    """Compute the minimum of sum n_k F_k^(q+1), by Newton-like steps: there sum n_k F_k^q A_k (w - t_k) = 0."""
     targets, curvatures, w = learner._targets, learner._curvatures, learner.optimum()  # noqa: SLF001 - the task's own
     for _ in range(2000):
         losses = 0.5 * (curvatures * (w - targets) ** 2).sum(axis=1)
@@ -123,7 +124,7 @@ def bias(method: str, setting: str, rounds: int, **training: Any) -> dict[str, f
 
 
 def owned_digits() -> Task:
-    """Digits of which the last node alone has the classes OWNED; the others share the rest at random."""
+    """Make a task of digits of which the last node alone has the classes OWNED; the others share the rest at random."""
 
     def data(node: NodeContext) -> tuple[Pair, Pair]:
         (inputs, targets), test = load_digits()

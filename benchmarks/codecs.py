@@ -1,10 +1,11 @@
-"""What each compressor costs and keeps: bytes a parameter, speed on one thread, delta guaranteed and measured.
+"""The cost and accuracy of each compressor: bytes a parameter, speed on one thread, delta guaranteed and measured.
 
 GB/s are 10^9 bytes of float32 vector by CPU-second, the best of several interleaved repeats: `encode`; `decode` into
-memory that is there; `both`, encoding that also gives what the payload decodes to (every message that is sent); and
-`quantize`, that alone. The yardstick is `np.copyto` of the same vector. Delta is 1 - |v - Q(v)|^2 / |v|^2, measured on
-a million values, Gaussian, Laplace and heavy-tailed (a Gaussian times a log-normal of sigma 1.5), and on what a pass
-over the digits changes in a network of 64-512-512-10. One vector of --size values, and --rows of 2,410 values at once.
+existing memory; `both`, encoding that also returns the decoded payload (every message that is sent); and `quantize`,
+that alone. The yardstick is `np.copyto` of the same vector. Delta is 1 - |v - Q(v)|^2 / |v|^2, measured on a million
+values, Gaussian, Laplace and heavy-tailed (a Gaussian times a log-normal of sigma 1.5), and on the change by a pass
+over the digits in a network of 64-512-512-10. One vector of --size values, and --rows of 2,410 values at once.
+
 Usage: python benchmarks/codecs.py [--size 25000000] [--rows 64] [--seconds 90] [--specs q4,top-k:0.05+q8] [--json FILE]
 """
 
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64, help=f"vectors of {ROW} values at once")
     parser.add_argument("--specs", help="default: one of every kind, and chains")
     parser.add_argument("--repeats", type=int, default=3, help="at most")
-    parser.add_argument("--seconds", type=float, default=90, help="no repeat begins later, but the first of each")
+    parser.add_argument("--seconds", type=float, default=90, help="no repeat begins later, except the first of each")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -68,16 +69,16 @@ def main() -> None:
 
 
 class Speeds:
-    """The least CPU-seconds that each operation of each codec took on the same rows."""
+    """The least CPU-seconds of each operation of each codec on the same rows."""
 
     def __init__(self, codecs: dict[str, Compressor], rows: Rows) -> None:
         self.codecs = codecs
         self.rows = rows
-        self.out = rows.copy()  # memory that is there
+        self.out = rows.copy()  # existing memory
         self.best: dict[tuple[str, str], float] = {}
 
     def measure(self, repeats: int, until: float) -> None:
-        """A small input is repeated more often, at least for as long as a clock can tell."""
+        """Measure; a small input is repeated more often, for at least as long as the clock resolves."""
         times = max(1, 2_000_000 // max(1, self.rows.size))
         for repeat in range(repeats):
             for codec in (None, *self.codecs.values()):
@@ -135,7 +136,7 @@ def described(codec: Compressor, size: int, vectors: dict[str, Rows], fast: dict
 
 
 def delta_of(codec: Compressor, vector: Rows) -> float:
-    """Of one encoding: so many values that its chance hardly matters."""
+    """Measure the delta of one encoding: there are so many values that its chance hardly matters."""
     error = vector - codec.decode(codec.encode(vector, chance=1), vector.size)
     return 1 - float(np.square(error, dtype=np.float64).sum() / np.square(vector, dtype=np.float64).sum())
 

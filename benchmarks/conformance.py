@@ -1,9 +1,9 @@
-"""The simulator against real processes, the same federation files, mean over seeds: a table.
+"""The simulator against real processes with the same federation files, mean over seeds: a table.
 
     python benchmarks/conformance.py --seeds 3
 
-Real nodes sleep through most of a round, so that a small machine is enough. `busy` is the share of the processors that
-were at work meanwhile, by whomever: above a half the real figures are not those of machines of their own.
+Real nodes sleep through most of a round, so that a small machine is enough. `busy` is the share of the processors in
+use meanwhile, by any process: above a half the real figures are not those of separate machines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CASES = ((8, "ring"), (8, "random-regular:degree=4"), (16, "ring"), (16, "random
 
 
 def case(nodes: int, topology: str, *, seeds: int, rounds: int) -> bool:
-    """Run and print one; whether all is within the limits."""
+    """Run and print one case; return True if all figures are within the limits."""
     real, simulated, loads = [], [], []
     for setting in seeds_of(Setting(nodes=nodes, topology=topology, seed=0, rounds=rounds), seeds):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,14 +1,15 @@
-"""What a member costs that sends the dearest valid requests it can: the pace of its neighbor's other edge.
+"""The cost of a member that sends the most expensive valid requests it can: the pace of its neighbor's other edge.
 
 Three real processes on a path: the attacker, its neighbor, an honest node. The attacker keeps to the protocol, begins
-the next exchange as soon as one is through, and computes nothing itself: it shows the same two payloads
-in turns. For each compressor three runs, in turns, `--repeats` times: beside an honest node in its place, attacked, and
-attacked without the limit on engine time. Figures are medians: own rounds a second of the attacked node, exchanges a
-second with its honest neighbor, and with the attacker, and how often one was put off. Rounds "train" by waiting, so
-that two processors are enough for three processes.
+the next exchange as soon as one is over, and computes nothing itself: it shows the same two payloads in turn. For each
+compressor there are three runs, in turn, `--repeats` times: beside an honest node in its place, attacked, and attacked
+without the limit on engine time. Figures are medians: own rounds a second of the attacked node, exchanges a second with
+its honest neighbor, and with the attacker, and how often an exchange was put off. Rounds "train" by waiting, so that
+two processors are enough for three processes.
 
 With --honest nobody attacks: real nodes of one process, as in the demo, with a large model, and with rounds of a
-millisecond. It says how near a neighbor came to the limit, as a share of it, and how often one was put off.
+millisecond. It prints how near a neighbor came to the limit, as a share of it, and how often an exchange was put off.
+
 Usage: python benchmarks/dear.py [--parameters 1000000] [--compressors q4,top-k:0.1+q8,random-k:0.1] [--time-s 30]
        python benchmarks/dear.py --honest [--parameters 25000000]
 """
@@ -85,7 +86,7 @@ RUNS = ("honest", "attacked", "without the limit")
 
 
 class Attacker(Application):
-    """Begins exchanges without end; the model that it shows is encoded once for each size of a body."""
+    """A node that begins exchanges without end; its model is encoded once for each size of a body."""
 
     def _engine_of(self, recovered: Any) -> Engine:
         engine = assembly.make_engine(self.setup, recovered)
@@ -117,7 +118,7 @@ class Attacker(Application):
             for edge in driver.core.edges.values():
                 service = edge.service
                 exchanged, service.exchanged = service.exchanged, None
-                driver._run(edge.exchange.begin_if_wanted(driver.loop.time()))  # noqa: SLF001 - an attack from within
+                driver._run(edge.exchange.begin_if_due(driver.loop.time()))  # noqa: SLF001 - an attack from within
                 service.exchanged = exchanged
             await asyncio.sleep(0.001)
 
@@ -213,7 +214,9 @@ def honest(parameters: int) -> None:
     seen = {"share": 0.0, "put off": 0.0}
 
     def asked(budget: limits.EngineTime, peer: int, now: float) -> float:
-        """The limit made a million times lower gives the share of it that was used: the wait is a logarithm of it."""
+        """Compute the share of the limit that was used, from a limit a million times lower: the wait is a logarithm of
+        the share.
+        """
         wait_s = ask(budget, peer, now)
         seen["put off"] += wait_s > 0.0
         known = limits.ENGINE_SHARE_OF_ALL, limits.ENGINE_SHARE_ALONE, limits.ENGINE_MULTIPLE
@@ -245,7 +248,7 @@ def main() -> None:
     parser.add_argument("--time-s", type=float, default=30.0)
     parser.add_argument("--round-s", type=float, default=0.05, help="how long a round waits in place of training")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--honest", action="store_true", help="nobody attacks: who comes how near to the limit")
+    parser.add_argument("--honest", action="store_true", help="nobody attacks: how near each node comes to the limit")
     options = parser.parse_args()
     if options.honest:
         honest(options.parameters)

@@ -3,9 +3,9 @@
     python benchmarks/devices.py [--parameters 10000000] [--steps 10] [--rounds 3]
 
 First table: by device and precision, the seconds of one step of a local round, of a test, and of moving the vector to
-the model and back; and how far the rounds end from where the CPU's do in float32, over the length of their own move.
-Second table: a federation with a node on each device, the CPU among them, and what it makes of the same task. What this
-machine lacks is said.
+the model and back; and the distance between the end of the rounds and that of the CPU in float32, divided by the length
+of their own move. Second table: a federation with a node on each device, the CPU among them, on the same task. The
+output names devices that this machine lacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import nn
 
 from p2pfl import Federation, Task
 from p2pfl.config.model import Compute, TrainingConfig
-from p2pfl.learn.devices import described, there
+from p2pfl.learn.devices import available_devices, describe
 from p2pfl.learn.interface import RoundStart, Vector
 from p2pfl.learn.load import learner_for
 from p2pfl.learn.task import NodeContext
@@ -34,7 +34,7 @@ KINDS = {"cpu": "cpu", "cuda": "an NVIDIA or AMD GPU (cuda)", "mps": "Apple's GP
 
 
 def model_of(parameters: int) -> Callable[[], nn.Module]:
-    """Four layers, whose two inner ones have about all of the parameters."""
+    """Make four layers, whose two inner ones have about all of the parameters."""
     width = round((parameters / 2) ** 0.5)
 
     def model() -> nn.Module:
@@ -45,7 +45,7 @@ def model_of(parameters: int) -> Callable[[], nn.Module]:
 
 
 def data(node: NodeContext) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """Classes that a random linear map tells apart; each node has its own rows, all have the same test set."""
+    """Make classes that a random linear map separates; each node has its own rows, all have the same test set."""
     truth = torch.randn(FEATURES, CLASSES, generator=torch.Generator().manual_seed(1))
 
     def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,7 +57,7 @@ def data(node: NodeContext) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Times in seconds; `vector` (d,) is the model after the last of the rounds."""
+    """Times in seconds; `vector` (d,) is the model after the last round."""
 
     device: str
     step_s: float
@@ -73,7 +73,7 @@ def measure(task: Task, training: TrainingConfig, compute: Compute, rounds: int)
     if not isinstance(learner, TorchLearner):
         raise TypeError("the benchmark is of torch")
     start = vector = learner.initial()
-    learner.train(RoundStart(start.copy()), 0)  # kernels are chosen, and memory is taken, the first time
+    learner.train(RoundStart(start.copy()), 0)  # the first time, kernels are chosen and memory is allocated
     took = []
     for index in range(rounds):
         began = time.perf_counter()
@@ -98,7 +98,7 @@ def print_devices(task: Task, training: TrainingConfig, rounds: int) -> None:
     print("|---|---|---|---|---|")
     found = [
         measure(task, training, Compute(device=str(device), precision=precision), rounds)
-        for device in reversed(there())
+        for device in reversed(available_devices())
         for precision in ("float32", "bf16")
     ]
     plain = found[0]
@@ -109,7 +109,7 @@ def print_devices(task: Task, training: TrainingConfig, rounds: int) -> None:
 
 
 def print_federation(task: Task, training: TrainingConfig, rounds: int) -> None:
-    devices = [str(device) for device in reversed(there())]
+    devices = [str(device) for device in reversed(available_devices())]
     names = [f"node{index}" for index in range(max(2, len(devices)))]
     report = Federation(
         task=task,
@@ -140,15 +140,15 @@ def main() -> None:
     options = parser.parse_args()
     make = model_of(options.parameters)
     size = sum(parameter.numel() for parameter in make().parameters())
-    kinds = {device.type for device in there()}
+    kinds = {device.type for device in available_devices()}
     lacking = [words for kind, words in KINDS.items() if kind not in kinds]
     print(f"torch {torch.__version__}, {platform.machine()}, {torch.get_num_threads()} thread(s), {size:,} parameters")
-    print(f"here: {', '.join(map(described, there()))}; not here: {', '.join(lacking) or 'nothing'}\n")
+    print(f"here: {', '.join(map(describe, available_devices()))}; not here: {', '.join(lacking) or 'nothing'}\n")
     task = Task(model=make, data=data, name="ten million")
     training = TrainingConfig(local_steps=options.steps, batch_size=options.batch_size, learning_rate=0.05)
     print_devices(task, training, options.rounds)
     print_federation(task, training, options.rounds)
-    if len(there()) == 1:
+    if len(available_devices()) == 1:
         print("There is one kind of device here: nothing was shown about a mixture of devices.")
 
 

@@ -1,8 +1,9 @@
-"""How good the demo gets: eight processes on a ring, default configuration, against training in one place.
+"""The quality of the demo: eight processes on a ring, default configuration, against training in one place.
 
-Runs `p2pfl demo` for each partition and seed, one after the other, and centralized training of the same model with the
-same number of steps as one node takes (and with as many as all of them take together). Prints a table, and JSON with
---json FILE. Usage: python benchmarks/digits.py [--seeds 3] [--nodes 8]
+Runs `p2pfl demo` for each partition and seed, one after the other, and centralized training of the same model with as
+many steps as one node takes (and as many as all of them take together). Prints a table, and JSON with --json FILE.
+
+Usage: python benchmarks/digits.py [--seeds 3] [--nodes 8]
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def demo(nodes: int, partition: str, seed: int) -> dict[str, Any]:
 
 
 def centralized(passes: int, seed: int) -> dict[str, Any]:
-    """All data in one place: 40 rounds of 20 steps, or as many steps as all nodes take together."""
+    """Train on all data in one place: 40 rounds of 20 steps, or as many steps as all nodes take together."""
     training = TrainingConfig(local_steps=20 * passes)
     learner = make_learner(
         TaskConfig(),

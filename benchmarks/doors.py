@@ -1,11 +1,12 @@
-"""Who gets in while strangers crowd the door: a listening node in a process of its own, neighbors behind a slow line.
+"""Neighbors behind a slow line that dial a node while strangers crowd its port; the node has a process of its own.
 
-For each attack, and once without, connections come at a rate and say no more than the attack says: idle nothing,
-upgraded the WebSocket request, addressed also a first handshake message with a right tag, whose sender knows the node's
-public key; churn is a member that shakes hands to the end and opens session after session. Meanwhile neighbors dial,
-once each unless there is --patience, and the line holds up each of their messages, both ways. Printed are how many get
-in, the most connections that waited, connections turned away, peers refused, sessions opened, and of the node's
-process: descriptors and memory before and after, and CPU in % of a core. Linux only.
+For each attack, and once without, connections come at a rate and stop at the stage of the attack: idle sends nothing,
+upgraded the WebSocket request, addressed also a first handshake message with a valid tag, whose sender knows the node's
+public key; churn is a member that completes handshakes and opens session after session. Meanwhile neighbors dial, once
+each unless there is --patience, and the line delays each of their messages, both ways. The output has the neighbors
+that get in, the most connections that waited, connections turned away, peers refused, sessions opened, and of the
+node's process: descriptors and memory before and after, and CPU in % of a core. Linux only.
+
 Usage: python benchmarks/doors.py [--rate 100] [--seconds 10] [--delay 0.05] [--attacks idle,churn]
 `--sources 127.0.1.{}` gives the strangers 200 addresses, as does 2001:db8::{} where the machine has such addresses.
 """
@@ -39,15 +40,17 @@ ATTACKS = ("none", "idle", "upgraded", "addressed", "churn")
 SOURCES = 200
 ABREAST = 5
 CHURNER = 60
-"""Its index: the members before it dial in turn, so that none opens a session more than once in seconds."""
+"""The index of the churning member: the members before it dial in turn, so that none opens a session more than once in
+seconds.
+"""
 NODES = CHURNER + 1
 IDENTITIES = [Identity(bytes([number + 1]) * 32) for number in range(NODES)]
 BINDING = FederationBinding(federation_id=bytes(32), sections=())
 ONCE = Limits(retry_first_s=600.0, retry_ceiling_s=600.0)
 WAIT_S = 3.0
-"""How long a dial may take beyond what the line holds it up."""
+"""The longest time of a dial beyond the delay of the line."""
 STEPS = 8
-"""Times that the line holds up one dial, or less."""
+"""The most delays of the line in one dial."""
 
 
 def links_of(
@@ -75,7 +78,7 @@ def links_of(
 
 
 def run_node(pipe: Connection, host: str) -> None:
-    """The node: tells its port, then its figures whenever it is asked, until it is asked for None."""
+    """Run the node: it sends its port, then its figures on each request, until the request is None."""
     asyncio.run(_run_node(pipe, host))
 
 
@@ -178,7 +181,7 @@ async def stall(source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay_
 
 @asynccontextmanager
 async def slow_line(host: str, port: int, delay_s: float) -> AsyncIterator[str]:
-    """The address of a relay to the node."""
+    """Start a relay to the node; yields its address."""
     pumps: set[asyncio.Task[None]] = set()
 
     async def accept(near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
@@ -197,7 +200,7 @@ async def slow_line(host: str, port: int, delay_s: float) -> AsyncIterator[str]:
 
 
 async def neighbors_in(address: str, first: int, options: argparse.Namespace) -> int:
-    """Of ABREAST neighbors, from the index `first` on."""
+    """Count ABREAST neighbors, from the index `first` on, that get in."""
     limits = Limits() if options.patience else ONCE
     opened = [asyncio.Event() for _ in range(ABREAST)]
     async with AsyncExitStack() as stack:
@@ -210,7 +213,7 @@ async def neighbors_in(address: str, first: int, options: argparse.Namespace) ->
 
 
 async def besiege(attack: str, port: int, options: argparse.Namespace) -> tuple[int, int, int]:
-    """How many neighbors got in, of how many, and how many strangers came."""
+    """Return how many neighbors got in, how many dialed, and how many strangers came."""
     crowd = Crowd(attack, port, options)
     siege = None if attack == "none" else asyncio.create_task(crowd.run())
     came_in = tries = 0
@@ -263,9 +266,9 @@ def ask(pipe: Connection) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--attacks", default=",".join(ATTACKS), help="of these, which (%(default)s)")
+    parser.add_argument("--attacks", default=",".join(ATTACKS), help="which attacks (%(default)s)")
     parser.add_argument("--rate", type=float, default=100.0, help="connections a second (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each attack (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each attack (%(default)s)")
     parser.add_argument("--delay", type=float, default=0.05, help="seconds that the line takes one way (%(default)s)")
     parser.add_argument("--sources", help="addresses of idle and upgraded strangers, {} a number; else the neighbors'")
     parser.add_argument("--patience", type=float, help="let neighbors dial again as nodes do, for so many seconds")

@@ -1,14 +1,13 @@
 """How a federation ends: real processes of which some are late, slow, dead or without memory, on the built-in
-quadratic: where everybody ends, who trained alone, how long the last one waits.
+quadratic: the final error of all, rounds trained alone, the longest wait at the end.
 
     python benchmarks/endings.py --scenario late-exited --nodes 4 --rounds 60 --topology ring --rule mean
     python benchmarks/endings.py --json bench-out/endings.json --keep kept
 
 By default every scenario on a ring, on a random graph of degree 4 and on a schedule, with `mean`, and with a robust
 rule on the second. An undisturbed run comes first: with `mean` nobody may end above twice its excess or .01, except
-where a node is gone for good or until the others are done. Exits with 1 if anything is not as it should be; the lines
-below a row say what. To judge another tree run it there:
-`cd TREE && PYTHONPATH=TREE python .../benchmarks/endings.py`.
+where a node is gone for good or until the others are done. Exits with 1 if anything is wrong; the lines below a row
+explain it. To judge another tree run it there: `cd TREE && PYTHONPATH=TREE python .../benchmarks/endings.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,9 @@ from real_field import WaitedInVainError
 REGULAR = "random-regular:degree=4"
 CASES = (("ring", "mean"), (REGULAR, "mean"), (REGULAR, "hampel:b=1"), ("one-peer-hypercube", "mean"))
 UNBOUNDED = ("late-lingering", "late-exited", "one-dead", "launch-apart")
-"""Some data cannot be represented as if nothing had happened: excess is shown, or compared with that of the others."""
+"""Scenarios whose data cannot be represented as without the fault: excess is shown, or compared with that of the
+others.
+"""
 TWIN = "undisturbed"
 
 

@@ -3,9 +3,9 @@
     python benchmarks/endings_simulated.py [--rounds 60] [--seeds 3] [--json FILE]
 
 Nodes of unequal n and speed minimize quadratics whose common optimum is known, and the digits. For each world: how far
-the worst and the mean node end above the optimum (or the accuracy of the worst), how many rounds of those asked for the
-least and the most trained node took, and how long after the first was through the last node stopped. `train` and `mix`
-are what nodes do whose rounds are done before the others'.
+the worst and the mean node end above the optimum (or the accuracy of the worst), how many of the requested rounds the
+least and the most trained node took, and how long after the first node had finished the last one stopped. `train` and
+`mix` are what nodes do whose rounds are done before the others'.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WORLDS = ("equal", "tenfold", "fiftyfold", "one fast", "half late", "one dead", 
 def quadratic(
     topology: str, rule: str, *, rounds: int, seed: int, when_through: str, linger_s: float
 ) -> FederationConfig:
-    """Eight quadratics of condition 10, with 50 to 400 samples."""
+    """Make eight quadratics of condition 10, with 50 to 400 samples."""
     plain = describe(nodes=8, topology=topology, rounds=rounds, rule=rule, compressor="none", seed=seed)
     training = replace(plain.training, local_steps=5, learning_rate=0.1, batch_size=10, when_through=when_through)
     task = TaskConfig(name="quadratic", options={"size": 8, "condition": 10.0, "samples": SAMPLES})
@@ -44,7 +44,7 @@ def quadratic(
 
 
 def digits(topology: str, rule: str, *, rounds: int, seed: int, when_through: str, linger_s: float) -> FederationConfig:
-    """Eight nodes with two of the ten digits each."""
+    """Make eight nodes with two of the ten digits each."""
     partition = "shards:2" if rule == "mean" else "dirichlet:1"
     plain = describe(nodes=8, topology=topology, rounds=rounds, rule=rule, partition=partition, seed=seed)
     gossip = replace(plain.gossip, linger_s=linger_s, start_wait_s=1.0)
@@ -52,7 +52,7 @@ def digits(topology: str, rule: str, *, rounds: int, seed: int, when_through: st
 
 
 def world(kind: str, round_s: float, rounds: int) -> WorldSpec:
-    """`round_s` at speed 1."""
+    """Make a world; `round_s` is the time of a round at speed 1."""
     compute = ComputeSpec(round_s=round_s)
     whole_s = round_s * rounds
     tenfold = tuple(SlowNodes(nodes=(node,), speed=1 / (1 + 9 * node / 7)) for node in range(1, 8))
@@ -76,7 +76,7 @@ def world(kind: str, round_s: float, rounds: int) -> WorldSpec:
 
 
 def least_loss(federation: FederationConfig) -> float:
-    """The loss at the optimum."""
+    """Compute the loss at the optimum."""
     options: dict[str, Any] = federation.task.options
     context = NodeContext(node=0, nodes=8, name="node0", seed=federation.seed, base_dir=Path())
     learner = QuadraticLearner(QuadraticTask(**options), context, TrainingConfig(batch_size=10))
@@ -85,7 +85,7 @@ def least_loss(federation: FederationConfig) -> float:
 
 
 def figures(federation: FederationConfig, spec: WorldSpec) -> dict[str, Any]:
-    """What one run gave; nodes that died are left out."""
+    """Return the figures of one run; nodes that died are left out."""
     report = simulate(federation, world=spec, references=False)
     ended = [row for row in report.nodes if row.finished]
     taken = [row.rounds for row in ended]
@@ -105,22 +105,22 @@ def figures(federation: FederationConfig, spec: WorldSpec) -> dict[str, Any]:
     return result
 
 
-def runs(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    for task in given.tasks:
+def runs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for task in options.tasks:
         make = quadratic if task == "quadratic" else digits
-        for topology, rule in given.graphs:
-            for kind in given.worlds:
-                for through in given.through:
-                    for seed in range(given.seeds):
+        for topology, rule in options.graphs:
+            for kind in options.worlds:
+                for through in options.through:
+                    for seed in range(options.seeds):
                         federation = make(
                             topology,
                             rule,
-                            rounds=given.rounds,
+                            rounds=options.rounds,
                             seed=seed,
                             when_through=through,
-                            linger_s=given.linger,
+                            linger_s=options.linger,
                         )
-                        found = figures(federation, world(kind, STEP_S, given.rounds))
+                        found = figures(federation, world(kind, STEP_S, options.rounds))
                         yield {
                             "task": task,
                             "topology": topology,

@@ -1,8 +1,10 @@
-"""What the engine's operations cost: CPU-nanoseconds for each parameter, and memory beyond what the node holds anyway.
+"""The cost of the engine's operations: CPU-nanoseconds for each parameter, and memory beyond what the node always
+holds.
 
-Two engines with one edge exchange and train; no disk, no network. `codec` is what the compressor alone takes of an
-exchange: a request and a reply are encoded once each, and each is decoded at both ends. `peak` is the most memory that
-tracemalloc saw above what stood there before, in multiples of the model, payloads included.
+Two engines with one edge exchange and train; no disk, no network. `codec` is the compressor's share of an exchange: a
+request and a reply are encoded once each, and each is decoded at both ends. `peak` is the most memory that tracemalloc
+saw above the start, in multiples of the model, payloads included.
+
 Usage: python benchmarks/engine.py [--parameters 10k,1M] [--compressors q4,none] [--repeats 5] [--json FILE]
 """
 
@@ -33,7 +35,7 @@ Costs = dict[str, float]
 
 
 class Pair:
-    """Initiator 0 and responder 1, whose models differ by what training does in a round."""
+    """Initiator 0 and responder 1, whose models differ by the training of a round."""
 
     def __init__(self, spec: str, size: int) -> None:
         chance = np.random.default_rng(0)
@@ -84,7 +86,7 @@ class Pair:
 
 
 def measured(spec: str, size: int, repeats: int) -> Costs:
-    """The least of some exchanges, in ns for each parameter; `peak` in models."""
+    """Return the least of some exchanges, in ns for each parameter; `peak` in models."""
     pair, best = Pair(spec, size), {}
     inner = max(1, 200_000 // size)
 
@@ -107,7 +109,7 @@ def measured(spec: str, size: int, repeats: int) -> Costs:
 
 
 def peak(pair: Pair) -> float:
-    """The most memory that one operation of an exchange took, beyond what stood there before."""
+    """Return the most memory that one operation of an exchange took, beyond that at its start."""
     worst = 0
 
     def watch(name: str, run: Callable[[], Outcome]) -> Outcome:

@@ -1,12 +1,14 @@
-"""What a flood of strangers without a key costs a node that trains: rounds and exchanges a second, in turns.
+"""The cost of a flood by strangers without a key to a node that trains: rounds and exchanges a second, in turns.
 
 Real processes: a node, its neighbors, and another that floods the node over loopback. The floods are pings: 2,600
-empty pings behind each WebSocket request, 76 connections a second; junk: WebSocket requests with a first message that
-is none, 1,000 a second; chunks: POST to the page in chunks of one byte, 20 MB/s, by a name that needs the token; quiet:
-connections that say nothing, 2,000 a second. Connects and datagrams are answered by the kernel alone, at a port where
+empty pings after each WebSocket request, 76 connections a second; junk: WebSocket requests with an invalid first
+message, 1,000 a second; chunks: POST to the page in chunks of one byte, 20 MB/s, by a name that needs the token; quiet:
+connections that send nothing, 2,000 a second. Connects and datagrams are answered by the kernel alone, at a port where
 nobody listens. `own` floods come from the neighbors' address, `other` from one that no member has, `many` from 200.
 Rounds "train" by waiting. Figures are medians over the repeats, with rounds and exchanges as a share of those without a
-flood too, and the CPU time of the node and of who floods, in % of a core. Linux only; nothing leaves this machine.
+flood too, and the CPU time of the node and of the flooding process, in % of a core. Linux only; nothing leaves this
+machine.
+
 Usage: python benchmarks/floods.py [--floods none,connects,datagrams,pings,chunks,junk] [--from own,other,many]
        [--seconds 6] [--repeats 3] [--nodes 3] [--round-s 0.02]
 """
@@ -46,18 +48,18 @@ SOURCES: dict[str, list[str]] = {
     "many": [f"127.0.1.{number}" for number in range(1, 201)],
 }
 RATES = {"connects": 1000, "datagrams": 20_000, "pings": 76, "chunks": 2000, "junk": 1000, "quiet": 2000}
-"""Of each flood, how often a second something begins: a connection, a datagram of 1,000 bytes, or 10,000 bytes."""
+"""For each flood, the units that begin each second: a connection, a datagram of 1,000 bytes, or 10,000 bytes."""
 KERNEL = ("connects", "datagrams")
 ABREAST = {"pings": 4, "chunks": 4, "datagrams": 1}
 MOST_ABREAST = 32
 FIRST_ROUNDS = 20
-"""Until then the nodes have met."""
+"""Rounds by which the nodes have met."""
 SETTLE_S = 4.0
-"""Between two runs: until the node is as it was."""
+"""Seconds between two runs, until the node has recovered."""
 
 
 def node(folder: Path, name: str, figures_fd: int) -> None:
-    """A node that tells its figures there, one line for each line that it reads."""
+    """Run a node that writes its figures to the descriptor, one line for each line that it reads."""
     import asyncio  # noqa: PLC0415 - in the process of a node
 
     from p2pfl.cli.run import be_node  # noqa: PLC0415 - as above
@@ -86,7 +88,7 @@ def node(folder: Path, name: str, figures_fd: int) -> None:
 
 
 class Flood:
-    """Threads that begin something at a rate, from each of the sources in turn. At most `rate * seconds` times."""
+    """Threads that begin units at a rate, from each of the sources in turn. At most `rate * seconds` times."""
 
     def __init__(self, kind: str, sources: list[str], ports: dict[str, int], seconds: float) -> None:
         self.kind, self.sources, self.port = kind, sources, ports[kind]
@@ -107,7 +109,7 @@ class Flood:
         return {"came/s": self.begun / took_s, "MB/s": self.sent_bytes / took_s / 1e6}
 
     def _turn(self) -> int | None:
-        """The number of the next one, when it is due; None at the end."""
+        """Return the number of the next unit, when it is due; None at the end."""
         with self._lock:
             number, self.begun = self.begun, self.begun + 1
         due = self._began + number / self.rate
@@ -166,7 +168,7 @@ def flood(pipe: Any, *arguments: Any) -> None:
 
 
 class Nodes:
-    """The processes of a federation, of which the first is asked for its figures."""
+    """The processes of a federation, of which the first reports its figures."""
 
     def __init__(self, ward: Path, count: int) -> None:
         figures, told = os.pipe()
@@ -198,7 +200,7 @@ class Nodes:
 
 
 def once(nodes: Nodes, kind: str, origin: str, ports: dict[str, int], seconds: float) -> dict[str, float]:
-    """The node's figures while the flood lasts."""
+    """Return the node's figures while the flood lasts."""
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()
     came = {"came/s": 0.0, "MB/s": 0.0, "cpu_s": 0.0}
@@ -230,7 +232,7 @@ def once(nodes: Nodes, kind: str, origin: str, ports: dict[str, int], seconds: f
 
 
 def prepare(ward: Path, options: argparse.Namespace) -> dict[str, int]:
-    """A federation in that folder; returns the port that each flood goes to."""
+    """Make a federation in that folder; return the port that each flood goes to."""
     ports = free_ports(options.nodes + 2)
     command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(ward)]
     command += ["--base-port", str(ports[0]), "--nodes", str(options.nodes)]
@@ -293,8 +295,8 @@ def main() -> None:
         node(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--floods", default="none,connects,datagrams,pings,chunks,junk", help="which (%(default)s)")
-    parser.add_argument("--from", default="own,many", help="whose addresses: own, other, many (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each flood (%(default)s)")
+    parser.add_argument("--from", default="own,many", help="source addresses: own, other, many (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds of each flood (%(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--parameters", type=int, default=1000)

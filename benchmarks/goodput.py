@@ -1,10 +1,11 @@
-"""What it costs to bring a large message from one process to another: CPU, memory, and how long the event loop stands.
+"""The cost of a large message from one process to another: CPU, memory, and stalls of the event loop.
 
 Two processes on loopback, each scene in fresh ones. `links` is the shipped path: digest, framing, sealing, WebSocket,
 opening, assembling, digest. The layers below it run alone in the same rounds, so that the floor of this machine stands
 beside it; `exchange` is a whole transaction of two shipped engines over links. CPU-seconds are of both processes
-together; GB are 10^9 bytes of body; peak_bodies is the most memory taken by an end, the body that it sends included,
-as a multiple of the body. Prints a table, and JSON with --json FILE. Linux only.
+together; GB are 10^9 bytes of body; peak_bodies is the most memory taken by an end, the body that it sends included, as
+a multiple of the body. Prints a table, and JSON with --json FILE. Linux only.
+
 Usage: python benchmarks/goodput.py [--mb 100] [--messages 10] [--repeats 3] [--scenes links,socket]
 """
 
@@ -48,7 +49,7 @@ EXCHANGE_BYTES = 40_000_000
 
 @dataclass
 class End:
-    """One end of a session; `inbox` holds what the other said."""
+    """One end of a session; `inbox` holds the other end's messages."""
 
     links: Links
     peer: int
@@ -62,7 +63,7 @@ class End:
 
 @asynccontextmanager
 async def end_of_session(pipe: Connection, options: Options, *, far: bool) -> AsyncIterator[End]:
-    """Node 0 listens and tells its port, node 1 dials."""
+    """Open a session: node 0 listens and sends its port, node 1 dials."""
     own = 0 if far else 1
     identities = [Identity(bytes([index + 1]) * 32) for index in range(2)]
     end: End
@@ -95,13 +96,13 @@ async def end_of_session(pipe: Connection, options: Options, *, far: bool) -> As
             pipe.send(links.port)
         await end.opened.wait()
         yield end
-        # Whoever left first would be missed by the other.
+        # The first end to leave would be missing to the other.
         pipe.send("through")
         await asyncio.to_thread(pipe.recv)
 
 
 async def send_requests(end: End, options: Options) -> Figures:
-    """One at a time, each awaited, as an edge's transactions are; one beforehand to warm up."""
+    """Send one request at a time, each awaited, as an edge's transactions are; one beforehand to warm up."""
     meter = Meter()
     body = body_of(options)
     for seq in range(options.messages + 1):
@@ -131,7 +132,7 @@ async def links_scene(
 
 
 async def idle_scene(pipe: Connection, options: Options, *, far: bool, train: bool = False) -> Figures:
-    """A session over which nothing goes: what the loop's timer suffers without us."""
+    """Hold a session without messages: the stalls of the loop's timer that are not ours."""
 
     async def rest() -> Figures:
         await asyncio.sleep(3.0)
@@ -142,7 +143,7 @@ async def idle_scene(pipe: Connection, options: Options, *, far: bool, train: bo
 
 
 async def watched(act: Callable[[], Coroutine[Any, Any, Figures]], options: Options, *, train: bool) -> Figures:
-    """Only what the probe saw: memory and CPU time are training's as well."""
+    """Return only the probe's figures: memory and CPU time include training."""
     trainer = Trainer(options.body_bytes)
     if train:
         trainer.start()
@@ -156,7 +157,7 @@ async def watched(act: Callable[[], Coroutine[Any, Any, Figures]], options: Opti
 
 
 async def exchange_scene(pipe: Connection, options: Options, *, far: bool, compressor: str) -> Figures:
-    """Transactions of two shipped engines, each running beside its loop: freeze, request, apply, reply, apply.
+    """Run transactions of two shipped engines, each beside its loop: freeze, request, apply, reply, apply.
 
     The first one fills the replicas and is not counted. Between two of them each model moves, as training would move
     it. Memory counts model, replicas and variate too.
@@ -230,7 +231,7 @@ def enter(scene: Scene, options: Options, pipe: Connection, result: Connection, 
 
 
 def play(scene: Scene, options: Options) -> dict[str, Figures]:
-    """Figures of the two ends, each in a fresh process. Raises RuntimeError if one of them ends without any."""
+    """Return figures of the two ends, each in a fresh process. Raises RuntimeError if one of them ends without any."""
     spawn = multiprocessing.get_context("spawn")
     running = {}
     for name, pipe in zip(("far", "near"), spawn.Pipe(), strict=True):
@@ -249,7 +250,7 @@ def play(scene: Scene, options: Options) -> dict[str, Figures]:
                 continue
             try:
                 figures[name] = result.recv()
-            except EOFError:  # the other end would wait for it for ever
+            except EOFError:  # the other end would wait for ever
                 for process, _ in running.values():
                     process.terminate()
                 raise RuntimeError(f"the {name} end failed") from None

@@ -1,4 +1,4 @@
-"""What lies below a link, each layer alone: a socket, the WebSocket, the sealing, the digest. For `goodput.py`."""
+"""The layers below a link, each alone: a socket, the WebSocket, the sealing, the digest. For `goodput.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = (bytes(32), bytes([1]) * 32)
 
 
 def request_of(body: object, seq: int) -> Request:
-    """As the engine freezes it."""
+    """Make a request as the engine freezes it."""
     request = Request(
         incarnation=1, seq=seq, version=seq, echo=None, weight=1.0, staleness=1.0, pace_s=0.1, audit=b"", body=body
     )
@@ -54,7 +54,7 @@ def drain_socket(pipe: Connection) -> Figures:
 
 
 async def websocket_scene(pipe: Connection, options: Options, *, far: bool) -> Figures:
-    """Chunks as they are, without sealing or assembling; the dialer sends, and masks."""
+    """Send chunks as they are, without sealing or assembling; the dialer sends, and masks."""
     return await take_websocket(pipe) if far else await fill_websocket(pipe, options)
 
 
@@ -92,7 +92,7 @@ async def take_websocket(pipe: Connection) -> Figures:
 
 
 async def secretstream_scene(_pipe: Connection, options: Options, *, far: bool) -> Figures:
-    """One process seals and opens, chunk by chunk."""
+    """Seal and open in one process, chunk by chunk."""
     if far:
         return {}
     one, other = KEYS
@@ -107,7 +107,7 @@ async def secretstream_scene(_pipe: Connection, options: Options, *, far: bool) 
 
 
 async def digest_scene(_pipe: Connection, options: Options, *, far: bool) -> Figures:
-    """Each end takes the request's digest once."""
+    """Compute the request's digest once at each end."""
     del far
     body, meter = body_of(options), Meter()
     meter.begin()

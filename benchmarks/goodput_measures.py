@@ -24,12 +24,12 @@ class Options:
 
 
 def body_of(options: Options) -> memoryview:
-    """Values as a model has them: they do not compress."""
+    """Make values like those of a model: they do not compress."""
     return np.random.default_rng(0).standard_normal(options.body_bytes // 4, dtype=np.float32).data.cast("B")
 
 
 class Meter:
-    """CPU time between `begin` and `end`, most memory taken since the meter was made."""
+    """Measures CPU time between `begin` and `end`, and the most memory taken since the meter was made."""
 
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")
@@ -47,16 +47,16 @@ class Meter:
 
 
 def memory_mb(kind: str) -> float:
-    """VmRSS: what the process holds now; VmHWM: the most since `clear_refs`. Linux only."""
+    """Read memory: VmRSS is what the process holds now; VmHWM the most since `clear_refs`. Linux only."""
     match = re.search(rf"{kind}:\s+(\d+)", Path("/proc/self/status").read_text())
     return int(match[1]) * 1024 / 1e6 if match else float("nan")
 
 
 class Probe:
-    """How late a timer of 1 ms comes at worst, and the longest callback in CPU time of the loop's own thread.
+    """Measures the worst delay of a timer of 1 ms, and the longest callback in CPU time of the loop's own thread.
 
-    The first counts whatever keeps the loop from running, other processes and the GIL included; the second only what
-    runs on it.
+    The first counts everything that keeps the loop from running, other processes and the GIL included; the second only
+    what runs on it.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,11 @@
-"""Three hospitals and no code: scikit-learn's breast cancer data as three tables that do not look alike, from
-`p2pfl new --task csv` to `p2pfl predict`. Prints the AUC on rows that nobody has: of models that each site learns
-alone, of one learned from all rows together, and of the federation's.
+"""Three hospitals and no code: scikit-learn's breast cancer data as three tables of different forms, from `p2pfl new
+--task csv` to `p2pfl predict`.
 
-The sites differ in size, in the share of malignant rows and in how they write: one has `1.0` where others have `1`, one
-separates by semicolons and writes decimal commas, one lacks a column, all have holes, one of them as -9. Inputs are
-not scaled. `--agreed`: nobody looks at two tables; the nodes agree on the schema themselves.
+It prints the AUC on rows that no site has: of models that each site learns alone, of one learned from all rows
+together, and of the federation's. The sites differ in size, in the share of malignant rows and in their notation: one
+has `1.0` where others have `1`, one separates by semicolons and writes decimal commas, one lacks a column, all have
+missing values, one of them as -9. Inputs are not scaled. With `--agreed` nobody sees two tables; the nodes agree on the
+schema themselves.
 
     python benchmarks/hospitals.py [FOLDER] [--agreed] [--rounds 30]
 """
@@ -33,14 +34,14 @@ from p2pfl.learn.table.scoring import TableModel
 from p2pfl.node.assembly import load_learner
 
 SITES = {"north": (95, 45), "south": (18, 122), "west": (20, 20)}
-"""Malignant and benign rows of each; all others are for the test."""
+"""Malignant and benign rows of each site; all others are for the test."""
 LACKING = {"west": "mean texture"}
 HOLES = 0.06
 TARGET = "diagnosis"
 
 
 def write_tables(folder: Path, seed: int = 0) -> tuple[dict[str, Path], Path]:
-    """The sites' tables, and the one to score, which has a column of its own for the truth."""
+    """Write the sites' tables, and the one to score, with a column for the truth."""
     data, rng = load_breast_cancer(), np.random.default_rng(seed)
     malignant = data.target == 0
     rows = {ill: list(rng.permutation(np.flatnonzero(malignant == ill))) for ill in (True, False)}
@@ -72,7 +73,7 @@ def _write(path: Path, site: str, data: Any, rows: Any, rng: np.random.Generator
 
 
 def p2pfl(*arguments: str | Path) -> str:
-    """Run the command; its stdout."""
+    """Run the command; return its stdout."""
     command = [sys.executable, "-m", "p2pfl.cli.main", *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
@@ -81,7 +82,7 @@ def p2pfl(*arguments: str | Path) -> str:
 
 
 def learn(paths: dict[str, Path], folder: Path, rounds: int, *, agreed: bool) -> Path:
-    """Make the federation and run it; its folder."""
+    """Make the federation and run it; return its folder."""
     place = folder / "hospitals"
     p2pfl("new", place, "--task", "csv", *paths.values(), "--target", TARGET, "--base-port", "18470")
     file = place / "federation.toml"
@@ -96,7 +97,7 @@ def learn(paths: dict[str, Path], folder: Path, rounds: int, *, agreed: bool) ->
 
 
 def references(place: Path, test: Path, rounds: int) -> dict[str, float]:
-    """The AUC of each site alone, with as many steps, and of all rows together, with those of all sites."""
+    """Compute the AUC of each site alone, with as many steps, and of all rows together, with those of all sites."""
     federation = load_config(place)
     learners = {
         member.name: load_learner(federation, load_node(node_file(federation, member.name), federation))
@@ -121,7 +122,7 @@ def _alone(learner: Any, test: Path, rounds: int) -> float:
 
 
 def federated(place: Path, test: Path) -> dict[str, float]:
-    """The AUC of each node's model, by `p2pfl predict`."""
+    """Compute the AUC of each node's model, by `p2pfl predict`."""
     found = {}
     for site in SITES:
         rows = json.loads(p2pfl("predict", place / site, test, "--format", "json", "--keep", "patient"))
@@ -136,7 +137,7 @@ def _auc(test: Path, scores: list[float]) -> float:
 
 
 def run(folder: Path, *, rounds: int, agreed: bool) -> dict[str, dict[str, float]]:
-    """By kind of learning, by site."""
+    """Return the figures by kind of learning, by site."""
     paths, test = write_tables(folder)
     place = learn(paths, folder, rounds, agreed=agreed)
     exported = folder / "model.safetensors"

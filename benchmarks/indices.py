@@ -1,8 +1,10 @@
-"""Bytes and time that the places of k of d values take, coded in several ways, without and with zstd over them.
+"""Bytes and time of the places of k of d values, coded in several ways, with and without zstd.
 
-Places are drawn uniformly, or are those of the largest values of an update: what a round of training on the digits
-changes in a network of 64-512-512-10. Prints a table of bits an index, and nanoseconds of CPU an index to code and to
-decode; `entropy` is log2(d over k) / k. Usage: python benchmarks/indices.py [--level 1] [--json FILE]
+Places are drawn uniformly, or are those of the largest values of an update: the change by a round of training on the
+digits in a network of 64-512-512-10. Prints a table of bits an index, and nanoseconds of CPU an index to code and to
+decode; `entropy` is log2(d over k) / k.
+
+Usage: python benchmarks/indices.py [--level 1] [--json FILE]
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def measure(code: Code, places: np.ndarray, size: int, level: int) -> dict[str, 
 
 
 def cpu(do: Callable[[], object]) -> float:
-    """Seconds of CPU, the least of several."""
+    """Measure seconds of CPU, the least of several."""
     best = math.inf
     for _ in range(REPEATS):
         start = time.process_time()
@@ -100,7 +102,7 @@ def show(row: dict[str, Any]) -> None:
 
 
 def an_update() -> np.ndarray:
-    """What the second pass over the digits changes in all parameters."""
+    """Return the change of all parameters in the second pass over the digits."""
     torch.manual_seed(1)
     (inputs, labels), _ = load_digits()
     layers = [torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU()]
@@ -132,7 +134,7 @@ def seam(code: Any) -> Code:
 
 
 def write_varints(places: np.ndarray, size: int) -> np.ndarray:  # noqa: ARG001
-    """Gaps in groups of seven bits, the lowest first; all but the last have the high bit set."""
+    """Write gaps in groups of seven bits, the lowest first; all but the last have the high bit set."""
     gaps = np.diff(places, prepend=-1) - 1
     lengths = np.ones(gaps.size, np.int64)
     for bits in (7, 14, 21, 28):

@@ -1,12 +1,13 @@
-"""How long a member takes to come and to go: real processes on loopback, which train while their charter changes.
+"""The time that a member takes to join and to leave: real processes on loopback, which train while their charter
+changes.
 
     python benchmarks/join_time.py [--nodes 4] [--times 3] [--step-s 0.2]
 
 A newcomer has joined already (`p2pfl join`, `p2pfl run`) and waits, as on a machine of its own. *Joins in* is from the
-call of `p2pfl member add` to the newcomer's first exchange; *signed in* is what that command takes itself. *Lost* are
+call of `p2pfl member add` to the newcomer's first exchange; *signed in* is the duration of that command. *Lost* are
 rounds of the others in that time without a neighbor; *pause* is their longest time between two rounds, beside the
 longest in as much time before. Then the newcomer is removed: *gone in* is from the call of `p2pfl member remove` until
-its process has ended; *after* are its rounds and exchanges from when the first node goes by the new charter.
+its process has ended; *after* are its rounds and exchanges from when the first node uses the new charter.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def call(*words: object) -> str:
 
 
 class Field:
-    """Nodes that train, and everything that each has said of itself, watched all the time: (when, what) by name."""
+    """Nodes that train, and all their reports, watched all the time: (time, report) by name."""
 
     def __init__(self, folder: Path, nodes: int, step_s: float) -> None:
         self.folder = folder / "ward"
@@ -88,7 +89,7 @@ class Field:
             time.sleep(POLL_S)
 
     def longest_pause_s(self, names: list[str], start: float, end: float) -> float:
-        """The longest time without a further round of one of them."""
+        """Return the longest time without a further round of one of them."""
         longest = 0.0
         for name in names:
             rounds, since = -1, start
@@ -112,7 +113,7 @@ def come_and_go(field: Field, others: list[str], name: str, folder: Path) -> dic
     log = field.folder / f"{name}.log"
     field.until(lambda: "waits until" in log.read_text(), f"{name} waits")
     alone = sum(field.now(one)["rounds_without_neighbor"] for one in others)
-    time.sleep(4.0)  # as much time as it will take, for comparison
+    time.sleep(4.0)  # an equally long time before, for comparison
     began = time.monotonic()
     call("member", "add", field.folder, request, "--yes")
     signed = time.monotonic()

@@ -1,8 +1,8 @@
-"""How many edges change when a member comes, for graphs that could be used where members come and go.
+"""Counts the edges that change when a member joins, for graphs that suit changing members.
 
     python benchmarks/joins.py [--sizes 5 20 200] [--joins 20]
 
-For each graph and size: its edges, and how many come and go with one member more, on average over so many joins.
+For each graph and size: its edges, and how many are added and removed with one member more, on average over the joins.
 Members are called pi0, pi1 and so on, and the newcomer comes last, as under a charter.
 """
 
@@ -18,7 +18,7 @@ SPECS = ("keyed-rings", "keyed-rings:r=3", "ring", "random-regular:degree=4", "e
 
 
 def changes(spec: str, nodes: int, joins: int) -> tuple[float, float, float] | None:
-    """Edges, edges that come, edges that go; None where the graph does not exist at one of the sizes."""
+    """Return edges, added edges, removed edges; None where the graph does not exist at one of the sizes."""
     try:
         graphs = [set(_edges(spec, size)) for size in range(nodes, nodes + joins + 1)]
     except TopologyError:

@@ -15,7 +15,7 @@ PACKAGES = ("p2pfl", "topologies", "sim")
 METHODS, ATTRIBUTES, PARAMETERS = 20, 15, 8
 EXEMPT = ("sim/lazy/",)
 LONGEST_DERIVED = 12
-"""Lines of a record's longest method that is still a small derived value."""
+"""The most lines of a record's longest method that is still a small derived value."""
 RECORDS = {
     "p2pfl/config/model.py:FederationConfig": "the file as it was read: one field for each table",
     "p2pfl/engine/state.py:NodeState": "what the disk keeps of a node: one field for each thing that is kept",
@@ -23,11 +23,11 @@ RECORDS = {
     "p2pfl/reporting/report.py:Report": "the JSON of a run, whose fields users rely on",
     "p2pfl/federation.py:Federation": "its keywords are what users write, as they stand in the TOML file",
 }
-"""Records by name, because not all that they offer is a property; and what users call."""
+"""Classes exempt by name: records of which some members are no properties; and classes that users call."""
 
 
 def figures(node: ast.ClassDef) -> tuple[int, int, int]:
-    """Methods, attributes, and parameters of the constructor; of a dataclass its fields are attributes."""
+    """Count methods, attributes, and parameters of the constructor; the fields of a dataclass are attributes."""
     methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
     fields = {
         item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
@@ -46,7 +46,7 @@ def figures(node: ast.ClassDef) -> tuple[int, int, int]:
 
 
 def is_derived(node: ast.ClassDef) -> bool:
-    """Whether it is a dataclass or a Struct of which all methods are small properties."""
+    """Return True for a dataclass or a Struct of which all methods are small properties."""
     made = [ast.unparse(item) for item in (*node.decorator_list, *node.bases)]
     if not any(item.startswith(("dataclass", "Struct")) for item in made):
         return False

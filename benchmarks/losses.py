@@ -1,11 +1,11 @@
-"""What a loss leaves behind: real processes lose a folder, a snapshot's worth, a member, or run twice, against the
-known optimum of the built-in quadratic (digits: the loss on the common test set), each beside its undisturbed twin.
+"""The effect of a loss: real processes lose a folder, a snapshot's worth, a member, or run twice, against the known
+optimum of the built-in quadratic (digits: the loss on the common test set), each beside its undisturbed twin.
 
     python benchmarks/losses.py --scenario wipe --rounds 160
     python benchmarks/losses.py --json bench-out/losses.json --keep kept
 
 Exits with 1 if any worst node ends above its limit: twice the twin's excess or .01, whichever is more (digits: 1.25
-times the twin's loss), or if of two copies not exactly one gives up, loudly. To judge another tree run it there:
+times the twin's loss), or if of two copies not exactly one gives up with an error. To judge another tree run it there:
 `cd TREE && PYTHONPATH=TREE python .../benchmarks/losses.py`.
 """
 

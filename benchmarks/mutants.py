@@ -2,11 +2,11 @@
 
     PYTHONPATH=$PWD python benchmarks/mutants.py core storage topologies --work /tmp/mutants
 
-For each package `COUNT` mutants are drawn from all that there are, by `SEED`: a comparison, a constant, a sign, `and`,
-`not`, `min` is another one, or a statement is gone. In a copy of the tree each is put in by itself, and the tests that
-run its line are run until one fails. Lines are known of the tests in `WHERE`, in their own process; what they start
-is not followed. It needs `coverage` beside what `make test` needs. A mutant that lives is a missing test, or the same
-program: the lines that are printed and written to WORK/results.jsonl are for people to judge.
+For each package `COUNT` of all possible mutants are drawn, by `SEED`: a comparison, a constant, a sign, `and`, `not`,
+`min` is replaced, or a statement is removed. In a copy of the tree each is applied by itself, and the tests that run
+its line are run until one fails. The lines of the tests in `WHERE` are recorded in their own process; processes that
+they start are not followed. It needs `coverage` beside what `make test` needs. A mutant that survives is a missing
+test, or the same program: people must judge the lines that are printed and written to WORK/results.jsonl.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ WHERE = {
     "features": ("node", "net", "cli", "config", "reporting", "integration/test_members.py"),
     "sim": ("sim",),
 }
-"""Folders and files of tests/ whose tests may find a package's mutants, first those that are nearest; else its own."""
+"""Folders and files of tests/ whose tests may find a package's mutants, the nearest first; by default its own."""
 AHEAD = ("torch", "aiohttp", "scipy.sparse.linalg", "networkx")
-"""Packages that take long to import: once, not once for each mutant."""
+"""Packages that take long to import: imported once, not once for each mutant."""
 SWAPS = {
     ast.Gt: ast.GtE,
     ast.GtE: ast.Gt,
@@ -77,7 +77,7 @@ class Mutant:
     before: str
     after: str
     span: tuple[int, int]
-    """In bytes of the file."""
+    """The start and end in bytes of the file."""
     statement: int
     """The line where its statement begins; 0 if that runs as the module is imported."""
 
@@ -98,7 +98,9 @@ def mutants_of(tree: Path, file: Path) -> Iterator[Mutant]:
 
 
 def _looked_at(node: ast.AST, statement: int = 0, *, within: bool = False) -> Iterator[tuple[ast.AST, int]]:
-    """What is computed: no annotation, decorator, or part of a text (whose places Python 3.11 does not know)."""
+    """Yield nodes that are computed: no annotation, decorator, or part of a text (whose places Python 3.11 does not
+    know).
+    """
     if isinstance(node, ast.arguments):  # defaults
         statement, within = 0, False
     within = within or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
@@ -144,7 +146,7 @@ def _other_number(value: float) -> str:
 
 
 class Contexts:
-    """A plugin of pytest: tells coverage which test is running, and notes what each takes of the processor."""
+    """A plugin of pytest: tells coverage which test is running, and notes the CPU time of each."""
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self.measured, self.took = measured, {}
@@ -171,9 +173,9 @@ class First:
 
 
 def forked(tree: Path, call, timeout_s: float) -> int | None:  # noqa: ANN001
-    """The exit status of a call in a process of its own, with that tree's packages; None if it had to be killed.
+    """Return the exit status of a call in a process of its own, with that tree's packages; None if it had to be killed.
 
-    `timeout_s` is of its processor; by the clock it may take ten times as long, on a machine that does other things.
+    `timeout_s` is CPU time; by the clock it may take ten times as long, on a machine that does other things.
     """
     pid = os.fork()
     if pid == 0:
@@ -197,7 +199,7 @@ def forked(tree: Path, call, timeout_s: float) -> int | None:  # noqa: ANN001
         status = os.waitstatus_to_exitcode(code) if done else None
         time.sleep(0.02)
     with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)  # what a test has started ends with it
+        os.killpg(pid, signal.SIGKILL)  # processes that a test has started end with it
     if status is None:
         os.waitpid(pid, 0)
     return status
@@ -207,7 +209,7 @@ PYTEST = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not 
 
 
 def lines_of_tests(tree: Path, package: Path, tests: list[str], work: Path) -> tuple[dict, dict]:
-    """Which tests run each line of each file, and what each takes of the processor."""
+    """Record the tests that run each line of each file, and the CPU time of each."""
     kept = work / f"{package.name}.contexts.json"
 
     def measure() -> int:
@@ -231,7 +233,7 @@ def lines_of_tests(tree: Path, package: Path, tests: list[str], work: Path) -> t
 
 
 def tests_for(mutant: Mutant, lines: dict, took: dict, tests: list[str], most_s: float) -> list[str]:
-    """Those that run its line, or its file if it runs as a module is imported; nearest and fastest first."""
+    """Return the tests that run its line, or its file if it runs as a module is imported; nearest and fastest first."""
     file = lines.get(mutant.file, {})
     seen = (mutant.line, mutant.statement) if mutant.statement else file
     names = {name for line in seen for name in file.get(line, ())}
@@ -246,7 +248,7 @@ def tests_for(mutant: Mutant, lines: dict, took: dict, tests: list[str], most_s:
 
 
 def judged(mutant: Mutant, chosen: list[str], tree: Path, work: Path, most_s: float) -> dict:
-    """What became of it: "killed", "survived", or "unseen" by any test that runs in this process."""
+    """Return the fate of the mutant: "killed", "survived", or "unseen" by any test that runs in this process."""
     row = {"file": mutant.file, "line": mutant.line, "before": mutant.before, "after": mutant.after}
     if not chosen:
         return row | {"outcome": "unseen"}
@@ -281,8 +283,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("packages", nargs="+", help="core, net, ..., topologies, sim")
     parser.add_argument("--work", type=Path, required=True, help="for the copy, what tests run, and the results")
-    parser.add_argument("--count", type=int, default=COUNT, help="the first so many of those that are drawn")
-    parser.add_argument("--most-s", type=float, default=40.0, help="of the processor, for the tests of one mutant")
+    parser.add_argument("--count", type=int, default=COUNT, help="only this many of the drawn mutants")
+    parser.add_argument("--most-s", type=float, default=40.0, help="CPU seconds for the tests of one mutant")
     parser.add_argument("--without", nargs="*", default=[], metavar="TEST", help="tests (or how they begin) left out")
     options = parser.parse_args()
     work = options.work.absolute()

@@ -1,8 +1,8 @@
-"""Names that stand for more than one thing: classes anywhere in the product, modules in different rooms.
+"""Finds names that stand for more than one thing: classes anywhere in the product, modules in different packages.
 
 python benchmarks/names.py [--root CHECKOUT]
 
-`SAME` are modules that are called alike because they are the same thing of different rooms.
+`SAME` lists modules that have one name because they are the same thing in different packages.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""What gossip costs a node: CPU-seconds of a real run against the bare torch loop that takes the same steps.
+"""The cost of gossip to a node: CPU-seconds of a real run against the bare torch loop that takes the same steps.
 
 Three processes on a ring (degree 2), rounds of at least a second of training, default compressor and durability. Bare
-loops and federations alternate, so that a machine whose speed drifts is fair to both. A last run of each is probed, on
-no more nodes than there are processors, or what is measured is whom the system lets wait: a task on the event loop asks
-to be woken every few milliseconds and notes how much later that happens, less what the system let the loop's thread
-wait for a processor; bare loops train in a thread beside such an event loop, as many at once as there are nodes. On a
+loops and federations alternate, so that a machine whose speed drifts is fair to both. The last run of each is probed,
+on no more nodes than there are processors, else the figures would be those of the system's scheduler: a task on the
+event loop sleeps for a few milliseconds and notes how much later it is woken, less the time that the loop's thread
+waited for a processor; bare loops train in a thread beside such an event loop, as many at once as there are nodes. On a
 machine that does other things too, a negative --nice (as root) keeps these out of it. The host of a virtual machine
 stops processors as well, and not all of that is counted as stolen. Hence a witness on each processor: a process with
-real-time priority (as root) that only sleeps; times in which one was not woken are taken off in `..._unwitnessed`.
-Memory is what a process took at most beyond what it had with everything imported, in multiples of the model (float32).
-Prints a table, and JSON with --json FILE.
+real-time priority (as root) that only sleeps; times in which one was not woken are subtracted in `..._unwitnessed`.
+Memory is the most that a process took beyond that with everything imported, in multiples of the model (float32). Prints
+a table, and JSON with --json FILE.
+
 Usage: python benchmarks/overhead.py [--parameters 10k,1M,25M] [--rounds 5] [--repeats 3]
 """
 
@@ -78,7 +79,7 @@ def main() -> None:
 
 
 def measured(text: str, options: argparse.Namespace) -> Figures:
-    """The medians over nodes and repeats for one size of model."""
+    """Return the medians over nodes and repeats for one size of model."""
     size = int(text.rstrip("kM")) * SUFFIXES.get(text[-1], 1)
     repeats = 1 if size > 10_000_000 else options.repeats
     with tempfile.TemporaryDirectory() as folder:
@@ -109,13 +110,13 @@ def measured(text: str, options: argparse.Namespace) -> Figures:
 
 
 def bare(folder: str, batch: int, steps: int, *, probe: Sequence[str] = ()) -> list[Figures]:
-    """The plain loop; with `probe`, which says how nice, as many at once as there are nodes."""
+    """Run the plain loop; with `probe`, which has the niceness, as many at once as there are nodes."""
     arguments = ["--bare", folder, str(batch), str(steps), *probe]
     return together([arguments] * (PROBED if probe else 1))
 
 
 def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: Sequence[str] = ()) -> list[Figures]:
-    """A fresh federation of three, or two, with this task; returns the results of its nodes."""
+    """Run a fresh federation of three, or two, with this task; return the results of its nodes."""
     nodes = PROBED if probe else NODES
     with tempfile.TemporaryDirectory() as place:
         ward = Path(place) / "ward"
@@ -134,7 +135,7 @@ def federation(folder: str, options: argparse.Namespace, steps: int, *, probe: S
 
 
 def together(arguments: list[list[str]]) -> list[Figures]:
-    """This file, once with each of the arguments, all at once; each prints its figures in its last line."""
+    """Run this file, once with each of the arguments, all at once; each prints its figures in its last line."""
     command, environment = [sys.executable, __file__], os.environ | ONE_THREAD
     started = [subprocess.Popen([*command, *a], stdout=subprocess.PIPE, env=environment, text=True) for a in arguments]
     said = [process.communicate()[0] for process in started]
@@ -150,10 +151,10 @@ def free_base_port() -> int:
 
 
 def compare(alone: Figures, node: Figures, rounds: int) -> Figures:
-    """One node against the bare loop; what is not training is gossip: exchanges, disk, sockets, the loop.
+    """Compare one node with the bare loop; what is not training is gossip: exchanges, disk, sockets, the loop.
 
-    A short run makes most of its exchanges after the last round of training, when the nodes come together: one for each
-    neighbor is what a round costs.
+    A short run makes most of its exchanges after the last round of training, when the nodes come together: the cost of
+    a round is that of one exchange for each neighbor.
     """
     model_bytes = 4 * alone["parameters"]
     running, training, exchanges = node["cpu_time_running_s"], node["cpu_time_training_s"], node["exchanges"]
@@ -244,9 +245,9 @@ def run_node(folder: str, name: str, *, probe: bool) -> Figures:
 
 
 async def lateness(goes_on: Callable[[], bool]) -> dict[str, Any]:
-    """How much later than asked for this task is woken, in milliseconds, less waits for a processor.
+    """Measure how late this task is woken, in milliseconds, less waits for a processor.
 
-    `late_moments` holds the long ones: the time, how long all of it lasted, and without those waits, in seconds.
+    `late_moments` has the long delays: the time, the whole delay, and the delay without those waits, in seconds.
     """
     late = []
     statistics_file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
@@ -278,7 +279,7 @@ async def lateness(goes_on: Callable[[], bool]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def witnesses() -> Iterator[list[tuple[float, float]]]:
-    """Fills the list, at the end, with the intervals in which a processor did not even run a witness."""
+    """Fill the list, at the end, with the intervals in which a processor did not even run a witness."""
     processors = sorted(os.sched_getaffinity(0))
     command = [sys.executable, __file__, "--witness"]
     started = [subprocess.Popen([*command, str(one)], stdout=subprocess.PIPE, text=True) for one in processors]
@@ -293,7 +294,7 @@ def witnesses() -> Iterator[list[tuple[float, float]]]:
 
 
 def witness(processor: int) -> None:
-    """Says, until it is terminated, when it was woken more than a moment late on this processor."""
+    """Report, until it is terminated, each time it was woken more than a moment late on this processor."""
     os.sched_setaffinity(0, {processor})
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -306,7 +307,7 @@ def witness(processor: int) -> None:
 
 
 def paused(gone: list[tuple[float, float]], began: float, ended: float) -> float:
-    """The seconds between two times in which some processor was gone."""
+    """Return the seconds between two times in which some processor was gone."""
     seconds, reached = 0.0, began
     for start, until in sorted(gone):
         seconds += max(0.0, min(until, ended) - max(start, reached))
@@ -315,7 +316,9 @@ def paused(gone: list[tuple[float, float]], began: float, ended: float) -> float
 
 
 def summed_up(probed: list[dict[str, Any]], gone: list[tuple[float, float]]) -> Figures:
-    """The worst of each figure over the nodes; of lateness also without the times in which a witness was gone."""
+    """Return the worst of each figure over the nodes; for lateness also without the times in which a
+    witness was gone.
+    """
     figures = {key: max(node[key] for node in probed) for key in probed[0] if key.startswith("late_ms_")}
     moments = [moment for node in probed for moment in node["late_moments"]]
     ours = [max(0.0, one - paused(gone, ended - total - ASLEEP_S, ended)) for ended, total, one in moments]

@@ -1,9 +1,10 @@
-"""What telling and showing a federation costs: bytes of vitals on an edge, and a node's processor for open pages.
+"""The cost of vitals and of the page: bytes of vitals on an edge, and a node's processor for open pages.
 
     python benchmarks/page.py --nodes 5,50,200 --pages 10 --seconds 30
 
 The first table is of virtual time: real rows pass between all nodes of a graph in this process. The second is of real
-time: one node that hears of so many others, in this process, and its pages in another, which read all that comes.
+time: one node that receives the rows of that many others, in this process, and its pages in another, which read
+everything.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def topology_of(nodes: int) -> str:
 
 
 class Network:
-    """All nodes of a federation in virtual time; a message is there at once."""
+    """All nodes of a federation in virtual time; a message arrives at once."""
 
     def __init__(self, federation: FederationConfig) -> None:
         self.federation = federation
@@ -87,7 +88,7 @@ class Network:
 
 
 def bytes_of_vitals(nodes: int) -> dict[str, Any]:
-    """Bytes a second on an edge, both directions together, and how old rows are, over the last periods."""
+    """Measure bytes a second on an edge, both directions together, and the age of rows, over the last periods."""
     network, period = Network(federation_of(nodes, topology_of(nodes))), period_s(nodes)
     due = [period * index / nodes for index in range(nodes)]
     ages: list[float] = []
@@ -143,7 +144,7 @@ def be_pages(port: int, pages: int, seconds: float, answer: Any) -> None:
 
 
 async def cost_of_pages(nodes: int, pages: int, seconds: float) -> dict[str, Any]:
-    """Shares of one core over `seconds`, without and with open pages; what other nodes would do is left out."""
+    """Measure shares of one core over `seconds`, without and with open pages; the work of other nodes is left out."""
     made = Made(nodes)
     for _ in range(int(period_s(nodes)) + 1):
         made.pass_time(1.0)
@@ -163,7 +164,7 @@ async def cost_of_pages(nodes: int, pages: int, seconds: float) -> dict[str, Any
             target=be_pages, args=(page.port, pages, seconds + 4.0, there)
         )
         reader.start()
-        await asyncio.sleep(3.0)  # the pages have been opened
+        await asyncio.sleep(3.0)  # until the pages are open
         shown = await share(seconds)
         got = await asyncio.to_thread(here.recv)
         reader.join()

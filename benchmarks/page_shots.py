@@ -25,17 +25,17 @@ from p2pfl.features.status.page_server import StatusPage
 
 LONG_S = 440
 TROUBLE_S = 150
-"""How long ago it began: a member is quiet when nothing of it was heard for 255 s, of five for 21 s."""
+"""Seconds since the trouble began: a member is quiet after 255 s without a row, among five members after 21 s."""
 DESK = {"width": 1180, "height": 900, "phone": False}
 COLORS = 256
 DOT_PIXELS = 20
-"""Of a color with so many pixels it counts no more how many there are."""
+"""The number of pixels of one color beyond which more do not count."""
 PHONE = {"width": 390, "height": 844, "phone": True}
 DRAWN = "document.querySelectorAll('.curve canvas').length === 4 && document.querySelectorAll('.node').length > 0"
 
 
 class Clock:
-    """Stands for `time.monotonic`: the past is made in a moment, and then time goes on as it does."""
+    """Stands for `time.monotonic`: the past passes in a moment, and then time goes on as usual."""
 
     def __init__(self, behind_s: float) -> None:
         self.behind_s, self._real = behind_s, time.monotonic
@@ -45,7 +45,9 @@ class Clock:
 
 
 def made(nodes: int, clock: Clock, *, private: bool = False) -> Made:
-    """Some time ago one member went away, or three of them; one has a neighbor without a session, one a full disk."""
+    """Make a federation in which some time ago one member, or three, went away; one has a neighbor without a session,
+    one a full disk.
+    """
     clock.behind_s = LONG_S
     found = Made(nodes, private=private)
     found.feed.tell("started", None, "this node has started for the first time")
@@ -85,7 +87,9 @@ async def shoot(found: Made, nodes: int, folder: Path) -> None:
 
 
 def shrink(path: Path) -> None:
-    """To a palette of 256: the most frequent colors, and those that are farthest from them, as a legend's few dots."""
+    """Reduce to a palette of 256: the most frequent colors, and those that are farthest from them, as a legend's few
+    dots.
+    """
     picture = Image.open(path).convert("RGB")
     pixels = np.asarray(picture).reshape(-1, 3)
     shades, where, count = np.unique(pixels, axis=0, return_inverse=True, return_counts=True)

@@ -1,6 +1,6 @@
 """A node's display of a federation that does not run: real rows, signed by as many keys, of nodes that seem to train.
 
-Part of `page.py`; `python benchmarks/page_site.py --nodes 200 --port 8480` serves the page for whoever looks at it.
+Part of `page.py`; `python benchmarks/page_site.py --nodes 200 --port 8480` serves the page for a person.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from topologies import build
 
 ROUNDS = 400
 TESTED = 200
-"""Rows of the test set."""
+"""The number of rows of the test set."""
 
 
 def identity_of(index: int) -> Identity:
@@ -65,7 +65,9 @@ def federation_of(nodes: int, topology: str) -> FederationConfig:
 
 
 class Made:
-    """A display that is fed by `pass_time`: node 0 is the one that shows. `fast` says how much sooner rounds come."""
+    """A display that `pass_time` feeds: node 0 is the one that shows. `fast` is the factor by which rounds
+    come sooner.
+    """
 
     def __init__(
         self,
@@ -76,8 +78,10 @@ class Made:
         measures: Sequence[Measure] = (ACCURACY, LOSS),
         private: bool = False,
     ) -> None:
-        """The first of `measures` is the main one; one that is neither accuracy nor loss falls with the loss. Who is
-        `private` has a budget, and tells no score.
+        """Make the display. The first of `measures` is the main one; one that is neither accuracy nor loss falls with
+        the loss.
+
+        A `private` federation has a budget, and tells no score.
         """
         self.private = private
         self.federation = federation_of(nodes, topology or ("ring" if nodes < 20 else "random-regular:degree=4"))
@@ -96,7 +100,7 @@ class Made:
         self.feed = Feed(lambda index: self.federation.members[index].name, texts=alarm_texts(FEATURES))
         neighbors = self.federation.neighbors(0)
         self.pulled: set[int] = set()
-        """Members of whom nothing comes, although their sessions live on."""
+        """Members that send nothing, although their sessions live on."""
         self.heard = Counter[int]()
         self.edges = {peer: SimpleNamespace(is_open=peer not in self.silent) for peer in neighbors}
         core: Any = SimpleNamespace(edges=self.edges, life=SimpleNamespace(name=7))
@@ -130,17 +134,17 @@ class Made:
             self.display.opened(peer)
         self.source = neighbors[0]
         self.making_s = 0.0
-        """CPU-seconds that went into what other nodes would do."""
+        """CPU-seconds spent on the work of other nodes."""
 
     def came(self, peer: int) -> tuple[int, int] | None:
-        """The bytes that come over the session with a neighbor: none of one whose cable is out."""
+        """Return the bytes that come over the session with a neighbor: none for one whose cable is out."""
         if not self.edges[peer].is_open:
             return None
         self.heard[peer] += peer not in self.pulled
         return 1, self.heard[peer]
 
     def lose(self, peer: int) -> None:
-        """The session with a neighbor has ended."""
+        """End the session with a neighbor."""
         self.edges[peer].is_open = False
         self.display.closed(peer)
 
@@ -211,7 +215,7 @@ class Made:
         )
 
     def pass_time(self, seconds: float, *, ago_s: float = 0.0) -> None:
-        """Train on, and hear whose row is due, as of `ago_s` before now."""
+        """Train on, and receive the rows that are due, as of `ago_s` before now."""
         began, heard = time.thread_time(), []
         for index, speed in enumerate(self.speed):
             if index in self.silent | self.pulled:

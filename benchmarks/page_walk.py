@@ -4,7 +4,7 @@
 
 Five boards (or more) are network namespaces of this machine (root, iproute2) with real nodes; the page is pi1's, in
 Chromium. Each event has pictures at its second, 5 and 15 s later, on a desk and on a phone, light and dark; beside them
-`walk.txt`: at each moment what the page said, and what `p2pfl status` says after the end.
+`walk.txt`: the text of the page at each moment, and the output of `p2pfl status` after the end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Eyes:
         return out.readline().decode().strip()
 
     def shoot(self, name: str) -> str:
-        """Take four pictures; what the page says."""
+        """Take four pictures; return the text of the page."""
         if self._process.stdin is None:
             raise AssertionError("no pipe")
         self._process.stdin.write(f"{name}\n".encode())
@@ -65,7 +65,7 @@ class Eyes:
 
 
 async def shoot(url: str, folder: Path) -> None:
-    """In the board's namespace: a picture of each tab for each line of standard input."""
+    """Take, in the board's namespace, a picture of each tab for each line of standard input."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         async with browser.browser(profile) as new:
             tabs = {}

@@ -1,10 +1,10 @@
-"""What privacy costs and what it buys: accuracy, bytes and CPU of peers and of a trusted center; how far attacks get.
+"""The cost and the effect of privacy: accuracy, bytes and CPU of peers and of a trusted center; how far attacks get.
 
     python benchmarks/privacy.py --out FOLDER
     P2PFL_DATA=/data python benchmarks/privacy.py --task mnist --out FOLDER
 
-The first takes the built-in digits and three CPU-minutes, the second MNIST's files in /data/mnist and four. Audits
-come on top.
+The first takes the built-in digits and three CPU-minutes, the second MNIST's files in /data/mnist and four. Audits take
+more time.
 
 Sixteen nodes with equal speeds, data at random, one seed, everything simulated. The trusted center has the rows of all
 nodes (record) or sees all their rounds (member), takes as many steps at the same sampling rate, and adds noise once. A
@@ -51,7 +51,9 @@ NO_PRIVACY = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """`layers` are lines of `[privacy]` by name; clips are about the median lengths of what is clipped."""
+    """A task and its training. `layers` are lines of `[privacy]` by name; clips are near the median lengths before
+    clipping.
+    """
 
     task: TaskConfig
     rounds: int
@@ -160,7 +162,9 @@ def _center(setting: Setting, layer: str) -> dict[str, Any]:
 
 
 def _pooled(federation: FederationConfig) -> float:
-    """All rows in one place: the batches of all nodes together are one, so that the sampling rate is theirs."""
+    """Train on all rows in one place: the batches of all nodes together are one, so that the sampling
+    rate is theirs.
+    """
     training = replace(federation.training, batch_size=NODES * federation.training.batch_size)
     learner = _learner(replace(federation, training=training), 0, 1)
     vector = learner.initial()
@@ -170,7 +174,7 @@ def _pooled(federation: FederationConfig) -> float:
 
 
 def _averaging(federation: FederationConfig) -> float:
-    """DP-FedAvg: the center cuts each node's change, averages them, and adds the noise once."""
+    """Train by DP-FedAvg: the center clips each node's change, averages them, and adds the noise once."""
     learners = [_learner(replace(federation, privacy=None), node, NODES) for node in range(NODES)]
     plan = plan_of(federation, learners[0].samples)
     if plan is None:
@@ -215,7 +219,7 @@ def _accuracy(learner: TorchLearner, vector: Any) -> float:
 
 
 def _audited(setting: Setting, layer: str) -> dict[str, Any]:
-    """Two nodes of the complete graph with the data of two of the sixteen, attacked in the simulator."""
+    """Attack one of two nodes of the complete graph in the simulator; they have the data of two of the sixteen."""
     federation = federation_of(setting, "complete", layer)
     task = _task(federation)
     data = []
@@ -239,8 +243,8 @@ def _audited(setting: Setting, layer: str) -> dict[str, Any]:
     return {f"{row.attack} [{row.unit}]": row.values[name] for row in found.rows}
 
 
-def _is(federation: FederationConfig, wanted: str) -> bool:
-    return (NO_PRIVACY if federation.privacy is None else federation.privacy.unit) == wanted
+def _is(federation: FederationConfig, layer: str) -> bool:
+    return (NO_PRIVACY if federation.privacy is None else federation.privacy.unit) == layer
 
 
 def _held(task: Task, data: list[DataSets]) -> Task:
@@ -269,10 +273,10 @@ def _pair(cell: dict[str, Any]) -> str:
     return mean if mean == worst else f"{mean} / {worst}"
 
 
-def _audit_table(found: dict[str, dict[str, Any]]) -> list[str]:
-    names = list(dict.fromkeys(name for one in found.values() for name in one))
+def _audit_table(findings: dict[str, dict[str, Any]]) -> list[str]:
+    names = list(dict.fromkeys(name for one in findings.values() for name in one))
     return _markdown(
-        [["attack", *found], *([name, *(_value(one.get(name)) for one in found.values())] for name in names)]
+        [["attack", *findings], *([name, *(_value(one.get(name)) for one in findings.values())] for name in names)]
     )
 
 

@@ -1,10 +1,11 @@
-"""What record-level privacy costs a node's processor: a private local round against a plain one with as many steps.
+"""The cost of record-level privacy to a node's processor: a private local round against a plain one with as many steps.
 
 Plain and private rounds alternate in one process with one thread, so that a machine whose speed drifts is fair to both;
-a ratio is the median of those of all repeats. Chance is secret, as in a real node. A way is how gradients of single
-rows are found (`p2pfl.learn.privacy.gradients`): the model decides which, here each is tried that can. `noise` is the
-share of a private round in which discrete Gaussians are drawn.
-Prints a table, and JSON with --json FILE.
+a ratio is the median of those of all repeats. Chance is secret, as in a real node. A way is a method of computing the
+gradients of single rows (`p2pfl.learn.privacy.gradients`): the model determines it, here each possible one is tried.
+`noise` is the share of a private round in which discrete Gaussians are drawn. Prints a table, and JSON with --json
+FILE.
+
 Usage: python benchmarks/privacy_cost.py [--batch 16,128] [--steps 20] [--repeats 15] [--models 2410,100k,cnn]
 """
 
@@ -44,7 +45,7 @@ Row = dict[str, Any]
 
 
 def learners(name: str, training: TrainingConfig) -> dict[str, TorchLearner]:
-    """One that is not private, and one for each way."""
+    """Make a learner that is not private, and one for each way."""
     build, shape = MODELS[name]
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(ROWS, *shape, generator=generator)

@@ -1,11 +1,11 @@
-"""What must not move in a change of structure: thirty drawn federations, and the bytes of one session.
+"""Checks that a change of structure changes nothing else: thirty drawn federations, and the bytes of one session.
 
     python benchmarks/recorded.py --write FILE       before the change
     python benchmarks/recorded.py --compare FILE     after it, on the same machine with the same libraries
 
 Twenty worlds are random ones of the quadratic (static and scheduled graphs, both profiles, crashes, lost disks); ten
-learn digits, with personal parts, liars, or both. Of each the event digest and the value digest are kept, so whatever
-a node decided and each bit that it learned; of a session between two nodes every message as bytes.
+learn digits, with personal parts, liars, or both. For each the event digest and the value digest are kept, so every
+decision of a node and each bit that it learned; for a session between two nodes every message as bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHARED = ("1.*",)
 
 
 def learning(number: int) -> tuple[FederationConfig, WorldSpec]:
-    """Digits on eight nodes; every world has speeds, losses, and crashes with and without a disk."""
+    """Make digits on eight nodes; every world has speeds, losses, and crashes with and without a disk."""
     graph, rule = GRAPHS[number % 4], RULES[number // 2 % 4]
     federation = describe(
         nodes=8,
@@ -75,7 +75,7 @@ def digests() -> dict[str, list[str]]:
 
 
 def session() -> dict[str, list[str]]:
-    """Everything that two nodes on an edge say to each other in three rounds, exactly as it would stand on the wire."""
+    """Record all messages of two nodes on an edge in three rounds, exactly as they would be on the wire."""
     said: list[str] = []
     send = Network.send
 

@@ -1,14 +1,15 @@
-"""What each robust rule costs: CPU-milliseconds on one thread, and times what it costs to read the vectors once.
+"""The cost of each robust rule: CPU-milliseconds on one thread, and multiples of reading the vectors once.
 
 --count vectors of --size float32 values, --liars of which lie far off; the best of --repeats interleaved rounds.
 Reading once is `numpy.max` of every vector. With --byzfl PYTHON the same vectors go through byzfl's rules in that
 interpreter, as a tensor and as an array, of which the faster counts, and the values are compared: the largest
-difference of a value, relative to the largest value of the result, is to be at most 1e-5.
+difference of a value, relative to the largest value of the result, must be at most 1e-5.
 
-byzfl wants an environment of its own, for it would replace a CPU torch; torchvision, which it imports and no rule
+byzfl needs an environment of its own, for it would replace a CPU torch; torchvision, which it imports and no rule
 needs, is stubbed here:
     python -m venv /tmp/byzfl && /tmp/byzfl/bin/pip install torch==2.13.0 numpy scipy
     /tmp/byzfl/bin/pip install --no-deps byzfl==0.0.11
+
 Usage: OPENBLAS_NUM_THREADS=1 python benchmarks/rules.py [--size 1000000] [--byzfl /tmp/byzfl/bin/python] [--json FILE]
 """
 
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def drawn(count: int, liars: int, size: int) -> np.ndarray[Any, Any]:
-    """Models: a common part ten times what sets them apart; the last ones lie, by ten times that."""
+    """Draw models: a common part ten times as long as the differences; the last ones lie, ten times as far away."""
     chance = np.random.default_rng(0)
     vectors = chance.standard_normal((count, size), dtype=np.float32)
     vectors[count - liars :] *= 10
@@ -105,7 +106,7 @@ def theirs(f: int) -> Mapping[str, Rule]:
         "GeometricMedian": byzfl.GeometricMedian(nu=0.1, T=3),
         "Krum": byzfl.Krum(f=f),
         "MultiKrum": byzfl.MultiKrum(f=f),
-        # A new one each time: it keeps its center from call to call.
+        # A new one each time, because it keeps its center from call to call.
         "CenteredClipping": lambda vectors: byzfl.CenteredClipping(tau=100.0)(vectors),  # noqa: PLW0108
         "MoNNA": byzfl.MoNNA(f=f),
         "NNM": byzfl.NNM(f=f),
@@ -116,7 +117,7 @@ def theirs(f: int) -> Mapping[str, Rule]:
 
 
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules that byzfl imports and its rules do not use."""
+    """Finds stubs for modules that byzfl imports and its rules do not use."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002 - import's
         known = fullname.partition(".")[0] in STUBBED
@@ -142,7 +143,7 @@ def measure_ours(vectors: Any, liars: int, repeats: int, folder: Path) -> dict[s
 
 
 def interleaved(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The least CPU-milliseconds of each."""
+    """Return the least CPU-milliseconds of each call."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(repeats):
         for name, call in calls.items():
@@ -153,7 +154,7 @@ def interleaved(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[st
 
 
 def measure_theirs(folder: Path, liars: int, repeats: int) -> None:
-    """In byzfl's environment: what they gave and what it cost, into the folder."""
+    """Run in byzfl's environment: write results and costs to the folder."""
     import torch  # noqa: PLC0415 - only there
 
     torch.set_num_threads(1)
@@ -179,7 +180,7 @@ def compare(report: dict[str, Any], vectors: Any, options: argparse.Namespace, f
             mine = np.load(folder / f"ours-{number}.npy").astype(np.float64)
             yours = [np.load(folder / f"{kind}-{other['number']}.npy") for kind in ("array", "tensor")]
             row["differences"] = [float(np.abs(mine - your).max() / np.abs(mine).max()) for your in yours]
-            # Of two answers of theirs, the one that agrees: they are not equal to each other either.
+            # Of their two answers, which are not equal to each other either, the one that agrees.
             row["difference"] = min(row["differences"])
             row["byzfl_array_ms"], row["byzfl_tensor_ms"] = other["array"], other["tensor"]
             row["faster"] = min(other["array"], other["tensor"]) / row["ms"]

@@ -1,4 +1,4 @@
-"""How many node-rounds a CPU-second buys in the simulator, and what memory they take, as the number of nodes grows.
+"""The speed and memory of the simulator: node-rounds by CPU-second, as the number of nodes grows.
 
 The work: the digits MLP (2,410 parameters), 14 samples a node, batches of 16, one local step a round.
 
@@ -58,7 +58,7 @@ def run_one(case: str, nodes: int, rounds: int) -> dict[str, Any]:
         partition="draw:14",
     )
     training = replace(federation.training, local_steps=1, closing_rounds=0, method=str(given["method"]))
-    # Few evaluations: they are counted apart, and the arithmetic is put off from one to the next.
+    # Few evaluations: they are counted apart, and the arithmetic is delayed from one to the next.
     report = simulate(
         replace(federation, training=training),
         world=WorldSpec(compute=ComputeSpec(jitter=0.0), evaluate_every_s=3600.0),

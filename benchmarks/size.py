@@ -1,4 +1,4 @@
-"""How large the code is: files, lines, and statements, which neither comments nor layout nor docstrings change.
+"""The size of the code: files, lines, and statements, which do not depend on comments, layout or docstrings.
 
 python benchmarks/size.py [--root CHECKOUT]
 """
@@ -15,7 +15,7 @@ PACKAGES = ("p2pfl", "sim", "topologies", "tests", "benchmarks")
 
 
 def statements(text: str) -> int:
-    """Statements of a module; a string that stands alone is a docstring and none."""
+    """Count the statements of a module; a string that stands alone is a docstring and does not count."""
     return sum(isinstance(node, ast.stmt) and not is_docstring(node) for node in ast.walk(ast.parse(text)))
 
 

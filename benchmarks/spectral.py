@@ -1,4 +1,4 @@
-"""What lambda_2 costs from a hundred to a million nodes, with every closed form taken away.
+"""The cost of lambda_2 from a hundred to a million nodes, without any closed form.
 
 Each case runs in a process of its own: CPU seconds of building and of the eigenvalues, peak memory, the method that the
 ladder chose, the error against the closed form where the family has one (else the residual), whether it is certified,
@@ -86,7 +86,7 @@ def case(family: str, nodes: int, rows: list[dict[str, Any]], options: argparse.
 
 
 def nearest(spec: str, nodes: int) -> Topology:
-    """The graph of the nearest possible size: a power of two for the hypercube, a square for the torus."""
+    """Build the graph of the nearest possible size: a power of two for the hypercube, a square for the torus."""
     if spec == "hypercube":
         nodes = 1 << round(math.log2(nodes))
     elif spec == "torus":
@@ -95,7 +95,7 @@ def nearest(spec: str, nodes: int) -> Topology:
 
 
 def connected(topology: Topology) -> Topology:
-    """Its largest component, without its formula."""
+    """Return the largest component, without its formula."""
     labels = component_labels(topology)
     names, counts = np.unique(labels, return_counts=True)
     inside = labels == names[np.argmax(counts)]
@@ -167,7 +167,7 @@ print(time.process_time() - began, low)
 
 
 def networkx_beside(row: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """CPU seconds, "killed", or the name of the error; and how far its value lies from ours, relatively.
+    """Return CPU seconds, "killed", or the name of the error; and the relative distance of its value from ours.
 
     The limit is for wall time, building not counted.
     """
@@ -203,7 +203,7 @@ def show(row: dict[str, Any]) -> None:
 
 
 def growth(rows: list[dict[str, Any]]) -> None:
-    """The exponent p of CPU time ~ nodes^p, fitted to sizes that take more than a twentieth of a second."""
+    """Fit the exponent p of CPU time ~ nodes^p to sizes that take more than a twentieth of a second."""
     for family in dict.fromkeys(row["family"] for row in rows):
         points = [(r["nodes"], r["cpu_s"]) for r in rows if r["family"] == family and r.get("cpu_s", 0) > 0.05]
         points = [point for point in points if point[0] > 1_000]

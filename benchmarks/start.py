@@ -1,8 +1,10 @@
-"""What it costs to start the nodes of the demo, forked from one process or each by itself (`--spawn`), in turns.
+"""The cost of starting the nodes of the demo, forked from one process or each separately (`--spawn`), in turns.
 
 From the start of the launcher until every node has trained: seconds, CPU-seconds of all processes together (launcher
-and server too), and the nodes' memory: PSS divides a page among those who share it. It is looked at again after some
-more training, when nodes have written to pages that they shared. On Linux. Usage: python benchmarks/start.py
+and server too), and the nodes' memory: PSS divides a page among the processes that share it. Memory is measured again
+after some more training, when nodes have written to pages that they shared. On Linux.
+
+Usage: python benchmarks/start.py
 [--nodes 8] [--pairs 5] [--train 10] [--json FILE]
 """
 
@@ -33,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--train", type=float, default=10.0, help="seconds after which memory is looked at again")
+    parser.add_argument("--train", type=float, default=10.0, help="seconds after which memory is measured again")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     runs: dict[str, list[Figures]] = {way: [] for way in WAYS}
@@ -54,7 +56,7 @@ def in_words(figures: list[float]) -> str:
 
 
 def measured(way: str, nodes: int, train_s: float) -> Figures:
-    """One start, in a launcher of its own."""
+    """Measure one start, in a launcher of its own."""
     with tempfile.TemporaryDirectory() as place:
         ward = Path(place) / "ward"
         command = [sys.executable, "-m", "p2pfl.cli.main", "new", str(ward), "--nodes", str(nodes)]
@@ -75,7 +77,7 @@ def free_base_port() -> int:
 
 
 def launch(ward: Path, way: str, train_s: float, began: float) -> Figures:
-    """Start the nodes, look at them, stop them."""
+    """Start the nodes, measure them, stop them."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - part of what is measured
     from p2pfl.fleet.fleet import Fleet  # noqa: PLC0415 - as above
 
@@ -103,7 +105,7 @@ def launch(ward: Path, way: str, train_s: float, began: float) -> Figures:
 
 
 def cpu_of_all(pids: list[int]) -> float:
-    """Of this process, of those that it has waited for, and of those that run."""
+    """Sum the CPU time of this process, of those that it has waited for, and of those that run."""
     own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in own) + sum(map(cpu_s, pids))
 

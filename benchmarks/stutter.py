@@ -1,7 +1,9 @@
-"""What a node that stutters costs its neighbors: a ring of real processes, one of which runs 40 ms of every 2 s.
+"""The cost of a node that stutters to its neighbors: a ring of real processes, one of which runs 40 ms of every 2 s.
 
 All nodes train the quadratic task, whose rounds last a given time. In turns nobody stutters and node 1 does, by SIGSTOP
-and SIGCONT; printed are the rounds a second of its neighbors in each, and the ratio. Usage: python
+and SIGCONT; the output is the rounds a second of its neighbors in each, and the ratio.
+
+Usage: python
 benchmarks/stutter.py [--nodes 4] [--round 0.25] [--window 30] [--pairs 2]
 """
 
@@ -61,7 +63,7 @@ def main() -> None:
 
 
 def start(folder: Path, count: int, round_s: float) -> tuple[list[subprocess.Popen[bytes]], list[str]]:
-    """The processes, and where their status pages are, once all have begun."""
+    """Start the processes; return them, and the addresses of their status pages, once all have begun."""
     ports = free_ports(2 * count)
     text = FEDERATION.format(round_s=round_s)
     for index in range(count):

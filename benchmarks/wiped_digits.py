@@ -1,9 +1,9 @@
-"""What a lost folder costs in the end where nobody else has seen its digits, in virtual time.
+"""The final cost of a lost folder where no other node has seen its digits, in virtual time.
 
     python benchmarks/wiped_digits.py [--rounds 440] [--seeds 3] [--json FILE]
 
 Five nodes on a ring with two of the ten digits each. At a fifth of the rounds one is switched off for thirty of them:
-`away` comes back with its folder, `wiped` without. Printed is the test loss of the worst node, by seed.
+`away` comes back with its folder, `wiped` without. The output is the test loss of the worst node, by seed.
 """
 
 from __future__ import annotations

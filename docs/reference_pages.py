@@ -1,7 +1,7 @@
 """Write the reference pages into a folder: `python docs/reference_pages.py OUT`.
 
 What a page says is read from the program: commands from click, keys from the tables of `p2pfl.config`, specs from
-their catalogs, metrics from their texts, the Python API from the source. Torch is never imported.
+their catalogs, metrics and alarms from their texts, the Python API from the source. Torch is never imported.
 """
 
 # ruff: noqa: INP001, PLC0415 - a script, of which each page imports what it reads
@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "specs.md": specs(),
         "python-api.md": python_api(),
         "prometheus.md": prometheus(),
+        "alarms.md": alarms(),
     }
     return {name: re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n" for name, lines in made.items()}
 
@@ -195,7 +196,7 @@ def settings() -> Iterator[str]:
 
     head = {key: value for key, value in load.HEAD_DEFAULTS.items() if value != ""}
     method = f'`{json.dumps(model.USUAL_METHOD)}` with `rule = "mean"`, else `{json.dumps(model.USUAL_ROBUST_METHOD)}`'
-    yield from ("# Settings", "", f"{HOME} `p2pfl new` writes files with all of these keys and their defaults.", "")
+    yield from ("# Settings", "", f"{HOME} `p2pfl new` writes federation.toml and node.toml with all keys.", "")
     yield from ("## federation.toml", "", "Every node has the same file.", "")
     yield from ("### [federation]", *keys(model.FEDERATION, model.FederationConfig, told_defaults(head), ("name",)))
     yield from ("### [task]", *keys(model.TASK, model.TaskConfig, defaults_of(model.TaskConfig)))
@@ -231,6 +232,55 @@ def settings() -> Iterator[str]:
     yield from fields_of("p2pfl.learn.table.schema", "Schema")
     yield "How a node's file is written, in its `[data]` or for all in `[task]`:"
     yield from fields_of("p2pfl.learn.table.layout", "Layout")
+    yield from worlds()
+
+
+SOME_NODES = 'names, indices from 0, ranges such as "0-9", or a list of these'
+OF_NODES: Mapping[str, tuple[str, str]] = {
+    "groups": ("Groups between which no message passes; nodes in none form one more.", "a list, each group as `nodes`"),
+    "join": ("These are members from then on, and start.", "as `nodes`"),
+    "leave": ("These are removed.", "as `nodes`"),
+}
+"""The keys of world files that name nodes: what they mean, and what is allowed."""
+
+
+def worlds() -> Iterator[str]:
+    from sim.worlds import model
+
+    head = ("key", "meaning", "default", "allowed")
+    yield from ("## World files", "", "For `--world` of the simulator. [Worlds](worlds.md) has examples.", "")
+    for name, kinds, owner, *named in (
+        ("[compute]", model.COMPUTE, model.ComputeSpec),
+        ("[links]", model.LINKS, model.LinkSpec),
+        ("[[slow]]", model.SLOW, model.SlowNodes),
+        ("[[partition]]", model.PARTITION, model.PartitionSpec, "groups"),
+        ("[[crash]]", model.CRASH, model.CrashSpec),
+        ("[churn]", model.CHURN, model.ChurnSpec),
+        ("[[join]]", model.JOIN, model.JoinSpec),
+        ("[[amend]]", model.AMEND, model.AmendSpec, "join", "leave"),
+        ("[liars]", model.LIARS, model.LiarSpec),
+        ("[run]", model.RUN, model.WorldSpec),
+    ):
+        rows = [(code(key), OF_NODES[key][0], world_default(owner, key), OF_NODES[key][1]) for key in named]
+        for key, kind in kinds.items():
+            rows.append((code(key), sentence(kind.means), world_default(owner, key), prose(kind.allowed)))
+        yield from (f"### {name}", *table(head, rows))
+    where = "One of these in `[[slow]]`, `[[crash]]`, `[[join]]` and `[liars]`; at most one in `[churn]`:"
+    yield from ("### Which nodes", "", f"{where} without it all honest nodes.")
+    rows = [(code("nodes"), "These nodes.", "not set", SOME_NODES)]
+    rows += [(code(key), sentence(kind.means), "not set", prose(kind.allowed)) for key, kind in model.WHO.items()]
+    yield from table(head, rows)
+
+
+def world_default(owner: type, key: str) -> str:
+    """The default of a key of a world file, as TOML writes it; that of a random quantity is one number."""
+    from dataclasses import MISSING, fields
+
+    one = next(one for one in fields(owner) if one.name == key)
+    if one.default is MISSING and one.default_factory is MISSING:
+        return "must be given"
+    value = one.default if one.default_factory is MISSING else one.default_factory().low
+    return "not set" if value in (None, ()) else code(json.dumps(value))
 
 
 def told_defaults(values: Mapping[str, Any]) -> dict[str, str]:
@@ -250,8 +300,8 @@ def built_in_tasks() -> Iterator[str]:
         found = definition(module, attribute)
         options = task_options(found)
         words = prose((ast.get_docstring(found) or "").replace("\n", " "))
-        listed = "; ".join(f"`{one}`" for one in options)
-        yield f"- {code(name)}{f' ({listed})' if listed else ''}: {words}"
+        list_stages = "; ".join(f"`{one}`" for one in options)
+        yield f"- {code(name)}{f' ({list_stages})' if list_stages else ''}: {words}"
     yield ""
 
 
@@ -279,7 +329,7 @@ def specs() -> Iterator[str]:
     import p2pfl.methods
     from p2pfl.aggregate import entry as rules
     from p2pfl.aggregate import rules as _  # noqa: F401 - entries stand on the classes
-    from p2pfl.compress.catalog import listed
+    from p2pfl.compress.catalog import list_stages
     from p2pfl.config.learning_rate import SCHEDULES
     from p2pfl.core.staleness import STALENESS
     from sim.attacks import ATTACKS
@@ -293,7 +343,7 @@ def specs() -> Iterator[str]:
     yield from entries((*rules.RULES.values(), *rules.BEFORE.values()), cost="cost", bound="bound")
     yield from ("", "## Compressors", "", "Values of `compressor` in `[gossip]`, joined by `+`: `p2pfl compressors`.")
     yield ""
-    for stage, source in listed():
+    for stage, source in list_stages():
         yield from item(
             stage.written or stage.name, stage.means, {"example": code(stage.shown), "source": prose(source)}
         )
@@ -386,7 +436,15 @@ BESIDE: Mapping[str, Mapping[str, str]] = {
         "TrainingKeys": "p2pfl.methods.method",
     },
     "A rule": {"Neighborhood": "p2pfl.aggregate.interface", "Mixture": "p2pfl.aggregate.interface"},
-    "A result": {"NodeReport": "p2pfl.reporting.report", "NodeResult": "p2pfl.reporting.status"},
+    "A result": {
+        "NodeReport": "p2pfl.reporting.report",
+        "NodeResult": "p2pfl.reporting.status",
+        "Contraction": "p2pfl.reporting.report",
+        "Cost": "p2pfl.reporting.report",
+        "Batching": "p2pfl.reporting.report",
+        "References": "p2pfl.reporting.history",
+        "Point": "p2pfl.reporting.history",
+    },
 }
 """Names beside `__all__` that a user's code gets or makes."""
 
@@ -582,6 +640,44 @@ def prometheus() -> Iterator[str]:
     yield "A metric that a node cannot tell has no line."
     rows = ((code(name), kinds[name], ", ".join(samples[name]) or "none", prose(texts[name])) for name in texts)
     yield from table(("name", "type", "labels", "meaning"), rows)
+
+
+# -- alarms ----------------------------------------------------------------------------------------------------------
+
+ABOUT_ALARMS = """
+An alarm is something that a person should know. Each is logged as a warning, counted by kind in `GET /status` and
+`/metrics` (`p2pfl_alarms_total`), and shown on the [page](../how-to/monitoring.md) and by `p2pfl watch` while it
+stands. The node carries on by itself, except after `two-places` and `removed`. If one kind repeats about one neighbor,
+the first few are logged, then ever fewer. Members tell each other which kinds stand, so any page shows them all; the
+texts are on the page of the member itself.
+"""
+MORE_OF_ALARMS: Mapping[str, str] = {
+    "no-budget": "See [Privacy](../how-to/privacy.md#budget).",
+    "loss-grows": "The node compares medians of ten rounds, or of ten tests: the latest with the lowest. The alarm "
+    "needs a factor of 1.25 and a growth by a tenth of the first loss. The loss of the own rounds counts as grown if "
+    "it has grown by a quarter as much. If it has not, the line is `overfits`: the model fits the node's own rows ever "
+    "better, and [`stop`](../how-to/training.md#when-to-stop) ends training before that. If members are away, or were "
+    "since the loss began to grow, the line is `forgets`. A loss above that of the untrained model is an alarm in any "
+    "case.",
+}
+"""Further text below an alarm, in Markdown."""
+
+
+def alarms() -> Iterator[str]:
+    from p2pfl.features import FEATURES
+    from p2pfl.node.plug_ins import alarm_texts
+    from p2pfl.reporting.alarms import LASTS_S, NEWS
+
+    yield from ("# Alarms", "", HOME, "", *ABOUT_ALARMS.strip().splitlines(), "")
+    alone = f"{LASTS_S / 60:g} minutes have passed without another one."
+    for kind, one in alarm_texts(FEATURES).items():
+        ends = alone if one.ended_by is None else NEWS[one.ended_by]
+        told = {"means": one.means, "the node": one.does, "to do": one.advice, "ends when": ends}
+        yield from (f"## {kind}", "", "| | meaning |", "|---|---|")
+        yield from (f"| {name} | {prose(text)} |" for name, text in told.items())
+        yield from ("", *filter(None, (MORE_OF_ALARMS.get(kind),)), "")
+    yield from ("## Events that are no alarm", "", "The log and the page show most of these; some only end an alarm.")
+    yield from table(("event", "meaning"), ((code(kind), prose(text)) for kind, text in NEWS.items()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Virtual time for the node's own code: the shipped core and engine under another clock, another link.
+"""Virtual time for the node's own code: the shipped core and engine with another clock and other links.
 
-What a Python program may rely on stands in `__all__`. A name is imported when it is first used: `simulate` loads torch.
+Python programs may rely on the names in `__all__`. A name is imported when it is first used: `simulate` loads torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A federation under virtual time: hosts, links, faults. What stands in it decides nothing about learning.
+"""A federation under virtual time: hosts, links, faults. Nothing here decides about learning.
 
 A crash cuts a node's sessions and loses what its engine had not flushed; the same node starts again from its disk.
 """
@@ -30,14 +30,15 @@ E = TypeVar("E", bound=NodeEngine)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The surroundings of the nodes. `start_ns` maps a node to its first start; absent: 0. `schedule` has the edges of
-    each round where the graph changes; `body_bytes` then has the union. It has the largest body that goes over each
-    edge; `tokens`: bodies stand for payloads of just that size.
+    """The surroundings of the nodes. `start_ns` maps a node to its first start, by default 0.
+
+    `schedule` has the edges of each round where the graph changes; `body_bytes` then has the union. `body_bytes` is the
+    largest body that goes over each edge; with `tokens`, bodies stand for payloads of exactly that size.
     """
 
     body_bytes: Mapping[tuple[int, int], int]
     edges: Edges | None = None
-    """Those at the beginning, where the graph changes; None: all that have bodies."""
+    """The edges at the beginning, where the graph changes; None: all edges that have bodies."""
     schedule: tuple[Edges, ...] = ()
     links: LinkSpec = field(default_factory=LinkSpec)
     slow: tuple[SlowNodes, ...] = ()
@@ -53,7 +54,10 @@ class Surroundings:
 
 
 class Cluster(Generic[E]):
-    """`settings`, `paces`, `steps` and `purses` are per node; without purses no round is paid for."""
+    """The hosts and the network of a federation. `settings`, `paces`, `steps` and `purses` are per node.
+
+    Without purses no round is paid for.
+    """
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class Cluster(Generic[E]):
         on_commit: Callable[[int], None] | None = None,
     ) -> None:
         self.around = around
-        self._left = dict.fromkeys(range(len(engines)))
+        self._unfinished = dict.fromkeys(range(len(engines)))
         """Nodes that have neither finished nor gone; a dict, so that the first is found at once."""
         self._halts = True
         self.gone: set[int] = set()
@@ -126,13 +130,13 @@ class Cluster(Generic[E]):
         host = self.hosts[index]
         if not host.alive:
             return
-        self._left[index] = None
+        self._unfinished[index] = None
         host.crash(kept)
         for edge in self.network.links_of(index):
             self.network.cut(edge, redial=False)
 
     def forget(self, index: int) -> None:
-        """The disk of a node that is down is lost."""
+        """Lose the disk of a node that is down."""
         self.trace.add(self.kernel.now_ns, TraceKind.FORGOT, index, 0, 0)
         host = self.hosts[index]
         host.engine.forget()
@@ -140,21 +144,21 @@ class Cluster(Generic[E]):
             host.plan.purse.is_lost = True
 
     def restart(self, index: int) -> None:
-        """Start again, unless it was removed from the federation meanwhile."""
+        """Start the node again, unless it was removed from the federation meanwhile."""
         host = self.hosts[index]
         if not host.alive and index not in host.plan.settings.retired:
             self.start(index)
 
     def amend(self, index: int, plan: HostPlan) -> None:
-        """The node hears that the federation has changed."""
+        """Tell the node that the federation has changed."""
         self.hosts[index].amend(plan)
         for edge in self.network.links_of(index):
             self.network.open(edge)
 
     def lose(self, index: int) -> None:
-        """This node, which is down, never comes back."""
+        """Note that this node, which is down, never comes back."""
         self.gone.add(index)
-        self._left.pop(index, None)
+        self._unfinished.pop(index, None)
         self._halt_if_over()
 
     def deliver(self, index: int, event: Event) -> None:
@@ -166,7 +170,7 @@ class Cluster(Generic[E]):
         self.hosts[index].take(event)
 
     def run(self, *, until_ns: int, finish: bool = True, stop: Callable[[], bool] | None = None) -> None:
-        """Go on to virtual time `until_ns`, or until every node has finished, or until `stop` says so."""
+        """Run to virtual time `until_ns`, or until every node has finished, or until `stop` returns true."""
         self._halts = finish
         if not (finish and self.over):
             self.kernel.run(until_ns, stop)
@@ -174,11 +178,12 @@ class Cluster(Generic[E]):
     @property
     def over(self) -> bool:
         """True if every node has finished, is gone, or waits for neighbors of whom none can come or be believed."""
-        return all(self._is_stranded(index) for index in self._left)
+        return all(self._is_stranded(index) for index in self._unfinished)
 
     def _is_stranded(self, index: int) -> bool:
-        """True if `p2pfl launch` would end the node: alone it would wait for ever. A fault may bring a neighbor
-        back.
+        """Return True if `p2pfl launch` would end the node because it would wait alone for ever.
+
+        A fault may bring a neighbor back.
         """
         host = self.hosts[index]
         if self.kernel.now_ns < self.around.faults_end_ns:
@@ -186,10 +191,10 @@ class Cluster(Generic[E]):
         if not (host.alive and host.core.rounds.phase is Phase.WAITING):
             return False
         liars = self.around.liars
-        return all(index in liars or peer in liars for peer in host.plan.neighbors if peer in self._left)
+        return all(index in liars or peer in liars for peer in host.plan.neighbors if peer in self._unfinished)
 
     def _one_has_finished(self, index: int) -> None:
-        self._left.pop(index, None)
+        self._unfinished.pop(index, None)
         self._halt_if_over()
 
     def _halt_if_over(self) -> None:
@@ -206,7 +211,7 @@ def all_neighbors(nodes: int, edges: Edges) -> list[tuple[int, ...]]:
 
 
 def all_turns(nodes: int, schedule: Sequence[Edges]) -> list[dict[int, Turns]]:
-    """`turns_of` every node, in one pass over the schedule."""
+    """Compute `turns_of` for every node, in one pass over the schedule."""
     phases: list[dict[int, list[int]]] = [{} for _ in range(nodes)]
     for phase, edges in enumerate(schedule):
         for a, b in edges:

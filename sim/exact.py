@@ -36,8 +36,9 @@ LOG_ENTRIES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactPlan:
-    """`durable` False: the node never crashes, so nothing need be kept for it. `show` is set for a liar. `ahead` trains
-    in place of the `learner`, where that has the same bits.
+    """The plan of one engine. If not `durable`, the node never crashes, so nothing need be kept for it.
+
+    `show` is set for a liar. `ahead` trains in place of the `learner`, where that gives the same bits.
     """
 
     index: int
@@ -53,11 +54,11 @@ class ExactPlan:
     sketch: Callable[[Vector], NDArray[np.float64]] | None = None
     gauge: Gauge | None = None
     evaluate_every: int = 1
-    """Rounds between two tests, where the gauge reads these."""
+    """Rounds between two tests, for the `gauge`."""
 
 
 class MemoryStore:
-    """A disk in memory, with one node's snapshot and log: what was flushed survives a crash, what was not may not."""
+    """A disk in memory, with one node's snapshot and log: what was flushed survives a crash, the rest may not."""
 
     def __init__(self) -> None:
         self._image: Image | None = None
@@ -91,7 +92,7 @@ class MemoryStore:
         return len(self._buffered)
 
     def recover(self, codecs: Codecs, method: Method) -> NodeState | None:
-        """The state as the disk has it: snapshot, then log."""
+        """Restore the state from the disk: snapshot, then log."""
         if self._image is None:
             return None
         state = restore(self._image.header, self._image.arrays, self._image.blobs)
@@ -135,7 +136,7 @@ class ExactEngine:
         if plan.durable:
             self.store.checkpoint(state)
         self._engine = self._engine_of(state)
-        # The core must not share its records with the engine: others, as a restart would make them.
+        # The core must not share its records with the engine: these are new ones, as after a restart.
         twin = self._recovered()
         records = {} if twin is None else {peer: edge.record for peer, edge in twin.edges.items()}
         return Boot(
@@ -170,7 +171,7 @@ class ExactEngine:
     def begin_round(self, effect: StartRound) -> None:
         index = effect.index
         self._round = (self._engine.begin_round(accompanied=effect.accompanied, away=effect.away), index)
-        self.begun = self._round[0].model.copy()  # the engine turns the other one into what was learned
+        self.begun = self._round[0].model.copy()  # the engine turns the other one into the trained model
         plan = self.plan
         if plan.gauge is not None and plan.gauge.is_tested and index % plan.evaluate_every == 0:
             self._score = plan.learner.evaluate(self.begun, "test")
@@ -179,7 +180,7 @@ class ExactEngine:
 
     def end_round(self) -> tuple[int, int]:
         if self._round is None:
-            raise AssertionError("a round ends that has not begun")
+            raise AssertionError("a round ended that had not begun")
         (start, index), self._round = self._round, None
         self.figure = None
         try:
@@ -202,7 +203,7 @@ class ExactEngine:
             self.sketches[tick] = self.plan.sketch(self.state.model)
 
     def crash(self, kept: int = 0) -> None:
-        """Lose the round under way and what was not flushed, but for `kept` entries of that; go on from the disk."""
+        """Lose the round in progress and what was not flushed, except `kept` entries of that; go on from the disk."""
         self._round = None
         if self.plan.ahead is not None:
             self.plan.ahead.drop(self.plan.index)

@@ -1,4 +1,4 @@
-"""The federation that is simulated: a file as `p2pfl launch` reads it, or the built-in digits, with other options."""
+"""The federation to simulate: a file as `p2pfl launch` reads it, or the built-in digits, with other options."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def describe(
     privacy: str | None = None,
     seed: int | None = None,
 ) -> FederationConfig:
-    """Describe a federation; an argument that is None is as the file has it, or as in `p2pfl demo`.
+    """Describe a federation; an argument that is None is as in the file, or as in `p2pfl demo`.
 
     Another number of nodes than the file's means other members, of the same kind; another number, topology or seed
     another graph. What the file says of single edges holds for those that are left; `compressor` is that of the others.
-    `privacy` is a line as in `sim.privacy`.
-    Raises UserError: a mistake in the file or in an option; DisconnectedGraph: the graph is not connected.
+    `privacy` is a line as in `sim.privacy`. Raises UserError: a mistake in the file or in an option; DisconnectedGraph:
+    the graph is not connected.
     """
     if nodes is not None:
         check_count(nodes)
@@ -71,8 +71,9 @@ def describe(
 
 
 def own_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
-    """The `[data]` tables of those members whose node files stand beside the federation file, by name, with absolute
-    paths: what `simulate` takes as `data`. Raises UserError: a mistake in such a file.
+    """Read the `[data]` tables of the members whose node files stand beside the federation file, by name.
+
+    Paths are absolute; `simulate` takes the result as `data`. Raises UserError: a mistake in such a file.
     """
     files = {member.name: node_file(federation, member.name) for member in federation.present}
     there = {name: load_node(file, federation, name) for name, file in files.items() if file.exists()}
@@ -83,7 +84,7 @@ def own_tables(federation: FederationConfig) -> dict[str, dict[str, Any]]:
 
 
 def made_up(nodes: int) -> tuple[Member, ...]:
-    """Members that exist nowhere, named as in a demo."""
+    """Make up members that exist nowhere, named as in a demo."""
     keys = (blake2b(str(index).encode(), digest_size=32, person=b"p2pfl-simulated").digest() for index in range(nodes))
     return tuple(Member(index=i, name=f"node{i}", key=key, address=None) for i, key in enumerate(keys))
 
@@ -126,9 +127,9 @@ def _with_graph(federation: FederationConfig, file: Path | None) -> FederationCo
     return replace(federation, edges=edges, schedule=schedule, edge_compressors=kept)
 
 
-def _gossip(gossip: GossipConfig, wanted: Mapping[str, Any]) -> GossipConfig:
+def _gossip(gossip: GossipConfig, settings: Mapping[str, Any]) -> GossipConfig:
     mistakes = Mistakes(Path("sim run"))
-    values = read_table(dict(wanted), "", GOSSIP, mistakes)
+    values = read_table(dict(settings), "", GOSSIP, mistakes)
     for mistake in mistakes.found:
         mistake.file, mistake.key = None, f"--{mistake.key}"
         raise mistake

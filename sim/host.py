@@ -23,14 +23,15 @@ from sim.trace import Trace, TraceKind
 NEVER = float("inf")
 NAMES = 1 << 53
 SPREAD = 5_570_811_853_244_947
-"""Odd, so that each number below NAMES gets a different name, in no order."""
+"""An odd factor, so that each number below NAMES gets a different name, in no order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """`weighed` are the exchanges whose staleness was weighed; it is in own rounds in which the edge has its turn.
+    """Counts of a node. `weighed` are the exchanges whose staleness was measured, in own rounds in which the edge has
+    its turn.
 
-    `mixed` are the rounds that a robust rule had neighbors enough for, `alone` those that it had not.
+    `mixed` are the rounds that a robust rule had enough neighbors for, `alone` those that it had not.
     """
 
     exchanges: int = 0
@@ -73,15 +74,16 @@ def counts_of(core: Core) -> Counts:
 
 
 class HostNetwork(Protocol):
-    """The network as a host needs it."""
+    """The network as a host uses it."""
 
     def send(self, source: int, target: int, session: int, message: Message) -> None: ...
     def close(self, source: int, target: int, session: int) -> None: ...
 
 
 class HostProcess:
-    """From a start to a crash: the core, its timer, and who carries out its effects. `alive` is False afterwards: then
-    nothing that comes back to it does anything. Alarms are added to `alarms`.
+    """A node from a start to a crash: the core, its timer, and the execution of its effects.
+
+    `alive` is False afterwards: then nothing that returns to it has an effect. Alarms are added to `alarms`.
     """
 
     def __init__(
@@ -148,30 +150,32 @@ class HostProcess:
                 self.on_commit(self.machine.index)
 
     def _train(self, effect: StartRound) -> None:
-        refused = self.machine.begin_round(effect, self._trained)
+        refused = self.machine.begin_round(effect, self._end_training)
         if refused is None:
             self.has_begun = True
         else:
             self.machine.answer_later(refused, self._answer)
 
-    def _trained(self) -> None:
+    def _end_training(self) -> None:
         if self.alive:
             self.take(self.machine.end_round())
 
     def _wake_at(self, deadline: float) -> None:
-        """One timer in the heap is enough."""
+        """Set the timer; one in the heap is enough."""
         self.wakes_at = deadline
         self.machine.kernel.at(deadline, partial(self._wake, deadline))
 
     def _wake(self, deadline: float) -> None:
-        """A timer that an earlier one has replaced does nothing: what it was for is in the later deadline."""
+        """Wake the core. A timer that an earlier one has replaced does nothing: the later deadline serves
+        its purpose.
+        """
         if self.alive and deadline == self.wakes_at:
             self.wakes_at = NEVER
             self.act(self.core.wake(self.machine.kernel.now))
 
     @property
     def in_round(self) -> bool:
-        """True if it is between the beginning of a local round and that of the next, or the end of the last."""
+        """True from the beginning of a local round to that of the next, or to the end of the last."""
         return self.alive and self.has_begun and self.core.rounds.phase is Phase.TRAINING
 
     @property
@@ -206,7 +210,7 @@ class Host(Generic[E_co]):
         self._earlier = Counts()
         self.process: HostProcess | None = None
         self.core: Core
-        """The core of the process."""
+        """The core of the current process."""
 
     def start(self) -> None:
         """Boot from the disk, or from nothing."""
@@ -234,11 +238,11 @@ class Host(Generic[E_co]):
         self.process.take(Started())
 
     def _name(self) -> int:
-        """A name in place of a random one: nobody else has it, it is the same in each run, and follows no order."""
+        """Name the process without chance: the name is unique, the same in each run, and follows no order."""
         return ((self.index + 1 << 20) + self.starts) * SPREAD % NAMES
 
     def crash(self, kept: int = 0) -> None:
-        """Power off: memory is gone, the disk keeps what was flushed (and `kept` changes more)."""
+        """Power off: memory is gone, the disk keeps what was flushed (and `kept` more changes)."""
         self._earlier = self.counts
         if self.process is not None:
             self.process.alive = False
@@ -246,18 +250,20 @@ class Host(Generic[E_co]):
         self.machine.crash(kept)
 
     def amend(self, plan: HostPlan) -> None:
-        """The federation has changed. Where the node is down, it will know when it starts."""
+        """Tell the node that the federation has changed; a node that is down learns it when it starts."""
         self.plan = plan
         self.engine.amend(plan.neighbors)
         self.take(Amended(neighbors=plan.neighbors, turns=plan.turns, settings=plan.settings))
 
     def accepts(self, peer: int) -> bool:
-        """True if it lets a session with that neighbor in: one that is to be included, and one that is about to go."""
+        """Return True if the node lets that neighbor open a session: a neighbor that is to be added, or is
+        about to go.
+        """
         leaving = self.alive and peer in self.core.edges and peer not in self.plan.settings.retired
         return peer in self.plan.neighbors or leaving
 
     def take(self, event: Event) -> None:
-        """An event of the world around; one that is down hears of none."""
+        """Hand an event of the surroundings to the node; a node that is down gets none."""
         if self.process is not None:
             self.process.take(event)
 
@@ -268,7 +274,7 @@ class Host(Generic[E_co]):
 
     @property
     def counts(self) -> Counts:
-        """The counts of all its lives."""
+        """Sum the counts of all its lives."""
         return self._earlier + counts_of(self.core) if self.alive else self._earlier
 
     @property

@@ -1,10 +1,10 @@
 """Virtual time: actions in the order of (nanoseconds, sequence). Nothing here, or above, reads a clock.
 
-What is to come lies unsorted in slots of equal length; a slot is sorted when its turn comes. One heap of everything
-would miss the cache at every step once a run has thousands of nodes.
+Future actions lie unsorted in slots of equal length; a slot is sorted when its turn comes. One heap of everything would
+miss the cache at every step once a run has thousands of nodes.
 
 Time is whole nanoseconds, so sums of times are exact and the same everywhere; seconds are for the core, which knows no
-other unit. Whoever can compute in nanoseconds does.
+other unit. Code that can compute in nanoseconds does.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Kernel:
 
     @property
     def events(self) -> int:
-        """The number of actions that have been run, the one that runs now included."""
+        """The number of actions run so far, the current one included."""
         return self._sequence - self.pending
 
     @property
@@ -54,7 +54,7 @@ class Kernel:
 
     @property
     def next_ns(self) -> int:
-        """When the next action is due; now, if there is none."""
+        """The time of the next action; now, if there is none."""
         if self._place < len(self._due):
             return self._due[self._place][0]
         return min(self._later[self._slots[0]])[0] if self._slots else self.now_ns
@@ -76,7 +76,7 @@ class Kernel:
     def at(self, time_s: float, action: Action) -> None:
         """Run `action` at virtual time `time_s`, or now if that has passed.
 
-        A deadline must have passed, as the core will compare it, when its action runs: `now >= time_s` holds then.
+        When the action runs, the deadline has passed as the core will compare it: `now >= time_s` holds.
         """
         time_ns = int(time_s * NS)
         while time_ns / NS < time_s:
@@ -96,7 +96,7 @@ class Kernel:
         return True
 
     def _turn(self, until_ns: float = float("inf")) -> bool:
-        """Turn to the next slot, if one begins until then."""
+        """Turn to the next slot, if one begins by then."""
         if not self._slots or self._slots[0] << SLOT_BITS > until_ns:
             return False
         self._slot = heapq.heappop(self._slots)
@@ -105,11 +105,11 @@ class Kernel:
         return True
 
     def run(self, until_ns: int, stop: Callable[[], bool] | None = None) -> bool:
-        """Run what is due up to and including `until_ns`; True if `stop`, asked after every action, or `halt`, called
-        by one, ended it before.
+        """Run all actions up to and including `until_ns`; True if `stop`, called after every action, or `halt` ended it
+        early.
 
-        Afterwards it is `until_ns`, unless it was ended or nothing more will ever happen: then it is the time of the
-        last action.
+        Afterwards the time is `until_ns`, unless it was ended or nothing more will ever happen: then it is the time of
+        the last action.
         """
         self._halted = False
         while self._place < len(self._due) or self._turn(until_ns):
@@ -126,5 +126,5 @@ class Kernel:
         return False
 
     def halt(self) -> None:
-        """End `run` after the action under way."""
+        """End `run` after the current action."""
         self._halted = True

@@ -1,4 +1,4 @@
-"""The liars of a run: what they see and show. In a simulation they know every model as it is shown in that instant."""
+"""The liars of a run: what they see and show. In a simulation they know every model as it is shown at that instant."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ PRESSES_NS = 1_000_000
 """Time between two attempts of a flooding liar to begin an exchange."""
 
 ShowLie = Callable[[Vector, int], Vector]
-"""(model (d,), peer) to what a liar shows that neighbor of its model: (d,), not always finite, or of another length."""
+"""Maps (model (d,), peer) to the vector that a liar shows that neighbor: (d,), not always finite, or of
+another length.
+"""
 
 
 class Liars:
-    """They meet their world before it runs."""
+    """The liars, whom `meet` connects with their world before it runs."""
 
     def __init__(
         self, attack: Attack, federation: FederationConfig, liars: frozenset[int], *, learners: BatchedLearners
@@ -36,14 +38,14 @@ class Liars:
         self._world: Cluster[Any]
 
     def meet(self, world: Cluster[Any]) -> None:
-        """A world of one operation at a time."""
+        """Connect the liars with a world of one operation at a time."""
         self._world = world
         if self.attack.flood:
             for index in sorted(self.liars):
                 world.kernel.at_ns(PRESSES_NS, partial(self._press, index))
 
     def _press(self, index: int) -> None:
-        """And again, as long as the liar is not through with its rounds."""
+        """Press for exchanges, again and again, until the liar's rounds are done."""
         host = self._world.hosts[index]
         if host.process is not None and host.alive:
             host.process.act(press(host.core, self._world.kernel.now))
@@ -55,7 +57,7 @@ class Liars:
         return model
 
     def show(self, index: int) -> ShowLie:
-        """The function that shows lies for the liar `index`."""
+        """Return the function that shows lies for the liar `index`."""
 
         def show(model: Vector, peer: int) -> Vector:
             count = self._counts[index]
@@ -65,7 +67,7 @@ class Liars:
         return show
 
     def _sight(self, index: int, peer: int, model: Vector, count: int) -> Sight:
-        """Blind attacks are spared what they would not look at."""
+        """Build the sight of a liar; blind attacks get no models, which they would not look at."""
         sees = self.attack.sees
         return Sight(
             node=index,
@@ -84,9 +86,9 @@ class Liars:
         )
 
     def _weights(self, peer: int) -> Mapping[int, float]:
-        """a_ij of the peer in the Laplacian step, by neighbor: gamma min(n_i/(deg_i+1), n_j/(deg_j+1))/n_i.
+        """Compute a_ij of the peer in the Laplacian step, by neighbor: gamma min(n_i/(deg_i+1), n_j/(deg_j+1))/n_i.
 
-        In the robust profile gamma is 1, and liars boast of their n_j.
+        In the robust profile gamma is 1, and liars claim a large n_j.
         """
         robust = liars_of(self.federation.gossip.rule) > 0
         share = [n / (len(others) + 1) for n, others in zip(self._samples, self._neighbors, strict=True)]
@@ -105,7 +107,7 @@ class Liars:
 
 
 def _slope(attack: Attack, learners: BatchedLearners, liar: int) -> Slope | None:
-    """The loss of everybody's data, where they are in memory; else of those of one liar."""
+    """Build the loss of everybody's data, where they are in memory; else of one liar's data."""
     if not attack.climbs and attack.own is None:
         return None
     pool = None if learners.nodes is None else learners.nodes.pool
@@ -113,7 +115,7 @@ def _slope(attack: Attack, learners: BatchedLearners, liar: int) -> Slope | None
 
 
 class _Models(Mapping[int, Vector]):
-    """Every node's model, looked up when it is asked for."""
+    """Every node's model, read when it is needed."""
 
     def __init__(self, nodes: int, model_of: Callable[[int], Vector]) -> None:
         self._nodes, self._model_of = range(nodes), model_of

@@ -1,8 +1,8 @@
 """The links of a world, drawn once from the run's seed, counted in both directions; and a message on them: the result
 of the real encoder and decoder, and the bytes that a real node would count for it as `bytes_sent`.
 
-A real node counts the sealed bytes of its sessions; TCP, WebSocket frames and pings are not counted. Nothing is sealed
-here, the sizes alone are kept:
+A real node counts the sealed bytes of its sessions; TCP, WebSocket frames and pings are not counted. Here nothing is
+sealed; only the sizes are the same:
 
     message        frame + 17 for each chunk; frame = prefix 18 + header + body
     chunks         1 if the frame has at most CHUNK_BYTES, else 1 (prefix and header) + ceil(body / CHUNK_BYTES)
@@ -69,13 +69,13 @@ class Bandwidth:
         self._numerator, self._scale = numerator, denominator * NS
 
     def transfer_ns(self, size_bytes: int) -> int:
-        """Rounded up."""
+        """Return the duration of a transfer, rounded up."""
         return -(-size_bytes * self._scale // self._numerator)
 
 
 @dataclass(slots=True, eq=False)
 class Way:
-    """One direction of a link. Until `free_ns` an earlier message is still leaving."""
+    """One direction of a link. An earlier message is still leaving until `free_ns`."""
 
     link: Link
     source: int
@@ -87,7 +87,7 @@ class Way:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """`session` is 0 while the link is down; `latency_ns` includes what slow ends add."""
+    """A link with its state. `session` is 0 while it is down; `latency_ns` includes what slow ends add."""
 
     edge: Edge
     latency_ns: int
@@ -96,7 +96,7 @@ class Link:
     framing: Framing
     session: int = 0
     ways: tuple[Way, Way] = field(init=False)
-    """The way from the lower end, and the way from the upper end."""
+    """The direction from the lower end, and the one from the upper end."""
 
     def __post_init__(self) -> None:
         a, b = self.edge
@@ -106,9 +106,11 @@ class Link:
 def lay(
     body_bytes: Mapping[Edge, int], spec: LinkSpec, slow: Sequence[SlowNodes], seed: int, *, tokens: bool
 ) -> dict[Edge, Link]:
-    """The links of these edges, each with a stream of its own. A node in several groups bears the sum of the delays.
+    """Build the links of these edges, each with a stream of its own. A node in several groups bears the sum of the
+    delays.
 
-    `body_bytes` is the largest body that goes over each; `tokens`: bodies stand for payloads of just that size.
+    `body_bytes` is the largest body that goes over each edge; with `tokens`, bodies stand for payloads of exactly that
+    size.
     """
     far_s: dict[int, float] = {}
     caps: dict[int, float] = {}
@@ -140,7 +142,7 @@ def whole_ns(seconds: float) -> int:
 
 
 def sealed_bytes(head_bytes: int, body_bytes: int) -> int:
-    """The size of one message in sealed chunks; `head_bytes` is prefix and header."""
+    """Return the size of one message in sealed chunks; `head_bytes` is prefix and header."""
     frame_bytes = head_bytes + body_bytes
     if frame_bytes <= CHUNK_BYTES:
         return frame_bytes + SEAL_BYTES
@@ -148,7 +150,9 @@ def sealed_bytes(head_bytes: int, body_bytes: int) -> int:
 
 
 class Framing:
-    """The framing of messages. With `payload_bytes`, a body that is not empty stands for a payload of so many bytes."""
+    """The framing of messages. With `payload_bytes`, a body that is not empty stands for a payload of
+    that many bytes.
+    """
 
     def __init__(self, max_body_bytes: int, payload_bytes: int | None = None) -> None:
         if payload_bytes is not None and payload_bytes > max_body_bytes:
@@ -157,13 +161,13 @@ class Framing:
         self._limit_bytes = max_body_bytes if payload_bytes is None else LONGEST_TOKEN_BYTES
 
     def carry(self, message: Message) -> tuple[int, Message]:
-        """The bytes counted for it, and the message as its receiver decodes it."""
+        """Return the bytes counted for a message, and the message as its receiver decodes it."""
         head, body = encode(message)
         size = body.nbytes
         if size and self._payload_bytes is not None:
             size = self._payload_bytes
-        # Its parts, joined, cut into chunks and put together again, are the same bytes; only their owner must not
-        # write over them while they are on the way.
+        # Its parts, joined, cut into chunks and joined again, are the same bytes; only their owner must not write over
+        # them in transit.
         if type(body.obj) is not bytes:
             body = memoryview(bytes(body))
         prefix = decode_prefix(head[:PREFIX_BYTES], max_body_bytes=self._limit_bytes)

@@ -4,8 +4,7 @@ The engine's answers arrive `engine_ns` after the operation, one operation at a 
 as they do in a real node, and a crash can fall between an operation and its answer.
 
 `NodeEngine` is a node's data plane: the same core runs over either of two. `exact` is the shipped engine, one operation
-at a time; `lazy` only remembers what is to be done and does it later, for many nodes at once. Both answer the core
-alike.
+at a time; `lazy` only remembers operations and does them later, for many nodes at once. Both answer the core alike.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from sim.kernel import Kernel
 from sim.privacy_budget import Purse
 from sim.trace import Trace, TraceKind
 
-# What the trace says of an operation, and the number with it. An enumeration's members are slow to pack.
+# The kind of trace entry for an operation, and its number. An enumeration's members are slow to pack.
 TRACED: dict[type, tuple[int, Callable[[Any], int]]] = {
     Freeze: (int(TraceKind.FROZEN), attrgetter("seq")),
     ApplyRequest: (int(TraceKind.REQUEST_APPLIED), attrgetter("request.seq")),
@@ -64,13 +63,13 @@ class Boot(Memory):
 
 
 class HostPace(Protocol):
-    """The pace of one machine."""
+    """The speed of one machine."""
 
     def round_ns(self, steps: int, time_ns: int) -> int:
-        """The time of a local round of so many steps that begins now; call this once for each round."""
+        """Return the duration of a local round of that many steps that begins now; call this once for each round."""
 
     def estimate_ns(self, steps: int) -> int:
-        """The approximate time of a local round: nothing is drawn for it."""
+        """Estimate the duration of a local round, without drawing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,47 +92,49 @@ class Watch(Protocol):
     """An observer that changes nothing: an oracle, or the figures of a report."""
 
     def before(self, index: int, operation: Operation) -> None:
-        """The engine is about to carry it out."""
+        """Observe an operation that the engine is about to carry out."""
 
     def after(self, index: int, operation: Operation) -> None:
-        """It has."""
+        """Observe an operation that the engine has carried out."""
 
 
 class NodeEngine(Protocol):
-    """One node's data plane as its host sees it. `figure` is what must improve for training to go on, as of the round
-    that ended last; None: nothing must, or it is not known.
+    """One node's data plane as its host sees it.
+
+    `figure` must improve for training to go on, as of the round that ended last; None: nothing must, or it is unknown.
     """
 
     figure: float | None
 
     def boot(self, name: int) -> Boot:
-        """Start, from the disk or from nothing; `name` is a random one for the process, and for a life that begins."""
+        """Start from the disk, or from nothing; `name` is a random one for the process, and for a life that begins."""
 
     def run(self, operation: Operation) -> Event | None:
-        """Carry out what the core asks; the answer for the core, if there is one."""
+        """Carry out an operation of the core; return the answer for the core, if there is one."""
 
     def begin_round(self, effect: StartRound) -> None:
-        """Remember what the local round starts with, as it is now."""
+        """Remember the start of the local round, as it is now."""
 
     def end_round(self) -> tuple[int, int]:
-        """The local round that began is over: its number of steps (0 if it failed), and n."""
+        """End the current local round; return its number of steps (0 if it failed), and n."""
 
     def amend(self, neighbors: tuple[int, ...]) -> None:
-        """These are the neighbors at the next start; while the node runs, `ChangeEdges` says when."""
+        """Set the neighbors at the next start; while the node runs, `ChangeEdges` changes them."""
 
     def sketch(self, tick: int) -> None:
-        """Note where the model is, in closing round `tick`."""
+        """Note the position of the model, in closing round `tick`."""
 
     def crash(self, kept: int = 0) -> None:
         """Power off: what was not flushed is lost, apart from the first `kept` changes, which reached the disk."""
 
     def forget(self) -> None:
-        """The disk is lost: the node is as before its first start."""
+        """Lose the disk: the node is as before its first start."""
 
 
 class Machine(Generic[E_co]):
-    """A machine runs the engine's operations one after the other, and local rounds beside them, each with its time. It
-    exists before a process and after it, and knows nothing of any.
+    """Runs the engine's operations one after the other, and local rounds beside them, each with its duration.
+
+    The machine exists before a process and after it, and knows of none.
     """
 
     def __init__(
@@ -147,10 +148,10 @@ class Machine(Generic[E_co]):
         self.moves = 0
         """The number of times that the model may have changed: starts, crashes, operations."""
         self.answers_ns = 0
-        """When the engine has its latest answer."""
+        """The time of the engine's latest answer."""
 
     def boot(self, name: int) -> Boot:
-        """From the disk, or from nothing."""
+        """Start from the disk, or from nothing."""
         self.moves += 1
         return self.engine.boot(name)
 
@@ -159,7 +160,7 @@ class Machine(Generic[E_co]):
         self.engine.crash(kept)
 
     def operate(self, operation: Operation, answer: Callable[[Event], None]) -> None:
-        """`answer` is called with what the engine has to say, if that is anything."""
+        """Run an operation; `answer` is called with the engine's event, if there is one."""
         self.moves += 1
         watch, now_ns = self.watch, self.kernel.now_ns
         if watch is not None:
@@ -174,12 +175,12 @@ class Machine(Generic[E_co]):
         self.trace.add(now_ns, kind, self.index, getattr(operation, "peer", 0), number(operation))
 
     def answer_later(self, event: Event, answer: Callable[[Event], None]) -> None:
-        """One operation after the other."""
+        """Answer after the operations before it."""
         self.answers_ns = max(self.answers_ns, self.kernel.now_ns) + self.engine_ns
         self.kernel.at_ns(self.answers_ns, partial(answer, event))
 
     def begin_round(self, effect: StartRound, ended: Callable[[], None]) -> RoundRefused | None:
-        """`ended` is called when it is over; where it is not paid for, it does not begin."""
+        """Begin a round; `ended` is called when it is over. A round that cannot be paid for does not begin."""
         refused = None if self.purse is None else self.purse.pay()
         if refused is not None:
             return refused

@@ -1,8 +1,8 @@
 """Simulated links: sessions that open, die and come back; messages that are late, lost, doubled and reordered.
 
-A session's messages end with it, as TCP's do; within a session a link may be harsher than TCP, because the protocol
-promises to bear it. Each direction of a link sends one message after the other: the next one starts when the one
-before has left. What is counted is what a real node counts (`links.Framing`).
+A session's messages end with it, as TCP's do; within a session a link may be worse than TCP, because the protocol
+promises to bear it. Each direction of a link sends one message after the other: the next one starts when the one before
+has left. The same bytes are counted as in a real node (`links.Framing`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class Separations:
-    """Groups of nodes that do not reach each other, as long as they last. Who is in no group is in one more."""
+    """Groups of nodes that do not reach each other, as long as they last. The nodes in no group form one more."""
 
     def __init__(self) -> None:
         self.standing: list[tuple[Groups, dict[int, int]]] = []
@@ -36,19 +36,19 @@ class Separations:
         self.standing.append((groups, {node: place for place, group in enumerate(groups) for node in group}))
 
     def end(self, groups: Groups | None) -> None:
-        """The oldest that has these groups; None: all."""
+        """End the oldest separation with these groups; None: all."""
         ended = next((one for one in self.standing if one[0] == groups), None)
         self.standing = [] if groups is None else [one for one in self.standing if one is not ended]
 
     def divide(self, edge: Edge) -> bool:
-        """True if one of them stands between its ends."""
+        """Return True if a separation divides the two ends."""
         a, b = edge
         return any(place.get(a, ELSEWHERE) != place.get(b, ELSEWHERE) for _, place in self.standing)
 
 
 class Network:
     """All links of a world; `deliver(index, event)` hands an event to a host, `alive(index)` tells if it runs, and
-    `accepts(index, peer)` if it takes that one for a neighbor.
+    `accepts(index, peer)` if it accepts that peer as a neighbor.
 
     `links` has every edge, in the order of the graph's: see `lay`.
     """
@@ -86,7 +86,7 @@ class Network:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def open(self, edge: Edge) -> None:
-        """Bring a session up, if both ends run; the two ends notice at slightly different times."""
+        """Open a session, if both ends run; the two ends notice at slightly different times."""
         link = self.links[edge]
         if link.session or self._separations.divide(edge) or not all(self.alive(end) for end in edge):
             return
@@ -99,13 +99,13 @@ class Network:
             way.free_ns = 0
             way.bytes_sent += opening_bytes
         for way in link.ways:
-            # Each end notices as if the other had told it.
+            # Each end notices as if the other had sent it.
             event = SessionOpened(peer=way.target, session=link.session)
             arrival = partial(self._arrive, link.session, link, way.source, event)
             self.kernel.at_ns(self.kernel.now_ns + self._delay_ns(link), arrival)
 
     def cut(self, edge: Edge, *, redial: bool = True) -> None:
-        """End the session; what was on the way is lost, both ends notice in their own time."""
+        """End the session; messages in transit are lost, and both ends notice in their own time."""
         link = self.links[edge]
         session, link.session = link.session, 0
         if session:
@@ -118,14 +118,14 @@ class Network:
             self._redial(edge)
 
     def close(self, source: int, target: int, session: int) -> None:
-        """End a session as a core asks: both ends say goodbye, and later the link is tried again."""
+        """End a session at a core's request: both ends say goodbye, and later the link is tried again."""
         link = self._ways[source][target].link
         if link.session == session:
             self._say_goodbye(link)
             self.cut(link.edge)
 
     def count_goodbyes(self) -> None:
-        """Count the goodbyes that real nodes send when all are through; sessions stay open here."""
+        """Count the goodbyes that real nodes send when all have finished; sessions stay open here."""
         for link in self.links.values():
             if link.session:
                 self._say_goodbye(link)
@@ -162,7 +162,7 @@ class Network:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def send(self, source: int, target: int, session: int, message: Message) -> None:
-        """Through the real encoder and decoder, then late, twice or never."""
+        """Send a message through the real encoder and decoder; it arrives late, twice or never."""
         way = self._ways[source][target]
         link = way.link
         if link.session != session:
@@ -212,20 +212,20 @@ class Network:
     # -- figures ------------------------------------------------------------------------------------------------------
 
     def links_of(self, node: int) -> tuple[Edge, ...]:
-        """This node's edges, in the order of the graph's."""
+        """Return this node's edges, in the order of the graph's."""
         return tuple(way.link.edge for way in self._ways.get(node, {}).values())
 
     def ways_of(self, node: int) -> list[Way]:
-        """From this node to each of its neighbors, by their number."""
+        """Return the directions from this node to its neighbors, ordered by neighbor."""
         return [way for _, way in sorted(self._ways.get(node, {}).items())]
 
     def traffic_of(self, node: int) -> Traffic:
-        """The traffic that this node has sent, on all its links and in all its lives."""
+        """Sum the traffic that this node has sent, on all its links and in all its lives."""
         return _sum(self._ways.get(node, {}).values())
 
     @property
     def sent(self) -> dict[Edge, int]:
-        """Bytes by (sender, receiver)."""
+        """Return bytes by (sender, receiver)."""
         return {(way.source, way.target): way.bytes_sent for link in self.links.values() for way in link.ways}
 
     @property

@@ -1,7 +1,7 @@
 """An oracle that sees the vectors of all nodes at any time, and checks what no node can see.
 
-That is: `sum n_i x_i` plus what is in flight stays constant (the ledger books what training adds, and what a lost disk
-or a new start takes away), and the two ends of an edge hold the same replicas.
+It checks that `sum n_i x_i` plus what is in flight stays constant (the ledger books what training adds, and what a lost
+disk or a new start takes away), and that the two ends of an edge hold the same replicas.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Totals = NDArray[np.float64]
 
 
 class Oracle:
-    """Watches a world of exact engines. Attach it before the world runs. `gammas` has each node's by neighbor."""
+    """Watches a world of exact engines; attach it before the world runs. `gammas` has each node's by neighbor."""
 
     def __init__(self, engines: Sequence[ExactEngine], edges: Edges, gammas: Sequence[Mapping[int, float]]) -> None:
         self.engines = engines
@@ -36,11 +36,13 @@ class Oracle:
         """Largest sum of absolute terms so far: the scale of rounding errors, even if only booked amounts are left."""
         self._before: Totals | None = None
         self._unflushed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
-        """Per node, what commits not yet on disk booked, by their place among the unflushed changes."""
+        """For each node, the amounts that commits not yet on disk booked, by their place among the
+        unflushed changes.
+        """
         self._replies: list[dict[int, int]] = [{} for _ in engines]
-        """Per node and neighbor, the place of a reply that is not on disk."""
+        """For each node and neighbor, the place of a reply that is not on disk."""
         self._widowed: list[list[tuple[int, Totals]]] = [[] for _ in engines]
-        """Per node, unflushed replies and their D whose other half was lost with the neighbor's disk."""
+        """For each node, unflushed replies and their D whose other half was lost with the neighbor's disk."""
 
     # -- as a watch -------------------------------------------------------------------------------------------------
 
@@ -54,7 +56,7 @@ class Oracle:
             self._check_factor(index, operation)
 
     def _check_factor(self, index: int, op: ApplyReply) -> None:
-        """`k <= gamma a_i s_i`, with the gamma of that edge's compressor: beyond it a step may not contract."""
+        """Check `k <= gamma a_i s_i`, with the gamma of that edge's compressor: beyond it a step may not contract."""
         pending = self.engines[index].state.edges[op.peer].record.pending
         if pending is None:
             raise AssertionError("a reply is applied to which there is no request")
@@ -63,7 +65,7 @@ class Oracle:
             raise AssertionError(f"node {index} takes a step of {op.reply.factor} where {most} is the most")
 
     def after(self, index: int, operation: Operation) -> None:
-        """Local rounds, starts from the neighbors' median and robust rules move a model: the ledger books it."""
+        """Book local rounds, starts from the neighbors' median and robust rules, which move a model."""
         waiting = self.engines[index].store.buffered
         if not waiting:
             self._flushed(index)
@@ -79,7 +81,7 @@ class Oracle:
             self.booked, self.lost = self.booked + moved, self.lost + moved
 
     def crashes(self, index: int, kept: int) -> None:
-        """About to: rounds that the disk does not know have not been."""
+        """Unbook the rounds that the disk of a node about to crash does not know: they have not been."""
         if index not in self.members:
             self._flushed(index)
         for place, moved in self._unflushed[index]:
@@ -96,9 +98,9 @@ class Oracle:
         self._widowed[index].clear()
 
     def forgets(self, index: int, forget: Callable[[int], None]) -> None:
-        """The ledger books what goes with a lost disk: it is on it that the oracle looks, not on memory.
+        """Book the loss of a disk, so that the oracle looks at the disk, not at memory.
 
-        A neighbor that has taken in a reply, and crashes before it is on its disk, has no one to ask for it again.
+        A neighbor that applied a reply and crashes before it is on its disk has no one to ask for it again.
         """
         for initiator, responder in self.edges:
             if responder == index:
@@ -106,18 +108,18 @@ class Oracle:
         self.book(lambda: forget(index))
 
     def book(self, happen: Callable[[], None]) -> None:
-        """Book the change of the sum by `happen` as intended."""
+        """Call `happen` and book the change of the sum as intended."""
         before = self.total()
         happen()
         self.booked = self.booked + (self.total() - before)
 
     def drops(self, index: int, peers: Iterable[int]) -> None:
-        """About to drop these edges, which a neighbor may still take back an exchange of."""
+        """Prepare for the loss of these edges: a neighbor may still take back an exchange on them."""
         for peer in peers:
             self._widow(peer, index)
 
     def _widow(self, initiator: int, responder: int) -> None:
-        """The other half of a reply that is not on the initiator's disk is about to go."""
+        """Note that the other half of a reply that is not on the initiator's disk is about to go."""
         place = self._replies[initiator].get(responder)
         if place is not None and (flow := self._latest(initiator, responder)) is not None:
             self._widowed[initiator].append((place, flow))
@@ -129,7 +131,7 @@ class Oracle:
     # -- what it knows ------------------------------------------------------------------------------------------------
 
     def total(self) -> Totals:
-        """The sum of n_i x_i, less every D that a responder has applied and its initiator has not yet. (d,)"""
+        """Sum n_i x_i, less every D that a responder has applied and its initiator has not yet. (d,)"""
         total = np.zeros(self.engines[0].state.channels.size)
         for index in self.members:
             total = total + self._weighed(index)
@@ -139,7 +141,7 @@ class Oracle:
         return total
 
     def drift(self, start: Totals) -> float:
-        """The drift of the sum from its start and the booked changes since, relative to its largest terms."""
+        """Return the drift of the sum from its start and the booked changes since, relative to its largest terms."""
         terms = sum(float(engine.state.samples * np.abs(engine.state.channels).sum()) for engine in self.engines)
         self._largest = max(self._largest, terms)
         return float(np.abs(self.total() - start - self.booked).max()) / self._largest
@@ -155,7 +157,7 @@ class Oracle:
         return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
 
     def _latest(self, initiator: int, responder: int) -> Totals | None:
-        """D of the latest transaction, if it is the same one at both ends."""
+        """Return D of the latest transaction, if it is the same one at both ends."""
         ends = self._ends(initiator, responder)
         if ends is None:
             return None
@@ -165,16 +167,16 @@ class Oracle:
             return None
         return (theirs.peer - theirs.own).astype(np.float64) * reply.factor
 
-    def _ends(self, one: int, other: int) -> tuple[EdgeState, EdgeState] | None:
-        """Both ends of an edge; None while one of them does not have it, or no more."""
-        first, second = self.engines[one].state.edges.get(other), self.engines[other].state.edges.get(one)
+    def _ends(self, low: int, high: int) -> tuple[EdgeState, EdgeState] | None:
+        """Return both ends of an edge; None while one of them does not have it, or no longer."""
+        first, second = self.engines[low].state.edges.get(high), self.engines[high].state.edges.get(low)
         return None if first is None or second is None else (first, second)
 
     def replicas_agree(self, *, amnesia: bool = False) -> bool:
-        """True if both ends of every edge with nothing pending hold the same replicas, and opposite vectors of the
-        learning method, bit for bit.
+        """Return True if both ends of every edge with nothing pending hold the same replicas, and opposite vectors of
+        the learning method, bit for bit.
 
-        With `amnesia`, ends that have not yet found out that one of them forgot are passed over.
+        With `amnesia`, ends that have not yet noticed that the other forgot are skipped.
         """
         return all(self._edge_agrees(edge, amnesia=amnesia) for edge in self.edges)
 
@@ -195,14 +197,14 @@ class Oracle:
         )
 
     def mean(self) -> Totals:
-        """The n-weighted mean model, (d,)."""
+        """Compute the n-weighted mean model, (d,)."""
         states = [self.engines[index].state for index in sorted(self.members)]
         weights = np.array([state.samples for state in states], dtype=np.float64)
         return np.average([state.model.astype(np.float64) for state in states], axis=0, weights=weights)
 
 
-def are_opposite(one: Vector | None, other: Vector | None) -> bool:
-    """True if what the ends of an edge keep is each other's negative, bit for bit; None is zero."""
-    if one is None or other is None:
-        return all(kept is None or not kept.any() for kept in (one, other))
-    return np.array_equal(one, -other)
+def are_opposite(first: Vector | None, other: Vector | None) -> bool:
+    """Return True if the vectors of the two ends are each other's negative, bit for bit; None is zero."""
+    if first is None or other is None:
+        return all(kept is None or not kept.any() for kept in (first, other))
+    return np.array_equal(first, -other)

@@ -1,4 +1,4 @@
-"""Puts a run together: a federation, a settled world, its learners; engines and hosts over them."""
+"""Builds a run: a federation, a settled world, its learners; engines and hosts over them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ Rows2 = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The script of a run; `spec` is settled. `exact`: one operation at a time, by the shipped engine. Without
-    `batching` nothing is done for many nodes at once.
+    """The script of a run; `spec` is settled.
+
+    `exact`: one operation at a time, by the shipped engine. Without `batching` nothing is done for many nodes at once.
     """
 
     federation: FederationConfig
@@ -53,12 +54,12 @@ class Script:
 
     @property
     def edges(self) -> Edges:
-        """Those of any time."""
+        """The edges of all times."""
         return all_edges(self.steps)
 
     @property
     def ahead(self) -> bool:
-        """True if local rounds are batched though operations go one at a time: not where vectors are in float64."""
+        """True if local rounds are batched although operations go one at a time: not where vectors are in float64."""
         return self.exact and self.batching and not self.check and self.learners.trains_together
 
     @property
@@ -92,29 +93,29 @@ def script(
 
 
 class PreparedRun:
-    """One run, ready to go. `plane` is None where every operation is done at once; `oracle` only where asked for."""
+    """One run, ready to go. `plane` is None where every operation is done at once; `oracle` exists only on request."""
 
-    def __init__(self, given: Script, on_commit: Callable[[int], None] | None = None) -> None:
-        self.script = given
-        federation, spec = given.federation, given.spec
+    def __init__(self, script: Script, on_commit: Callable[[int], None] | None = None) -> None:
+        self.script = script
+        federation, spec = script.federation, script.spec
         self.nodes = len(federation.members)
         self.codecs = [codecs_of(federation, index) for index in range(self.nodes)]
-        self.sketch = Sketch(given.learners.size, federation.seed)
+        self.sketch = Sketch(script.learners.size, federation.seed)
         self.liars: Liars | None = None
-        if given.attack is not None:
-            self.liars = Liars(given.attack, federation, given.liars, learners=given.learners)
+        if script.attack is not None:
+            self.liars = Liars(script.attack, federation, script.liars, learners=script.learners)
         self.plane: Plane | None = None
         self.oracle: Oracle | None = None
-        engines: Sequence[Any] = self._exact() if given.exact else self._make_lazy_engines()
+        engines: Sequence[Any] = self._exact() if script.exact else self._make_lazy_engines()
         gammas = self._gammas()
-        if given.check:
-            self.oracle = Oracle(engines, given.edges, gammas)
+        if script.check:
+            self.oracle = Oracle(engines, script.edges, gammas)
         self.world: Cluster[Any] = Cluster(
             self._surroundings(),
             engines,
             settings=self._settings(federation, gammas),
             paces=node_speeds(spec, federation),
-            steps=[given.learners.steps(node) for node in range(self.nodes)],
+            steps=[script.learners.steps(node) for node in range(self.nodes)],
             purses=None
             if federation.privacy is None
             else [Purse(planned_rounds(federation)) for _ in range(self.nodes)],
@@ -122,27 +123,29 @@ class PreparedRun:
             on_commit=on_commit,
         )
         self._plan_faults()
-        for step in given.steps[1:]:
+        for step in script.steps[1:]:
             self.world.kernel.at_ns(step.time_ns, partial(self._amend, step.federation))
-        if self.liars is not None and given.exact:
+        if self.liars is not None and script.exact:
             self.liars.meet(self.world)
 
     # -- vectors -----------------------------------------------------------------------------------------------------
 
     def models(self) -> Rows2:
-        """All models as they are now, (nodes, d)."""
+        """Return all models as they are now, (nodes, d)."""
         if self.plane is not None:
             return self.plane.models()
         return np.stack([host.engine.state.model for host in self.world.hosts])
 
     def watch(self, nodes: Sequence[int]) -> None:
-        """Choose the nodes whose `measured` can be asked for: call it before the run begins."""
+        """Choose the nodes for `scored_models`; call it before the run begins."""
         if self.plane is not None:
             self.plane.begun = Begun(nodes, self.plane.rows.models)
 
-    def measured(self, nodes: Sequence[int]) -> Rows2:
-        """The models (len(nodes), d) that real nodes would have scored last: with which their latest local round began,
-        after the exchanges of the round before; as they are now, where a node does not train.
+    def scored_models(self, nodes: Sequence[int]) -> Rows2:
+        """Return the models (len(nodes), d) that real nodes would have scored last.
+
+        These are the models with which their latest local round began, after the exchanges of the round before; the
+        current ones where a node does not train.
         """
         hosts = [self.world.hosts[node] for node in nodes]
         if self.plane is None:
@@ -153,8 +156,8 @@ class PreparedRun:
             rows[training] = self.plane.begun_models([nodes[place] for place in training])
         return rows
 
-    def given(self) -> Rows2 | None:
-        """The vectors that the method gives to a round of each node (nodes, d); None: it gives none."""
+    def method_vectors(self) -> Rows2 | None:
+        """Return the vectors that the method gives to a round of each node (nodes, d); None if it gives none."""
         method = self.script.learners.method
         if not method.given:
             return None
@@ -167,13 +170,13 @@ class PreparedRun:
         return np.stack([np.concatenate([given[name] for name in method.given]) for given in each])
 
     def personal(self) -> list[NDArray[Any]]:
-        """The personal parts of each node, tensor by tensor; none if no part of the model is personal."""
+        """Return the personal parts of each node, tensor by tensor; none if no part of the model is personal."""
         if self.plane is not None or not self.script.learners.personal:
             return []
         return [array for host in self.world.hosts for _, array in sorted(host.engine.state.local.items())]
 
     def loss(self, node: int) -> float | None:
-        """The loss of the node's latest local round."""
+        """Return the loss of the node's latest local round."""
         if self.plane is None:
             loss: float | None = self.world.hosts[node].engine.loss
             return loss
@@ -181,7 +184,7 @@ class PreparedRun:
         return None if np.isnan(known) else known
 
     def sketch_of(self, node: int, tick: int) -> Any:
-        """A sketch of the node's model after that closing round."""
+        """Return a sketch of the node's model after that closing round."""
         if self.plane is not None:
             return self.plane.sketches[node][tick]
         return self.world.hosts[node].engine.sketches[tick]
@@ -189,24 +192,24 @@ class PreparedRun:
     # -- engines -----------------------------------------------------------------------------------------------------
 
     def _exact(self) -> list[ExactEngine]:
-        given, federation, liars = self.script, self.script.federation, self.liars
+        script, federation, liars = self.script, self.script.federation, self.liars
         neighbors = all_neighbors(self.nodes, federation.edges)
-        ahead = Ahead(given.learners) if given.ahead else None
+        ahead = Ahead(script.learners) if script.ahead else None
         return [
             ExactEngine(
                 ExactPlan(
                     index=index,
                     neighbors=neighbors[index],
-                    learner=given.learners.learners[index],
+                    learner=script.learners.learners[index],
                     codecs=self.codecs[index],
-                    method=given.learners.method,
+                    method=script.learners.method,
                     rule=rule_of(federation),
-                    dtype=np.float64 if given.check else np.float32,
-                    durable=index in given.faults.crashing or given.check,
-                    show=liars.show(index) if liars and index in given.liars else None,
+                    dtype=np.float64 if script.check else np.float32,
+                    durable=index in script.faults.crashing or script.check,
+                    show=liars.show(index) if liars and index in script.liars else None,
                     ahead=ahead,
                     sketch=self.sketch.of,
-                    gauge=gauge_of(federation.training, given.learners.learners[index]),
+                    gauge=gauge_of(federation.training, script.learners.learners[index]),
                     evaluate_every=federation.training.evaluate_every or 1,
                 )
             )
@@ -214,9 +217,9 @@ class PreparedRun:
         ]
 
     def _make_lazy_engines(self) -> list[LazyEngine]:
-        """One for each node, over a data plane that they share, kept as `plane`."""
-        given, federation, training = self.script, self.script.federation, self.script.federation.training
-        learners, method = given.learners, given.learners.method
+        """Make an engine for each node, over a data plane that they share, kept as `plane`."""
+        script, federation, training = self.script, self.script.federation, self.script.federation.training
+        learners, method = script.learners, script.learners.method
         plane = self.plane = Plane(
             nodes=self.nodes,
             edges=federation.edges,
@@ -224,8 +227,8 @@ class PreparedRun:
             learners=learners,
             codecs=EdgeCodecs.of(federation),
             method=method,
-            crashing=given.faults.crashing,
-            lies=self._lies if given.attack and given.attack.blind else None,
+            crashing=script.faults.crashing,
+            lies=self._lies if script.attack and script.attack.blind else None,
             sketch=self.sketch,
         )
         pairs = Pairs(federation.edges, plane)
@@ -243,7 +246,7 @@ class PreparedRun:
                 steps=learners.steps(index),
                 rate=training.rate,
                 method=method,
-                liar=plane.rows.lies is not None and index in given.liars,
+                liar=plane.rows.lies is not None and index in script.liars,
             )
             for index in range(self.nodes)
         ]
@@ -264,7 +267,7 @@ class PreparedRun:
             )
 
     def _gammas(self) -> list[dict[int, float]]:
-        """The gammas as `gammas_of` gives them, without a look at every edge for each node."""
+        """Compute the gammas of `gammas_of` without a look at every edge for each node."""
         gamma, size = self.script.federation.gossip.gamma, self.script.learners.exchanged_size
         neighbors = all_neighbors(self.nodes, self.script.edges)
         return [
@@ -281,7 +284,7 @@ class PreparedRun:
         ]
 
     def _amend(self, federation: FederationConfig) -> None:
-        """All nodes hear of it at once. Who was removed ends, and is not waited for where it is down."""
+        """Tell all nodes of the change at once. A removed node ends, and is not waited for if it is down."""
         world = self.world
         neighbors, turns = all_neighbors(self.nodes, federation.edges), all_turns(self.nodes, federation.schedule)
         for index, settings in enumerate(self._settings(federation, self._gammas())):
@@ -327,7 +330,9 @@ class PreparedRun:
             world.kernel.at_ns(fault.time_ns, action)
 
     def _crash(self, fault: Crash) -> None:
-        """The oracle learns beforehand what the disk does not know, and afterwards what went with the disk."""
+        """Crash a node. The oracle learns beforehand what the disk does not know, and afterwards what went with the
+        disk.
+        """
         node, oracle = fault.node, self.oracle
         host = self.world.hosts[node]
         if not host.alive or node in host.plan.settings.retired:

@@ -12,13 +12,13 @@ from p2pfl.config.tables import Mistakes
 from p2pfl.errors import UserError
 
 NONE = "none"
-"""No privacy, whatever the file says."""
+"""Turns privacy off, whatever the file says."""
 KEY = "--privacy"
 ALLOWED = f'{NONE}, or keys of [privacy] as in "epsilon=8,delta=1e-5": {", ".join(PRIVACY)}'
 
 
 def with_privacy(federation: FederationConfig, spec: str) -> FederationConfig:
-    """The federation with what `spec` promises in place of its own. Raises UserError: the spec is wrong."""
+    """Replace the federation's `[privacy]` by the keys in `spec`. Raises UserError: the spec is wrong."""
     if spec == NONE:
         return replace(federation, privacy=None)
     mistakes = Mistakes(federation.path)
@@ -30,7 +30,7 @@ def with_privacy(federation: FederationConfig, spec: str) -> FederationConfig:
 
 
 def refuse_broken(federation: FederationConfig) -> FederationConfig:
-    """The federation itself. Raises UserError: options contradict its privacy."""
+    """Return the federation unchanged. Raises UserError: options contradict its privacy."""
     mistakes = Mistakes(federation.path)
     if federation.privacy is not None and federation.training.when_through != "mix":
         text = "with privacy a node trains no more rounds than its budget is for"
@@ -43,19 +43,19 @@ def refuse_broken(federation: FederationConfig) -> FederationConfig:
 
 
 def _table(spec: str) -> dict[str, Any]:
-    """Raises UserError: there is no such key, or it is no pair."""
+    """Parse the keys and values. Raises UserError: a part is no pair, or its key is unknown or repeated."""
     found: dict[str, Any] = {}
     for part in spec.split(","):
         key, equals, value = (each.strip() for each in part.partition("="))
         if not equals or key not in PRIVACY or key in found:
-            text = "stands there twice" if key in found else "is none of them"
+            text = "is given twice" if key in found else "is no KEY=VALUE of [privacy]"
             raise UserError(f"{part.strip()!r} {text}", key=KEY, value=spec, allowed=ALLOWED)
         found[key] = _number(value)
     return found
 
 
 def _number(value: str) -> int | float | str:
-    """The value as a file would have it."""
+    """Parse the value as a file would hold it."""
     for kind in (int, float):
         try:
             return kind(value)

@@ -1,7 +1,7 @@
 """The privacy budget of a simulated node, in rounds.
 
 A real node pays for each round before it trains, in its log. Here too a round counts as it begins: one that a crash
-takes away is paid for, and a node that has lost its disk does not know what it has spent and only mixes.
+interrupts is paid for, and a node that has lost its disk does not know what it has spent and only mixes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from p2pfl.core.events import RoundRefused
 
 @dataclass(slots=True)
 class Purse:
-    """The rest of the `rounds` for which the budget was planned."""
+    """The remaining budget of a node, in `rounds`."""
 
     rounds: int
     is_lost: bool = False

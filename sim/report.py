@@ -1,8 +1,8 @@
-"""The report of a simulated run: the shape of a real one's, and what only a simulation knows.
+"""The report of a simulated run: the shape of a real one's, with what only a simulation knows.
 
-Figures are those of honest nodes that reached their end; what became of the others stands beside.
+Its figures are those of honest nodes that reached their end; the fate of the others stands beside them.
 
-`Figures` measures while the run goes on: scores at chosen virtual times, and where nodes are in their closing rounds.
+`Figures` measures while the run goes on: scores at chosen virtual times, and models in the nodes' closing rounds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from p2pfl.reporting.status import ClosedRound, NeighborStatus
 from sim.learning.batched import BatchedLearners, make_learners
 from sim.learning.nodes import success
 from sim.prepared_run import PreparedRun, Script
-from sim.worlds.drawn import some
+from sim.worlds.drawn import sample
 from topologies import Topology, spectrum
 
 KIBI = 1024
@@ -46,13 +46,15 @@ ROWS = 512
 """Models copied to float64 at a time."""
 
 MOST_COMPARED = 1000
-"""Most nodes whose data are compared for warnings."""
+"""The most nodes whose data are compared for warnings."""
 MOST_EVALUATED = 256
-"""Most nodes scored for a point of the history; the final figures are of all nodes."""
+"""The most nodes scored for a point of the history; the final figures are of all nodes."""
 
 
 def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alone: bool = False) -> Report:
-    """`references`: with what a server and pooled data would have given; `alone`: also each node without neighbors."""
+    """Build the report. `references` adds what a server and pooled data would give; `alone` also each node without
+    neighbors.
+    """
     federation, world = stage.script.federation, stage.world
     models = stage.models()
     nodes = _nodes(stage, figures, models)
@@ -101,7 +103,7 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
         seed=federation.seed,
         simulated=True,
         digest=world.trace.digest,
-        value_digest=value_digest(models, stage.given(), stage.personal()),
+        value_digest=value_digest(models, stage.method_vectors(), stage.personal()),
         reference=_references(stage, nodes, figures.history, alone=alone) if references or alone else None,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI,
     )
@@ -113,7 +115,7 @@ def final_report(stage: PreparedRun, figures: Figures, *, references: bool, alon
 
 
 def _warnings(stage: PreparedRun, honest: list[int]) -> list[str]:
-    """The warnings about the data of the honest nodes."""
+    """Warn about the data of the honest nodes."""
     federation, learners = stage.script.federation, stage.script.learners.learners
     if not liars_of(federation.gossip.rule) or len(honest) > MOST_COMPARED:
         return []
@@ -123,36 +125,38 @@ def _warnings(stage: PreparedRun, honest: list[int]) -> list[str]:
     return [] if text is None else [text]
 
 
-def value_digest(models: NDArray[Any], given: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()) -> str:
-    """The digest of every bit that all nodes have at the end."""
+def value_digest(
+    models: NDArray[Any], method_vectors: NDArray[Any] | None, personal: Iterable[NDArray[Any]] = ()
+) -> str:
+    """Hash every bit that all nodes have at the end."""
     values = hashlib.blake2b(digest_size=32, person=b"p2pfl-values")
-    for rows in (models, given, *personal):
+    for rows in (models, method_vectors, *personal):
         if rows is not None:
             values.update(np.ascontiguousarray(rows).data)
     return values.hexdigest()
 
 
 def mean_of(models: NDArray[Any], nodes: list[int]) -> NDArray[np.float64]:
-    """The plain mean (d,) of the models (rows) of `nodes`, of which there are some; all count alike."""
-    total: NDArray[np.float64] = sum(models[part].sum(axis=0, dtype=np.float64) for part in _parts(nodes))
+    """Compute the plain mean (d,) of the models (rows) of `nodes`, at least one; all count alike."""
+    total: NDArray[np.float64] = sum(models[part].sum(axis=0, dtype=np.float64) for part in _blocks(nodes))
     return total / len(nodes)
 
 
 def distance(models: NDArray[Any], nodes: list[int]) -> float | None:
-    """Root mean square distance of these models (rows) to their mean, over that mean's norm."""
+    """Compute the root mean square distance of these models (rows) to their mean, divided by that mean's norm."""
     if not nodes:
         return None
     mean = mean_of(models, nodes)
-    square = sum(float(np.sum((models[part] - mean) ** 2)) for part in _parts(nodes)) / len(nodes)
+    square = sum(float(np.sum((models[part] - mean) ** 2)) for part in _blocks(nodes)) / len(nodes)
     norm = float(np.linalg.norm(mean))
     return float(np.sqrt(square)) / norm if norm > 0 else 0.0
 
 
 def score_of_mean(models: NDArray[Any], nodes: list[int], learners: BatchedLearners) -> Score | None:
-    """The score of the mean of these models (rows) on the test sets of these nodes.
+    """Score the mean of these models (rows) on the test sets of these nodes.
 
-    None where nobody is left, where there is nothing to test on, or where nodes keep a part of the model to themselves:
-    there is then no one model.
+    None where nobody is left, where there is nothing to test on, or where nodes keep a part of the model to themselves,
+    so that there is no one model.
     """
     if not nodes or learners.personal:
         return None
@@ -162,29 +166,29 @@ def score_of_mean(models: NDArray[Any], nodes: list[int], learners: BatchedLearn
 
 
 class Figures:
-    """`stage` is set once there is one."""
+    """Measures a run. `stage` is set once it exists."""
 
-    def __init__(self, given: Script) -> None:
-        self.given = given
+    def __init__(self, script: Script) -> None:
+        self.script = script
         self.stage: PreparedRun
-        nodes = range(len(given.federation.members))
-        honest = [node for node in nodes if node not in given.liars]
-        chosen = stream(given.federation.seed, "evaluated")
+        nodes = range(len(script.federation.members))
+        honest = [node for node in nodes if node not in script.liars]
+        chosen = stream(script.federation.seed, "evaluated")
         self.honest = honest
-        self.sample = sorted(some(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
+        self.sample = sorted(sample(chosen, honest, MOST_EVALUATED)) if len(honest) > MOST_EVALUATED else honest
         self.history: list[Point] = []
         self.closing: list[dict[int, int]] = [{} for _ in nodes]
-        """The number of exchanges that each node had completed after it, by closing round."""
-        self.measures: list[Measure] = measures_in(given.learners.learners[0], None)
-        """The measures of the task, the main one first; of a learner that does not say, known with its first score."""
+        """By closing round, the number of exchanges that each node had completed after it."""
+        self.measures: list[Measure] = measures_in(script.learners.learners[0], None)
+        """The measures of the task, the main one first; a learner of the user's own shows them with its first score."""
         self.evaluation_cpu_s = 0.0
         self._moved = -1
 
     def committed(self, index: int) -> None:
-        """Closing rounds are few and show how fast the nodes come together."""
+        """Note a closing round: these are few and show how fast the nodes come together."""
         host = self.stage.world.hosts[index]
         if host.core.rounds.phase is Phase.CLOSING:
-            tick = host.core.facts.closed
+            tick = host.core.facts.closing_rounds_done
             self.closing[index][tick] = host.counts.exchanges
             host.engine.sketch(tick)
 
@@ -198,7 +202,7 @@ class Figures:
             return
         self._moved = moved
         there = [node for node in self.sample if world.hosts[node].alive]
-        rows = self.stage.measured(there) if there else None
+        rows = self.stage.scored_models(there) if there else None
         began = time.process_time()
         if rows is not None:
             self.history.append(self._point(there, rows))
@@ -225,12 +229,12 @@ class Figures:
         )
 
     def scores(self, rows: NDArray[Any], part: str, nodes: list[int]) -> list[Score | None]:
-        found = self.given.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
-        self.measures = self.measures or measures_in(self.given.learners.learners[0], found[0] if found else None)
+        found = self.script.learners.evaluate(rows, part, np.array(nodes, dtype=np.int64))
+        self.measures = self.measures or measures_in(self.script.learners.learners[0], found[0] if found else None)
         return found
 
     def closing_rounds(self) -> list[dict[int, ClosedRound]]:
-        """Closing rounds of the honest nodes that are up, each with the sketch of the model."""
+        """Return the closing rounds of the honest nodes that are up, each with the sketch of the model."""
         return [
             {tick: ClosedRound(tick, count, self.stage.sketch_of(node, tick)) for tick, count in closed.items()}
             for node in self._honest_and_up()
@@ -238,10 +242,10 @@ class Figures:
         ]
 
     def closing_ends(self) -> float:
-        """The mean number of ends of edges that those nodes have in one round; edges to nodes that are down are left
-        out.
+        """Return the mean number of edge ends that those nodes have in one round, without edges to nodes
+        that are down.
         """
-        federation, hosts = self.given.federation, self.stage.world.hosts
+        federation, hosts = self.script.federation, self.stage.world.hosts
         counted = set(self._honest_and_up())
         schedule = federation.schedule or (federation.edges,)
         live = (edge for edges in schedule for edge in edges if all(hosts[end].alive for end in edge))
@@ -252,7 +256,7 @@ class Figures:
 
 
 def _references(stage: PreparedRun, nodes: list[NodeReport], history: list[Point], *, alone: bool) -> References:
-    """The references; where time bounds the federation, for as many rounds as a node took on average."""
+    """Compute the references; where time bounds the federation, for as many rounds as a node took on average."""
     from p2pfl.reporting.references import of_alone, round_seconds  # noqa: PLC0415 - torch is needed for these alone
     from sim.learning.references import alone as each_alone  # noqa: PLC0415 - as above
     from sim.learning.references import centralized, fedavg  # noqa: PLC0415 - as above
@@ -323,7 +327,7 @@ def _nodes(stage: PreparedRun, figures: Figures, models: NDArray[Any]) -> list[N
 
 
 def _label_shift(stage: PreparedRun) -> LabelShift | None:
-    """The label shift of the honest nodes' data, if they are in one pool."""
+    """Compute the label shift of the honest nodes' data, if they are in one pool."""
     nodes, members, liars = stage.script.learners.nodes, stage.script.federation.members, stage.script.liars
     if nodes is None or isinstance(nodes.pool, str):
         return None
@@ -337,12 +341,12 @@ def _label_shift(stage: PreparedRun) -> LabelShift | None:
 
 
 def _mean_model(stage: PreparedRun, models: NDArray[Any], kept: list[int]) -> ModelScore | None:
-    """The score of the mean of those nodes' models, which no node has."""
+    """Score the mean of those nodes' models, which no node has."""
     return model_score(score_of_mean(models, kept, stage.script.learners))
 
 
 def _success(stage: PreparedRun, models: NDArray[Any]) -> list[float | None]:
-    """The share of samples, for each node's model, that are labelled as the poisoned data teach."""
+    """Return for each node's model the share of samples that it labels as the poisoned data teach."""
     attack, learners = stage.script.attack, stage.script.learners
     if attack is None or attack.poison is None:
         return [None] * stage.nodes
@@ -350,7 +354,9 @@ def _success(stage: PreparedRun, models: NDArray[Any]) -> list[float | None]:
 
 
 def _neighbors(stage: PreparedRun, node: int) -> list[NeighborStatus]:
-    """The node's traffic with each neighbor, and its standing since the latest start, as a real node reports them."""
+    """Return the node's traffic with each neighbor, and the neighbor's state since the latest start, as a real node
+    reports them.
+    """
     federation, host = stage.script.federation, stage.world.hosts[node]
     held = host.core.standings(stage.world.kernel.now) if host.starts else {}
     return [
@@ -376,5 +382,5 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
-def _parts(nodes: list[int]) -> list[list[int]]:
+def _blocks(nodes: list[int]) -> list[list[int]]:
     return [nodes[first : first + ROWS] for first in range(0, len(nodes), ROWS)]

@@ -36,16 +36,16 @@ from sim.worlds.model import WorldSpec
 from sim.worlds.world import World
 
 POINTS = 40
-"""Approximate number of evaluations in a run."""
+"""The approximate number of evaluations in a run."""
 TOLERANCE = 1e-9
-"""Relative error allowed in the conservation of sum n_i x_i, in float64."""
+"""The relative error allowed in the conservation of sum n_i x_i, in float64."""
 SLICES = 4
-"""Progress reports between two evaluations."""
+"""The number of progress reports between two evaluations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """`rounds` of all nodes together, of `rounds_to_do` (None: not known beforehand)."""
+    """The progress of a run: `rounds` of all nodes together, of `rounds_to_do`, None where not known beforehand."""
 
     time_s: float
     rounds: int
@@ -53,21 +53,23 @@ class RunProgress:
     point: Point | None
     """The latest entry of the history."""
     measures: Sequence[Measure] = ()
-    """The measures of the task, the main one first; empty while they are not known."""
+    """The measures of the task, the main one first; empty while they are unknown."""
 
 
 class InvariantError(P2PFLError):
     """A simulated run broke an invariant: our own bug. `events` are the last entries of the trace."""
 
-    def __init__(self, said: str, *, time_s: float, events: Sequence[str]) -> None:
-        super().__init__(f"at {time_s:.9f} virtual s an invariant was broken: {said}")
+    def __init__(self, text: str, *, time_s: float, events: Sequence[str]) -> None:
+        super().__init__(f"at {time_s:.9f} virtual s an invariant was broken: {text}")
         self.time_s = time_s
         self.events = events
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """More would share out the sums of a product, and so round them otherwise; and they slow small products down."""
+    """Compute with one thread: more would split the sums of a product, and so round them otherwise; they also slow
+    small products down.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -77,14 +79,14 @@ def _one_thread() -> Iterator[None]:
 
 
 class Described(Protocol):
-    """A `p2pfl.Federation`."""
+    """A `p2pfl.Federation`, as this module uses it."""
 
     @property
     def config(self) -> FederationConfig: ...
     def in_keywords(self, mistake: UserError, /) -> UserError: ...
 
 
-def _no(key: str, value: object, allowed: str) -> UserError:
+def _refusal(key: str, value: object, allowed: str) -> UserError:
     return UserError(f"this is no {key}", file="simulate", key=key, value=value, allowed=allowed)
 
 
@@ -102,12 +104,11 @@ def simulate(
 ) -> Report:
     """Run the shipped core and engine of every node under virtual time, and return the report.
 
-    `federation` is a `p2pfl.Federation`, or what a federation file says. Without a `world` it is the default one.
-    `data` has the `[data]` tables of nodes by name, with absolute paths. All chance comes from `federation.seed`.
-    `batching` False does one operation at a time, by the shipped engine;
-    `check` does so too, and checks every invariant after every event. `references` adds what a central server and
-    pooled data would have given, `alone` also what each node would have learned without neighbors, which takes about as
-    long as the run itself.
+    `federation` is a `p2pfl.Federation`, or the contents of a federation file. The default `world` is that of
+    `World()`. `data` has the `[data]` tables of nodes by name, with absolute paths. All chance comes from
+    `federation.seed`. `batching` False does one operation at a time, by the shipped engine; `check` does so too, and
+    checks every invariant after every event. `references` adds what a central server and pooled data would have given,
+    `alone` also what each node would have learned without neighbors, which takes about as long as the run itself.
     Raises UserError: the world contradicts itself, the task is wrong, or the run would not fit into memory;
     InvariantError: with `check`.
     """
@@ -128,9 +129,9 @@ def simulate(
         except AttributeError:
             if hasattr(federation, "config"):
                 raise
-            raise _no("federation", federation, "a p2pfl.Federation") from None
+            raise _refusal("federation", federation, "a p2pfl.Federation") from None
     if not isinstance(world, World | WorldSpec | None):
-        raise _no("world", world, "a sim.World")
+        raise _refusal("world", world, "a sim.World")
     if isinstance(world, World):
         world = world.spec([member.name for member in federation.members])
     spec = settle(world or WorldSpec(), len(federation.members), federation.seed)
@@ -176,7 +177,7 @@ def _why_one_at_a_time(
     federation: FederationConfig,
     world: WorldSpec,
 ) -> str | None:
-    """Why the arithmetic cannot be put off; None: it can."""
+    """Say why the arithmetic cannot be delayed; None if it can."""
     if world.amendments:
         return "members or edges change"
     if attack is not None and attack.refused:
@@ -199,13 +200,13 @@ def _why_one_at_a_time(
 
 
 def _patience(federation: FederationConfig) -> int | None:
-    """The rounds for which nodes train on without an improvement; None: nothing must improve."""
+    """Return the rounds for which nodes train on without an improvement; None if nothing must improve."""
     stop = federation.training.stop
     return None if stop is None else parse_stop(stop).patience
 
 
 def _simulate_once(
-    given: Script,
+    script: Script,
     *,
     references: bool,
     alone: bool,
@@ -214,13 +215,13 @@ def _simulate_once(
     reason: str | None,
 ) -> Report:
     wall = time.monotonic()
-    figures = Figures(given)
-    stage = PreparedRun(given, figures.committed)
+    figures = Figures(script)
+    stage = PreparedRun(script, figures.committed)
     figures.stage = stage
     stage.watch(figures.sample)
     set_up = time.process_time()
-    with _no_collections(), _told(stage):
-        _run(given, stage, figures, on_progress)
+    with _no_collections(), _with_latest_events(stage):
+        _run(script, stage, figures, on_progress)
         stage.models()
         stage.world.network.count_goodbyes()
     ran = time.process_time()
@@ -240,27 +241,27 @@ def _simulate_once(
     )
     report.wall_time_s = round(time.monotonic() - wall, 3)
     report.batching = Batching(
-        operations="one at a time" if given.exact else "batched",
+        operations="one at a time" if script.exact else "batched",
         why=reason,
-        training=given.learners.how if given.ahead or not given.exact else "one at a time",
-        batch_stable=given.learners.batch_stable,
+        training=script.learners.how if script.ahead or not script.exact else "one at a time",
+        batch_stable=script.learners.batch_stable,
     )
     return report
 
 
 def _run(
-    given: Script, stage: PreparedRun, figures: Figures, on_progress: Callable[[RunProgress], None] | None
+    script: Script, stage: PreparedRun, figures: Figures, on_progress: Callable[[RunProgress], None] | None
 ) -> None:
-    """Run to the end of all nodes, or of the time that the world allows."""
-    world, limit_ns = stage.world, round(given.spec.limit_s * NS)
-    every_ns = evaluation_interval_ns(given, stage)
-    rounds = given.federation.training.rounds
+    """Run until all nodes have finished, or the time limit of the world."""
+    world, limit_ns = stage.world, round(script.spec.limit_s * NS)
+    every_ns = evaluation_interval_ns(script, stage)
+    rounds = script.federation.training.rounds
     to_do = None if rounds is None else rounds * stage.nodes
-    watch = _checked(stage) if given.check else None
+    watch = _checked(stage) if script.check else None
     next_ns, most_points = 0, 2 * POINTS
     figures.evaluate()
     while not world.over and world.kernel.pending and world.kernel.now_ns < limit_ns:
-        next_ns += max(0, world.kernel.next_ns - 1 - next_ns) // every_ns * every_ns  # until then nothing happens
+        next_ns += max(0, world.kernel.next_ns - 1 - next_ns) // every_ns * every_ns  # nothing happens until then
         for part in range(1, SLICES + 1):
             world.run(until_ns=min(limit_ns, next_ns + every_ns * part // SLICES), stop=watch)
             if on_progress is not None:
@@ -277,32 +278,34 @@ def _run(
                 )
         next_ns += every_ns
         figures.evaluate()
-        if len(figures.history) >= most_points and given.spec.evaluate_every_s is None:
-            # Longer than was thought: somebody waits, or lingers.
+        if len(figures.history) >= most_points and script.spec.evaluate_every_s is None:
+            # Longer than expected: a node waits, or lingers.
             every_ns, most_points = 2 * every_ns, most_points + POINTS
 
 
-def evaluation_interval_ns(given: Script, stage: PreparedRun) -> int:
-    """The time between evaluations: as the world says, else so that a run has about POINTS of them."""
-    if given.spec.evaluate_every_s is not None:
-        return max(1, round(given.spec.evaluate_every_s * NS))
-    training = given.federation.training
+def evaluation_interval_ns(script: Script, stage: PreparedRun) -> int:
+    """Return the time between evaluations: as the world says, else so that a run has about POINTS of them."""
+    if script.spec.evaluate_every_s is not None:
+        return max(1, round(script.spec.evaluate_every_s * NS))
+    training = script.federation.training
     if training.rounds is None:
         return max(1, round((training.time_s or 1.0) * NS) // POINTS)
     lasts = fmean(host.plan.pace.estimate_ns(host.plan.steps) for host in stage.world.hosts)
-    patience = _patience(given.federation)
+    patience = _patience(script.federation)
     rounds = training.rounds if patience is None else min(training.rounds, 2 * patience)
     return max(1, int(lasts * rounds) // POINTS)
 
 
 def _checked(stage: PreparedRun) -> Callable[[], bool]:
-    """After every event: each core is consistent, sum n_i x_i is what the ledger says, idle edges agree bit for bit."""
+    """Check after every event that each core is consistent, sum n_i x_i matches the ledger, and idle edges agree bit
+    for bit.
+    """
     world, oracle = stage.world, stage.oracle
     if oracle is None:
         raise ValueError("nothing watches the vectors")
     start = oracle.total()
-    # An end that refuses what a liar shows begins anew before the other knows, as after a crash without a disk.
-    # So does one that has got an edge back which the other never knew to be gone.
+    # An end that refuses what a liar shows begins anew before the other knows, as after a crash without a disk. So does
+    # one that has got an edge back which the other never knew to be gone.
     changing = len(stage.script.steps) > 1 or bool(stage.script.liars)
     forgetful = changing or any(host.plan.index in stage.script.faults.crashing for host in world.hosts)
 
@@ -321,7 +324,7 @@ def _checked(stage: PreparedRun) -> Callable[[], bool]:
 
 
 @contextmanager
-def _told(stage: PreparedRun) -> Iterator[None]:
+def _with_latest_events(stage: PreparedRun) -> Iterator[None]:
     """Add the latest events to the error of a broken invariant, if invariants are checked."""
     try:
         yield
@@ -334,7 +337,9 @@ def _told(stage: PreparedRun) -> Iterator[None]:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Cores and engines live as long as the run: looking for cycles among them costs a tenth of it."""
+    """Pause garbage collection: cores and engines live as long as the run, and looking for cycles takes a
+    tenth of it.
+    """
     gc.collect()
     gc.disable()
     try:

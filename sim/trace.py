@@ -1,7 +1,7 @@
 """The trace of a run's events as a hash: two runs with the same digest had the same events at the same nanoseconds.
 
 An entry is 25 bytes, little-endian: time_ns 8 | kind 1 | a 4 | b 4 | n 8. The kinds are numbered below. A number is
-never used for anything else: digests of different versions may differ, but never agree by mistake. No vector and no
+never reused for another kind: digests of different versions may differ, but never agree by mistake. No vector and no
 other float enters, so the digest is the same on any machine.
 """
 
@@ -22,54 +22,54 @@ BLOCK_ENTRIES = 4096
 
 @unique
 class TraceKind(IntEnum):
-    """`a` is the node, or the one that a message comes from; what is not said is 0.
+    """The kind of an entry. `a` is the node, or the sender of a message; unused fields are 0.
 
     The code of the message is added to the last four.
     """
 
     SESSION_OPENED = 1
-    """`a`, `b`: the ends, lower first; `n`: the session's number."""
+    """A session opens. `a`, `b`: its ends, lower first; `n`: its number."""
     SESSION_CUT = 2
-    """Likewise."""
+    """A session ends. `a`, `b`: its ends, lower first; `n`: its number."""
     SEPARATED = 3
-    """`n`: how many partitions there are now."""
+    """A partition begins. `n`: the number of partitions that exist now."""
     REJOINED = 4
-    """Likewise."""
+    """A partition ends. `n`: the number of partitions that exist now."""
     STARTED = 8
-    """`n`: which of its lives begins."""
+    """The node starts. `n`: the number of the life that begins."""
     CRASHED = 9
     FORGOT = 10
     """The node's disk is lost."""
     ROUND_BEGUN = 11
-    """`n`: the round."""
+    """A local round begins. `n`: the round."""
     ROUND_TRAINED = 12
-    """`n`: its steps."""
+    """A local round has trained. `n`: its steps."""
     ROUND_COMMITTED = 13
-    """`n`: the node's version."""
+    """A local round is committed. `n`: the node's version."""
     FROZEN = 14
-    """`b`: the neighbor; `n`: the sequence number; so too for the next three."""
+    """An exchange is frozen. `b`: the neighbor; `n`: the sequence number; the next three have the same fields."""
     REQUEST_APPLIED = 15
     REPLY_APPLIED = 16
     REFUSED = 17
     EDGE_RESET = 18
-    """`b`: the neighbor; `n`: the incarnation."""
+    """The node resets an edge. `b`: the neighbor; `n`: the incarnation."""
     BOOTSTRAPPED = 19
-    """`n`: the number of neighbors whose median it took."""
+    """The node starts from the median of its neighbors. `n`: the number of these neighbors."""
     ALARM = 20
-    """`b`: the neighbor it is about, or -1."""
+    """The node raises an alarm. `b`: the neighbor it is about, or -1."""
     FINISHED = 21
-    """`n`: its rounds."""
-    # 22 stays unused. Who looks on is no event.
+    """The node has finished. `n`: its rounds."""
+    # 22 stays unused: an observer is no event.
     MIXED = 23
-    """Mixed by the robust rule; `n`: the number of neighbors."""
+    """The robust rule mixes. `n`: the number of neighbors."""
     LIFE_NOTED = 24
-    """`n`: the generation of the life it heard of."""
+    """The node learns of a neighbor's new life. `n`: its generation."""
     EDGES_CHANGED = 25
-    """A change of the graph takes effect; `n`: how many edges the node has got."""
+    """A change of the graph takes effect; `n`: how many edges the node has now."""
     SENT = 32
-    """`b`: the receiver; `n`: the bytes counted."""
+    """A message is sent. `b`: the receiver; `n`: the bytes counted."""
     LOST = 64
-    """`b`: the receiver; `n`: the message's own number; so too for the next two."""
+    """A message is lost. `b`: the receiver; `n`: the message's own number; the next two have the same fields."""
     DUPLICATED = 96
     DELIVERED = 128
 
@@ -97,7 +97,7 @@ _NUMBERS: dict[type[messages.Message], Callable[[Any], int]] = dict.fromkeys(MES
 
 
 def message_number(message: messages.Message) -> int:
-    """The sequence number; where there is none the incarnation, the version or a count."""
+    """Return the sequence number; where there is none the incarnation, the version or a count."""
     return _NUMBERS[type(message)](message)
 
 
@@ -128,13 +128,13 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Digest of everything added so far, in hexadecimal; adding may go on."""
+        """Return the digest of everything added so far, in hexadecimal; more may be added afterwards."""
         state = self._hash.copy()
         state.update(b"".join(self._block))
         return state.hexdigest()
 
     def tail(self, count: int = 20) -> list[str]:
-        """The last entries as lines of text; more than BLOCK_ENTRIES of them are not kept for certain."""
+        """Return the last entries as lines of text; beyond BLOCK_ENTRIES some may be missing."""
         return [describe(*LAYOUT.unpack(entry)) for entry in (self._before + self._block)[-count:]]
 
 

@@ -1,12 +1,12 @@
-"""Builds the site from docs/ with zensical, for `make docs`. Every mistake in a page is one sentence.
+"""Builds the site from docs/ with zensical, for `make docs`. Every mistake in a page is reported in one sentence.
 
     python tools/build_docs.py              the site, in docs-out/
     python tools/build_docs.py --check      only looks at pages, links and zensical.toml, without zensical
 
 Pages of the reference that docs/reference_pages.py generates from the program are added to those in docs/.
 
-zensical itself reports broken links. What it lets pass is checked here: pages that the navigation does not list, links
-to files that the site does not have, and anything that a reader's browser would fetch from another host.
+zensical itself reports broken links. This script checks what it lets pass: pages that the navigation does not list,
+links to files that the site does not have, and anything that a reader's browser would fetch from another host.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ ROOT = Path(__file__).parents[1]
 BUILDER = "zensical"
 GENERATOR = "docs/reference_pages.py"
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
-"""Attributes whose address a browser fetches by itself when it opens the page."""
+"""Attributes whose address a browser fetches when it opens the page."""
 NOT_FETCHED = {"canonical", "next", "prev", "alternate"}
-"""Values of rel for which a browser does not fetch what a <link> names."""
+"""Values of rel with which a browser does not fetch the address of a <link>."""
 ELSEWHERE = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 
 
 class DocsError(Exception):
-    """A mistake that whoever writes or builds the pages can mend."""
+    """A mistake that a writer or builder of the pages can correct."""
 
 
 def configuration(root: Path) -> dict:
-    """The `[project]` table of zensical.toml. Raises DocsError if `root` is no checkout."""
+    """Read the `[project]` table of zensical.toml. Raises DocsError if `root` is no checkout."""
     for name in ("zensical.toml", "docs/index.md"):
         if not (root / name).is_file():
             raise DocsError(f"{root} has no {name}: the docs can be built in a checkout of p2pfl only")
@@ -48,7 +48,7 @@ def configuration(root: Path) -> dict:
 
 
 def pages_in_navigation(nav: list) -> list[str]:
-    """All pages below `nav`, in their order."""
+    """Return all pages below `nav`, in their order."""
     pages = []
     for entry in nav:
         for value in entry.values() if isinstance(entry, dict) else [entry]:
@@ -57,17 +57,17 @@ def pages_in_navigation(nav: list) -> list[str]:
 
 
 BLOCK = re.compile(r"^( *)(```+|~~~+).*?^\1\2", re.DOTALL | re.MULTILINE)
-"""A block of code."""
+"""Matches a block of code."""
 
 
 def without_code(text: str) -> str:
-    """The same number of lines, with code left out: what stands in code is no link and no heading."""
+    """Return the text with code left out, on the same lines: nothing in code is a link or a heading."""
     text = BLOCK.sub(lambda code: "\n" * code[0].count("\n"), text)
     return re.sub(r"(`+)[^\n]*?[^`]\1(?!`)", "`code`", text)
 
 
 def anchors(text: str) -> set[str]:
-    """The names of all headings of a page, as the site and code hosts make them from the words."""
+    """Return the names of all headings of a page, as the site and code hosts derive them."""
     outside = BLOCK.sub("", text)
     count: Counter[str] = Counter()
     names = set(re.findall(r'\bid="([^"]+)"', outside))
@@ -80,7 +80,7 @@ def anchors(text: str) -> set[str]:
 
 
 def links(text: str) -> list[tuple[int, str]]:
-    """Line and target of every link and picture of a page."""
+    """Return line and target of every link and picture of a page."""
     return [
         (number, target)
         for number, line in enumerate(without_code(text).splitlines(), 1)
@@ -89,7 +89,9 @@ def links(text: str) -> list[tuple[int, str]]:
 
 
 def broken_links(page: Path, top: Path, shown: str, *, folders: bool = False) -> list[str]:
-    """A sentence for every link of `page` to no file or heading below `top` (nor to a folder, with `folders`)."""
+    """Return a sentence for every link of `page` to no file or heading below `top` (nor to a folder,
+    with `folders`).
+    """
     faults = []
     for line, target in links(page.read_text(encoding="utf-8")):
         parts = urlsplit(target)
@@ -109,7 +111,7 @@ def broken_links(page: Path, top: Path, shown: str, *, folders: bool = False) ->
 
 
 def faults_of_pages(docs: Path, nav: list) -> list[str]:
-    """A sentence for every mistake in the pages below `docs`, which zensical would let pass or say at length."""
+    """Return a sentence for every mistake in the pages below `docs` that zensical would ignore or report at length."""
     listed = Counter(pages_in_navigation(nav))
     there = sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
     return [
@@ -121,7 +123,9 @@ def faults_of_pages(docs: Path, nav: list) -> list[str]:
 
 
 class _Built(HTMLParser):
-    """The addresses in one built page: what a browser fetches, what a reader may follow, and the names in it."""
+    """The addresses in one built page: those that a browser fetches, those that a reader may follow, and the names in
+    it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +146,7 @@ class _Built(HTMLParser):
 
 
 def faults_of_site(site: Path) -> list[str]:
-    """A sentence for everything in the built site that leads nowhere or is fetched from another host."""
+    """Return a sentence for everything in the built site that leads nowhere or is fetched from another host."""
     built = {}
     for file in sorted(site.rglob("*.html")):
         built[file.resolve()] = parser = _Built()
@@ -151,7 +155,7 @@ def faults_of_site(site: Path) -> list[str]:
     faults = [f"the pages fetch {one}: nothing may come from another host" for one in elsewhere]
     for file, page in built.items():
         shown = file.relative_to(site.resolve()).as_posix()
-        if shown == "404.html":  # its addresses begin at the root of whatever serves it
+        if shown == "404.html":  # a server delivers it for any address, so its own addresses begin at the root
             continue
         for address in page.fetched + page.followed:
             parts = urlsplit(address)
@@ -170,13 +174,13 @@ def faults_of_site(site: Path) -> list[str]:
 
 
 def wanted_version(root: Path) -> str:
-    """The version of the builder that the extra `docs` in pyproject.toml names."""
+    """Return the version of the builder that the extra `docs` in pyproject.toml names."""
     extras = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     return next(one.partition("==")[2] for one in extras["docs"] if one.startswith(f"{BUILDER}=="))
 
 
 def need_builder(root: Path) -> None:
-    """Raises DocsError unless the pinned builder is installed."""
+    """Check that the pinned builder is installed. Raises DocsError."""
     wanted = wanted_version(root)
     try:
         there = version(BUILDER)
@@ -240,7 +244,7 @@ def build(root: Path, out: Path) -> None:
 
 
 def main() -> int:
-    """What `make docs` runs; 2 for a mistake that a person can mend."""
+    """Run `make docs`; 2 for a mistake that a person can correct."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="only look at pages and links; build nothing")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")

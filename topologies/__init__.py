@@ -1,4 +1,4 @@
-"""Graphs for gossip: build one from a spec, ask how fast it mixes. Imports nothing of p2pfl, and never torch.
+"""Graphs for gossip: build one from a spec, and compute how fast it mixes. Imports nothing of p2pfl, and never torch.
 
 `import topologies` loads neither numpy nor networkx; each name below is loaded when it is first used.
 """

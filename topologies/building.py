@@ -1,6 +1,6 @@
 """From a spec, `name` or `name:key=value,...`, to a graph or a schedule; `families` has the names and their keys.
 
-Everything that needs one string for a graph comes through here.
+Every use of a graph spec goes through this module.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from topologies.schedules.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A family's name and a value for each of its parameters."""
+    """The name of a family and a value for each of its parameters."""
 
     name: str
     parameters: Mapping[str, Any]
 
 
 def parse(text: str) -> Spec:
-    """A family, with defaults filled in. Raises TopologyError: an unknown family or key, or a wrong value."""
+    """Parse a spec, with defaults filled in. Raises TopologyError: an unknown family or key, or a wrong value."""
     name, colon, rest = (part.strip() for part in text.partition(":"))
     if name not in FAMILIES:
         raise TopologyError(
@@ -41,28 +41,28 @@ def parse(text: str) -> Spec:
 
 
 def kind(spec: str) -> GraphKind:
-    """True if `spec` names one graph, a schedule, or something directed; a file is one graph."""
+    """Say whether `spec` names one graph, a schedule, or something directed; a file is one graph."""
     return GraphKind.STATIC if is_file(spec) else FAMILIES[parse(spec).name].kind
 
 
 def is_static(spec: str) -> bool:
-    """True if `resolve` can give it: a file, standard input (`-`), or a family of one undirected graph."""
+    """True if `resolve` can build it: a file, standard input (`-`), or a family of one undirected graph."""
     return spec == "-" or kind(spec) is GraphKind.STATIC
 
 
 def build(
     spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
 ) -> Topology:
-    """The graph that `spec` describes, the same for the same arguments; it need not be connected.
+    """Build the graph that `spec` describes, the same for the same arguments; it need not be connected.
 
-    A spec may be the path of a graph file, whose nodes are numbers or, where given, `names`. A relative path, of a
-    graph file or among the parameters of a family, starts at `folder`, by default the working directory.
-    Raises TopologyError: the spec cannot be read, there is no such graph of this size, or it is no static graph.
+    A spec may be the path of a graph file, whose nodes are numbers or, if given, `names`. A relative path, of a graph
+    file or among the parameters of a family, starts at `folder`, by default the working directory. Raises
+    TopologyError: the spec cannot be read, there is no such graph of this size, or it is no static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
     if is_file(spec):
         return _from_file(spec, Path(folder or "") / spec, nodes, seed, names)
-    family, request = _asked(spec, nodes, seed, names, folder)
+    family, request = _request(spec, nodes, seed, names, folder)
     if family.build is None:
         raise TopologyError("changes over time or is directed", key="topology", value=spec, allowed="a static graph")
     form = family.closed(request) if family.closed and nodes > 1 else None
@@ -73,11 +73,11 @@ def build(
 
 
 def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
-    """The graph that a command was asked for: a graph file says itself how many nodes there are; `-` is standard input.
+    """Build the graph that a command names: a graph file contains its number of nodes; `-` is standard input.
 
-    `nodes`, where given, has to agree with the file. The nodes have the names that it gives them, and a file that says
-    what it was built from keeps that as its spec and seed, but is trusted to be no more than the edges it has.
-    Raises TopologyError: as `build`, or it is not known how many nodes there shall be.
+    `nodes`, if given, has to agree with the file. The nodes keep their names from the file. The spec and seed that a
+    file claims are kept, but only its edges are trusted. Raises TopologyError: as `build`, or the number of nodes is
+    not given.
     """
     if spec == "-" or is_file(spec):
         if nodes is not None:
@@ -93,11 +93,12 @@ def resolve(spec: str, nodes: int | None = None, seed: int = 0) -> Topology:
 def build_schedule(
     spec: str, nodes: int, seed: int = 0, *, names: Sequence[str] = (), folder: Path | str | None = None
 ) -> Schedule:
-    """The schedule, or the directed graph, that `spec` describes; the arguments are those of `build`.
+    """Build the schedule, or the directed graph, that `spec` describes; the arguments are those of `build`.
+
     Raises TopologyError: the spec cannot be read, there is none of this size, or it is a static graph.
     """
     nodes, seed = _checked(spec, nodes, seed, names)
-    family, request = _asked(spec, nodes, seed, names, folder)
+    family, request = _request(spec, nodes, seed, names, folder)
     if family.schedule is None:
         raise TopologyError("neither changes over time nor is directed", key="topology", value=spec)
     return family.schedule(request)
@@ -110,7 +111,7 @@ def _from_file(spec: str, path: Path, nodes: int, seed: int, names: Sequence[str
     return Topology(spec, nodes, found.ends, seed, names=found.names)
 
 
-def _asked(
+def _request(
     spec: str, nodes: int, seed: int, names: Sequence[str], folder: Path | str | None
 ) -> tuple[Family, GraphRequest]:
     parsed = parse(spec)
@@ -133,7 +134,9 @@ def _check_edges(family: Family, request: GraphRequest) -> None:
 
 
 def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tuple[int, int]:
-    """The nodes and the seed as ints, checked. Raises TopologyError: one of the four arguments is impossible."""
+    """Check the arguments; return the nodes and the seed as ints. Raises TopologyError: one of the four
+    is impossible.
+    """
     if not isinstance(spec, str):
         raise TopologyError("not a spec", key="topology", value=repr(spec), allowed="a text, such as 'ring'")
     nodes = whole_number(nodes, "nodes", 1)
@@ -146,15 +149,15 @@ def _checked(spec: str, nodes: int, seed: int, names: Sequence[str] = ()) -> tup
     return nodes, whole_number(seed, "seed")
 
 
-def _settings(name: str, text: str, known: Mapping[str, FamilyParameter]) -> dict[str, Any]:
+def _settings(name: str, text: str, parameters: Mapping[str, FamilyParameter]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if key not in known:
-            raise TopologyError(f"unknown parameter of {name}", key=name, value=key, allowed=nearest(key, known))
+        if key not in parameters:
+            raise TopologyError(f"unknown parameter of {name}", key=name, value=key, allowed=nearest(key, parameters))
         if not equals or key in settings:
             raise TopologyError("needs key=value, each key once", key=f"{name}:{key}", value=part)
-        settings[key] = _value(name, key, value, known[key])
+        settings[key] = _value(name, key, value, parameters[key])
     return settings
 
 

@@ -1,8 +1,8 @@
-"""Every draw of this library: `StableDraws` where all machines must draw alike, `generator` where one draws for itself.
+"""All random draws of this library: `StableDraws` where all machines must draw alike, `generator` for one machine.
 
 numpy promises that the raw bits of PCG64 stay as they are; it promises nothing about what its Generator makes of them
 (NEP 19). The nodes of a federation compute their graph each for itself, with whatever numpy a board has. So graphs and
-schedules are made of raw bits alone; searches, simulations and pictures, which run on one machine, use the Generator.
+schedules are made from raw bits alone; searches, simulations and pictures, which run on one machine, use the Generator.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from topologies.errors import TopologyError
 
 
 class StableDraws:
-    """A stream known by a label and a seed; streams of another label or seed are independent."""
+    """A stream identified by a label and a seed; streams of another label or seed are independent."""
 
     def __init__(self, label: str, seed: int) -> None:
         self._bits = np.random.PCG64(int.from_bytes(blake2b(f"{label} {seed}".encode(), digest_size=16).digest()))
 
     @classmethod
     def of_schedule(cls, family: str, nodes: int, seed: int) -> StableDraws:
-        """Parameters are left out on purpose: a schedule of more rounds begins with those of a shorter one."""
+        """Make the stream of a schedule. Parameters are left out on purpose: a longer schedule begins with the rounds
+        of a shorter one.
+        """
         draws = cls.__new__(cls)
         draws._bits = np.random.PCG64(int.from_bytes(sha256(f"{family} {nodes} {seed}".encode()).digest()))  # noqa: SLF001
         return draws
 
     def uniform(self, *shape: int) -> NDArray[np.float64]:
-        """Multiples of 2^-53 in [0, 1)."""
+        """Draw multiples of 2^-53 in [0, 1)."""
         return np.asarray((self._raw(int(np.prod(shape))) >> np.uint64(11)) * 2.0**-53).reshape(shape)
 
     def below(self, limit: int, count: int) -> NDArray[np.int64]:
-        """Whole numbers from 0 to limit - 1, limit at most 2^31. Shape (count,)."""
+        """Draw whole numbers from 0 to limit - 1, limit at most 2^31. Shape (count,)."""
         # the high half times the limit, its high half again: uneven by at most limit / 2^32
         return ((self._raw(count) >> np.uint64(32)) * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
 
@@ -42,7 +44,7 @@ class StableDraws:
 
 
 def generator(*seed: int) -> np.random.Generator:
-    """Raises TopologyError where numpy has no generator for such a seed."""
+    """Make a generator. Raises TopologyError: numpy has none for such a seed."""
     if min(seed) < 0:
         raise TopologyError("no such seed", key="seed", value=min(seed), allowed="a whole number from 0")
     return np.random.default_rng(seed[0] if len(seed) == 1 else list(seed))

@@ -1,4 +1,4 @@
-"""Consensus without learning: random values on the nodes agree, and theory stands beside what is measured.
+"""Consensus without learning: random values on the nodes agree, measured beside the theory's prediction.
 
 `sync`: rounds x <- W x, with one W or those of a schedule in turn (Xiao and Boyd, Fast linear iterations, 2004).
 `delay`: rounds on old values. Rows sum to one and columns do not: nodes agree, but not on the mean. No formula for the
@@ -30,26 +30,32 @@ Step = Callable[[Array], Array]
 
 MODES = ("sync", "gossip", "delay")
 VANISHED = 1e-12
-"""A distance below this share after one round is rounding."""
+"""A share of the distance after one round below which only rounding is left."""
 SETTLED = 1e-7
-"""Norm of W^2 y - r^2 y for unit y: its square bounds the error of r^2 times the gap to the next modulus."""
+"""The largest norm of W^2 y - r^2 y for unit y at which the contraction is settled.
+
+Its square bounds the error of r^2 times the gap to the next modulus.
+"""
 WORK_LIMIT, GOSSIP_WORK = 500_000_000, 1_000_000_000
-"""Edges times rounds, and ticks times runs, by default: about half a minute; ten times that on request."""
+"""The default limits of edges times rounds, and of ticks times runs: about half a minute; ten times that on request."""
 FEWEST, ROUNDS_LIMIT, ASKED_ROUNDS, TICKS_LIMIT = 10, 100_000, 1_000_000, 100_000_000
-"""Rounds: fewest on any graph, most by default, most on request, as each is a row of the history. Most ticks."""
+"""Rounds: the fewest on any graph, the most by default, the most on request, as each is a row of the history; the most
+ticks.
+"""
 FORGET, TAIL, PERIODS = 500, 1_000, 2_000
 """Rounds with old values, first to forget the start, then to measure the contraction; periods of a schedule."""
 VALUES_LIMIT = 20_000_000
-"""Most values held at once: a few copies take a gigabyte."""
+"""The most values held at a time: a few copies take a gigabyte."""
 RUNS_LIMIT, CHUNK = 5_000, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """`rounds`: exactly so many, in gossip at most so many ticks; None: until `epsilon`, within limits of work.
+class ConsensusSettings:
+    """The settings of a simulation. `rounds`: exactly this many, in gossip at most this many ticks; None: until
+    `epsilon`, within limits of work.
 
-    `dimension`: values at each node. `runs`: of gossip; None for as many as `epsilon` needs.
-    `max_delay`: rounds, of delay. `seed` is for the start, the edges and the delays.
+    `dimension`: values at each node. `runs`: of gossip; None for as many as `epsilon` needs. `max_delay`: rounds, of
+    delay. `seed` is for the start, the edges and the delays.
     """
 
     epsilon: float = 1e-3
@@ -63,8 +69,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Consensus:
-    """`history`: rows of the same keys: the round or tick, the distance to consensus over that at the start, and
-    what is predicted. `notes`: what the figures do not say by themselves.
+    """The result. `history`: rows of the same keys: the round or tick, the distance to consensus divided by that at the
+    start, and the prediction. `notes`: explanations of the figures.
     """
 
     facts: dict[str, Any]
@@ -73,34 +79,38 @@ class Consensus:
 
 
 class Tail(NamedTuple):
-    """`contraction` per round once the slowest mode is all that is left; not yet so where not `settled`."""
+    """The `contraction` per round once only the slowest mode is left; not yet so where not `settled`."""
 
     contraction: float
     settled: bool
 
 
-def simulate(topology: Topology, mode: str = "sync", asked: Asked | None = None) -> Consensus:
-    """Raises TopologyError: unknown mode, or an impossible request; DisconnectedError: not connected."""
-    asked = asked or Asked()
+def simulate(topology: Topology, mode: str = "sync", settings: ConsensusSettings | None = None) -> Consensus:
+    """Simulate a graph. Raises TopologyError: unknown mode, or an impossible request; DisconnectedError:
+    not connected.
+    """
+    settings = settings or ConsensusSettings()
     if mode not in MODES:
         raise TopologyError("unknown mode", key="mode", value=mode, allowed=nearest(mode, MODES))
-    limit = _checked(asked, mode, topology.edge_count)
+    limit = _round_limit(settings, mode, topology.edge_count)
     require_connected(topology)
-    return _in_pairs(topology, asked) if mode == "gossip" else _in_rounds(topology, mode, asked, limit)
+    return (
+        _simulate_gossip(topology, settings) if mode == "gossip" else _simulate_rounds(topology, mode, settings, limit)
+    )
 
 
-def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | None = None) -> Consensus:
-    """Simulate a schedule, only in mode `sync`; it brings its weights along, and its union must be connected."""
-    asked = asked or Asked()
+def simulate_schedule(schedule: Schedule, mode: str = "sync", settings: ConsensusSettings | None = None) -> Consensus:
+    """Simulate a schedule, only in mode `sync`; it has weights of its own, and its union must be connected."""
+    settings = settings or ConsensusSettings()
     if mode != "sync":
         raise TopologyError("only for static undirected graphs", key="mode", value=mode, allowed="sync")
-    limit = _checked(asked, mode, max(mixing.messages for mixing in schedule.mixings))
+    limit = _round_limit(settings, mode, max(mixing.messages for mixing in schedule.mixings))
     require_connected(schedule.union())
-    x = random_values(schedule.nodes, asked.dimension, generator(asked.seed))
+    x = random_values(schedule.nodes, settings.dimension, generator(settings.seed))
     steps = [mixing.apply for mixing in schedule.mixings]
-    distances, reached, mean_drift = run(mixed(steps, x), x, asked.epsilon, asked.rounds, limit)
+    distances, reached, mean_drift = run(mixed(steps, x), x, settings.epsilon, settings.rounds, limit)
     slope = cyclic_tail(steps, x, max(4, min(PERIODS, limit // schedule.period)))
-    known = describe_schedule(schedule, asked.epsilon)
+    known = describe_schedule(schedule, settings.epsilon)
     facts = {
         "period": schedule.period,
         "directed": schedule.directed,
@@ -116,66 +126,66 @@ def simulate_schedule(schedule: Schedule, mode: str = "sync", asked: Asked | Non
         "mean_drift": mean_drift,
     }
     rate, exact = known["mixing_rate"], math.inf if known["exact_after"] is None else known["exact_after"]
-    # a bound: what whole periods have done to the worst start
+    # a bound: the effect of whole periods on the worst start
     predicted = [0.0 if t >= exact else rate ** (t - t % schedule.period) for t in range(len(distances))]
-    return _consensus(_about(schedule, known["edges"], mode, asked) | facts, enumerate(distances), predicted)
+    return _consensus(_about(schedule, known["edges"], mode, settings) | facts, enumerate(distances), predicted)
 
 
-def _in_rounds(topology: Topology, mode: str, asked: Asked, limit: int) -> Consensus:
-    """All nodes mix at once, with values of the present or with old ones."""
-    rng = generator(asked.seed)
+def _simulate_rounds(topology: Topology, mode: str, settings: ConsensusSettings, limit: int) -> Consensus:
+    """Simulate rounds in which all nodes mix at once, with values of the present or with old ones."""
+    rng = generator(settings.seed)
     if delayed := mode == "delay":
-        _require_whole("max-delay", asked.max_delay, 0, 1_000)
-        kept = (asked.max_delay + 1) * topology.nodes * asked.dimension
-        _require_held("max-delay", asked.max_delay, kept)
-        limit = rounds_limit(2 * topology.edge_count * asked.dimension + kept, asked.rounds)
-    x = random_values(topology.nodes, asked.dimension, rng)
+        _require_whole("max-delay", settings.max_delay, 0, 1_000)
+        kept = (settings.max_delay + 1) * topology.nodes * settings.dimension
+        _require_held("max-delay", settings.max_delay, kept)
+        limit = rounds_limit(2 * topology.edge_count * settings.dimension + kept, settings.rounds)
+    x = random_values(topology.nodes, settings.dimension, rng)
     if delayed:
-        old = OldValues(topology, asked.weights, x, asked.max_delay, rng)
-        distances, reached, mean_drift = run(iter(old.advance, None), x, asked.epsilon, asked.rounds, limit)
+        old = OldValues(topology, settings.weights, x, settings.max_delay, rng)
+        distances, reached, mean_drift = run(iter(old.advance, None), x, settings.epsilon, settings.rounds, limit)
         measured = min(TAIL, limit - limit // 3)
         slowest = Tail(old.tail(min(FORGET, limit // 3), measured), settled=measured == TAIL)
         notes = ["no formula predicts the contraction with delays; what stands beside it is that without"]
         unsettled = f"the contraction may not have settled: on so many nodes and edges it is that of {measured} rounds"
     else:
-        step = mixing_step(topology, asked.weights)
-        distances, reached, mean_drift = run(mixed([step], x), x, asked.epsilon, asked.rounds, limit)
+        step = mixing_step(topology, settings.weights)
+        distances, reached, mean_drift = run(mixed([step], x), x, settings.epsilon, settings.rounds, limit)
         slowest = tail(step, x, limit)
         notes, unsettled = [], f"the contraction had not settled after {limit} rounds"
     if not slowest.settled:
         notes.append(unsettled)
-    rate = spectrum(topology, asked.weights).mixing_rate
+    rate = spectrum(topology, settings.weights).mixing_rate
     word = "undelayed" if delayed else "predicted"
     facts = {
-        "weights": asked.weights,
-        **({"max_delay": asked.max_delay} if delayed else {}),
+        "weights": settings.weights,
+        **({"max_delay": settings.max_delay} if delayed else {}),
         f"{word}_contraction": rate,
         "measured_contraction": slowest.contraction,
         **({} if delayed else {"settled": slowest.settled}),
-        f"{word}_rounds": rounds_to_consensus(rate, asked.epsilon),
+        f"{word}_rounds": rounds_to_consensus(rate, settings.epsilon),
         "measured_rounds": reached,
         "measured_messages": None if reached is None else 2 * topology.edge_count * reached,
         "mean_drift": mean_drift,
     }
     # the prediction is for the worst start: no other is farther away
     predicted = [rate**t for t in range(len(distances))]
-    about = _about(topology, topology.edge_count, mode, asked)
+    about = _about(topology, topology.edge_count, mode, settings)
     return _consensus(about | facts, enumerate(distances), predicted, notes)
 
 
-def _in_pairs(topology: Topology, asked: Asked) -> Consensus:
-    known = bracket(topology, asked.epsilon)
-    runs = asked.runs
-    if runs is None:  # two may be late: fewer cannot tell the quantile
-        enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / asked.epsilon)))
+def _simulate_gossip(topology: Topology, settings: ConsensusSettings) -> Consensus:
+    known = bracket(topology, settings.epsilon)
+    runs = settings.runs
+    if runs is None:  # two runs may be late: fewer cannot tell the quantile
+        enough = min(RUNS_LIMIT, max(100, math.ceil(2.0 / settings.epsilon)))
         runs = min(enough, max(1, VALUES_LIMIT // topology.nodes))
     _require_held("runs", runs, topology.nodes * runs)
-    # to look at 500 nodes, once in 128 ticks, takes as long as the ticks
+    # looking at 500 nodes, once in 128 ticks, takes as long as the ticks
     most = max(1, GOSSIP_WORK // (runs * (1 + topology.nodes // 500)))
-    _require_whole("rounds", asked.rounds, 1, min(TICKS_LIMIT, 10 * most))
-    limit = asked.rounds or min(most, math.ceil(known.high))
-    done = gossip(topology, asked.epsilon, runs=runs, limit=limit, rng=generator(asked.seed))
-    ticks = averaging_ticks(done.reached, asked.epsilon)
+    _require_whole("rounds", settings.rounds, 1, min(TICKS_LIMIT, 10 * most))
+    limit = settings.rounds or min(most, math.ceil(known.high))
+    done = gossip(topology, settings.epsilon, runs=runs, limit=limit, rng=generator(settings.seed))
+    ticks = averaging_ticks(done.reached, settings.epsilon)
     facts = {
         "runs": runs,
         "expected_matrix_eigenvalue": known.eigenvalue,
@@ -186,14 +196,14 @@ def _in_pairs(topology: Topology, asked: Asked) -> Consensus:
         "measured_messages": None if ticks is None else 2 * ticks,
         "mean_drift": done.mean_drift,
     }
-    few = [f"{runs} runs are few for a probability of {asked.epsilon:g}"] if runs * asked.epsilon < 1 else []
+    few = [f"{runs} runs are few for a probability of {settings.epsilon:g}"] if runs * settings.epsilon < 1 else []
     predicted = [known.eigenvalue ** (t / 2) for t, _ in done.history]
-    return _consensus(_about(topology, topology.edge_count, "gossip", asked) | facts, done.history, predicted, few)
+    return _consensus(_about(topology, topology.edge_count, "gossip", settings) | facts, done.history, predicted, few)
 
 
-def _about(graph: Topology | Schedule, edges: int, mode: str, asked: Asked) -> dict[str, Any]:
-    about = {"spec": graph.spec, "seed": asked.seed, "nodes": graph.nodes, "edges": edges}
-    return {**about, "mode": mode, "epsilon": asked.epsilon}
+def _about(graph: Topology | Schedule, edges: int, mode: str, settings: ConsensusSettings) -> dict[str, Any]:
+    about = {"spec": graph.spec, "seed": settings.seed, "nodes": graph.nodes, "edges": edges}
+    return {**about, "mode": mode, "epsilon": settings.epsilon}
 
 
 def _consensus(
@@ -206,20 +216,22 @@ def _consensus(
     return Consensus(facts, history, (*notes, late) if facts[f"measured_{unit}s"] is None else tuple(notes))
 
 
-def _checked(asked: Asked, mode: str, links: int) -> int:
-    """Most rounds of a simulation in which each round uses this many edges or links."""
-    require_epsilon(asked.epsilon)
-    if asked.runs is not None and mode != "gossip":
-        raise TopologyError("only gossip has several", key="runs", value=asked.runs, allowed="with --mode gossip")
+def _round_limit(settings: ConsensusSettings, mode: str, links: int) -> int:
+    """Return the most rounds of a simulation in which each round uses this many edges or links."""
+    require_epsilon(settings.epsilon)
+    if settings.runs is not None and mode != "gossip":
+        raise TopologyError("only gossip has several", key="runs", value=settings.runs, allowed="with --mode gossip")
     if mode != "gossip":
-        return rounds_limit(links * asked.dimension, asked.rounds)
-    _require_whole("runs", asked.runs, 1, RUNS_LIMIT)
-    _require_whole("rounds", asked.rounds, 1, TICKS_LIMIT)
+        return rounds_limit(links * settings.dimension, settings.rounds)
+    _require_whole("runs", settings.runs, 1, RUNS_LIMIT)
+    _require_whole("rounds", settings.rounds, 1, TICKS_LIMIT)
     return TICKS_LIMIT
 
 
 def rounds_limit(links: int, rounds: int | None = None) -> int:
-    """Rounds a simulation may take by default over `links` edges. Raises TopologyError: `rounds` are too many."""
+    """Return the rounds that a simulation over `links` edges may take by default. Raises TopologyError: `rounds` are
+    too many.
+    """
     _require_whole("rounds", rounds, 1, min(ASKED_ROUNDS, max(FEWEST, 10 * WORK_LIMIT // max(1, links))))
     return min(ROUNDS_LIMIT, max(FEWEST, WORK_LIMIT // max(1, links)))
 
@@ -236,7 +248,7 @@ def _require_held(key: str, value: int, values: int) -> None:
 
 
 def random_values(nodes: int, dimension: int, rng: np.random.Generator) -> Array:
-    """Shape (nodes, dimension), standard normal: their mean is not zero, so that a drift of it can be seen."""
+    """Draw standard normal values of shape (nodes, dimension): their mean is not zero, so that its drift shows."""
     _require_whole("dimension", dimension, 1, 1_000)
     _require_held("dimension", dimension, nodes * dimension)
     return rng.normal(size=(nodes, dimension))
@@ -247,24 +259,28 @@ def _centered(x: Array) -> Array:
 
 
 def disagreement(x: Array) -> float:
-    """The distance to consensus: Frobenius norm of `x`, shape (nodes, dimension), without its mean over nodes."""
+    """Compute the distance to consensus: Frobenius norm of `x`, shape (nodes, dimension), without its
+    mean over nodes.
+    """
     return float(np.linalg.norm(_centered(x)))
 
 
-def drift(x: Array, begun: Array) -> float:
-    """The move of the mean since `begun`, over the root mean square distance to it at the start, of all columns."""
-    moved = np.linalg.norm(x.mean(axis=0) - begun.mean(axis=0))
-    return float(moved * np.sqrt(len(begun)) / disagreement(begun))
+def drift(x: Array, start: Array) -> float:
+    """Compute the move of the mean since `start`, divided by the root mean square distance to it at the start, of all
+    columns.
+    """
+    moved = np.linalg.norm(x.mean(axis=0) - start.mean(axis=0))
+    return float(moved * np.sqrt(len(start)) / disagreement(start))
 
 
 def mixing_step(topology: Topology, weights: str = "metropolis") -> Step:
-    """W of `spectral.mixing_matrix`, applied edge by edge: what one end gains is what the other loses."""
+    """Make a step by W of `spectral.mixing_matrix`, applied edge by edge: what one end gains the other loses."""
     laplacian = weighted(topology, weights)
     return lambda x: x - np.stack([laplacian.times(column) for column in x.T], axis=1)
 
 
 def mixed(steps: Sequence[Step], x: Array) -> Iterator[tuple[Array, float]]:
-    """The values after each round, with `steps` in turn, and their distance to consensus."""
+    """Yield the values after each round, with `steps` in turn, and their distance to consensus."""
     for step in cycle(steps):
         x = step(x)
         yield x, disagreement(x)
@@ -288,7 +304,7 @@ def run(
 
 
 def tail(step: Step, x: Array, limit: int) -> Tail:
-    """The contraction in the long run of a symmetric W: r^2 = |W y|^2 / |y|^2, with y scaled to 1 all the time.
+    """Measure the contraction in the long run of a symmetric W: r^2 = |W y|^2 / |y|^2, with y scaled to 1 all the time.
 
     That is a Rayleigh quotient of W^2: it never falls from round to round, and never exceeds the prediction.
     """
@@ -305,9 +321,9 @@ def tail(step: Step, x: Array, limit: int) -> Tail:
 
 
 def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
-    """The contraction per round of a schedule in the long run: the mean slope over the last half of `periods`.
+    """Measure the contraction per round of a schedule in the long run: the mean slope over the last half of `periods`.
 
-    The product of a period need not be symmetric: its modes may turn, so that no single period tells.
+    The product of a period need not be symmetric: its modes may turn, so that no single period is representative.
     """
     y = _centered(x) / disagreement(x)
     slopes = []
@@ -325,14 +341,15 @@ def cyclic_tail(steps: Sequence[Step], x: Array, periods: int) -> Tail:
 
 
 def _exact_after(schedule: Schedule, steps: Sequence[Step], x: Array) -> int | None:
-    """The round in which the distance dropped to zero at once, as only a product of J/n makes it."""
+    """Return the round in which the distance dropped to zero at once, which only a product of J/n causes."""
     most = max(schedule.period, 2 * schedule.nodes.bit_length())
     distances, reached, _ = run(mixed(steps, x), x, VANISHED, None, most)
     return reached if reached is not None and distances[-2] > np.sqrt(VANISHED) else None
 
 
 class OldValues:
-    """x_i(t+1) = x_i(t) + sum_j W_ij (x_j(t - age) - x_i(t)), each age drawn anew, uniformly from 0 to `oldest`.
+    """A mixing of old values: x_i(t+1) = x_i(t) + sum_j W_ij (x_j(t - age) - x_i(t)), each age drawn anew, uniformly
+    from 0 to `oldest`.
 
     `past` has shape (oldest + 1, nodes, dimension).
     """
@@ -346,7 +363,7 @@ class OldValues:
         self.rng = rng
 
     def advance(self) -> tuple[Array, float]:
-        """The values after one more round, and their `distance`."""
+        """Return the values after one more round, and their `distance`."""
         kept, nodes, dimension = self.past.shape
         x = self.past[self.now]
         ages = self.rng.integers(kept, size=len(self.senders))
@@ -359,30 +376,36 @@ class OldValues:
         return moved, self.distance()
 
     def distance(self) -> float:
-        """Root mean square distance to the mean of all rounds kept: older values drive the present ones apart."""
+        """Compute the root mean square distance to the mean of all rounds kept: older values drive the present ones
+        apart.
+        """
         return disagreement(self.past.reshape(-1, self.past.shape[2])) / math.sqrt(len(self.past))
 
-    def tail(self, forgotten: int, measured: int) -> float:
-        """The geometric mean factor per round, once so many are forgotten. Scaled each time: no underflow."""
+    def tail(self, forgotten: int, rounds: int) -> float:
+        """Measure the geometric mean factor per round, after `forgotten` rounds. Values are scaled each time: no
+        underflow.
+        """
         logs = []
-        for _ in range(forgotten + measured):
+        for _ in range(forgotten + rounds):
             self.past = (self.past - self.past.mean(axis=(0, 1))) / (self.distance() or 1.0)
             left = self.advance()[1]
             if left < VANISHED:
                 return 0.0
             logs.append(math.log(left))
-        return math.exp(sum(logs[-measured:]) / measured)
+        return math.exp(sum(logs[-rounds:]) / rounds)
 
 
 def averaging_ticks(reached: Sequence[int], epsilon: float) -> int | None:
-    """The least number of ticks after which at most a share `epsilon` of the runs was not there yet."""
+    """Return the least number of ticks after which at most a share `epsilon` of the runs has not arrived."""
     last = sorted(math.inf if ticks < 0 else ticks for ticks in reached)[-1 - math.floor(epsilon * len(reached))]
     return None if last == math.inf else int(last)
 
 
 class Meetings(NamedTuple):
-    """`reached[r]`: ticks until run r came within epsilon, -1 where it did not. `history`: (tick, root mean square
-    distance of all runs over that at the start). `mean_drift`: the largest move of a mean, over that distance too.
+    """The result of gossip. `reached[r]`: ticks until run r came within epsilon, -1 where it did not.
+
+    `history`: (tick, root mean square distance of all runs divided by that at the start). `mean_drift`: the largest
+    move of a mean, divided by that distance too.
     """
 
     reached: list[int]
@@ -391,10 +414,11 @@ class Meetings(NamedTuple):
 
 
 def gossip(topology: Topology, epsilon: float, *, runs: int, limit: int, rng: np.random.Generator) -> Meetings:
-    """Every run starts at the eigenvector of the slowest mode, for which the lower bound of Theorem 3 is proven.
+    """Gossip from the eigenvector of the slowest mode, for which the lower bound of Theorem 3 is proven.
 
-    All runs advance together, one column each; after `limit` ticks those that are still on their way are given up.
-    The squared distance falls by (x_i - x_j)^2 / 2 at each tick; it is taken afresh each 128: no rounding gathers.
+    All runs advance together, one column each; after `limit` ticks the unfinished ones are given up. The squared
+    distance falls by (x_i - x_j)^2 / 2 at each tick; it is computed anew every 128 ticks, so that no rounding
+    accumulates.
     """
     x = np.repeat(fiedler_vector(topology)[:, None], runs, axis=1)
     columns = np.arange(runs)

@@ -1,4 +1,4 @@
-"""The one error of this package: a graph that cannot be what was asked for."""
+"""The one error of this package: a request that no graph can meet."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SHOWN_LIMIT = 200
-"""The most characters of a value that an error shows: a person reads it."""
+"""The most characters of a value that an error shows."""
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 
 
 class TopologyError(ValueError):
-    """`key` names the part of the request at fault, `value` what it was, `allowed` what would be right."""
+    """A wrong request. `key` names the part at fault, `value` what it was, `allowed` what would be right."""
 
     def __init__(
         self, message: str, *, key: str | None = None, value: object = None, allowed: str | None = None
@@ -36,7 +36,7 @@ class TopologyError(ValueError):
 
 
 class DisconnectedError(TopologyError):
-    """Nodes that cannot reach each other never agree."""
+    """The graph has nodes that cannot reach each other, and so never agree."""
 
     exit_code = 3
 
@@ -48,13 +48,13 @@ class UnwritableError(TopologyError):
 
 
 def not_written(message: str, error: OSError, *, key: str, path: Path) -> TopologyError:
-    """The error for a file that could not be written: a mistake in its path, or a disk that cannot take it."""
+    """Make the error for a file that could not be written: a mistake in its path, or a disk that cannot take it."""
     kind = UnwritableError if error.errno in _DISK else TopologyError
     return kind(f"{message}: {error.strerror}", key=key, value=str(path), allowed="a file in a folder that exists")
 
 
 def nearest(word: object, words: Iterable[str]) -> str:
-    """`words` in one line, headed by the one closest to `word`, in whatever case, where one is close."""
+    """List `words` in one line, with the one closest to `word` first, ignoring case, if one is close."""
     known = sorted(words)
     listed = ", ".join(known) or "nothing"
     plain = {other.lower(): other for other in known}

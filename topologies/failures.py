@@ -1,4 +1,4 @@
-"""Failures: the rest of a graph as nodes or edges fail, one at a time, by chance or where it hurts most.
+"""Failures: the rest of a graph as nodes or edges fail, one at a time, at random or where it hurts most.
 
 Worst cases follow from the Fiedler vector v, a unit vector: it bounds the algebraic connectivity of what remains by a
 Rayleigh quotient (Fiedler, Algebraic connectivity of graphs, 1973).
@@ -23,13 +23,13 @@ from topologies.spectral import fiedler_vector, plain_extremes
 
 Ints = NDArray[np.int64]
 Choose = Callable[[Topology, np.random.Generator], int]
-"""The choice of the node, or the row of `ends`, that fails next."""
+"""Chooses the node, or the row of `ends`, that fails next."""
 
 PATHS_LIMIT = 1_000
-"""Most nodes: networkx counts shortest paths one by one."""
+"""The most nodes: networkx counts shortest paths one by one."""
 
 REPEAT_LIMIT = 100_000
-"""Most draws, all of which are held."""
+"""The most draws, which are all held."""
 
 COSTS = {"random": 1, "degree": 1, "fiedler": 3, "betweenness": 1}
 """Eigenvalue problems like that of lambda_2 per failure."""
@@ -38,22 +38,26 @@ PATH = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """After so many failures. `failed`: what failed last, in the graph's own numbers, (i,) or (i, j); at first ()."""
+class FailureState:
+    """The graph after some failures. `failed`: the last failure, in the graph's own numbers, (i,) or (i, j); at first
+    ().
+    """
 
     removed: int
     failed: tuple[int, ...]
     algebraic_connectivity: float
     components: int
     largest: int
-    """Nodes of the largest component."""
+    """The number of nodes of the largest component."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """`left[k]`: after k failures. `remaining`: the final graph, its nodes by their old names or numbers."""
+    """The course of failures. `left[k]`: after k failures. `remaining`: the final graph, its nodes by their old names
+    or numbers.
+    """
 
-    left: tuple[Left, ...]
+    left: tuple[FailureState, ...]
     remaining: Topology
 
 
@@ -66,9 +70,11 @@ def decay(
     seed: int = 0,
     tell: Tell = silent,
 ) -> Decay:
-    """Removes `remove` nodes, or edges, one at a time; every choice looks at what is left then. `tell` hears how far
-    it is.
-    Raises TopologyError: there is no such strategy, less in the graph than is to be removed, or it would take too long.
+    """Remove `remove` nodes, or edges, one at a time; every choice depends on the rest of the graph. `tell` gets
+    progress messages.
+
+    Raises TopologyError: there is no such strategy, the graph has less than is to be removed, or it would take too
+    long.
     """
     choose = _strategy(strategy, edges=edges)
     most = topology.edge_count if edges else topology.nodes - 1
@@ -81,13 +87,13 @@ def decay(
     _check_effort(topology, remove, 1, strategy, edges=edges)
     rng = generator(seed)
     graph, kept = Topology(topology.spec, topology.nodes, topology.ends, seed), np.arange(topology.nodes)
-    left = [_left(graph, 0, ())]
+    left = [_state_after(graph, 0, ())]
     for k in range(1, remove + 1):
         tell(f"removed {k - 1} of {remove}")
         place = choose(graph, rng)
         failed = graph.ends[place] if edges else kept[[place]]
         graph, kept = (_without_edge(graph, place), kept) if edges else _without_node(graph, kept, place)
-        left.append(_left(graph, k, tuple(failed.tolist())))
+        left.append(_state_after(graph, k, tuple(failed.tolist())))
     names = [topology.names[node] if topology.names else str(node) for node in kept]
     remaining = Topology(topology.spec, graph.nodes, graph.ends, topology.seed, names=names)
     return Decay(tuple(left), remaining)
@@ -96,8 +102,9 @@ def decay(
 def random_decays(
     topology: Topology, remove: int, repeat: int, *, edges: bool = False, seed: int = 0, tell: Tell = silent
 ) -> list[dict[str, Any]]:
-    """`repeat` draws of random failures, the first with `seed`, the next with the seed after it: their mean, least
-    and largest algebraic connectivity, the share of them that is connected, and the mean size of the largest part.
+    """Return for `repeat` draws of random failures, the first with `seed`, the next with the seed after it, their mean,
+    least and largest algebraic connectivity, the share of them that is connected, and the mean size of the largest
+    part.
     """
     if not 1 <= repeat <= REPEAT_LIMIT:
         raise TopologyError("out of range", key="repeat", value=repeat, allowed=f"from 1 to {REPEAT_LIMIT}")
@@ -123,7 +130,7 @@ def random_decays(
 
 
 def _check_effort(topology: Topology, remove: int, repeat: int, strategy: str, *, edges: bool) -> None:
-    """Raises TopologyError where it would take too long."""
+    """Refuse what would take too long. Raises TopologyError."""
     n, m = topology.nodes, topology.edge_count
     text = f"would take too long on {n} nodes and {m} edges"
     spent = 0
@@ -140,11 +147,11 @@ def _check_effort(topology: Topology, remove: int, repeat: int, strategy: str, *
 
 
 def connectivity_bounds(topology: Topology, vector: Array, *, edges: bool) -> Array:
-    """An upper bound, for each node or edge, on the algebraic connectivity that is left without it.
+    """Bound from above, for each node or edge, the algebraic connectivity of the graph without it.
 
     `vector` is the Fiedler vector, or any other unit vector of mean zero; q is its Rayleigh quotient. Without edge ij
-    it has quotient q - (v_i - v_j)^2. Without node i, what is left of it loses the square of its own entry and of its
-    new mean.
+    it has quotient q - (v_i - v_j)^2. Without node i, the rest of it loses the square of its own entry and of its new
+    mean.
     """
     low = Laplacian.plain(topology).quotient(vector)
     i, j = topology.ends[:, 0], topology.ends[:, 1]
@@ -156,10 +163,10 @@ def connectivity_bounds(topology: Topology, vector: Array, *, edges: bool) -> Ar
     return np.asarray((low - of_node) / np.maximum(1.0 - vector**2 * n / (n - 1), 1e-12))
 
 
-def _left(graph: Topology, removed: int, failed: tuple[int, ...]) -> Left:
+def _state_after(graph: Topology, removed: int, failed: tuple[int, ...]) -> FailureState:
     sizes = np.unique(component_labels(graph), return_counts=True)[1]
     low = plain_extremes(graph).low if len(sizes) == 1 and graph.nodes > 1 else 0.0
-    return Left(
+    return FailureState(
         removed=removed, failed=failed, algebraic_connectivity=low, components=len(sizes), largest=int(sizes.max())
     )
 
@@ -186,7 +193,7 @@ def _fiedler_edge(graph: Topology, _rng: np.random.Generator) -> int:
 
 
 def _largest_part(graph: Topology) -> tuple[Topology, Ints, Ints]:
-    """The largest component, its nodes and its edges: what is cut off already is not attacked further."""
+    """Return the largest component, its nodes and its edges: other parts are not attacked further."""
     labels = component_labels(graph)
     root = np.argmax(np.bincount(labels))
     nodes = np.flatnonzero(labels == root)
@@ -201,12 +208,12 @@ def _betweenness(graph: Topology, _rng: np.random.Generator, *, edges: bool) -> 
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     if edges:
-        return _most(nx.edge_betweenness_centrality(graph.to_networkx()), graph.edges)
-    return _most(nx.betweenness_centrality(graph.to_networkx()), range(graph.nodes))
+        return _highest(nx.edge_betweenness_centrality(graph.to_networkx()), graph.edges)
+    return _highest(nx.betweenness_centrality(graph.to_networkx()), range(graph.nodes))
 
 
-def _most(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
-    """The first of the highest, rounding aside."""
+def _highest(centrality: Mapping[Any, float], keys: Sequence[Any]) -> int:
+    """Return the first of the highest, rounding aside."""
     return int(np.argmax([round(centrality[key], 9) for key in keys]))
 
 

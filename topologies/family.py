@@ -1,4 +1,4 @@
-"""A family of graphs: its rule, parameters and closed form; and the reading of a value's text."""
+"""A family of graphs: its rule, parameters and closed form; and the parsing of values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from topologies.graph import Ends
 from topologies.schedules.schedule import Schedule
 
 WHOLE_LIMIT = 10**9
-"""No parameter counts beyond it, and sums and products of a few of them still fit into 64 bits."""
+"""The largest value of a parameter: sums and products of a few such values still fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyParameter:
-    """`read` turns the text of a value into the value and raises ValueError where it cannot.
+    """A parameter. `read` turns the text of a value into the value and raises ValueError where it cannot.
 
     A default of None means that the family chooses: `meaning` says how.
     """
@@ -31,7 +31,7 @@ class FamilyParameter:
 
 
 def counted(text: str, minimum: int, maximum: int = WHOLE_LIMIT) -> int:
-    """Digits and nothing else: `int` also takes `1_0` and the digits of other scripts. Raises ValueError."""
+    """Read digits and nothing else: `int` also takes `1_0` and the digits of other scripts. Raises ValueError."""
     if not (text.isascii() and text.isdigit()) or not minimum <= (value := int(text)) <= maximum:
         raise ValueError(text)
     return value
@@ -104,8 +104,10 @@ Parameters = Mapping[str, Any]
 
 
 class GraphKind(Enum):
-    """`STATIC`: one undirected graph. `SCHEDULE`: another undirected graph each round. `DIRECTED`: one or many
-    directed graphs. A federation can run the first two; a directed graph stays inside this library.
+    """The kind of a graph.
+
+    `STATIC`: one undirected graph. `SCHEDULE`: another undirected graph each round. `DIRECTED`: one or many directed
+    graphs. A federation can run the first two; a directed graph stays inside this library.
     """
 
     STATIC = "static"
@@ -115,7 +117,7 @@ class GraphKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRequest:
-    """`names` are those of the nodes: a family that orders its members by name uses them, others do not.
+    """A request for a graph. `names` are those of the nodes: a family that orders its members by name uses them.
 
     `folder` is where a relative path among the parameters starts.
     """
@@ -131,7 +133,7 @@ class GraphRequest:
         return self.parameters[key]
 
     def called(self) -> Sequence[str]:
-        """The names of the nodes, by default their numbers. Raises TopologyError: not one name for each node."""
+        """Return the names of the nodes, by default their numbers. Raises TopologyError: not one name for each node."""
         if not self.names:
             return [str(node) for node in range(self.nodes)]
         if len(self.names) != self.nodes or len(set(self.names)) != self.nodes:
@@ -142,10 +144,10 @@ class GraphRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedForm:
-    """Known without an eigensolver, and without the edges.
+    """The figures of a graph from a formula, without an eigensolver and without the edges.
 
-    `low`, `high`: the second smallest and the largest eigenvalue of the Laplacian; `degrees`: the least and the
-    largest one. `diameter` is None where no formula is known.
+    `low`, `high`: the second smallest and the largest eigenvalue of the Laplacian; `degrees`: the least and the largest
+    one. `diameter` is None where no formula is known.
     """
 
     low: float
@@ -161,14 +163,14 @@ ScheduleBuilder = Callable[[GraphRequest], Schedule]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """`rule`, `degree`, `connectivity` (lambda_2) and `source` are what `topology list` prints.
+    """A family of graphs. `rule`, `degree`, `connectivity` (lambda_2) and `source` are what `topology list` prints.
 
-    `transitive`: every node sees the same graph. `random`: the edges depend on the seed. `by_name`: they depend on
-    the names of the nodes. `closed` is asked from two nodes on and gives None where no formula holds for these
-    parameters. `expected` tells how many edges there will be, on average where they are drawn: a graph too large to
-    hold is refused before it is made. Whatever has many edges on few nodes needs the one or the other.
-    `edges_limit`: where a loop of Python's draws the edges, so many take a minute or 3 GB; else as many are made as
-    can be held.
+    `transitive`: every node has the same view of the graph. `random`: the edges depend on the seed. `by_name`: they
+    depend on the names of the nodes. `closed` is called for two nodes or more and returns None where no formula holds
+    for these parameters. `expected` returns the number of edges, on average where they are drawn: a graph too large to
+    hold is refused before it is made. A family with many edges on few nodes needs one of the two. `edges_limit` is for
+    a family whose edges are drawn by a Python loop: that many take a minute or 3 GB; else as many are made as can be
+    held.
     """
 
     rule: str
@@ -192,5 +194,5 @@ def impossible(name: str, nodes: int, allowed: str) -> TopologyError:
 
 
 def unfit(key: str, value: object, nodes: int, allowed: str) -> TopologyError:
-    """A parameter, called `family:key`, that no graph on so many nodes can have."""
+    """Make the error for a parameter, called `family:key`, that no graph on this many nodes can have."""
     return TopologyError(f"no such graph on {nodes} nodes", key=key, value=value, allowed=allowed)

@@ -1,9 +1,9 @@
-"""One undirected simple graph as plain values. How it mixes is in `spectral` and `metrics`.
+"""One undirected simple graph as plain values. `spectral` and `metrics` compute how it mixes.
 
 Edges are kept as one numpy array, so that a graph of a million nodes takes tens of megabytes. A family whose graph is
 too large to hold, such as a complete graph of a million nodes, is described by its formulas alone: it is `implicit`.
 
-Below are the arrays that the edges of many graphs are made of: lines, cycles, cliques, boxes, of shape (edges, 2).
+Below are the building blocks of many graphs: lines, cycles, cliques, boxes, as arrays of shape (edges, 2).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from topologies.errors import DisconnectedError, TopologyError
 
 Edge = tuple[int, int]
 Ends = NDArray[np.int64]
-"""Shape (edges, 2)."""
+"""Pairs of nodes, shape (edges, 2)."""
 Ints = NDArray[np.int64]
 NONE: Ends = np.empty((0, 2), np.int64)
 NODES_LIMIT = 2_000_000
 EDGES_LIMIT = 50_000_000
-"""Most edges held in memory: a larger graph is known by its formulas, or not at all."""
+"""The most edges held in memory: a larger graph is described by its formulas, or not at all."""
 
 
 class Topology:
-    """Nodes are 0 .. nodes-1, edges are pairs (i, j) with i < j.
+    """A graph. Nodes are 0 .. nodes-1, edges are pairs (i, j) with i < j.
 
-    `spec` says where the edges came from; a graph made by hand may carry any text. `names` are those that a file
-    gives its nodes, or empty. `formula` is set by `build` alone: the closed forms of this very graph.
+    `spec` names the origin of the edges; a graph made by hand may carry any text. `names` are the nodes' names in a
+    file, or empty. Only `build` sets `formula`: the closed forms of this very graph.
     """
 
     def __init__(
@@ -46,8 +46,10 @@ class Topology:
         names: Sequence[str] = (),
         formula: Any = None,
     ) -> None:
-        """`edges` in any order and direction; repetitions are one edge. None makes an implicit graph.
-        Raises TopologyError: no nodes, not one name for each, or an edge that is no pair of nodes that are there.
+        """Build a graph from `edges` in any order and direction; repetitions are one edge. None makes an implicit
+        graph.
+
+        Raises TopologyError: no nodes, not one name for each, or an edge that is no pair of existing nodes.
         """
         self.spec = spec
         self.nodes = whole_number(nodes, "nodes", 1)
@@ -85,7 +87,7 @@ class Topology:
 
     @cached_property
     def degrees(self) -> NDArray[np.int64]:
-        """Shape (nodes,)."""
+        """The degree of each node. Shape (nodes,)."""
         return np.bincount(self.ends.ravel(), minlength=self.nodes)
 
     @cached_property
@@ -126,7 +128,7 @@ class Topology:
 
 
 def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
-    """Pairs in any order and direction as `Topology.ends` wants them. Self-loops are left out."""
+    """Sort pairs in any order and direction as `Topology.ends` needs them. Self-loops are left out."""
     given = _whole_pairs(pairs)
     low, high = np.minimum(given[:, 0], given[:, 1]), np.maximum(given[:, 0], given[:, 1])
     if len(given) and (low.min() < 0 or high.max() >= 1 << 31):
@@ -143,7 +145,7 @@ def ordered(pairs: Ends | Iterable[Sequence[int]]) -> Ends:
 
 
 def _whole_pairs(pairs: object) -> Ends:
-    """Pairs as an array. Numbers are not rounded: half a node is the caller's mistake."""
+    """Convert pairs to an array. Numbers are not rounded: half a node is the caller's mistake."""
     listed: Any = list(pairs) if isinstance(pairs, Iterable) and not isinstance(pairs, np.ndarray) else pairs
     try:
         given = np.asarray(listed)
@@ -158,7 +160,9 @@ def _whole_pairs(pairs: object) -> Ends:
 
 
 def whole_number(value: object, key: str, least: int | None = None) -> int:
-    """`value`, of whatever type of whole numbers, as an int. Raises TopologyError: it is none, or below `least`."""
+    """Return `value`, of whatever type of whole numbers, as an int. Raises TopologyError: it is none, or
+    below `least`.
+    """
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -170,15 +174,15 @@ def whole_number(value: object, key: str, least: int | None = None) -> int:
     return number
 
 
-def require_graph(given: object) -> None:
-    """Raises TopologyError where a figure is asked of a spec, or of anything else that is no graph."""
-    if not isinstance(given, Topology):
+def require_graph(value: object) -> None:
+    """Require a graph. Raises TopologyError: a spec, or anything else that is no graph."""
+    if not isinstance(value, Topology):
         allowed = "a Topology; build it first, such as by build('ring', 5)"
-        raise TopologyError("not a graph", key="topology", value=str(given), allowed=allowed)
+        raise TopologyError("not a graph", key="topology", value=str(value), allowed=allowed)
 
 
 def component_labels(topology: Topology) -> NDArray[np.int64]:
-    """The least node that each node can reach. Shape (nodes,)."""
+    """Return the least node that each node can reach. Shape (nodes,)."""
     labels = np.arange(topology.nodes)
     left, right = topology.ends[:, 0], topology.ends[:, 1]
     while True:
@@ -186,7 +190,7 @@ def component_labels(topology: Topology) -> NDArray[np.int64]:
         apart = a != b
         if not apart.any():
             return labels
-        # the larger root is hung below the smaller one, then every path to a root is made short
+        # the larger root is hung below the smaller one, then every path to a root is shortened
         np.minimum.at(labels, np.maximum(a, b)[apart], np.minimum(a, b)[apart])
         while not np.array_equal(shorter := labels[labels], labels):
             labels = shorter
@@ -207,7 +211,9 @@ def component_count(topology: Topology) -> int:
 
 
 def require_connected(topology: Topology) -> None:
-    """Raises DisconnectedError where nodes cannot reach each other; TopologyError: there is but one."""
+    """Require a connected graph. Raises DisconnectedError: nodes cannot reach each other; TopologyError: there is only
+    one node.
+    """
     if topology.nodes < 2:
         raise TopologyError("nothing to agree on", key="nodes", value=topology.nodes, allowed="from 2")
     if (parts := component_count(topology)) > 1:
@@ -216,7 +222,7 @@ def require_connected(topology: Topology) -> None:
 
 
 def pairs(left: Ints, right: Ints | int) -> Ends:
-    """Edge k joins left[k] to right[k]; one number stands for as many of it."""
+    """Join left[k] to right[k] by edge k; a single number is repeated."""
     return np.stack(np.broadcast_arrays(left, np.asarray(right, np.int64)), axis=1)
 
 
@@ -229,12 +235,12 @@ def line(members: Ints) -> Ends:
 
 
 def cycle(members: Ints) -> Ends:
-    """A cycle: two members make one edge, one makes none."""
+    """Build a cycle: two members make one edge, a single member none."""
     return line(members) if len(members) < 3 else pairs(members, np.roll(members, -1))
 
 
 def box(sides: Sequence[int], *, around: bool) -> Ends:
-    """The product of paths, or of rings where it goes `around`, one of each length in `sides`. The last side runs
+    """Build the product of paths, or of rings where it goes `around`, one of each length in `sides`. The last side runs
     fastest: with two sides, node r * cols + c is in row r. A ring of two has one edge.
     """
     node = np.arange(int(np.prod(sides, dtype=np.int64)))
@@ -249,14 +255,16 @@ def box(sides: Sequence[int], *, around: bool) -> Ends:
 
 
 def even(nodes: int, groups: int) -> Ints:
-    """Starts of `groups` even blocks of consecutive nodes, the larger first, and the end. Shape (groups + 1,)."""
+    """Return the starts of `groups` even blocks of consecutive nodes, the larger first, and the end. Shape (groups +
+    1,).
+    """
     size, more = divmod(nodes, groups)
     group = np.arange(groups + 1)
     return group * size + np.minimum(group, more)
 
 
 def cliques(starts: Ints) -> Ends:
-    """All pairs within each block of nodes starts[k] .. starts[k + 1] - 1."""
+    """Return all pairs within each block of nodes starts[k] .. starts[k + 1] - 1."""
     first, sizes = starts[:-1], np.diff(starts)
     parts = []
     for size in np.unique(sizes).tolist():
@@ -272,7 +280,7 @@ def clique_edges(starts: Ints) -> int:
 
 
 def all_pairs(nodes: int) -> Ends:
-    """All pairs in order, without the n^2 mask of `numpy.triu_indices`."""
+    """Return all pairs in order, without the n^2 mask of `numpy.triu_indices`."""
     later = np.arange(nodes - 1, -1, -1)
     left = np.repeat(np.arange(nodes), later)
     firsts = np.cumsum(later) - later

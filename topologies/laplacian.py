@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Laplacian:
-    """`c` has shape (edges,), `n` shape (nodes,); all positive."""
+    """A weighted Laplacian. `c` has shape (edges,), `n` shape (nodes,); all positive."""
 
     ends: Ends
     c: Array
@@ -41,12 +41,12 @@ class Laplacian:
 
     @cached_property
     def kernel(self) -> Array:
-        """The unit vector that mixing leaves alone. Shape (nodes,)."""
+        """The unit vector that mixing does not change. Shape (nodes,)."""
         return np.asarray(self.root / np.linalg.norm(self.root))
 
     @cached_property
     def diagonal(self) -> Array:
-        """Shape (nodes,)."""
+        """The diagonal of the matrix. Shape (nodes,)."""
         sums = np.bincount(self.ends[:, 0], self.c, self.nodes) + np.bincount(self.ends[:, 1], self.c, self.nodes)
         return np.asarray(sums / self.n)
 
@@ -66,13 +66,13 @@ class Laplacian:
         return most * (1.0 + 1e-12)
 
     def dense(self) -> Array:
-        """Shape (nodes, nodes)."""
+        """The matrix as an array of shape (nodes, nodes)."""
         matrix = np.diag(self.diagonal)
         matrix[self.ends[:, 0], self.ends[:, 1]] = matrix[self.ends[:, 1], self.ends[:, 0]] = self.off_diagonal
         return matrix
 
     def sparse(self) -> Any:
-        """The same as a `scipy.sparse.csr_array`."""
+        """The matrix as a `scipy.sparse.csr_array`."""
         from scipy.sparse import coo_array  # noqa: PLC0415 - not needed for small graphs, and not on a small board
 
         i, j = self.ends[:, 0], self.ends[:, 1]
@@ -82,13 +82,15 @@ class Laplacian:
         return coo_array((values, places), shape=(self.nodes, self.nodes)).tocsr()
 
     def times(self, x: Array) -> Array:
-        """A x by differences over edges, (nodes,): no matrix, and no cancellation for a smooth x."""
+        """Compute A x by differences over edges, (nodes,): no matrix, and no cancellation for a smooth x."""
         y = x / self.root
         i, j = self.ends[:, 0], self.ends[:, 1]
         flow = self.c * (y[i] - y[j])
         return np.asarray((np.bincount(i, flow, self.nodes) - np.bincount(j, flow, self.nodes)) / self.root)
 
     def quotient(self, x: Array) -> float:
-        """Rayleigh quotient x^T A x / x^T x as a sum of squares, so that a tiny one keeps its relative accuracy."""
+        """Compute the Rayleigh quotient x^T A x / x^T x as a sum of squares, so that a tiny one keeps its relative
+        accuracy.
+        """
         y = x / self.root
         return float(self.c @ (y[self.ends[:, 0]] - y[self.ends[:, 1]]) ** 2 / (x @ x))

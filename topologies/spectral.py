@@ -1,4 +1,4 @@
-"""Algebraic connectivity and what goes with it: a closed form where the family has one, else the ladder of methods;
+"""Algebraic connectivity and its consequences: a closed form where the family has one, else the ladder of methods;
 mixing matrices on a graph, how much one mixing step contracts the distance to consensus, and how many rounds it takes.
 
 All mixing matrices are W = I - gamma N^-1 L_c for edge weights c and node weights n (`laplacian`). The eigenvalues of W
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.eigen.extremes import TOLERANCE, ULP, Extremes, exactly, extremes, largest, required
+from topologies.eigen.extremes import TOLERANCE, ULP, Extremes, exactly, extremes, largest, require_converged
 from topologies.errors import TopologyError, nearest
 from topologies.graph import Topology, component_count, require_graph
 from topologies.laplacian import Array, Laplacian
@@ -30,7 +30,7 @@ def require_epsilon(epsilon: float, below: float = 1.0) -> None:
 
 
 def rounds_to_consensus(mixing_rate: float, epsilon: float = EPSILON) -> int | None:
-    """Synchronous mixing steps until the distance to consensus is `epsilon` of what it was; None if never."""
+    """Count the synchronous mixing steps until the distance to consensus is `epsilon` of the first; None if never."""
     require_epsilon(epsilon)
     if mixing_rate >= 1.0:
         return None
@@ -41,7 +41,7 @@ def rounds_to_consensus(mixing_rate: float, epsilon: float = EPSILON) -> int | N
 
 
 def rate_text(rate: float, digits: int = 6) -> str:
-    """Digits that matter: what is below one, and so has a number of rounds, must not be written as 1."""
+    """Write the digits that matter: a rate below one, which has a number of rounds, must not be written as 1."""
     rounded = f"{rate:.{digits}g}"
     return f"1 - {1.0 - rate:.{digits}g}" if rounded == "1" and rate < 1.0 else rounded
 
@@ -50,7 +50,7 @@ WEIGHTS = ("metropolis", "max-degree", "best-constant", "sample-weighted")
 
 
 def sample_weights(topology: Topology, samples: Sequence[float] | None = None) -> Array:
-    """c_ij = min(n_i / (deg_i + 1), n_j / (deg_j + 1)) of each edge, n = 1 by default. Shape: (edges,).
+    """Compute c_ij = min(n_i / (deg_i + 1), n_j / (deg_j + 1)) of each edge, n = 1 by default. Shape: (edges,).
 
     With n = 1 these are the Metropolis weights.
     """
@@ -59,7 +59,8 @@ def sample_weights(topology: Topology, samples: Sequence[float] | None = None) -
 
 
 def weighted(topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None) -> Laplacian:
-    """The Laplacian L_c with N such that W = I - N^-1 L_c. `samples` are for `sample-weighted`.
+    """Build the Laplacian L_c with N such that W = I - N^-1 L_c. `samples` are for `sample-weighted`.
+
     Raises TopologyError: unknown weights, or samples that are not one positive number for each node.
     """
     require_graph(topology)
@@ -77,27 +78,28 @@ def weighted(topology: Topology, weights: str = "metropolis", samples: Sequence[
 
 
 def _best_constant(topology: Topology) -> float:
-    """2 / (lambda_2 + lambda_max) of the Laplacian."""
+    """Compute 2 / (lambda_2 + lambda_max) of the Laplacian."""
     if not topology.edge_count:
         return 0.0
     if component_count(topology) > 1:
         return 1.0 / (float(topology.degrees.max()) + 1.0)
-    found = required(extremes(Laplacian.plain(topology)))
+    found = require_converged(extremes(Laplacian.plain(topology)))
     return 2.0 / (found.low + found.high)
 
 
 def mixing_matrix(
     topology: Topology, weights: str = "metropolis", samples: Sequence[float] | None = None, gamma: float = 1.0
 ) -> Array:
-    """W = I - gamma N^-1 L_c, rows sum to 1. Shape: (nodes, nodes). `samples` are for `sample-weighted`."""
+    """Compute W = I - gamma N^-1 L_c, rows sum to 1. Shape: (nodes, nodes). `samples` are for `sample-weighted`."""
     laplacian = weighted(topology, weights, samples)
     root = np.sqrt(laplacian.n)
     return np.eye(topology.nodes) - gamma * laplacian.dense() / root[:, None] * root
 
 
 def contraction(topology: Topology, samples: Sequence[float] | None = None, gamma: float = 1.0) -> float:
-    """max(|1 - gamma l2|, |1 - gamma lmax|) of N^-1/2 L_c N^-1/2: the factor by which one mixing step of all
+    """Compute max(|1 - gamma l2|, |1 - gamma lmax|) of N^-1/2 L_c N^-1/2: the factor by which one mixing step of all
     nodes shrinks the n-weighted distance to consensus. 1 on a disconnected graph; above 1 mixing diverges.
+
     Raises NotConverged: it is not known.
     """
     laplacian = weighted(topology, "sample-weighted", samples)
@@ -105,7 +107,7 @@ def contraction(topology: Topology, samples: Sequence[float] | None = None, gamm
         return 0.0
     if component_count(topology) > 1:
         return max(1.0, abs(1.0 - gamma * largest(laplacian)[0]))
-    found = required(extremes(laplacian))
+    found = require_converged(extremes(laplacian))
     return max(abs(1.0 - gamma * found.low), abs(1.0 - gamma * found.high))
 
 
@@ -125,11 +127,11 @@ def _samples(topology: Topology, samples: Sequence[float] | None) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spectrum:
-    """`mixing_rate`: the second largest modulus of the mixing matrix; `mixing_certified`: its distance from 1 is proven
-    to within a millionth; `mixing_converged`: the eigenvalues that decide it converged.
+    """The spectrum of a graph. `mixing_rate`: the second largest modulus of the mixing matrix.
 
-    `residual`, `lower_bound`, `probable_bound`, `certified`, `converged` are about the algebraic connectivity: see
-    `eigen.extremes.Extremes`. A closed form is certified, with residual 0.
+    `mixing_certified`: its distance from 1 is proven to within a millionth; `mixing_converged`: the eigenvalues that
+    determine it converged. `residual`, `lower_bound`, `probable_bound`, `certified`, `converged` are about the
+    algebraic connectivity: see `eigen.extremes.Extremes`. A closed form is certified, with residual 0.
     """
 
     algebraic_connectivity: float
@@ -149,11 +151,11 @@ class Spectrum:
 def spectrum(
     topology: Topology, weights: str = "metropolis", *, certify: bool = False, found: Extremes | None = None
 ) -> Spectrum:
-    """The spectrum of the Laplacian, and the mixing rate under `weights`.
+    """Compute the spectrum of the Laplacian, and the mixing rate under `weights`.
 
-    `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `found` brings
-    `plain_extremes` where they are known already.
-    Raises TopologyError: unknown weights, or no graph but a spec, say.
+    `certify` spends time and memory to prove a result that is otherwise reported as uncertified. `found` is the result
+    of `plain_extremes` if it is known already. Raises TopologyError: unknown weights, or the argument is no graph, such
+    as a spec.
     """
     check_weights(weights)
     found = found or plain_extremes(topology, certify=certify)
@@ -175,7 +177,7 @@ def spectrum(
 
 
 def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
-    """lambda_2 and lambda_max of the Laplacian of any graph."""
+    """Compute lambda_2 and lambda_max of the Laplacian of any graph."""
     require_graph(topology)
     form = topology.formula
     if form is not None:
@@ -189,7 +191,7 @@ def plain_extremes(topology: Topology, *, certify: bool = False) -> Extremes:
 
 
 class Bracket(NamedTuple):
-    """Ticks between which the averaging time lies, for the second `eigenvalue` of the expected matrix."""
+    """The ticks between which the averaging time lies, for the second `eigenvalue` of the expected matrix."""
 
     eigenvalue: float
     low: float
@@ -197,8 +199,8 @@ class Bracket(NamedTuple):
 
 
 def bracket(topology: Topology, epsilon: float) -> Bracket:
-    """Theorem 3 of Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms (2006), for a connected graph of which
-    one edge averages its ends at each tick: the expected matrix is I - L / (2 edges).
+    """Bound the averaging time by Theorem 3 of Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms (2006),
+    for a connected graph of which one edge averages its ends at each tick: the expected matrix is I - L / (2 edges).
     """
     # the lower end holds up to here: 1/(2 epsilon) must be at least the root of 1/epsilon
     require_epsilon(epsilon, 0.25)
@@ -210,8 +212,8 @@ def bracket(topology: Topology, epsilon: float) -> Bracket:
 
 
 def fiedler_vector(topology: Topology) -> Array:
-    """The unit Fiedler vector (nodes,), its largest entry positive. Raises NotConverged: none was found."""
-    vector = required(extremes(Laplacian.plain(topology))).vector
+    """Compute the unit Fiedler vector (nodes,), its largest entry positive. Raises NotConverged: none was found."""
+    vector = require_converged(extremes(Laplacian.plain(topology))).vector
     return vector if vector[np.argmax(np.abs(vector))] > 0 else -vector
 
 
@@ -233,24 +235,26 @@ def _mixing_rate(topology: Topology, weights: str, found: Extremes, *, certify: 
     return _rate(extremes(weighted(topology, weights), certify=certify), 1.0)
 
 
-def _rate(found: Extremes, factor: float) -> _Rate:
-    """Rate of W = I - factor A. Eigenvalues lie from `lower` to `highest`, some at `low` and `high` or beyond."""
+def _rate(extremes: Extremes, factor: float) -> _Rate:
+    """Compute the rate of W = I - factor A. Eigenvalues lie from `lower` to `highest`, some at `low` and `high` or
+    beyond.
+    """
 
     def shrinking(*ends: float) -> float:
         return max(abs(1.0 - factor * end) for end in ends)
 
-    value = shrinking(found.low, found.high)
-    worst = shrinking(found.low, found.high, found.lower or 0.0, found.highest)
-    decided = found.high_converged or shrinking(found.highest) <= shrinking(found.low)
+    value = shrinking(extremes.low, extremes.high)
+    worst = shrinking(extremes.low, extremes.high, extremes.lower or 0.0, extremes.highest)
+    decided = extremes.high_converged or shrinking(extremes.highest) <= shrinking(extremes.low)
     # a hair more than what `certified` allows: the rate itself is rounded
     close = worst - value <= 1.01 * TOLERANCE * abs(1.0 - value) + 4.0 * ULP
-    return _Rate(value, certified=bool(close), converged=found.converged and decided)
+    return _Rate(value, certified=bool(close), converged=extremes.converged and decided)
 
 
-def _constant(topology: Topology, weights: str, found: Extremes) -> float | None:
-    """The one weight of every edge, where all have the same: then the plain spectrum tells the rate."""
+def _constant(topology: Topology, weights: str, extremes: Extremes) -> float | None:
+    """Return the one weight of every edge, if all have the same: then the plain spectrum gives the rate."""
     if weights == "best-constant":
-        return 2.0 / (found.low + found.high)
+        return 2.0 / (extremes.low + extremes.high)
     form = topology.formula
     most = form.degrees[1] if form is not None else int(topology.degrees.max())
     if weights == "max-degree" or topology.implicit:

@@ -1,4 +1,4 @@
-"""Two worlds that are to agree on their mean, rule by rule: averaging alone, in step, without learning.
+"""Averaging alone in two worlds, rule by rule: synchronous, without learning.
 
 Two cliques hold different values. In the *dumbbell* of He, Karimireddy and Jaggi (2022, arXiv 2202.01545) one edge
 joins two cliques of ten, and nobody lies. In the *two worlds* of Gaucher, Dieuleveut and Hendrikx (ICML 2025, arXiv
@@ -38,7 +38,9 @@ ATTACKS = ("alie", "foe", "dissensus", "spectral")
 
 @dataclass(frozen=True, kw_only=True)
 class Worlds:
-    """`start` (honest, d) are the values of the nodes from 0 on; those after them lie, to each of the others."""
+    """Nodes with values and liars. `start` (honest, d) are the values of the nodes from 0 on; the nodes after them lie
+    to each of the others.
+    """
 
     start: Models
     edges: tuple[tuple[int, int], ...]
@@ -67,7 +69,7 @@ def two_worlds(liars: int, *, clique: int = 13, bridges: int = 8, seed: int = 0)
 
 
 def gap(worlds: Worlds) -> float:
-    """The second smallest eigenvalue of the Laplacian of the honest nodes' graph."""
+    """Compute the second smallest eigenvalue of the Laplacian of the honest nodes' graph."""
     graph = Topology("honest", len(worlds.start), worlds.between_honest)
     found = spectrum(graph).algebraic_connectivity
     if found is None:
@@ -76,7 +78,8 @@ def gap(worlds: Worlds) -> float:
 
 
 def average(worlds: Worlds, rule: str, attack: str | None = None, rounds: int = 100) -> list[float]:
-    """The mean squared distance of the honest nodes to the mean of what they began with: before and after each round.
+    """Return the mean squared distance of the honest nodes to the mean of their first values, before and after each
+    round.
 
     Weights are 1/(max(degree, other degree) + 1), liars counted.
     """
@@ -120,13 +123,13 @@ def _mixed(  # noqa: PLR0917 - one round of one node, and all that it depends on
 def _lie(  # noqa: PLR0917 - as above
     worlds: Worlds,
     models: Models,
-    who: tuple[int, int],
+    pair: tuple[int, int],
     rule: str,
     attack: str,
     count: int,
     weights: dict[int, float],
 ) -> Models:
-    liar, victim = who
+    liar, victim = pair
     seen = Sight(
         node=liar,
         peer=victim,
@@ -148,7 +151,7 @@ def with_liars(rule: str, liars: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="two worlds that are to agree on their mean, rule by rule")
+    parser = argparse.ArgumentParser(description="averaging alone in two worlds, rule by rule")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--liars", type=int, nargs="+", default=[1, 2, 4, 6])
     given = parser.parse_args()

@@ -13,7 +13,7 @@ from topologies import build
 
 HONEST = 20
 LIARS = {4: 1, 6: 2, 8: 1}
-"""by the degree of the graph of honest nodes."""
+"""The number of liars by the degree of the graph of honest nodes."""
 SEED = 0
 CLIQUE = 10
 RING = 5

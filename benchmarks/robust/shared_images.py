@@ -1,6 +1,6 @@
 """The built-in digits, and a few images that every node has besides its own: `shared_images.py:digits` in `[task]`.
 
-`shared` of the training images, evenly spaced in the order of their labels, so that each digit is there equally often.
+The `shared` training images are evenly spaced in the order of their labels, so that each digit occurs equally often.
 They stand for a small public set, with which nodes that know two classes each have something in common.
 """
 

@@ -1,7 +1,7 @@
 """Sweeps of rules and attacks as Markdown: a summary by the worst attack, then every rule against every attack.
 
-Run as `python benchmarks/robust/tables.py TITLE=FOLDER ...`, FOLDER being where a sweep has put its results; several,
-with commas between them, become one table.
+Run `python benchmarks/robust/tables.py TITLE=FOLDER ...`, where FOLDER has the results of a sweep; several folders,
+separated by commas, become one table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Over so many `seeds`, the mean of the honest nodes' mean accuracy, and of the accuracy of the worst of them."""
+    """The mean over `seeds` of the honest nodes' mean accuracy, and of the accuracy of the worst of them."""
 
     mean: float
     least: float
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """By the rule's name, without its `b`, and the attack."""
+    """The cells of a sweep, by the rule's name, without its `b`, and the attack."""
 
     title: str
     rules: tuple[str, ...]
@@ -41,12 +41,12 @@ class Sweep:
     cells: dict[tuple[str, str], Cell]
 
     def attacked(self, rule: str) -> dict[str, Cell]:
-        """By attack; only those that have been run."""
+        """Return the cells of a rule by attack; only those that have been run."""
         return {attack: cell for (one, attack), cell in self.cells.items() if one == rule and attack != NOBODY}
 
     @property
     def most(self) -> int:
-        """How many attacks there are for the rule that has most."""
+        """Return the largest number of attacks of a rule."""
         return max((len(self.attacked(rule)) for rule in self.rules), default=0)
 
     @property
@@ -82,7 +82,7 @@ def _cell(metrics: dict[str, Any]) -> Cell | None:
 
 
 def summary(sweeps: Sequence[Sweep]) -> list[str]:
-    """Under the worst attack, which is named; where a rule has met fewer attacks than others, with how many."""
+    """Summarize by the worst attack, which is named; a rule with fewer attacks than others shows their number."""
     rules = dict.fromkeys(rule for sweep in sweeps for rule in sweep.rules)
     return table(
         ["rule", *(sweep.title for sweep in sweeps)],

@@ -1,4 +1,4 @@
-"""What the study has cost, and runs that stop where it may cost no more."""
+"""The CPU time that the study has used, and runs that stop where it is spent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sim.sweeps.model import Endings, Job, RunJob
 from sim.sweeps.run import Runner
 
 START_CPU_S = 6.0
-"""Of one process that runs jobs: mostly the import of torch."""
+"""The start of a process that runs jobs: mostly the import of torch."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """CPU-seconds; what runs when they are spent is given up, and what is done is kept."""
+    """A budget of CPU-seconds; runs in progress when it is spent are given up, and finished ones are kept."""
 
     limit_s: float
     spent_s: float = 0.0
@@ -27,7 +27,7 @@ class Budget:
         return self.spent_s < self.limit_s
 
     def bounded(self, runner: Runner, processes: int) -> Runner:
-        """The same runner, which ends early where the budget does."""
+        """Return the same runner, which ends early when the budget is spent."""
 
         def run(jobs: Iterable[Job], run_job: RunJob, /) -> Endings:
             waiting = list(jobs)
@@ -45,13 +45,13 @@ class Budget:
 
 
 def cost_s(report: bytes) -> float:
-    """CPU-seconds of the run, from its report."""
+    """Read the CPU-seconds of the run from its report."""
     cost = json.loads(report).get("cost")
     return 0.0 if cost is None else float(cost["cpu_s"])
 
 
 def already_spent_s(folder: Path) -> float:
-    """What the reports that are there have cost, in whatever start."""
+    """Sum the cost of all existing reports, from whatever start."""
     return sum(cost_s(path.read_bytes()) for path in _reports(folder))
 
 

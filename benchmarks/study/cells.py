@@ -1,7 +1,7 @@
-"""What the runs of a study say, read from its folder: each run with its place in the sweep, and figures over seeds.
+"""The results of a study, read from its folder: each run with its place in the sweep, and figures over seeds.
 
-A run's place is written beside its sweep when it is planned (`PLACES`), so that tables and pictures can be made of a
-folder whatever has become of the code since.
+A run's place is written beside its sweep when it is planned (`PLACES`), so that tables and pictures can be made from a
+folder whatever has happened to the code since.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Curve:
     y: Sequence[float]
 
     def first(self, target: float) -> float | None:
-        """Where the accuracy first reaches `target`, on straight lines between the points; None: nowhere."""
+        """Return where the accuracy first reaches `target`, on straight lines between the points; None: nowhere."""
         before: tuple[float, float] | None = None
         for x, y in zip(self.x, self.y, strict=True):
             if y >= target:
@@ -51,7 +51,7 @@ class Curve:
 class Run:
     """One run of a sweep. `values` are those of the axes; `slowest_s` is the local round of the slowest node.
 
-    `served` is the same with a server that compresses, if that was run.
+    `served` is the same run with a server that compresses, if that was run.
     """
 
     values: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Run:
         return len(self.report.nodes)
 
     def curve(self, over: str) -> Curve:
-        """The nodes' mean accuracy over "rounds", "bytes" that a node has sent, or virtual "time"."""
+        """Return the nodes' mean accuracy over "rounds", "bytes" that a node has sent, or virtual "time"."""
         found = {
             "rounds": lambda point: point.rounds.mean if point.rounds else 0.0,
             "bytes": lambda point: (point.bytes_sent or 0) / self.nodes,
@@ -80,10 +80,10 @@ class Run:
         return Curve([found(point) for point in points], [point.accuracy.mean for point in points if point.accuracy])
 
     def server(self, over: str, slowest_s: float | None = None, *, compressed: bool = False) -> Curve:
-        """The same of a server that averages each round: a round waits for the slowest node, here or of another world,
-        and a model goes both ways.
+        """Return the curve of a server that averages each round: a round waits for the slowest node, here or of another
+        world, and a model goes both ways.
 
-        Bytes are all that travel over the number of nodes, as for a run of peers.
+        Bytes are all traffic divided by the number of nodes, as for a run of peers.
         """
         reference = self.served if compressed else self.fedavg
         step = {
@@ -95,7 +95,7 @@ class Run:
         return Curve([float(step(point)) for point in known], [point.accuracy or 0.0 for point in known])
 
     def pooled_after(self, steps: float) -> float | None:
-        """Accuracy of the model that learns from all data, after so many steps; None: it took fewer."""
+        """Return the accuracy of the model that learns from all data, after `steps` steps; None: it took fewer."""
         reference = self.report.reference
         long = reference.centralized.all_nodes if reference and reference.centralized else None
         known = (
@@ -107,7 +107,7 @@ class Run:
 
     @cached_property
     def uncompressed_bytes(self) -> float:
-        """What a node sends that shows each neighbor its whole model, in float32, after each of its rounds."""
+        """Return the bytes of a node that sends each neighbor its whole model, in float32, after each of its rounds."""
         names = self.report.config["names"]
         degree = dict.fromkeys(names, 0)
         for i, j in self.report.config["edges"]:
@@ -118,7 +118,7 @@ class Run:
 
     @property
     def size(self) -> int:
-        """Values of the model, as the server's bytes tell them; those of the built-in digits without a server."""
+        """Return the values of the model, from the server's bytes; those of the built-in digits without a server."""
         if self.fedavg is None or not self.fedavg.rounds:
             return 2410
         return (self.fedavg.bytes_sent or 0) // (2 * FLOAT_BYTES * self.nodes * self.fedavg.rounds)
@@ -126,7 +126,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """A figure over seeds: the mean, the smallest and the largest, and of how many it is."""
+    """A figure over seeds: the mean, the smallest, the largest, and the number of seeds."""
 
     mean: float
     low: float
@@ -135,7 +135,7 @@ class Over:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Over | None:
-        """None where any seed has none: a mean over those that got there would flatter."""
+        """Return None where any seed has none: a mean over the others would flatter."""
         every = list(values)
         known = [value for value in every if value is not None and math.isfinite(value)]
         if not known or len(known) < len(every):
@@ -156,11 +156,11 @@ class Results:
         return self._parts[name]
 
     def where(self, part: str, **values: Any) -> list[Run]:
-        """One for each seed; a world is known by its name without folder and ending."""
+        """Return one run for each seed; a world is known by its name without folder and ending."""
         return [run for run in self.part(part) if all(_plain(run.values.get(key)) == v for key, v in values.items())]
 
     def values(self, part: str, axis: str) -> list[str]:
-        """In the order of the file; empty where it is no axis, or nothing was run."""
+        """Return the values in the order of the file; empty where it is no axis, or nothing was run."""
         return list(dict.fromkeys(_plain(run.values[axis]) for run in self.part(part) if axis in run.values))
 
     def over(self, runs: Sequence[Run], figure: Callable[[Run], float | None]) -> Over | None:
@@ -176,7 +176,7 @@ def worst(run: Run) -> float | None:
 
 
 def note_places(folder: Path, plan: SweepPlan) -> None:
-    """Write down which run is which. Builds each federation once."""
+    """Write down the place of each run. Builds each federation once."""
     rows = [
         {"values": dict(one.values), "seed": job.seed, "key": job.key, **_times(job)}
         for one in plan.combinations

@@ -1,4 +1,6 @@
-"""Who is compared, in one order everywhere: all data in one place, a server, every graph, each node alone."""
+"""The contenders of the study, in one order everywhere: all data in one place, a server, every graph,
+each node alone.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ REFERENCES = "references"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Which parts of the study are one comparison. `world` is None where there is but one."""
+    """The parts of the study that form one comparison. `world` is None where there is only one."""
 
     graphs: str
     references: str
@@ -48,7 +50,9 @@ SETTINGS = {"digits": DIGITS, "mnist": MNIST, "mnist-graphs": MNIST_GRAPHS}
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """With one data split: a figure for each seed is over `runs`. `curve` is None for what has no messages to count."""
+    """A contender on one data split: a figure for each seed is over `runs`. `curve` is None where no messages are
+    counted.
+    """
 
     name: str
     runs: list[Run]
@@ -65,7 +69,7 @@ class Contender:
         return Over.of(map(self.least, self.runs))
 
     def until(self, target: float, over: str) -> Over | None:
-        """What it takes to reach the accuracy; None where a seed never does."""
+        """Return the cost of reaching the accuracy; None where a seed never does."""
         if self.curve is None:
             return None
         return Over.of(self.curve(run, over).first(target) for run in self.runs)
@@ -77,12 +81,12 @@ def partitions(results: Results, setting: Setting) -> list[str]:
 
 
 def has_graphs(results: Results, setting: Setting) -> bool:
-    """Whether any graph was run in this world; references alone are no comparison."""
+    """Return True if any graph was run in this world; references alone are no comparison."""
     return bool(results.where(setting.graphs, **_world(setting)))
 
 
 def contenders(results: Results, setting: Setting, partition: str) -> list[Contender]:
-    """Those of which there are runs."""
+    """Return the contenders of which there are runs."""
     references = results.where(setting.references, partition=partition)
     found = [
         Contender(POOLED_LONG, references, _pooled("all_nodes"), _pooled("all_nodes"), None),

@@ -1,4 +1,4 @@
-"""The parts of the study: a sweep file each, and what a smaller study leaves out of it."""
+"""The parts of the study: a sweep file each, and the reductions for a smaller study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL_MNIST = {"base": "small-mnist-federation.toml", "rounds": 5}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smaller:
-    """What replaces what the sweep file says; paths are relative to it."""
+    """Replacements for values of the sweep file; paths are relative to it."""
 
     seeds: int = 1
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Smaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """`quick` is None for what the quick study leaves out. `mnist`: it needs the images."""
+    """A part. `quick` is None for a part that the quick study leaves out. `mnist`: it needs the images."""
 
     name: str
     quick: Smaller | None
@@ -38,7 +38,7 @@ class Part:
         return HERE / f"{self.name}.toml"
 
     def sweep(self, size: str) -> SweepFile | None:
-        """What is run at this size; None where that is nothing."""
+        """Return the sweep at this size; None if the part is left out."""
         file = load_sweep(self.path)
         if size == FULL:
             return file
@@ -65,14 +65,14 @@ PARTS = (
 
 
 def _smallest(file: SweepFile) -> Smaller:
-    """Shows nothing but that all of it can be run."""
+    """Reduce the sweep to the least that shows that all of it can be run."""
     length = {"time_s": 0.5} if "time_s" in file.fixed else {"rounds": 2}
     nodes = {"nodes": min(8, file.fixed["nodes"])}
     return Smaller(fixed={**length, **nodes}, axes={name: values[:1] for name, values in file.axes.items()})
 
 
 def _smaller(file: SweepFile, by: Smaller) -> SweepFile:
-    """Raises KeyError: the file has no such option or axis."""
+    """Reduce a sweep file. Raises KeyError: the file has no such option or axis."""
     for name in (*by.fixed, *by.axes):
         if name not in file.fixed and name not in file.axes:
             raise KeyError(f"{file.path.name} has no {name}")

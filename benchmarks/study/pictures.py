@@ -1,4 +1,4 @@
-"""The pictures of docs/explanation/study.md, each from what was run of its parts; none of what was not."""
+"""The pictures of docs/explanation/study.md and docs/appendix/study.md, each from the parts that were run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AXES = {"rounds": "rounds of a node, mean", "bytes": "sent, kB a node", "time": 
 SCALE = {"rounds": 1.0, "bytes": 1e-3, "time": 1.0}
 GRID = 60
 CLOSE = 0.1
-"""What is farther from the best accuracy than this has one color: those who learn alone would take all others."""
+"""Values farther from the best accuracy than this have one color: contenders that learn alone would take all others."""
 SLOW_NAMES = {"one-slow": "peers, nobody waits", "all-slow": "peers in synchronous rounds"}
 SLOW_COLORS = {"one-slow": "#0072b2", "all-slow": "#d55e00"}
 
@@ -57,7 +57,7 @@ def draw_all(results: Results, folder: Path) -> None:
 
 
 def who_wins(results: Results, setting: Setting) -> Any:
-    """Three fields, a row for each contender, a column for each split: the greener, the better in its column."""
+    """Draw three fields, a row for each contender, a column for each split: the greener, the better in its column."""
     splits = partitions(results, setting)
     every = {split: contenders(results, setting, split) for split in splits}
     names = list(dict.fromkeys(one.name for found in every.values() for one in found))
@@ -86,7 +86,7 @@ def who_wins(results: Results, setting: Setting) -> Any:
 
 
 def over_everything(results: Results, setting: Setting) -> Any:
-    """A row for each split; accuracy over rounds, bytes and time. A band is from the worst seed to the best."""
+    """Draw a row for each split; accuracy over rounds, bytes and time. A band is from the worst seed to the best."""
     splits = partitions(results, setting)
     if not splits or not has_graphs(results, setting):
         return None
@@ -112,7 +112,7 @@ def over_everything(results: Results, setting: Setting) -> Any:
 
 
 def methods(results: Results) -> Any:
-    """Every method's final accuracy, a dot for each seed, a panel for each split."""
+    """Draw every method's final accuracy, a dot for each seed, a panel for each split."""
     splits = [one for one in PARTITIONS if one in results.values("methods", "partition")]
     names = results.values("methods", "method")
     if not splits:
@@ -134,7 +134,7 @@ def methods(results: Results) -> Any:
 
 
 def slow(results: Results) -> Any:
-    """Accuracy over time with one node ten times slower, beside synchronous rounds."""
+    """Draw accuracy over time with one node ten times slower, beside synchronous rounds."""
     splits = [one for one in PARTITIONS if one in results.values("slow", "partition")]
     if not splits:
         return None
@@ -153,7 +153,7 @@ def slow(results: Results) -> Any:
 
 
 def server_of_slow(results: Results, partition: str) -> list[Curve]:
-    """A server's curves over the time that its rounds would take with that slow node."""
+    """Return a server's curves over the time that its rounds would take with that slow node."""
     slowest = [run.slowest_s for run in results.where("slow", partition=partition)]
     references: list[Run] = results.where("references", partition=partition)
     return [run.server("time", max(slowest)) for run in references] if slowest else []
@@ -168,7 +168,7 @@ def _mean(over: Over | None, scale: float) -> float:
 
 
 def _field(axes: Any, values: Any, shape: str, *, higher: bool) -> None:
-    """A color for each value by its place between the worst and the best of its column, the value in words."""
+    """Draw a color for each value by its place between the worst and the best of its column, and the value in words."""
     known = np.isfinite(values)
     low = np.where(known, values, np.inf).min(axis=0)
     high = np.where(known, values, -np.inf).max(axis=0)
@@ -184,14 +184,14 @@ def _field(axes: Any, values: Any, shape: str, *, higher: bool) -> None:
     axes.tick_params(length=0)
 
 
-def _line(panel: Any, one: Contender, over: str) -> None:
-    if one.curve is not None:
-        scaled = [one.curve(run, over) for run in one.runs]
-        _band(panel, [_scaled(curve, SCALE[over]) for curve in scaled], COLORS[one.name], one.name)
+def _line(panel: Any, contender: Contender, over: str) -> None:
+    if contender.curve is not None:
+        scaled = [contender.curve(run, over) for run in contender.runs]
+        _band(panel, [_scaled(curve, SCALE[over]) for curve in scaled], COLORS[contender.name], contender.name)
 
 
 def _logarithmic(panel: Any) -> None:
-    """With plain numbers, few enough that none stands on another."""
+    """Label the scale with plain numbers, few enough that none overlaps another."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415 - only to draw
 
     panel.set_xscale("log")
@@ -206,7 +206,7 @@ def _scaled(curve: Curve, by: float) -> Curve:
 
 
 def _band(panel: Any, curves: Sequence[Curve], color: str, name: str) -> None:
-    """The mean over seeds between where all have begun and where the first ends."""
+    """Draw the mean over seeds from where all have begun to where the first ends."""
     known = [Curve(*zip(*moved, strict=True)) for moved in map(_positive, curves) if moved]
     if not known:
         return
@@ -218,5 +218,5 @@ def _band(panel: Any, curves: Sequence[Curve], color: str, name: str) -> None:
 
 
 def _positive(curve: Curve) -> list[tuple[float, float]]:
-    """Without the start, which a logarithmic scale has no place for."""
+    """Return the points without the start, which a logarithmic scale cannot show."""
     return [(x, y) for x, y in zip(curve.x, curve.y, strict=True) if x > 0]

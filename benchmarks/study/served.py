@@ -1,7 +1,7 @@
 """A server that compresses as the peers do, beside the references of a sweep: the same nodes, rounds and data.
 
-The sweep's own server sends and gets float32, as McMahan et al. have it; compared with peers that compress, that says
-less about peers than about compressors. Each run of the references has one here.
+The sweep's own server sends and receives float32, as in McMahan et al.; a comparison of it with peers that compress
+shows the compressor more than the peers. Each run of the references has one here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMPRESSOR = "q4"
 
 
 class Served(msgspec.Struct):
-    """`cost` as in a report, so that the study's budget counts it; `identity` is what the result depends on."""
+    """The result of a server. `cost` as in a report, so that the study's budget counts it; `identity` is its inputs."""
 
     cost: dict[str, float]
     fedavg: Reference
@@ -36,9 +36,9 @@ class Served(msgspec.Struct):
 
 
 def serve(part: str, plan: SweepPlan, folder: Path, budget: Budget) -> int:
-    """What is not there yet, or was made from something else, a file below `folder` for each run of the plan.
+    """Run what is missing or was made from other inputs, and write a file below `folder` for each run of the plan.
 
-    How many runs the budget left out.
+    Returns how many runs the budget left out.
     """
     import torch  # noqa: PLC0415 - reading what there is takes no torch
 
@@ -60,7 +60,7 @@ def serve(part: str, plan: SweepPlan, folder: Path, budget: Budget) -> int:
 
 
 def read_served(folder: Path, part: str, values: Mapping[str, Any], seed: int) -> Reference | None:
-    """None where it was not run, or with another compressor."""
+    """Read the result of a server; None where it was not run, or with another compressor."""
     found = _read(_file(folder, part, values, seed))
     return found.fedavg if found and found.compressor == COMPRESSOR else None
 
@@ -75,13 +75,13 @@ def _is_of(path: Path, job: Job) -> bool:
 
 
 def _identity(job: Job) -> dict[str, Any]:
-    """As JSON has it."""
+    """Return the inputs of a run, as JSON has them."""
     identity: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(job.identity)))
     return identity
 
 
 def _file(folder: Path, part: str, values: Mapping[str, Any], seed: int) -> Path:
-    """By what the run is, so that a picture is made of it whatever has become of the code."""
+    """Name the file by the content of the run, so that pictures can be made whatever has happened to the code."""
     split = str(values.get("partition", "")).replace(":", "-")
     return folder / "runs" / f"{part}-{split}-{seed}.json"
 

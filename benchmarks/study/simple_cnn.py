@@ -1,14 +1,15 @@
 """MNIST with the network of the classic tutorial: two 3 x 3 convolutions of 32 and 64 channels, each with max-pooling,
 128 hidden units, dropout; 421,642 parameters.
 
-A task as any other, in a federation file:
+A task like any other, in a federation file:
 
     [task]
     name = "simple_cnn.py:mnist"
     path = "mnist"            # a folder of IDX files; without it `mnist` in the folder that P2PFL_DATA names
     partition = "classes:2"   # two digits for each of five clients
 
-`images` and `test_images` take so many of each set, evenly spaced, so that all digits stay as frequent as they were.
+`images` and `test_images` are the numbers of images of each set, evenly spaced, so that all digits stay as frequent as
+they were.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DATA = "P2PFL_DATA"
 
 
 def simple_cnn() -> nn.Sequential:
-    """Images (b, 1, 28, 28) to ten outputs (b, 10)."""
+    """Build the network: images (b, 1, 28, 28) to ten outputs (b, 10)."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1),
         nn.ReLU(),
@@ -70,7 +71,9 @@ def _folder(node: NodeContext, path: str) -> Path:
 
 @cache
 def _whole(folder: Path, images: int, test_images: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Training and test pair: images (n, 1, 28, 28) float32 in [0, 1], labels (n,) int64. Shared: not written to."""
+    """Return the training and test pair: images (n, 1, 28, 28) float32 in [0, 1], labels (n,) int64. Shared: do not
+    write to them.
+    """
     every = NodeContext(node=0, nodes=1, name="all", seed=0, base_dir=folder, local={"path": folder})
     train, test = mnist_idx().data(every)
     if test is None:

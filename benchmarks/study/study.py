@@ -1,14 +1,14 @@
-"""The study: what giving up the center costs. Runs what is missing, then makes every figure and table of
-docs/explanation/study.md.
+"""The study: the price of giving up the center. Runs what is missing, then makes every figure and table of
+docs/appendix/study.md.
 
     python benchmarks/study/study.py --out bench-out/study                    all of it: hours
     python benchmarks/study/study.py --size quick --out bench-out/study       the same directions, in minutes
     python benchmarks/study/study.py --only graphs slow --out FOLDER          some parts
-    python benchmarks/study/study.py --only --out FOLDER --page docs/explanation/study.md   no runs: pictures and tables
+    python benchmarks/study/study.py --only --out FOLDER --page docs/appendix/study.md   no runs: pictures and tables
 
-Each part is a sweep, in a file beside this one and a folder of its own below FOLDER/SIZE; stopped in whatever way and
-started again, it goes on where it was. MNIST is the folder `mnist` in the one that P2PFL_DATA names; without it, the
-parts that need it are left out.
+Each part is a sweep, in a file beside this one and a folder of its own below FOLDER/SIZE; however it was stopped, it
+goes on where it was when it is started again. MNIST is the folder `mnist` in the one that P2PFL_DATA names; without it,
+the parts that need it are left out.
 """
 
 from __future__ import annotations
@@ -75,40 +75,40 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--hours", type=float, default=HOURS, help="CPU-hours, those of earlier starts included, but for real processes"
     )
-    parser.add_argument("--page", type=Path, help="a page whose marked tables are replaced: docs/explanation/study.md")
+    parser.add_argument("--page", type=Path, help="a page whose marked tables are replaced: docs/appendix/study.md")
     parser.add_argument("--pictures", type=Path, help="where pictures go; by default with the results")
     return parser.parse_args()
 
 
-def _run_all(given: argparse.Namespace, folder: Path, budget: Budget) -> int:
-    """0; 1 where a run failed or the budget ended it; 130 where somebody did."""
+def _run_all(options: argparse.Namespace, folder: Path, budget: Budget) -> int:
+    """Run all parts. Returns 0; 1 where a run failed or the budget ended it; 130 where a person did."""
     worst = 0
     for part in PARTS:
-        if part.name in given.only:
-            code = _run(part, given, folder / part.name, budget)
+        if part.name in options.only:
+            code = _run(part, options, folder / part.name, budget)
             if code == STOPPED:
                 return code
             worst = max(worst, code)
     beside = {SERVED: _serve_all, REAL: _run_real}
     try:
-        for name in (name for name in beside if name in given.only):
-            worst = max(worst, beside[name](given.size, folder, budget))
+        for name in (name for name in beside if name in options.only):
+            worst = max(worst, beside[name](options.size, folder, budget))
     except KeyboardInterrupt:
         return STOPPED
     return worst
 
 
-def _run(part: Part, given: argparse.Namespace, folder: Path, budget: Budget) -> int:
-    file = part.sweep(given.size)
+def _run(part: Part, options: argparse.Namespace, folder: Path, budget: Budget) -> int:
+    file = part.sweep(options.size)
     if file is None:
-        print(f"{part.name}: not in a {given.size} study")
+        print(f"{part.name}: not in a {options.size} study")
         return 0
     if part.mnist and not has_mnist():
         print(f"{part.name}: left out, because P2PFL_DATA names no folder with mnist in it")
         return 0
     plan = make_plan(file)
     print(f"{part.name}: {len(plan.jobs)} runs of {part.path.name}", flush=True)
-    runner = budget.bounded(partial(run_here, count=given.jobs), given.jobs)
+    runner = budget.bounded(partial(run_here, count=options.jobs), options.jobs)
     with SweepView() as view:
         sweep = run_sweep(file, folder, run_job=run, check=build, runner=runner, on_change=view.update)
     note_places(folder, plan)
@@ -117,12 +117,12 @@ def _run(part: Part, given: argparse.Namespace, folder: Path, budget: Budget) ->
     if sweep.interrupted:
         return STOPPED
     if sweep.standing.left:
-        print(f"  {sweep.standing.left} runs are left out: {given.hours:g} CPU-hours are spent", file=sys.stderr)
+        print(f"  {sweep.standing.left} runs are left out: {options.hours:g} CPU-hours are spent", file=sys.stderr)
     return int(sweep.standing.left > 0 or sweep.standing.failed > 0)
 
 
 def _serve_all(size: str, folder: Path, budget: Budget) -> int:
-    """Beside all references that were run; 1 where the budget left any out."""
+    """Run the servers beside all references that were run; return 1 where the budget left any out."""
     left_out = 0
     for part in PARTS:
         file = part.sweep(size)

@@ -1,4 +1,4 @@
-"""The tables of docs/explanation/study.md in Markdown, and the page with them.
+"""The tables of docs/appendix/study.md in Markdown, and the page with them.
 
 Each table stands between two comments with its name.
 """
@@ -32,7 +32,7 @@ NEVER, UNKNOWN = "never", ""
 
 
 def write_pages(results: Results, folder: Path, page: Path | None) -> None:
-    """Every table that there are runs for, a file each; on the page those it has a place for."""
+    """Write every table that has runs, a file each; and those that have a place on the page there."""
     tables = {name: "\n".join(lines) for name, lines in every_table(results).items() if len(lines) > 2}
     place = folder / "tables"
     place.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ def write_pages(results: Results, folder: Path, page: Path | None) -> None:
 
 
 def filled(text: str, tables: dict[str, str]) -> str:
-    """The page with each table put between its two comments; a place without runs stays as it is."""
+    """Return the page with each table put between its two comments; a place without runs stays as it is."""
 
     def put(found: re.Match[str]) -> str:
         name = found["name"]
@@ -66,17 +66,17 @@ def every_table(results: Results) -> dict[str, list[str]]:
 
 
 def end_table(results: Results, setting: Setting) -> list[str]:
-    """Mean / worst node in the end, for each contender and split."""
+    """Make the table of final accuracy: mean / worst node, for each contender and split."""
     return _by_contender(results, setting, lambda one: pair(one.mean, one.worst))
 
 
 def until_table(results: Results, setting: Setting) -> list[str]:
-    """How many rounds a node takes, what it sends, and how long it takes, until the mean accuracy is the target."""
+    """Make the table of a node's rounds, bytes and time until the mean accuracy reaches the target."""
 
-    def cell(one: Contender) -> str:
-        if one.curve is None:
+    def cell(contender: Contender) -> str:
+        if contender.curve is None:
             return UNKNOWN
-        rounds, sent, time = (one.until(setting.target, over) for over in ("rounds", "bytes", "time"))
+        rounds, sent, time = (contender.until(setting.target, over) for over in ("rounds", "bytes", "time"))
         if rounds is None or sent is None or time is None:
             return NEVER
         return f"{rounds.mean:.0f} rounds, {sent.mean / 1e3:,.0f} kB, {time.mean:,.1f} s"
@@ -95,7 +95,9 @@ def methods_table(results: Results) -> list[str]:
 
 
 def sixteen_table(results: Results) -> list[str]:
-    """Accuracy on the common test set and on a node's own data, and bytes beside uncompressed gossip."""
+    """Make the table of accuracy on the common test set and on a node's own data, and bytes beside
+    uncompressed gossip.
+    """
     rows = [
         [one.name, "", pair(one.mean, one.worst), "", "", "", ""]
         for one in contenders(results, DIGITS, SIXTEEN)
@@ -117,7 +119,7 @@ def sixteen_table(results: Results) -> list[str]:
 
 
 def steps_of(run: Run) -> float:
-    """How many local steps a node has taken, on average."""
+    """Return the average number of local steps of a node."""
     rounds = [taken or 0 for taken in run.report.rounds.values()]
     return fmean(rounds) * float(run.report.config["training"]["local_steps"])
 
@@ -132,12 +134,12 @@ def _local_and_bytes(runs: Sequence[Run], plain: Sequence[Run]) -> list[str]:
 
 
 def bytes_of(run: Run) -> float:
-    """What a node has sent, on average."""
+    """Return the average number of bytes that a node has sent."""
     return (run.report.bytes_sent or 0) / run.nodes
 
 
 def slow_table(results: Results) -> list[str]:
-    """Virtual seconds until each target."""
+    """Make the table of virtual seconds until each target."""
     rows = []
     for split in (one for one in PARTITIONS if one in results.values("slow", "partition")):
         named = {
@@ -156,7 +158,7 @@ def _seconds(curves: Sequence[Curve], target: float) -> str:
 
 
 def real_table(folder: Path) -> list[str]:
-    """Real processes / simulated, and whether they are within the limits of the conformance test."""
+    """Make the table of real processes / simulated, and whether they are within the limits of the conformance test."""
     from twice import LIMITS, beyond  # noqa: PLC0415 - part of the tests, which an installation lacks
 
     rows = []
@@ -187,7 +189,7 @@ def both(runs: Sequence[Run]) -> str:
 
 
 def pair(mean: Over | None, least: Over | None) -> str:
-    """Mean / worst node, (least seed to best seed) of the mean; what is the same twice is said once."""
+    """Write mean / worst node, (least seed to best seed) of the mean; equal figures are written once."""
     if mean is None:
         return UNKNOWN
     words = three(mean.mean)

@@ -1,7 +1,7 @@
 """The same federations as real processes and simulated: three cells, as the conformance test compares them.
 
-Real nodes sleep through most of a round, so that a small machine is enough; `busy` is the share of the processors that
-were at work meanwhile. Above a half, the real figures are not those of machines of their own.
+Real nodes sleep through most of a round, so that a small machine is enough; `busy` is the share of the processors in
+use meanwhile. Above a half, the real figures are not those of separate machines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cell_file(folder: Path, cell: Setting) -> Path:
 
 
 def compare(folder: Path, *, seeds: int, rounds: int) -> float:
-    """What is not there yet, written into `folder`; CPU-seconds of the real nodes, and of the simulations."""
+    """Write what is missing into `folder`; return CPU-seconds of the real nodes, and of the simulations."""
     folder.mkdir(parents=True, exist_ok=True)
     began = _cpu_s()
     for cell in CELLS:
@@ -44,7 +44,7 @@ def compare(folder: Path, *, seeds: int, rounds: int) -> float:
 
 
 def beyond(row: dict[str, Any]) -> list[str]:
-    """Which figures of a cell are farther apart than the conformance test allows."""
+    """Return the figures of a cell that are farther apart than the conformance test allows."""
     real, simulated = row["real"], row["simulated"]
     return [key for key, (_, limit) in LIMITS.items() if not apart(real, simulated, key) <= limit]
 

@@ -1,6 +1,6 @@
 """Robust rules: how a node mixes when some of its neighbors may be malicious."""
 
-from p2pfl.aggregate.catalog import Adapted, make_rule, rule_from
+from p2pfl.aggregate.catalog import UserRule, make_rule, rule_from
 from p2pfl.aggregate.centered import Balance, ClippedSum, Hampel, MoNNA, SelfCenteredClipping
 from p2pfl.aggregate.entry import BEFORE, RULES, RuleEntry
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rule, Vector
@@ -21,7 +21,6 @@ __all__ = [
     "BEFORE",
     "NNM",
     "RULES",
-    "Adapted",
     "Average",
     "Balance",
     "Bulyan",
@@ -40,6 +39,7 @@ __all__ = [
     "RuleEntry",
     "SelfCenteredClipping",
     "TrimmedMean",
+    "UserRule",
     "Vector",
     "liars_of",
     "make_rule",

@@ -1,8 +1,7 @@
 """From a spec like `nnm+trimmed-mean:b=1` to the rule as a node uses it: ours, or any callable in byzfl's convention.
 
-The grammar is in `spelling`. Rules of many vectors take the own model as one of n = m + 1, of which b may
-lie, and ask for no weights: b counts vectors, and a weight that a neighbor can raise by its own account would count for
-more than one.
+The grammar is in `spelling`. Rules of many vectors take the own model as one of n = m + 1, of which b may lie, and use
+no weights: b counts vectors, and a weight that a neighbor can raise by its own report would count for more than one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from p2pfl.aggregate.columns import SAMPLED, PlainRows, Source
 from p2pfl.aggregate.distances import Floats, combined, spread_of
 from p2pfl.aggregate.entry import BEFORE, RULES
 from p2pfl.aggregate.interface import Mixture, Neighborhood, Rows, Rule, Vector
-from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, Chosen, Columnwise
+from p2pfl.aggregate.rules import AfterNNM, Aggregator, CenteredClipping, ColumnRule, DistanceRule
 from p2pfl.aggregate.spelling import MEAN, ParsedRule, allowed, parse_rule
 from p2pfl.errors import UserError
 from p2pfl.plugins import FAILURES, describe_failure, find_object
@@ -37,7 +36,7 @@ NAMED: Mapping[str, Any] = {
 
 
 def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
-    """The rule of a spec; None for the mean. A rule from a `file.py` is looked up from `folder`.
+    """Make the rule of a spec; None for the mean. A rule from a `file.py` is looked up from `folder`.
 
     Raises UserError: the spec is wrong.
     """
@@ -49,20 +48,20 @@ def make_rule(spec: str, folder: Path | None = None) -> Rule | None:
         return None
     rule = _aggregator(parsed, folder)
     if isinstance(rule, centered.Centered):
-        return Around(spec=str(parsed), rule=rule)
-    return Among(spec=str(parsed), rule=rules.NNM(parsed.liars).before(rule) if parsed.before else rule)
+        return CenteredNodeRule(spec=str(parsed), rule=rule)
+    return BatchNodeRule(spec=str(parsed), rule=rules.NNM(parsed.liars).before(rule) if parsed.before else rule)
 
 
 def rule_from(spec: Mapping[str, Any], before: Sequence[Mapping[str, Any]] = ()) -> rules.Aggregator:
-    """The pure function of a dict spec in byzfl's form: `{"name": "TrMean", "parameters": {"f": 1}}`.
+    """Make the pure function of a dict spec in byzfl's form: `{"name": "TrMean", "parameters": {"f": 1}}`.
 
     `before` are the specs of pre-aggregations: NNM, or none.
 
-    Raises ValueError: there is no such rule, or it takes no such parameters.
+    Raises ValueError: there is no such rule, or it does not have these parameters.
     """
-    made = _named(spec)
+    made = _named_rule(spec)
     for first in reversed(before):
-        nnm = _named(first)
+        nnm = _named_rule(first)
         if not isinstance(nnm, rules.NNM):
             raise ValueError(f"{first['name']} is not a pre-aggregation; the only one is NNM")  # noqa: TRY004 - one way to refuse
         made = nnm.before(made)
@@ -87,7 +86,7 @@ class _Bearing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around(_Bearing):
+class CenteredNodeRule(_Bearing):
     """A rule centered on the node's own model, with the neighbors' weights."""
 
     spec: str
@@ -103,7 +102,7 @@ class Around(_Bearing):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Among(_Bearing):
+class BatchNodeRule(_Bearing):
     """A rule that treats the node's own model like the neighbors'."""
 
     spec: str
@@ -114,24 +113,24 @@ class Among(_Bearing):
             return _unmoved(around)
         rows = [around.own, *around.others]
         match self.rule:
-            case Chosen():
+            case DistanceRule():
                 return _shared(rows, self.rule.shares(spread_of(rows)))
             case CenteredClipping():
                 return _shared(rows, self.rule.shares(spread_of(rows), slice(0, None)))
-            case AfterNNM(rule=Chosen() as after):
+            case AfterNNM(rule=DistanceRule() as after):
                 spread = spread_of(rows)
                 return _shared(rows, after.shares_after(spread, distances.near_each(spread.squares, self.liars)))
-            case Columnwise():
+            case ColumnRule():
                 source = PlainRows(rows)
                 return Mixture(model=self.rule.of_source(source), kept=_let_through(source, self.rule)[1:])
             case _:
                 return Mixture(model=self.rule.of(rows))
 
 
-class Adapted(Aggregator):
+class UserRule(Aggregator):
     """Call `rule` with a copy (n, d) of the models; only a finite result of shape (d,) is accepted.
 
-    Raises UserError: when called, that the rule failed, or gave something else.
+    Raises UserError: when called, if the rule fails, or returns something else.
     """
 
     def __init__(self, rule: Callable[[Any], Any], f: int = 0, name: str = "") -> None:
@@ -155,8 +154,8 @@ class Adapted(Aggregator):
         return UserError(text, key=KEY, value=self.name, allowed="a rule from finite vectors (n, d) to one (d,)")
 
 
-def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
-    """The rule `module:object` or `file.py:object`, the file looked up from `folder`; a class is made with f=liars.
+def load_user_rule(name: str, liars: int, folder: Path | None) -> UserRule:
+    """Import the rule `module:object` or `file.py:object`, the file relative to `folder`; a class is made with f=liars.
 
     Raises UserError: it cannot be imported, or cannot be called.
     """
@@ -167,17 +166,17 @@ def adapted(name: str, liars: int, folder: Path | None) -> Adapted:
         raise UserError(f"the rule failed: {describe_failure(error)}", key=KEY, value=name) from error
     if not callable(rule):
         raise UserError("not a rule: it cannot be called", key=KEY, value=name, allowed="a function or a class")
-    return Adapted(rule, liars, name)
+    return UserRule(rule, liars, name)
 
 
 def _aggregator(parsed: ParsedRule, folder: Path | None) -> rules.Aggregator:
     if parsed.is_object:
-        return adapted(parsed.name, parsed.liars, folder)
+        return load_user_rule(parsed.name, parsed.liars, folder)
     found: rules.Aggregator = RULES[parsed.name].make(parsed.parameters)
     return found
 
 
-def _named(spec: Mapping[str, Any]) -> Any:
+def _named_rule(spec: Mapping[str, Any]) -> Any:
     if not isinstance(spec, Mapping) or not set(spec) <= {"name", "parameters"} or spec.get("name") not in list(NAMED):
         raise ValueError(f"expected {{'name': ..., 'parameters': ...}} with one of {', '.join(NAMED)}, got {spec!r}")
     try:
@@ -186,9 +185,9 @@ def _named(spec: Mapping[str, Any]) -> Any:
         raise ValueError(f"{spec['name']}: {error}") from None
 
 
-def _unmoved(around: Neighborhood) -> Mixture:
-    """Too few neighbors for the rule: the node mixes as if none were present."""
-    return Mixture(model=around.own.copy(), kept=np.zeros(len(around.others)))
+def _unmoved(neighborhood: Neighborhood) -> Mixture:
+    """Leave the model as it is: with too few neighbors for the rule, the node mixes as if none were present."""
+    return Mixture(model=neighborhood.own.copy(), kept=np.zeros(len(neighborhood.others)))
 
 
 def _shared(rows: Rows, shares: Floats) -> Mixture:
@@ -196,8 +195,8 @@ def _shared(rows: Rows, shares: Floats) -> Mixture:
     return Mixture(model=combined(rows, shares.tolist()), kept=kept)
 
 
-def _let_through(source: Source, rule: Columnwise) -> Floats:
-    """(n,) the share of each vector's values that was kept, estimated on evenly spaced columns."""
+def _let_through(source: Source, rule: ColumnRule) -> Floats:
+    """The share of each vector's values that was kept, (n,), estimated on evenly spaced columns."""
     step = max(1, source.size // SAMPLED)
     values = np.stack(source.read(slice(0, source.size, step)))
     if not values.size:

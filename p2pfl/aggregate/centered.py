@@ -1,7 +1,7 @@
 """Rules centered on the node's own model: `vectors[idx]`; the other vectors are the neighbors'.
 
-Each is a function from the neighbors' distances to how much of each pull comes through, so d values are read once to
-measure and once to mix. `weights` (n - 1) are what the neighbors have in a mean: 1 / n each where they are not given.
+Each is a function from the neighbors' distances to the share of each pull that passes, so the d values are read once to
+measure and once to mix. `weights` (n - 1) are the neighbors' shares in a mean, 1 / n each by default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from p2pfl.specs import Parameter, number
 FADES_FROM = 2.0
 """A pull begins to shrink at this multiple of the (n-b)-th distance from the center."""
 CUT = number(1, 1e30)
-"""The largest `cut` clips nothing unless all but b are equal; infinity would then give NaN."""
+"""The allowed values of `cut`. The largest one clips nothing unless all but b values are equal; infinity would then
+give NaN.
+"""
 
 
 class Centered(Aggregator):
@@ -58,18 +60,18 @@ class Centered(Aggregator):
 
     @abstractmethod
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:
-        """(m,) step toward each neighbor: at least 0, with a sum of at most 1."""
+        """The step toward each neighbor, (m,): at least 0, with a sum of at most 1."""
 
     def moved(self, own: Vector, others: Rows, pulls: Sequence[float]) -> Vector:
         """The own model plus the sum of the pulls: (d,), exactly the own model if all are equal."""
         return moved(own, others, pulls)
 
     def kept(self, pulls: Floats, weights: Floats) -> Floats:
-        """(m,) the share of a neighbor's whole pull that passes."""
+        """The share of each neighbor's whole pull that passes, (m,)."""
         return np.divide(pulls, weights, out=np.zeros_like(pulls), where=weights > 0)
 
     def uncut(self, own: Vector, others: Rows) -> Floats:  # noqa: ARG002 - for those that look at coordinates
-        """(m,) the share of a neighbor's pull that is left after its coordinates are clipped."""
+        """The share of each neighbor's pull that is left after its coordinates are clipped, (m,)."""
         return np.ones(len(others))
 
     def _split(self, rows: Rows) -> tuple[Vector, Rows]:
@@ -97,8 +99,8 @@ class Choosing(Centered):
     )
 )
 class MoNNA(Choosing):
-    """The mean of one's own vector and the n - f - 1 that are nearest to it (nearest neighbor averaging; with
-    momentum it is called MoNNA). Weights are ignored.
+    """The mean of the own vector and the n - f - 1 vectors nearest to it (nearest neighbor averaging; with momentum it
+    is called MoNNA). Weights are ignored.
     """
 
     def pulls(self, own: Vector, others: Rows, weights: Floats, *, progress: float = 0.0) -> Floats:  # noqa: ARG002
@@ -124,8 +126,10 @@ class MoNNA(Choosing):
     )
 )
 class SelfCenteredClipping(Centered):
-    """Without `tau`, as in the paper's experiments: tau^2 = the mean of the m - f smallest squared distances, by
-    weight, over the share that f neighbors may have.
+    """Clipping around the own vector (SCC).
+
+    Without `tau`, as in the paper's experiments, tau^2 is the mean of the m - f smallest squared distances, by weight,
+    divided by the share that f neighbors may have.
     """
 
     def __init__(self, f: int = 0, idx: int = 0, tau: float | None = None) -> None:
@@ -154,8 +158,10 @@ class SelfCenteredClipping(Centered):
     )
 )
 class ClippedSum(Centered):
-    """The paper proves its bound, 2f times the honest pulls' squares, for equal weights. With others a neighbor that
-    claims many samples outweighs honest ones that have few, and nothing is proven.
+    """Clipping at one radius for all (CS+).
+
+    The paper proves its bound, 2f times the honest pulls' squares, for equal weights. With other weights a neighbor
+    that claims many samples outweighs honest ones that have few, and nothing is proven.
     """
 
     @property
@@ -183,7 +189,7 @@ class ClippedSum(Centered):
     )
 )
 class Balance(Choosing):
-    """`progress` is the share of the rounds that is done. The radius does not depend on b."""
+    """A rule whose radius shrinks with `progress`, the share of the rounds done, and does not depend on b."""
 
     def __init__(self, f: int = 0, idx: int = 0, *, alpha: float = 0.5, gamma: float = 0.3, kappa: float = 1.0) -> None:
         super().__init__(f, idx)
@@ -216,22 +222,23 @@ def even_weights(others: int) -> Floats:
     )
 )
 class Hampel(Centered):
-    """Short pulls keep their length, longer ones are clipped to one length, and the longest fade.
+    """A rule in which short pulls keep their length, longer ones are clipped to one length, and the longest fade.
 
     After Hampel's three-part redescending M-estimator (Hampel et al. 1986, Robust Statistics). The first bend is the
     radius of CS+ (`ClippedSum`). Each coordinate is clipped too. Reasons and limits are in
     docs/decisions/0015-a-default-rule.md. All neighbors have the same weight, whatever they claim.
 
-    Of m neighbors d_j is the distance from the own model and t the (m - 2b)-th smallest of these. Of all n = m + 1
-    vectors c_j is the distance from a center that b malicious vectors cannot carry off, and r the (n - b)-th smallest
+    For m neighbors, d_j is the distance from the own model and t the (m - 2b)-th smallest of these. For all n = m + 1
+    vectors, c_j is the distance from a center that b malicious vectors cannot move far, and r the (n - b)-th smallest
     of these. Each coordinate of a pull is clipped at `cut` times the (b + 1)-th longest that the neighbors have there,
     and the pull is scaled by
 
         min(1, t / d_j) min(1, (2 r / c_j)^2)
 
-    With at most b malicious neighbors, an honest one is as far as t, and one as far as each coordinate's measure. So no
-    malicious neighbor pulls further than the distance of an honest one, or `cut` times that in any coordinate. At
-    most b vectors fade. A weight only matters if it is 0, which says that the neighbor is absent.
+    With at most b malicious neighbors, some honest one is at least t away, and some honest one reaches each
+    coordinate's measure. So no malicious neighbor pulls further than the distance of an honest one, or `cut` times that
+    in any coordinate. At most b vectors fade. A weight only matters if it is 0, which means that the neighbor is
+    absent.
     """
 
     def __init__(self, f: int = 0, idx: int = 0, cut: float = 2.0) -> None:
@@ -253,7 +260,7 @@ class Hampel(Centered):
         return np.asarray(pulls * (len(pulls) + 1))
 
     def uncut(self, own: Vector, others: Rows) -> Floats:
-        """An estimate from evenly spaced coordinates."""
+        """Estimate the share from evenly spaced coordinates."""
         step = max(1, own.size // SAMPLED)
         ways = np.abs(np.stack([row[::step] for row in others]).astype(np.float64) - own[::step])
         reach = self.cut * np.sort(ways, axis=0)[len(others) - self.f - 1]
@@ -281,14 +288,14 @@ class Hampel(Centered):
 
 
 def fading(spread: VectorSpread, liars: int) -> Floats:
-    """(n,) factors from 0 to 1."""
+    """Compute factors from 0 to 1, (n,)."""
     squares = spread.to_point(center(spread, liars))
     start = FADES_FROM**2 * np.sort(squares)[len(squares) - liars - 1]
     return np.asarray(np.divide(start, squares, out=np.ones_like(squares), where=squares > start))
 
 
 def center(spread: VectorSpread, liars: int) -> Floats:
-    """(n,) shares of the n - f vectors nearest to Krum's choice, itself included.
+    """Return shares (n,) of the n - f vectors nearest to Krum's choice, itself included.
 
     Krum's choice mixed with its nearest: Allouah et al. 2023, arXiv 2302.01772.
     """
@@ -316,6 +323,6 @@ def _weights(weights: Any, count: int) -> Floats:
 
 
 def _cut(values: Vector, low: Vector, high: Vector) -> Vector:
-    """Like numpy.clip, which takes twice as long if its bounds are arrays."""
+    """Clip like numpy.clip, which takes twice as long if its bounds are arrays."""
     found = np.maximum(values, low)
     return np.minimum(found, high, out=found)

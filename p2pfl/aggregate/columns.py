@@ -1,7 +1,7 @@
-"""Rules that treat each coordinate separately: what is left of a column when its ends are cut off.
+"""Rules that treat each coordinate separately: the rest of a column after its ends are cut off.
 
-A column of n values is put in order by a sorting network (Batcher's odd-even merge sort): rows against rows, minimum
-and maximum, block by block, with no comparison in it whose outcome nobody asks for.
+A column of n values is sorted by a sorting network (Batcher's odd-even merge sort): rows against rows, minimum and
+maximum, block by block, without comparisons whose outcome is not used.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from p2pfl.aggregate.interface import Vector
 
 BLOCK = 16_384
-"""Values of one row that are processed at once, so that a comparison's operands stay in the L1 cache."""
+"""Values of one row in a block, so that a comparison's operands stay in the L1 cache."""
 SAMPLED = 4096
-"""Columns on which the passed share of a neighbor is measured."""
+"""The number of columns from which the share that passes is estimated."""
 LEAST, GREATEST = 1, 2
 
 Step = tuple[int, int, int]
@@ -26,7 +26,7 @@ Step = tuple[int, int, int]
 
 
 class Source(Protocol):
-    """`count` vectors of `size` values, read span by span; results of `read` must not be written to."""
+    """A source of `count` vectors of `size` values, read span by span; results of `read` must not be written to."""
 
     @property
     def count(self) -> int: ...
@@ -62,7 +62,7 @@ class MixedRows:
         rows = np.stack([row[span] for row in self.rows])
         with np.errstate(over="ignore"):
             mixed = self.mixing @ rows
-        if not np.isfinite(mixed).all():  # shares that sum to a little more than 1, of the largest floats there are
+        if not np.isfinite(mixed).all():  # for shares that sum to a little more than 1, of the largest floats
             np.clip(mixed, rows.min(axis=0), rows.max(axis=0), out=mixed)
         return list(mixed)
 
@@ -82,7 +82,7 @@ def mean_around_median(source: Source, count: int) -> Vector:
     for span, order in sorted_blocks(source, range(source.count), in_order=True):
         values = np.stack(order).astype(np.float64)
         median = 0.5 * values[(source.count - 1) // 2] + 0.5 * values[source.count // 2]
-        # One further where the lowest of a window is farther from the median than what follows it.
+        # Move on where the lowest value of a window is farther from the median than the value after the window.
         ends = range(source.count - count)
         further = [median - values[low] > values[low + count] - median for low in ends]
         first = np.sum(further, axis=0, dtype=np.intp) if further else np.intp(0)
@@ -105,9 +105,9 @@ def average(parts: Sequence[Vector], out: Vector) -> None:
 
 
 def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tuple[slice, list[Vector]]]:
-    """For each block the values whose places in the order of their column are in `kept`, one row for each place.
+    """Yield for each block the values whose places in the order of their column are in `kept`, one row for each place.
 
-    In any order among themselves unless `in_order`. They are valid until the next block is asked for.
+    Their order is arbitrary unless `in_order`. They are valid until the next block.
     """
     steps = network(source.count, kept.start, kept.stop, in_order=in_order)
     scratch = np.empty((source.count + 1, min(BLOCK, max(source.size, 1))), source.dtype)
@@ -119,7 +119,7 @@ def sorted_blocks(source: Source, kept: range, *, in_order: bool) -> Iterator[tu
 
 
 def _run(steps: Sequence[Step], wires: list[Vector], free: list[Vector]) -> None:
-    """Leaves the rows as they are: what a comparison gives goes to scratch memory, which is used again."""
+    """Compare without changing the rows: results go to scratch memory, which is reused."""
     owned = [False] * len(wires)
     for first, second, wanted in steps:
         one, other = wires[first], wires[second]
@@ -136,9 +136,9 @@ def _run(steps: Sequence[Step], wires: list[Vector], free: list[Vector]) -> None
 
 @lru_cache(maxsize=64)
 def network(count: int, start: int, stop: int, *, in_order: bool) -> tuple[Step, ...]:
-    """Comparisons after which the positions from `start` to `stop` hold their sorted values.
+    """Build comparisons after which the positions from `start` to `stop` hold their sorted values.
 
-    Pruned from the last to the first: a comparison whose outcome no later step needs is left out.
+    They are pruned from the last to the first: a comparison whose outcome no later step needs is left out.
     """
     low, inside, high, told = -1, -2, -3, 0
     kept = [told if in_order else inside] * (stop - start)
@@ -154,7 +154,7 @@ def network(count: int, start: int, stop: int, *, in_order: bool) -> tuple[Step,
 
 
 def _batcher(count: int) -> list[tuple[int, int]]:
-    """Knuth, The Art of Computer Programming 3, algorithm 5.2.2M."""
+    """Batcher's network: Knuth, The Art of Computer Programming 3, algorithm 5.2.2M."""
     pairs, top = [], 1 << max(0, (count - 1).bit_length() - 1)
     p = top
     while p > 0:

@@ -1,7 +1,7 @@
 """Distances between vectors and sums of them, block by block, without a stacked copy of large models; and the rules
-that distances alone decide: which vectors count, and how much.
+that depend on distances alone: which vectors count, and how much.
 
-Each of these rules is a function from squared distances (n, n) to shares (n,), from 0 to 1 and 1 together, so one Gram
+Each of these rules is a function from squared distances (n, n) to shares (n,), from 0 to 1 with sum 1, so one Gram
 matrix is all that they need of the vectors. Ties go to the lower index. All in float64; where a distance from that
 matrix would be a small difference of large numbers, because two vectors lie close together and far from the rest, it is
 computed from the two themselves.
@@ -25,10 +25,12 @@ CANCELLED = 1e-9
 FAR = 1e6
 """A vector whose squared distance is this many times the usual one is no reference point for the others."""
 DIGITS = 2**18
-"""The last bits of a float64 that comparisons ignore, so that sums in another order still tie."""
+"""A factor that drops the last bits of a float64 in comparisons, so that sums in another order still tie."""
 
 CONVERGED, MOST_STEPS = 1e-10, 1000
-"""The geometric median stands still where a step is shorter than this part of the usual distance."""
+"""The step length, as a share of the usual distance, below which the geometric median has converged; and the most
+steps.
+"""
 
 
 def blocks(size: int) -> Iterator[slice]:
@@ -37,7 +39,7 @@ def blocks(size: int) -> Iterator[slice]:
 
 
 def squared_to(center: Vector, rows: Sequence[Vector]) -> Floats:
-    """(n,) squared distances of the rows from the center."""
+    """Squared distances of the rows from the center, (n,)."""
     scratch = np.empty((2, min(BLOCK, max(1, center.size))))
     found = np.zeros(len(rows))
     for span in blocks(center.size):
@@ -51,7 +53,7 @@ def squared_to(center: Vector, rows: Sequence[Vector]) -> Floats:
 
 
 def squared_lengths(rows: Sequence[Vector]) -> Floats:
-    """(n,)."""
+    """Squared lengths of the rows, (n,)."""
     return squared_to(np.broadcast_to(rows[0].dtype.type(0), rows[0].shape), rows)
 
 
@@ -78,7 +80,7 @@ class VectorSpread:
         return VectorSpread(squares, mixing @ self.gram @ mixing.T)
 
     def to_point(self, shares: Floats) -> Floats:
-        """(n,) squared distances from the sum of shares[i] times vector i; the shares sum to 1."""
+        """Squared distances, (n,), from the sum of shares[i] times vector i; the shares sum to 1."""
         towards = self.gram @ shares
         return np.maximum(0.0, self.gram.diagonal() - 2 * towards + shares @ towards)
 
@@ -124,7 +126,7 @@ def moved(own: Vector, others: Sequence[Vector], pulls: Sequence[float]) -> Vect
 
 
 def combined(rows: Sequence[Vector], shares: Sequence[float]) -> Vector:
-    """The sum of shares[i] rows[i], the shares from 0 to 1 and 1 together; a row that has all of it comes as it is."""
+    """The sum of shares[i] rows[i], the shares from 0 to 1 with sum 1; a row with share 1 is returned as it is."""
     taken = [(row, share) for row, share in zip(rows, shares, strict=True) if share]
     parts, weights = [row for row, _ in taken], [share for _, share in taken]
     out = np.empty_like(rows[0])
@@ -135,7 +137,7 @@ def combined(rows: Sequence[Vector], shares: Sequence[float]) -> Vector:
 
 
 def within_type(own: Vector, others: Sequence[Vector], pulls: Sequence[float], out: Vector) -> None:
-    """The same where a difference is beyond the type: shares of the rows themselves are not."""
+    """Sum where a difference would overflow the type: shares of the rows themselves do not."""
     shares = [max(0.0, 1 - sum(pulls)), *pulls]
     most = float(np.finfo(out.dtype).max)
     total = np.zeros(own.shape)
@@ -145,20 +147,20 @@ def within_type(own: Vector, others: Sequence[Vector], pulls: Sequence[float], o
 
 
 def krum_scores(squares: Floats, count: int) -> Floats:
-    """(n,) sums of the squared distances to the `count` nearest other vectors."""
+    """Sums, (n,), of the squared distances to the `count` nearest other vectors."""
     others = np.sort(squares + np.diag(np.full(len(squares), np.inf)), axis=1)
     return np.asarray(others[:, :count].sum(axis=1))
 
 
 def even(indices: NDArray[np.intp], count: int) -> Floats:
-    """(count,) shares: these vectors alike, the others none."""
+    """Equal shares for these vectors, 0 for the others, (count,)."""
     shares = np.zeros(count)
     shares[indices] = 1 / len(indices)
     return shares
 
 
 def bulyan_choice(squares: Floats, liars: int) -> NDArray[np.intp]:
-    """The n - 2f that Krum chooses one after the other, each time among those that are left, in rising order."""
+    """The n - 2f vectors that Krum chooses one after the other, each time among the rest, in ascending order."""
     left = np.arange(len(squares))
     chosen: list[int] = []
     for _ in range(len(squares) - 2 * liars):
@@ -184,14 +186,15 @@ def near_one(squares: Floats, liars: int, center: int) -> Floats:
 
 
 def near_each(squares: Floats, liars: int) -> Floats:
-    """(n, n): in each row the shares of NNM, the mean of the n - f vectors nearest to that one; Allouah et al. 2023."""
+    """The shares of NNM, (n, n): each row is the mean of the n - f vectors nearest to that one; Allouah et al. 2023."""
     return np.stack([near_one(squares, liars, center) for center in range(len(squares))])
 
 
 def geometric_median(spread: VectorSpread, weights: Floats) -> Floats:
-    """Weiszfeld's steps, from the best of the vectors, until they stand still.
+    """The geometric median, by Weiszfeld's steps from the best of the vectors until they converge.
 
-    A vector that is hit is left again in the direction of descent, where there is one: Vardi and Zhang 2000.
+    If a step reaches a vector, the next one leaves it in the direction of descent, where there is one: Vardi and Zhang
+    2000.
     """
     start = int(np.argmin(settled(np.sqrt(spread.squares) @ weights)))
     shares = np.zeros(len(weights))
@@ -216,9 +219,10 @@ def geometric_median(spread: VectorSpread, weights: Floats) -> Floats:
 
 
 def smoothed_median(spread: VectorSpread, steps: int, least: float) -> Floats:
-    """Pillutla et al. 2022: so many of Weiszfeld's steps from vector 0, no distance counted below `least`.
+    """A smoothed geometric median, Pillutla et al. 2022: `steps` of Weiszfeld's steps from vector 0, no distance
+    counted below `least`.
 
-    Vector 0 is the start alone, and none of those whose median it is.
+    Vector 0 is only the start, and not one of the vectors whose median is computed.
     """
     shares = np.zeros(len(spread.gram))
     shares[0] = 1.0
@@ -230,9 +234,10 @@ def smoothed_median(spread: VectorSpread, steps: int, least: float) -> Floats:
 
 
 def clipped_center(spread: VectorSpread, counted: slice, liars: int, radius: float | None, steps: int) -> Floats:
-    """Karimireddy, He, Jaggi 2021: vector 0 is the center, which goes so many times to the mean of the clipped ones.
+    """Centered clipping, Karimireddy, He, Jaggi 2021: vector 0 is the center, which moves `steps` times to the mean of
+    the clipped vectors.
 
-    `counted` are the vectors that pull; without a radius each step finds its own, as self-centered clipping does.
+    `counted` are the vectors that pull; without a radius each step computes its own, as self-centered clipping does.
     """
     shares = np.zeros(len(spread.gram))
     shares[0] = 1.0
@@ -247,13 +252,15 @@ def clipped_center(spread: VectorSpread, counted: slice, liars: int, radius: flo
 
 
 def clipping(squares: Floats, radius: float) -> Floats:
-    """min(1, radius / distance) for each."""
+    """The factor min(1, radius / distance) for each vector."""
     gaps = np.sqrt(squares)
     return np.divide(radius, gaps, out=np.ones_like(gaps), where=gaps > radius)
 
 
 def own_radius(squares: Floats, weights: Floats, liars: int) -> float:
-    """He, Karimireddy, Jaggi 2022: from the m - b nearest, with the b largest weights as the liars' share."""
+    """The radius of He, Karimireddy, Jaggi 2022: from the m - b nearest, with the b largest weights as the liars'
+    share.
+    """
     share = np.sort(weights)[len(weights) - liars :].sum()
     if not share:
         return float("inf")
@@ -309,5 +316,5 @@ def _weigh(parts: Sequence[Vector], weights: Sequence[float], out: Vector, scrat
         for part, weight in zip(parts[1:], weights[1:], strict=True):
             out += np.multiply(part, number(weight), out=scratch)
     if not np.isfinite(out).all():
-        # By a rounding beyond the type.
+        # A rounding may exceed the type.
         np.nan_to_num(out, copy=False)

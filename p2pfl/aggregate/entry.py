@@ -1,4 +1,4 @@
-"""The entries of all robust rules: each stands on its rule's class."""
+"""The registry's entries of all robust rules: each is a decorator on its rule's class."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ BOUNDED = "no malicious neighbor pulls a model further than the distance of an h
 
 @dataclass(frozen=True, kw_only=True)
 class RuleEntry(Entry):
-    """A rule's entry. In its texts n = m + 1 counts the own model and those of m neighbors; the first parameter is
-    b.
+    """A rule's entry. In its texts n = m + 1 counts the own model and those of m neighbors; the first
+    parameter is b.
     """
 
     bound: str
     """A bound on kappa: the squared error is at most kappa times the variance of the honest models."""
     cost: str
     weights: bool = False
-    """The neighbors' weights count, staleness with them."""
+    """True if the neighbors' weights count, staleness with them."""
     guaranteed: str = ""
     """The guarantee that holds for any task; by default the bound."""
 

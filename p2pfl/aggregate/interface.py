@@ -1,9 +1,9 @@
-"""The two seams of a robust rule: a node's, and byzfl's calling convention.
+"""The two interfaces of a robust rule: a node's, and byzfl's calling convention.
 
-To a node a rule is its own model and the neighbors' replicas in, the model to go on with out (`Rule`). Other callers
-bring 2-D tensors of torch (which is not imported unless one is given), 2-D arrays, or lists of vectors (`as_rows`);
-inside, every rule works on a list of numpy rows. What is not finite or of another shape is refused here and never
-reaches a rule.
+A node gives a rule its own model and the neighbors' replicas, and gets the mixed model (`Rule`). Other callers pass 2-D
+tensors of torch (which is not imported unless one is given), 2-D arrays, or lists of vectors (`as_rows`); inside, every
+rule works on a list of numpy rows. Input that is not finite or of another shape is refused here and never reaches a
+rule.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Restore = Callable[[Vector], Any]
 class Neighborhood:
     """A node's view after its own round, before it mixes: vectors all finite, all (d,), in one type.
 
-    `weights` (m,) are the Laplacian step's a_ij s_j: above 0, their sum below 1, the own model has the rest. `peers`
-    (m,) are the neighbors' member indices, in rising order. `progress` is the share of the rounds done, from 0 to 1.
+    `weights` (m,) are the Laplacian step's a_ij s_j: above 0, with a sum below 1; the own model has the rest. `peers`
+    (m,) are the neighbors' member indices, ascending. `progress` is the share of the rounds done, from 0 to 1.
     """
 
     own: Vector
@@ -42,9 +42,9 @@ class Neighborhood:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """`model` (d,) is new memory, in the type of the own model.
+    """The result of a rule. `model` (d,) is new memory, in the type of the own model.
 
-    `kept` (m,) says how much of each neighbor's pull came through, from 0 to 1, where the rule can tell.
+    `kept` (m,) is the share of each neighbor's pull that passed, from 0 to 1, where the rule can tell.
     """
 
     model: Vector
@@ -52,10 +52,10 @@ class Mixture:
 
 
 class Rule(Protocol):
-    """`spec` is the text that gives it again, `liars` (b) how many lying neighbors it is set to tolerate.
+    """A robust rule. `spec` is its text, `liars` (b) the number of lying neighbors that it is set to tolerate.
 
-    `least` is the number of neighbors from which on it tolerates them, 2 b + 1 or more: with fewer `mix` leaves the own
-    model as it is.
+    `least` is the fewest neighbors with which it tolerates them, 2 b + 1 or more: with fewer `mix` leaves the own model
+    as it is.
     """
 
     @property
@@ -68,12 +68,13 @@ class Rule(Protocol):
     def least(self) -> int: ...
 
     def mix(self, around: Neighborhood) -> Mixture:
-        """More than 2 b neighbors are there: with fewer the node does not ask."""
+        """Mix. The caller has more than 2 b neighbors: with fewer the node does not call it."""
         ...
 
 
 def as_rows(vectors: Any) -> tuple[Rows, Restore]:
-    """The rows in one type, float32 or float64, and what makes a result of the kind and type that was given.
+    """Return the rows in one type, float32 or float64, and a function that converts a result to the input's kind and
+    type.
 
     Raises ValueError: there is no vector, they differ in length, or one holds NaN or infinity.
     """
@@ -90,7 +91,7 @@ def as_rows(vectors: Any) -> tuple[Rows, Restore]:
 
 
 def require_finite(rows: Sequence[Vector]) -> None:
-    """And not so large that their squares were not: no float32 is."""
+    """Refuse rows that are not finite, or so large that their squares would overflow, which no float32 is."""
     for index, row in enumerate(rows):
         with np.errstate(over="ignore", invalid="ignore"):
             square = float(np.dot(row, row))
@@ -125,7 +126,7 @@ def _matrix(vectors: Any) -> Any:
 
 
 def _real(row: Vector) -> Vector:
-    """Whole numbers become float64; no other type is a vector."""
+    """Convert whole numbers to float64; no other type is a vector."""
     if row.dtype.kind in "iub":
         return row.astype(np.float64)
     if row.dtype.kind != "f" or row.dtype.itemsize > 8:

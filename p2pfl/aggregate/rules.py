@@ -1,8 +1,9 @@
 """The rules as pure functions of a batch: `TrimmedMean(f=1)(vectors)`, byzfl's calling convention and names.
 
 `vectors` is a 2-D tensor of torch, a 2-D array or a list of vectors, and the result a vector of that kind and type. `f`
-is how many of them may be lies. Each refuses NaN, infinity, vectors of different lengths, and fewer of them than it can
-tolerate lies with. Ties go to the lower index. `centered.py` has the rules that take one of the vectors for their own.
+is the number of them that may be lies. Each rule refuses NaN, infinity, vectors of different lengths, and fewer vectors
+than it needs to tolerate f lies. Ties go to the lower index. `centered.py` has the rules that treat one of the vectors
+as the node's own.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ RADIUS = number(0, 1e30, above=True)
 
 
 def lies(f: int) -> int:
-    """The checked number of vectors that may be lies. Raises ValueError: it is no whole number from 0."""
+    """Check the number of vectors that may be lies. Raises ValueError: it is no whole number from 0."""
     if isinstance(f, bool) or not isinstance(f, int) or f < 0:
         raise ValueError(f"f is a whole number from 0, not {f!r}")
     return f
 
 
 class Aggregator(ABC):
-    """An aggregator takes vectors (n, d) and gives one (d,)."""
+    """A rule that maps vectors (n, d) to one (d,)."""
 
     def __init__(self, f: int = 0) -> None:
         self.f = lies(f)
@@ -60,7 +61,7 @@ class Aggregator(ABC):
         return f"{type(self).__name__}({arguments})"
 
 
-class Chosen(Aggregator):
+class DistanceRule(Aggregator):
     """A rule whose result depends on distances alone."""
 
     @abstractmethod
@@ -68,15 +69,15 @@ class Chosen(Aggregator):
         """The share of each vector in the result, shape (n,): from 0 to 1, with sum 1."""
 
     def shares_after(self, spread: VectorSpread, mixing: Floats) -> Floats:
-        """The same for the rows of `mixing @ vectors`, as shares of the vectors themselves."""
+        """The shares for the rows of `mixing @ vectors`, as shares of the vectors themselves."""
         return self.shares(spread.mixed(mixing)) @ mixing
 
     def of(self, rows: Rows) -> Vector:
         return combined(rows, self.shares(spread_of(rows)).tolist())
 
 
-class Columnwise(Aggregator):
-    """A rule that sees each coordinate by itself."""
+class ColumnRule(Aggregator):
+    """A rule that treats each coordinate separately."""
 
     @abstractmethod
     def trimmed(self, count: int) -> int:
@@ -121,7 +122,7 @@ class Average(Aggregator):
         source="Yin et al. 2018, arXiv 1803.01498",
     )
 )
-class TrimmedMean(Columnwise):
+class TrimmedMean(ColumnRule):
     def trimmed(self, count: int) -> int:  # noqa: ARG002 - it need not know
         return self.f
 
@@ -138,8 +139,8 @@ class TrimmedMean(Columnwise):
         source="Yin et al. 2018, arXiv 1803.01498",
     )
 )
-class Median(Columnwise):
-    """The median; of an even number of values the mean of the two in the middle."""
+class Median(ColumnRule):
+    """The median; for an even number of values the mean of the two in the middle."""
 
     def trimmed(self, count: int) -> int:
         return (count - 1) // 2
@@ -148,14 +149,14 @@ class Median(Columnwise):
 @RULES.add(
     RuleEntry(
         name="krum",
-        means="the one of n models with the least sum of squared distances to its n-b-1 nearest",
+        means="of n models, the one with the least sum of squared distances to its n-b-1 nearest",
         parameters=(liars("models that a score leaves out"),),
         bound=KRUM_BOUND,
         cost="all distances",
         source="Blanchard et al. 2017, arXiv 1703.02757",
     )
 )
-class Krum(Chosen):
+class Krum(DistanceRule):
     def shares(self, spread: VectorSpread) -> Floats:
         return distances.krum(spread.squares, self.f, 1)
 
@@ -171,7 +172,7 @@ class Krum(Chosen):
         source="Blanchard et al. 2017, arXiv 1703.02757",
     )
 )
-class MultiKrum(Chosen):
+class MultiKrum(DistanceRule):
     def shares(self, spread: VectorSpread) -> Floats:
         return distances.krum(spread.squares, self.f, len(spread.squares) - self.f)
 
@@ -213,9 +214,11 @@ class Bulyan(Aggregator):
         source="Pillutla et al. 2022, arXiv 1912.13445",
     )
 )
-class GeometricMedian(Chosen):
-    """Without `T` exact: as precise as float64 makes it. With it byzfl's: T of Weiszfeld's steps from zero, smoothed by
-    `nu`. It needs no f, only that fewer than half of the vectors lie.
+class GeometricMedian(DistanceRule):
+    """The geometric median. Without `T` it is as precise as float64 allows.
+
+    With `T` it is byzfl's: T of Weiszfeld's steps from zero, smoothed by `nu`. It needs no f, only that fewer than half
+    of the vectors lie.
     """
 
     def __init__(self, nu: float = 0.1, T: int | None = None, *, f: int = 0) -> None:
@@ -249,9 +252,9 @@ class GeometricMedian(Chosen):
     )
 )
 class CenteredClipping(Aggregator):
-    """L steps from `m` (zero where it is not given) to the mean of the vectors, each clipped to `tau` from there.
+    """L steps from `m` (zero by default) to the mean of the vectors, each clipped to `tau` from there.
 
-    Without `tau` each step finds a radius of its own, from f. Unlike byzfl's it keeps nothing from call to call.
+    Without `tau` each step computes a radius of its own, from f. Unlike byzfl's it keeps nothing from call to call.
     """
 
     def __init__(self, m: Any = None, L: int = 1, tau: float | None = 100.0, *, f: int = 0) -> None:
@@ -270,7 +273,7 @@ class CenteredClipping(Aggregator):
         return combined(around, self.shares(spread_of(around), slice(1, None)).tolist())
 
     def step(self, center: Vector, rows: Rows) -> Vector:
-        """Do one step, which needs no distances but those from the center."""
+        """Do one step, which needs only the distances from the center."""
         squares = squared_to(center, rows)
         weights = np.full(len(rows), 1 / len(rows))
         radius = distances.own_radius(squares, weights, self.f) if self.tau is None else self.tau
@@ -295,7 +298,9 @@ class CenteredClipping(Aggregator):
     )
 )
 class NNM:
-    """Called, it gives all mixed vectors, (n, d); as `NNM(f).before(rule)` a rule of the two in one."""
+    """Nearest neighbor mixing. Called, it returns all mixed vectors, (n, d); `NNM(f).before(rule)` combines it with a
+    rule.
+    """
 
     def __init__(self, f: int = 0) -> None:
         self.f = lies(f)
@@ -315,18 +320,18 @@ class NNM:
         return AfterNNM(self, rule)
 
 
-MIXABLE = (Chosen, Columnwise, Bulyan)
+MIXABLE = (DistanceRule, ColumnRule, Bulyan)
 """Rules that NNM may precede: they treat the node's own model as one vector among others."""
 
 
 class AfterNNM(Aggregator):
-    """A rule of the mixed vectors. What distances alone decide is decided without making any of these."""
+    """A rule on mixed vectors. A rule that depends on distances alone is computed without mixing any."""
 
     def __init__(self, nnm: NNM, rule: Aggregator) -> None:
         super().__init__(nnm.f)
         if not isinstance(rule, MIXABLE):
             raise ValueError(f"no NNM before {type(rule).__name__}")  # noqa: TRY004 - one way to refuse
-        self.rule: Chosen | Columnwise | Bulyan = rule
+        self.rule: DistanceRule | ColumnRule | Bulyan = rule
 
     @property
     def least(self) -> int:
@@ -336,9 +341,9 @@ class AfterNNM(Aggregator):
         spread = spread_of(rows)
         mixing = distances.near_each(spread.squares, self.f)
         match self.rule:
-            case Chosen():
+            case DistanceRule():
                 return combined(rows, self.rule.shares_after(spread, mixing).tolist())
-            case Columnwise():
+            case ColumnRule():
                 return self.rule.of_source(MixedRows(rows, mixing))
             case Bulyan():
                 return self.rule.around(rows, mixing[self.rule.choice(spread.mixed(mixing))])

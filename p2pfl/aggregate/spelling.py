@@ -1,9 +1,9 @@
-"""The words of `gossip.rule`: how a node mixes, for instance `trimmed-mean:b=1` or `nnm+median:b=2`.
+"""The grammar of `gossip.rule`: how a node mixes, for instance `trimmed-mean:b=1` or `nnm+median:b=2`.
 
     mean | [nnm+]NAME[:key=value,...] | module:object[,b=1] | file.py:object[,b=1]
 
 `b`, by default 1, is how many malicious neighbors a node tolerates; `mean` tolerates none. `nnm+` mixes each vector
-with its nearest before a rule that does not take the own model for its center.
+with its nearest before a rule that is not centered on the own model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ParsedRule:
     name: str
     """A name in RULES, or `module:object`, or `file.py:object`."""
     parameters: Mapping[str, float | None] = field(default_factory=dict)
-    """All parameters of the rule, `b` first; None if the rule finds the value itself."""
+    """All parameters of the rule, `b` first; None if the rule computes the value itself."""
     before: str = ""
     """A name in BEFORE, or nothing."""
 
@@ -44,12 +44,12 @@ class ParsedRule:
 
     @property
     def is_object(self) -> bool:
-        """True if the rule is the user's, to be imported."""
+        """True if the rule is the user's, and must be imported."""
         return self.name not in RULES
 
     @property
     def entry(self) -> RuleEntry:
-        """The entry that describes it: a pre-aggregation decides, if there is one."""
+        """The entry that describes it: that of the pre-aggregation, if there is one."""
         return BEFORE[self.before] if self.before else RULES.get(self.name, OWN)
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ def central() -> list[str]:
 
 
 def allowed() -> str:
-    """All rules in words."""
+    """Describe all rules in words."""
     names = [name for name in RULES if name != MEAN]
     return (
         f"{MEAN}, or one of {', '.join(names)} with b malicious neighbors, as in {names[0]}:b=1; "
@@ -82,7 +82,7 @@ def liars_of(text: str) -> int:
 
 
 def parse_rule(text: str) -> ParsedRule:
-    """The rule of a spec. Raises ValueError: with the word, what is wrong with it and what would be right."""
+    """Read the rule of a spec. Raises ValueError: names the wrong word, what is wrong with it and what is allowed."""
     if text == MEAN:
         return ParsedRule(name=MEAN)
     if own := RULES.own(text):
@@ -91,7 +91,7 @@ def parse_rule(text: str) -> ParsedRule:
         return ParsedRule(name=name, parameters=values)
     words, _, _ = text.partition(":")
     before, plus, rest = words.partition("+")
-    # The name cs+ ends with a plus itself.
+    # The name cs+ itself ends with a plus.
     stacked = bool(plus) and words not in RULES and before != "cs"
     before, text = (before, text.partition("+")[2]) if stacked else ("", text)
     name = rest if stacked else words

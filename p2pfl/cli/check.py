@@ -65,28 +65,28 @@ def check(federation: Path, byzantine: int | None, form: Form, *, in_full: bool)
     return min((exit_code(mistake) for mistake in mistakes), default=0)
 
 
-def _survey(found: Inspected, said: Sequence[Findings], liars: int | None) -> dict[str, Any]:
+def _survey(inspected: Inspected, findings: Sequence[Findings], liars: int | None) -> dict[str, Any]:
     from p2pfl.cli.compressors import traffic_facts  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import rule_facts, try_own_rule  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.liars import bearings  # noqa: PLC0415 - as above
 
-    federation = found.federation
+    federation = inspected.federation
     folders = look_into_folders(federation)
-    found.mistakes += folders.mistakes
-    found.warnings += folders.warnings
-    found.here = folders.here
-    for one in said:
-        one.of_files(found)
-    _load_learners(federation, found)
-    _warn(federation, found)
-    _look_for_room(federation, found)
-    _look_at_method(federation, found)
-    for one in said:
-        one.of_learners(found)
-    traffic, mistakes = traffic_facts(federation, found.learners.values())
-    found.mistakes.extend(mistakes)
-    graph = _graph(federation, found, liars, traffic["parameters"] if traffic else None)
+    inspected.mistakes += folders.mistakes
+    inspected.warnings += folders.warnings
+    inspected.here = folders.here
+    for one in findings:
+        one.of_files(inspected)
+    _load_learners(federation, inspected)
+    _warn(federation, inspected)
+    _look_for_room(federation, inspected)
+    _look_at_method(federation, inspected)
+    for one in findings:
+        one.of_learners(inspected)
+    traffic, mistakes = traffic_facts(federation, inspected.learners.values())
+    inspected.mistakes.extend(mistakes)
+    graph = _graph(federation, inspected, liars, traffic["parameters"] if traffic else None)
     try:
         borne = bearings(federation)
         if traffic:
@@ -94,58 +94,60 @@ def _survey(found: Inspected, said: Sequence[Findings], liars: int | None) -> di
         rule, warnings = rule_facts(federation, borne, graph, liars)
     except UserError as error:  # a rule of the user's own
         borne, rule, warnings = [], None, []
-        found.mistakes.append(_in_file(error, federation))
-    found.warnings.extend(warnings)
+        inspected.mistakes.append(_in_file(error, federation))
+    inspected.warnings.extend(warnings)
     at_most = liars_at_most(federation)
     return {
         "federation": _head(federation),
         "members": [
-            _member_row(federation, member, found)
+            _member_row(federation, member, inspected)
             | {
                 "liars_borne": borne[member.index].borne if borne else None,
                 "liars_at_most": at_most[member.index],
             }
             for member in federation.members
         ],
-        "targets": _targets(federation, found),
+        "targets": _targets(federation, inspected),
         "graph": graph,
         "rule": rule,
         "traffic": traffic,
-        **{one.part: one.told() for one in said if one.part},
+        **{one.part: one.told() for one in findings if one.part},
     }
 
 
-def _look_at_method(federation: FederationConfig, found: Inspected) -> None:
+def _look_at_method(federation: FederationConfig, inspected: Inspected) -> None:
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.methods import method_of  # noqa: PLC0415 - as above
 
-    found.warnings.extend(federation.notices)
+    inspected.warnings.extend(federation.notices)
     try:
         method_of(federation)
     except UserError as error:
-        found.mistakes.append(error)
+        inspected.mistakes.append(error)
 
 
-def _load_learners(federation: FederationConfig, found: Inspected) -> None:
-    """If no node's folder is here, the first node's learner, without its data, gives the model's size."""
+def _load_learners(federation: FederationConfig, inspected: Inspected) -> None:
+    """Load the learners. If no node's folder is here, the first node's learner, without its data, gives the model's
+    size.
+    """
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.mistakes import mistakes_of  # noqa: PLC0415 - as above
 
-    alone = [0] if found.has_model else []
-    indices = [index for index in sorted(found.here) or alone if index not in found.unusable]
+    alone = [0] if inspected.has_model else []
+    indices = [index for index in sorted(inspected.here) or alone if index not in inspected.unusable]
     for index in indices:
         try:
-            found.learners[index] = _learner(federation, federation.members[index], found.here.get(index))
+            inspected.learners[index] = _learner(federation, federation.members[index], inspected.here.get(index))
         except UserError as error:
             about_data = (error.key or "").startswith("data")
-            if found.here or not about_data:
-                found.mistakes.extend(mistakes_of(error))
+            if inspected.here or not about_data:
+                inspected.mistakes.extend(mistakes_of(error))
             if not about_data:
-                return  # the same for every node
+                return  # the mistake is the same for every node
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            found.warnings.append("torch is not installed: the task was not checked")
+            inspected.warnings.append("torch is not installed: the task was not checked")
             return
 
 
@@ -172,35 +174,35 @@ def _learner(federation: FederationConfig, member: Member, node: NodeConfig | No
     )
 
 
-def _warn(federation: FederationConfig, found: Inspected) -> None:
+def _warn(federation: FederationConfig, inspected: Inspected) -> None:
     for i, j in federation.edges:
         first, second = federation.members[i], federation.members[j]
         if first.address is None and second.address is None and not federation.discovery:
             text = f"neither {first.name} nor {second.name} has an address for the other to dial"
-            found.warnings.append(f"{text}: write one, or discovery = true in [network] if they are on one LAN")
-    _warn_of_data(federation, found)
-    if len({learner.shape_digest for learner in found.learners.values()}) > 1:
-        found.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
+            inspected.warnings.append(f"{text}: write one, or discovery = true in [network] if they are on one LAN")
+    _warn_of_data(federation, inspected)
+    if len({learner.shape_digest for learner in inspected.learners.values()}) > 1:
+        inspected.warnings.append("the models of the nodes here differ in shape: such nodes cannot mix")
 
 
-def _warn_of_data(federation: FederationConfig, found: Inspected) -> None:
+def _warn_of_data(federation: FederationConfig, inspected: Inspected) -> None:
     """Warn of the data of the nodes whose folders are here; of classes only if all are here."""
     from p2pfl.learn.doubts import about_lone_classes, own_classes, unscaled  # noqa: PLC0415 - as above
 
     names = {member.index: member.name for member in federation.present}
-    here = {names[index]: one for index, one in found.learners.items() if index in found.here}
+    here = {names[index]: one for index, one in inspected.learners.items() if index in inspected.here}
     for name, learner in here.items():
         if text := unscaled(learner):
-            found.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
+            inspected.warnings.append(f"{name}: {text}: scale the inputs alike on all nodes")
     if federation.privacy is not None:
-        return  # what each of them holds is nothing for the others
+        return  # the data of some nodes do not show whether others have such classes
     told = {name: own_classes(learner) for name, learner in here.items()}
     classes = {name: one for name, one in told.items() if one is not None}
     text = about_lone_classes(federation.gossip.rule, classes) if len(classes) == len(names) else None
-    found.warnings += [] if text is None else [text]
+    inspected.warnings += [] if text is None else [text]
 
 
-def _look_for_room(federation: FederationConfig, found: Inspected) -> None:
+def _look_for_room(federation: FederationConfig, inspected: Inspected) -> None:
     """Check that the disks of the nodes that are here can hold their states."""
     from p2pfl.engine.codecs import codecs_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.engine.state import NodeState  # noqa: PLC0415 - as above
@@ -209,8 +211,8 @@ def _look_for_room(federation: FederationConfig, found: Inspected) -> None:
     from p2pfl.node.assembly import durability_of  # noqa: PLC0415 - as above
     from p2pfl.node.engine_thread import needs_of  # noqa: PLC0415 - as above
 
-    for index in sorted(found.here.keys() & found.learners.keys()):
-        node, learner = found.here[index], found.learners[index]
+    for index in sorted(inspected.here.keys() & inspected.learners.keys()):
+        node, learner = inspected.here[index], inspected.learners[index]
         peers = federation.neighbors(index)
         try:
             method, private = method_of(federation), federation.privacy is not None
@@ -218,10 +220,10 @@ def _look_for_room(federation: FederationConfig, found: Inspected) -> None:
             needs = needs_of(state, durability_of(node, learner, private=private), codecs_of(federation, index), method)
             shortage = needs.shortage(node)
         except UserError as error:
-            if error.key in ("node.state_dir", "node.durability"):  # others are found elsewhere
-                found.mistakes.append(error)
+            if error.key in ("node.state_dir", "node.durability"):  # other mistakes are reported elsewhere
+                inspected.mistakes.append(error)
         else:
-            found.warnings += [shortage] if shortage else []
+            inspected.warnings += [shortage] if shortage else []
 
 
 def _head(federation: FederationConfig) -> dict[str, Any]:
@@ -243,23 +245,23 @@ def _head(federation: FederationConfig) -> dict[str, Any]:
     }
 
 
-def _member_row(federation: FederationConfig, member: Member, found: Inspected) -> dict[str, Any]:
+def _member_row(federation: FederationConfig, member: Member, inspected: Inspected) -> dict[str, Any]:
     from p2pfl.crypto.identity import public_text  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.interface import device_of  # noqa: PLC0415 - as above
 
-    learner = found.learners.get(member.index) if member.index in found.here else None
+    learner = inspected.learners.get(member.index) if member.index in inspected.here else None
     return {
         "name": member.name,
         "key": public_text(member.key),
         "address": member.address,
         "neighbors": len(federation.neighbors(member.index)),
-        "here": member.index in found.here,
+        "here": member.index in inspected.here,
         "samples": learner.samples if learner else None,
         "device": device_of(learner) if learner else None,
     }
 
 
-def _targets(federation: FederationConfig, found: Inspected) -> dict[str, Any] | None:
+def _targets(federation: FederationConfig, inspected: Inspected) -> dict[str, Any] | None:
     """Return how unequal the targets of the nodes here are; None where they cannot, or must not, be compared."""
     from dataclasses import asdict  # noqa: PLC0415 - `--help` stays instant
 
@@ -267,18 +269,18 @@ def _targets(federation: FederationConfig, found: Inspected) -> dict[str, Any] |
 
     if federation.privacy is not None:
         return None
-    here = sorted(found.learners.keys() & found.here.keys())
-    shift = label_shift({federation.members[index].name: targets_of(found.learners[index]) for index in here})
+    here = sorted(inspected.learners.keys() & inspected.here.keys())
+    shift = label_shift({federation.members[index].name: targets_of(inspected.learners[index]) for index in here})
     return None if shift is None else asdict(shift) | {"in_words": shift.in_words}
 
 
-def _graph(federation: FederationConfig, found: Inspected, liars: int | None, size: int | None) -> dict[str, Any]:
+def _graph(federation: FederationConfig, inspected: Inspected, liars: int | None, size: int | None) -> dict[str, Any]:
     """Describe the graph for a model of `size` values, if that is known and the compressors fit it."""
     nodes = len(federation.members)
-    known = len(found.here) == nodes == len(found.learners)
-    samples = [found.learners[index].samples for index in range(nodes)] if known else None
+    known = len(inspected.here) == nodes == len(inspected.learners)
+    samples = [inspected.learners[index].samples for index in range(nodes)] if known else None
     facts, warnings = graph_facts(federation, samples, liars, size)
-    found.warnings.extend(warnings)
+    inspected.warnings.extend(warnings)
     return facts
 
 
@@ -291,19 +293,19 @@ def _as_row(mistake: UserError) -> dict[str, Any]:
     return {key: getattr(mistake, key) for key in ("file", "key", "message", "value", "allowed")}
 
 
-def _print(report: dict[str, Any], inspected: Inspected | None, said: Sequence[Findings] | None) -> None:
-    """Print what a person must know; with the findings that were `said` of it, the rest too."""
+def _print(report: dict[str, Any], inspected: Inspected | None, findings: Sequence[Findings] | None) -> None:
+    """Print what a person must know; with the findings in `findings`, the rest too."""
     click.echo(verdict(report["mistakes_in_all"], len(report["warnings"])))
     if inspected is None:
         return
     print_brief(report, inspected.federation, inspected)
-    if said is None:
+    if findings is None:
         click.echo("more: p2pfl check --all")
         return
-    _print_in_full(report, said)
+    _print_in_full(report, findings)
 
 
-def _print_in_full(report: dict[str, Any], said: Sequence[Findings]) -> None:
+def _print_in_full(report: dict[str, Any], findings: Sequence[Findings]) -> None:
     from p2pfl.cli.compressors import print_traffic  # noqa: PLC0415 - as above
     from p2pfl.cli.rules import print_rule  # noqa: PLC0415 - as above
 
@@ -321,14 +323,15 @@ def _print_in_full(report: dict[str, Any], said: Sequence[Findings]) -> None:
         print_rule(report["rule"])
     if report["traffic"]:
         print_traffic(report["traffic"])
-    for one in said:
+    for one in findings:
         if report.get(one.part):
             one.show(report[one.part])
-    compressed = {"delta", "gamma"} if report["traffic"] else set[str]()
+    compressed = {"delta", "gamma", "random"} if report["traffic"] else set[str]()
     shown = {key for row in (facts, *rows) for key, value in row.items() if value is not None}
     print_words((shown | compressed) & WORDS.keys())
 
 
+ROBUST = " What robust means: docs/how-to/which-graph.md"
 KEYS = (
     "nodes",
     "edges",
@@ -362,7 +365,7 @@ def graph_facts(
     equally many; with the model's `size` where it is known, for the steps that compressors allow. For a schedule it is
     that of one round, on average over a period, and the exchanges to consensus are those of whole periods; the other
     figures are those of the union of all rounds. Under a robust rule mixing is no Laplacian step, and no such figure
-    holds: None. The graph is warned of for so many `liars`, or those of the rule.
+    holds: None. Warnings assume that many `liars`, or those of the rule.
     """
     from p2pfl.aggregate import liars_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.figures import predicted  # noqa: PLC0415 - as above
@@ -390,7 +393,7 @@ def graph_facts(
     period = max(1, len(federation.schedule))
     periods = None if shrinks is None else rounds_to_consensus(shrinks**period)
     facts["exchanges_to_consensus"] = periods and period * periods
-    return facts, [f"graph: {text}" for text in said]
+    return facts, [f"graph: {text}{ROBUST if '-robust' in text else ''}" for text in said]
 
 
 def liars_at_most(federation: FederationConfig) -> list[int]:
@@ -404,8 +407,8 @@ def liars_at_most(federation: FederationConfig) -> list[int]:
 
 
 def readable(graph: dict[str, Any]) -> dict[str, Any]:
-    """Format for people: ranges in words, without what follows from the rest."""
-    facts = {key: _said(value) for key, value in graph.items()}
+    """Format for people: ranges in words, without figures that follow from others."""
+    facts = {key: _as_text(value) for key, value in graph.items()}
     if "diameter_bounds" in facts:
         facts["diameter"] = facts.pop("diameter_bounds")
     if "period" in facts:
@@ -414,22 +417,22 @@ def readable(graph: dict[str, Any]) -> dict[str, Any]:
     facts.pop("liars_per_node", None)
     if liars := graph.get("liars_per_node"):
         (certain, perhaps), (_, possible) = liars["guaranteed"], liars["at_most"]
-        words = f"every node mixes beside {liars['mixes']}; that all agree is certain with {certain}"
-        words += f", perhaps with {perhaps}" if perhaps > certain else ""
-        facts["liars, if values are trimmed"] = f"{words}, possible with {possible} at most"
+        words = f"every node mixes with up to {liars['mixes']}; agreement is certain with up to {certain}"
+        words += f", perhaps {perhaps}" if perhaps > certain else ""
+        facts["liars, if values are trimmed"] = f"{words}, and may fail with more than {possible} even if nobody lies"
     for key in ("connected", "components", "epsilon", "residual", "laplacian_max_eigenvalue"):
         facts.pop(key, None)
     return facts
 
 
-def _said(value: Any) -> Any:
+def _as_text(value: Any) -> Any:
     match value:
         case {"min": low, "mean": mean, "max": high}:
             return str(low) if low == high else f"{low} to {high}, mean {mean:.3g}"
         case dict():
-            return ", ".join(f"{key.replace('_', ' ')} {_said(part)}" for key, part in value.items())
+            return ", ".join(f"{key.replace('_', ' ')} {_as_text(part)}" for key, part in value.items())
         case [low, high]:
-            return _said(low) if low == high else f"{_said(low)} to {_said(high)}"
+            return _as_text(low) if low == high else f"{_as_text(low)} to {_as_text(high)}"
         case float():
             return f"{value:.4g}"
         case _:

@@ -1,4 +1,6 @@
-"""The first lines of `p2pfl check`: what a person must know before a run, and a word on each term of the rest."""
+"""The first lines of `p2pfl check`: what a person must know before a run, and an explanation of each term
+in the rest.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +20,38 @@ if TYPE_CHECKING:
     from p2pfl.node.findings import Inspected
 
 NAMED = 3
-"""Nodes that a warning names at most."""
+"""The most nodes that a warning names."""
 
 WORDS: Mapping[str, str] = {
     "liars_borne": "malicious neighbors that the node tolerates with this rule",
     "liars_at_most": "malicious neighbors that it could tolerate with any rule, by its number of neighbors",
     "targets apart": "how far the node's targets are from those of all nodes: 0 is alike",
     "algebraic_connectivity": "lambda_2 of the graph: the larger, the faster models agree",
+    "certified": "that figure is proven to within a millionth; method: how it was computed",
     "effective_resistance": "how far apart two nodes are when all paths count: the smaller, the better connected",
     "vertex_connectivity": "nodes that have to fail before the rest is cut in two; edge_connectivity: edges",
+    "bridges": "edges of which one alone, if it fails, cuts the graph in two; cut_nodes: nodes",
     "thinnest_cut": "the narrowest place between two parts of the graph",
     "robustness": "r: of any two separate groups, one has a node with r neighbors outside it",
+    "samples_known": "whether contraction counts with the rows of each node, or as if all had equally many",
+    "liars, if values are trimmed": "malicious neighbors of a node, under rules that discard extreme values",
     "contraction": "factor by which one exchange on every edge shrinks the distance between models",
     "exchanges_to_consensus": "exchanges on every edge until that distance is a thousandth",
     "delta": "least share of what is new that arrives with one message; the rest follows",
     "gamma": "size of one mixing step",
+    "random": "whether the compressor draws at random",
 }
 
 
-def print_brief(report: Mapping[str, Any], federation: FederationConfig, found: Inspected) -> None:
+def print_brief(report: Mapping[str, Any], federation: FederationConfig, inspected: Inspected) -> None:
     """Print size, rows, costs, duration and promises, then each warning once."""
     facts = {
-        "federation": f"{federation.name}: {_counted(len(federation.present), 'node')}, {federation.topology}, "
-        f"{_counted(report['graph']['edges'], 'edge')}, rule {federation.gossip.rule}",
+        "federation": f"{federation.name}: {_count(len(federation.present), 'node')}, {federation.topology}, "
+        f"{_count(report['graph']['edges'], 'edge')}, rule {federation.gossip.rule}",
         "rows": _rows(report["members"]),
         "a round": _round(report, federation),
         "sent": _sent(report, federation),
-        "duration": duration(federation, found),
+        "duration": duration(federation, inspected),
         "privacy": _privacy(report.get("privacy")),
     }
     write_facts(facts)
@@ -53,14 +60,14 @@ def print_brief(report: Mapping[str, Any], federation: FederationConfig, found: 
 
 
 def print_words(shown: set[str]) -> None:
-    """Explain those terms that were shown."""
+    """Explain the terms that were shown."""
     click.echo()
     write_facts({word: meaning for word, meaning in WORDS.items() if word in shown}, "What the words mean")
 
 
 def verdict(mistakes: int, warnings: int) -> str:
     """Return the first line."""
-    return ", ".join(_counted(number, word) for number, word in ((mistakes, "mistake"), (warnings, "warning")))
+    return ", ".join(_count(number, word) for number, word in ((mistakes, "mistake"), (warnings, "warning")))
 
 
 def merged(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -69,10 +76,10 @@ def merged(warnings: Sequence[str], names: Sequence[str]) -> list[str]:
     alike: dict[str, list[str]] = {}
     for warning in warnings:
         alike.setdefault(re.sub(r"\d[\d.,e+-]*", "#", name.sub("\0", warning)), []).append(warning)
-    return [_joined(same, name, len(names)) for same in alike.values()]
+    return [_join(same, name, len(names)) for same in alike.values()]
 
 
-def _joined(same: Sequence[str], name: re.Pattern[str], nodes: int) -> str:
+def _join(same: Sequence[str], name: re.Pattern[str], nodes: int) -> str:
     first, *others = same
     about = [start.group() for text in others if (start := name.match(text))]
     if not others:
@@ -84,34 +91,34 @@ def _joined(same: Sequence[str], name: re.Pattern[str], nodes: int) -> str:
     return f"{first} ({how} for {'every other node' if len(same) == nodes else ', '.join(about[:NAMED]) + more})"
 
 
-def duration(federation: FederationConfig, found: Inspected) -> str:
+def duration(federation: FederationConfig, inspected: Inspected) -> str:
     """Say how long the training may take. A step on a node's data is timed where that promises nobody anything."""
     training = federation.training
     sooner = "" if training.stop is None else f", or less: stop = {training.stop!r}"
     if training.time_s is not None:
         return f"{age(training.time_s)} of training on each node (time_s){sooner}"
-    seconds = None if federation.privacy is not None else _round_s(federation, found)
+    seconds = None if federation.privacy is not None else _round_s(federation, inspected)
     if seconds is None or training.rounds is None:
         return f"not known before a first run{sooner}"
     total = age(seconds * training.rounds) if seconds * training.rounds >= 1 else "1 s"
     return f"about {total} on each node if it is as fast as this machine, without waiting for neighbors{sooner}"
 
 
-def _round_s(federation: FederationConfig, found: Inspected) -> float | None:
-    """Time a training step of the first node that is here, on a learner of its own; None: there is none that can."""
+def _round_s(federation: FederationConfig, inspected: Inspected) -> float | None:
+    """Time a training step of the first node that is here, on a separate learner; None: no node here can train."""
     from p2pfl.errors import P2PFLError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.interface import RoundStart  # noqa: PLC0415 - as above
     from p2pfl.node.assembly import load_learner  # noqa: PLC0415 - as above
 
-    index = min(found.here.keys() & found.learners.keys(), default=None)
-    if index is None or found.mistakes:
+    index = min(inspected.here.keys() & inspected.learners.keys(), default=None)
+    if index is None or inspected.mistakes:
         return None
     training = federation.training
     one_step = replace(federation, training=replace(training, local_steps=1, local_epochs=None))
     try:
-        learner = load_learner(one_step, found.here[index])
+        learner = load_learner(one_step, inspected.here[index])
         start = RoundStart(learner.initial())
-        learner.train(start, 0)  # the first step prepares what later ones find
+        learner.train(start, 0)  # the first step also warms up what later ones use
         began = perf_counter()
         learner.train(start, 1)
     except P2PFLError:
@@ -127,13 +134,13 @@ def _rows(members: Sequence[Mapping[str, Any]]) -> str:
         return "not known: no node's data are here"
     each = str(rows[0]) if min(rows) == max(rows) else f"{min(rows):,} to {max(rows):,}"
     elsewhere = len(members) - len(rows)
-    other = f"; the data of {_counted(elsewhere, 'other node')} are not here" if elsewhere else ""
+    other = f"; the data of {_count(elsewhere, 'other node')} are not here" if elsewhere else ""
     return f"{sum(rows):,} to train on, {each} on a node{other}"
 
 
 def _round(report: Mapping[str, Any], federation: FederationConfig) -> str:
     training, traffic = federation.training, report["traffic"]
-    steps = f"{training.local_steps} steps" if training.local_steps else _counted(training.local_epochs or 0, "epoch")
+    steps = f"{training.local_steps} steps" if training.local_steps else _count(training.local_epochs or 0, "epoch")
     if not traffic:
         return f"{steps} of training"
     bound = "" if traffic["exact"] else "at most "
@@ -156,7 +163,7 @@ def _privacy(facts: Mapping[str, Any] | None) -> str | None:
     return f"epsilon up to {most:.4g} for {protected}; more in docs/how-to/privacy.md"
 
 
-def _counted(number: int, word: str) -> str:
+def _count(number: int, word: str) -> str:
     return f"{number or 'no'} {word}{'s' * (number != 1)}"
 
 

@@ -1,5 +1,6 @@
-"""Mistakes in the folders of the nodes that are here: settings, keys and ports, and what features find there. For
-`p2pfl check`, and for `launch` before it starts anybody: nothing here imports torch.
+"""Mistakes in the folders of the nodes that are here: settings, keys and ports, and the findings of features.
+
+`p2pfl check` uses it, and `launch` before it starts a node: nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -16,28 +17,30 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class FoldersFound:
-    """`here` are the settings of those whose folder is here and whose file is valid, by member index."""
+    """The findings. `here` has the settings of the nodes whose folder is here and whose file is valid, by
+    member index.
+    """
 
     mistakes: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     here: dict[int, NodeConfig] = field(default_factory=dict)
 
 
-def findings_of(found: Inspected) -> list[Findings]:
-    """Return the findings of all features. A mistake in the file's own features is added to `found`."""
+def findings_of(inspected: Inspected) -> list[Findings]:
+    """Return the findings of all features. A mistake in the file's own features is added to `inspected`."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
-    from p2pfl.features import brought  # noqa: PLC0415 - as above
+    from p2pfl.features import import_declared  # noqa: PLC0415 - as above
 
-    said: list[Findings] = [kind() for kind in brought("FINDINGS")]
-    if found.federation.plug_ins:
+    said: list[Findings] = [kind() for kind in import_declared("FINDINGS")]
+    if inspected.federation.plug_ins:
         from p2pfl.features import FEATURES  # noqa: PLC0415 - what nodes need costs a launcher more than its own
         from p2pfl.node.plug_ins import all_features  # noqa: PLC0415 - as above
 
         try:
-            added = all_features(found.federation, FEATURES)[len(FEATURES) :]
+            added = all_features(inspected.federation, FEATURES)[len(FEATURES) :]
             said += [one for feature in added if (one := feature.findings()) is not None]
         except UserError as error:
-            found.mistakes.append(error)
+            inspected.mistakes.append(error)
     return said
 
 
@@ -48,28 +51,28 @@ def look_into_folders(federation: FederationConfig) -> FoldersFound:
     return found
 
 
-def _look_into(federation: FederationConfig, member: Member, found: FoldersFound) -> None:
+def _look_into(federation: FederationConfig, member: Member, folders: FoldersFound) -> None:
     from p2pfl.config.load import load_node, node_file, node_mistakes  # noqa: PLC0415 - `--help` stays instant
 
     file = node_file(federation, member.name)
     if not file.parent.is_dir():
         return
     if mistakes := node_mistakes(file, federation):
-        found.mistakes.extend(mistakes)
+        folders.mistakes.extend(mistakes)
         return
-    node = found.here[member.index] = load_node(file, federation)
-    _look_at_address(federation, member, node, found)
-    _look_at_key(federation, member, node, found)
+    node = folders.here[member.index] = load_node(file, federation)
+    _look_at_address(federation, member, node, folders)
+    _look_at_key(federation, member, node, folders)
 
 
-def _look_at_address(federation: FederationConfig, member: Member, node: NodeConfig, found: FoldersFound) -> None:
+def _look_at_address(federation: FederationConfig, member: Member, node: NodeConfig, folders: FoldersFound) -> None:
     from p2pfl.net.address import is_hidden  # noqa: PLC0415 - `--help` stays instant
 
     if is_hidden(member.address, node.listen):
         text = f"{member.name} listens on {node.listen}, where nobody reaches its address {member.address}"
-        found.warnings.append(f"{text}: set listen in {node.path}")
+        folders.warnings.append(f"{text}: set listen in {node.path}")
     if (mistake := wrong_port(federation, member, node)) is not None:
-        found.mistakes.append(mistake)
+        folders.mistakes.append(mistake)
 
 
 def wrong_port(federation: FederationConfig, member: Member, node: NodeConfig) -> UserError | None:
@@ -90,19 +93,19 @@ def wrong_port(federation: FederationConfig, member: Member, node: NodeConfig) -
     return UserError(text, file=node.path, key=f"node.{key}", value=value, allowed=allowed)
 
 
-def _look_at_key(federation: FederationConfig, member: Member, node: NodeConfig, found: FoldersFound) -> None:
+def _look_at_key(federation: FederationConfig, member: Member, node: NodeConfig, folders: FoldersFound) -> None:
     from p2pfl.crypto.identity import Identity, public_text  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.storage.disk import refuse_shared  # noqa: PLC0415 - as above
 
     try:
-        with suppress(OSError):  # there is none yet; and whoever checks need not be the user who runs the node
+        with suppress(OSError):  # there is none yet; or only the user who runs the node may read it
             refuse_shared(node.state_dir, user=node.state_dir.stat().st_uid)
         public = Identity.load(node.key_file).public
     except UserError as error:
-        found.mistakes.append(error)
+        folders.mistakes.append(error)
         return
     if public != member.key:
         text = f"not the key that {federation.path.name} lists for {member.name}"
         shown, allowed = public_text(public), public_text(member.key)
-        found.mistakes.append(UserError(text, file=node.key_file, key="public key", value=shown, allowed=allowed))
+        folders.mistakes.append(UserError(text, file=node.key_file, key="public key", value=shown, allowed=allowed))

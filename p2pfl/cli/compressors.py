@@ -1,4 +1,4 @@
-"""`p2pfl compressors`, which lists compressors and what they cost, and that part of `p2pfl check`."""
+"""`p2pfl compressors`, which lists compressors and their costs, and that part of `p2pfl check`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def traffic_facts(
     }
     try:
         channels = len(method_of(federation).channels)
-    except UserError:  # told by who looks at the method
+    except UserError:  # the check of the method reports it
         channels = 1
     return facts | traffic(federation, shared * channels) | {"parameters": shared}, []
 
@@ -114,11 +114,11 @@ def compressor_row(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _stages() -> list[dict[str, Any]]:
-    from p2pfl.compress.catalog import listed  # noqa: PLC0415 - as above
+    from p2pfl.compress.catalog import list_stages  # noqa: PLC0415 - as above
 
     return [
         {"stage": stage.written or stage.name, "does": stage.means, "example": stage.shown, "from": source}
-        for stage, source in listed()
+        for stage, source in list_stages()
     ]
 
 

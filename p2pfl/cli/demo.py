@@ -1,4 +1,4 @@
-"""`p2pfl demo`: the main job on one machine: real processes, each with a few digits, end with one model of all ten."""
+"""`p2pfl demo`: the main use on one machine: real processes, each with a few digits, end with one model of all ten."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from p2pfl.cli.launch import REFERENCES, REPORT_FILE, run_fleet
-from p2pfl.console.output import Form, check_report, format_option, log_option, where
+from p2pfl.console.output import Form, check_report, format_option, log_option, report_target
 
 if TYPE_CHECKING:
     from p2pfl.config.model import FederationConfig
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MARK = ".p2pfl-demo"
 MOST_NODES = 64
 PARAMETERS = 2_410
-"""The number of parameters of the digits model, so that torch is not needed to know it."""
+"""The number of parameters of the digits model, known here without torch."""
 
 
 EPILOG = """\b
@@ -100,7 +100,7 @@ def demo(
     from p2pfl.reporting.logs import check_logs  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.reporting.plot import check_picture  # noqa: PLC0415 - as above
 
-    report, form = where(report, form)
+    report, form = report_target(report, form)
     check_logs(log, coming=folder)
     if report is not None:
         check_report(report, coming=folder)
@@ -132,7 +132,7 @@ def demo(
 
 
 def _find_attackers(nodes: int, byzantine: int, attack: str | None) -> Attackers | None:
-    """The attackers, if any were asked for. Raises UserError: the options contradict each other."""
+    """Return the attackers, if the options ask for any. Raises UserError: the options contradict each other."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.fleet.lies import find_attackers  # noqa: PLC0415 - as above
 
@@ -162,7 +162,7 @@ def _lies(attackers: Attackers | None, federation: FederationConfig, byzantine: 
 
 
 def _warnings(federation: FederationConfig, liars: Sequence[str]) -> Iterator[str]:
-    """Warnings if the rule does not tolerate these malicious nodes, or lets a node mix with nobody."""
+    """Warn if the rule does not tolerate these malicious nodes, or lets a node mix with nobody."""
     from p2pfl.reporting.liars import bearings, names  # noqa: PLC0415 - `--help` stays instant
 
     of_all = bearings(federation)
@@ -180,7 +180,7 @@ def _warnings(federation: FederationConfig, liars: Sequence[str]) -> Iterator[st
 
 
 def _make(folder: Path, *, nodes: int, topology: str, partition: str, seed: int, options: dict[str, object]) -> Path:
-    """Write the demo's federation file into a new folder; removes only what an older demo left there."""
+    """Write the demo's federation file into a new folder; remove only what an older demo left there."""
     from p2pfl.cli.new import check_graph  # noqa: PLC0415 - as above
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.net.address import free_ports  # noqa: PLC0415 - as above

@@ -20,8 +20,8 @@ from p2pfl.console.output import (
     node_rows,
     privacy_facts,
     reference_facts,
+    report_target,
     size,
-    where,
     write_facts,
     write_report,
     write_rows,
@@ -79,7 +79,7 @@ def launch(
     """
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
 
-    report, form = where(report, form)
+    report, form = report_target(report, form)
     described = load_config(federation)
     _require_here(described)
     if references:
@@ -114,7 +114,8 @@ def _require_here(federation: FederationConfig) -> None:
 
 
 def _require_flawless(federation: FederationConfig) -> None:
-    """Find once what every node would find, or wait for in vain: the part of `p2pfl check` that needs no torch.
+    """Find every mistake that all nodes would fail on or wait for in vain: the part of `p2pfl check` that needs no
+    torch.
 
     Raises ExceptionGroup of UserErrors.
     """
@@ -191,11 +192,11 @@ def _require_free_ports(nodes: Iterable[NodeConfig]) -> None:
                 error.file = str(node.path)
                 mistakes.append(error)
     if mistakes:
-        raise ExceptionGroup("ports that others have", mistakes)
+        raise ExceptionGroup("ports that other processes use", mistakes)
 
 
 def _compare(written: Report, fleet: Fleet) -> None:
-    """Add what the nodes learn without each other; not after Ctrl-C, nor where nobody has ended well."""
+    """Add what the nodes learn without each other; not after Ctrl-C, nor where no node has ended well."""
     from p2pfl.fleet.references import add_references  # noqa: PLC0415 - as above
 
     if fleet.stopping or not any(node.finished for node in written.nodes):

@@ -28,7 +28,7 @@ FINETUNE = click.option(
     "--finetune",
     type=click.IntRange(1),
     metavar="EPOCHS",
-    help="First train so many epochs on the node's data; only its personal parameters, if it has any.",
+    help="First train this many epochs on the node's data; only its personal parameters, if it has any.",
 )
 
 
@@ -52,7 +52,7 @@ def evaluate(*, snapshot: Path, federation: Path | None, node: str | None, finet
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
     if finetune:
-        learned = learned.finetuned(finetune)
+        learned = learned.finetune(finetune)
     facts = _facts(learned)
     if getattr(learned.learner, "plan", None) is not None:
         text = "withheld, as computed from the data without noise: scores on the node's own data"
@@ -106,8 +106,8 @@ def export(
     for warning in learned.warnings:
         click.echo(f"warning: {warning}", err=True)
     if finetune:
-        learned = learned.finetuned(finetune)
-    content = _onnx(learned, software_version()) if form == "onnx" else learned.exported(software_version())
+        learned = learned.finetune(finetune)
+    content = _onnx(learned, software_version()) if form == "onnx" else learned.export(software_version())
     if beside is not None and learned.preprocessing:
         _check_free(beside, force=force)
         _write(beside, json.dumps(learned.preprocessing, indent=2, ensure_ascii=False).encode() + b"\n")
@@ -166,7 +166,9 @@ def _check_free(output: Path, *, force: bool) -> None:
 
 
 def _write(output: Path, content: bytes) -> None:
-    """Write the whole file or nothing, for its owner alone: a model tells of the data that it learned from."""
+    """Write the whole file or nothing, for its owner alone: a model reveals something of the data that it
+    learned from.
+    """
     part = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:

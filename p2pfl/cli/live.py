@@ -1,4 +1,4 @@
-"""The live view of a launched federation: one line a node on a terminal, now and then one line of all elsewhere."""
+"""The live view of a launched federation: one line a node on a terminal, now and then one line for all elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from p2pfl.reporting.status import NodeLine
 
 LINE_EVERY_S = 2.0
 BEFORE, AFTER = ("node", "state", "round"), ("staleness", "sent", "peers", "distance")
-"""The columns on both sides of those of the task's measures."""
+"""The columns before and after those of the task's measures."""
 
 
 class LiveView:
@@ -75,7 +75,7 @@ class LiveView:
             click.echo(_in_words(point, self._measures()), err=True)
 
     def _compare(self, line: NodeLine) -> None:
-        """Warn of lone classes, once all nodes have reported theirs."""
+        """Warn of classes that one node alone has, once all nodes have reported theirs."""
         if line.classes is not None:
             self.classes[line.node] = line.classes
             text = about_lone_classes(self.fleet.federation.gossip.rule, self.classes)
@@ -86,7 +86,7 @@ class LiveView:
         title = f"{self.fleet.federation.name}: {self.fleet.federation.topology}, {self.fleet.elapsed_s:.0f} s"
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         measures = self._measures()
-        for column in (*BEFORE, *(one.label for one in self._told(measures)), *self._after):
+        for column in (*BEFORE, *(one.label for one in self._shown_measures(measures)), *self._last_columns):
             table.add_column(column, justify="left" if column in ("node", "state") else "right")
         for child in self.fleet.children:
             cells = self._row(child, measures)
@@ -109,15 +109,15 @@ class LiveView:
         table.caption, table.caption_justify = "\n".join(filter(None, notes)) or None, "left"
         return table
 
-    def _told(self, measures: Sequence[Measure]) -> tuple[Measure, ...]:
-        """The measures that have a column; in a private run all that any node reports."""
+    def _shown_measures(self, measures: Sequence[Measure]) -> tuple[Measure, ...]:
+        """Return the measures that have a column; in a private run those that any node reports."""
         lines = [child.last for child in self.fleet.children if child.last is not None]
         if self.fleet.federation.privacy is None:
             return shown(measures)
         return tuple(one for one in shown(measures) if any(value_of(line, one) is not None for line in lines))
 
     @property
-    def _after(self) -> tuple[str, ...]:
+    def _last_columns(self) -> tuple[str, ...]:
         return AFTER if self.fleet.federation.privacy is None else ("epsilon", *AFTER)
 
     def _measures(self) -> tuple[Measure, ...]:
@@ -130,7 +130,7 @@ class LiveView:
             return [
                 child.name,
                 f"[{style}]{child.state}[/]",
-                *["-"] * (1 + len(self._told(measures)) + len(self._after)),
+                *["-"] * (1 + len(self._shown_measures(measures)) + len(self._last_columns)),
             ]
         rounds = self.fleet.federation.training.rounds
         return [
@@ -139,7 +139,7 @@ class LiveView:
             _rounds(line.rounds, rounds),
             *(
                 figure(value_of(line, one), stale=line.test_is_stale, form=_form(one)) or "-"
-                for one in self._told(measures)
+                for one in self._shown_measures(measures)
             ),
             *([] if self.fleet.federation.privacy is None else [spent_of(line.privacy) or "-"]),
             _figure(line.staleness.mean, ".1f"),
@@ -150,14 +150,16 @@ class LiveView:
 
 
 def _rounds(done: int, of: int | None) -> str:
-    """Rounds done, with those beyond the requested ones, which are trained with nodes that are not done yet."""
+    """Write the rounds done, with those beyond the requested ones, which are trained with nodes that are
+    not done yet.
+    """
     if of is None:
         return str(done)
     return f"{done}/{of}" if done <= of else f"{of}/{of} +{done - of}"
 
 
 def _form(measure: Measure) -> str:
-    """Return the number format: what is better lower may have any size."""
+    """Return the number format: a figure for which lower is better may have any size."""
     return ".3f" if measure.higher_is_better or measure.name == LOSS.name else ".4g"
 
 

@@ -125,8 +125,8 @@ def _joined() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
-def _show_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001 - click's
-    if asked:
+def _show_version(ctx: click.Context, _parameter: click.Parameter, is_given: bool) -> None:  # noqa: FBT001 - click's
+    if is_given:
         click.echo(software_version())
         ctx.exit()
 
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None, *, command: click.Command = cli
     except (KeyboardInterrupt, click.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        # the reader of our output has stopped reading
+        # the reader of our output has gone
         _close_output()
         sys.exit(1)
 
@@ -192,7 +192,7 @@ def _close_output() -> None:
 
 
 def exit_code(error: Exception) -> int:
-    """The exit code of an error, which some carry as an attribute."""
+    """Return the exit code of an error, which some errors carry as an attribute."""
     usual = 2 if isinstance(error, UserError | TopologyError) else 1
     return int(getattr(error, "exit_code", usual))
 

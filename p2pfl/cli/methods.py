@@ -30,7 +30,7 @@ def methods(*, specs: tuple[str, ...], form: Form) -> None:
 
 
 def _rows(specs: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Parse all specs; raises every mistake at once."""
+    """Parse all specs; raise every mistake at once."""
     from p2pfl.config.model import TrainingConfig  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.methods import METHODS, make_method  # noqa: PLC0415 - as above

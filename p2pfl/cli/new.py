@@ -16,7 +16,7 @@ from p2pfl.config.tables import NAME
 from p2pfl.config.writing import TASK_TEXT, federation_text
 from p2pfl.console.founding import FoundingPlan
 from p2pfl.errors import UserError
-from p2pfl.features import brought
+from p2pfl.features import import_declared
 
 MOST_NODES = 1_000
 THREE = ("node0", "node1", "node2")
@@ -24,7 +24,7 @@ LAST_PORT = 65_535
 
 
 class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in older versions of click
-    """The names of nodes, or how many there are: then they are node0, node1 and so on."""
+    """The names of nodes, or their number: then they are node0, node1 and so on."""
 
     name = "integer or names"
 
@@ -45,7 +45,7 @@ class NamesOrCount(click.ParamType):  # type: ignore[type-arg] # it has none in 
 
 def with_brought(command: click.Command) -> click.Command:
     """Add the options that features bring."""
-    for one in brought("NEW"):
+    for one in import_declared("NEW"):
         place = [known.name for known in command.params].index(one.after) + 1
         command.params[place:place] = one.parameters
     return command
@@ -73,7 +73,7 @@ def with_brought(command: click.Command) -> click.Command:
     type=click.IntRange(1, LAST_PORT),
     default=8470,
     show_default=True,
-    help="Port of node0; the next ones are those of the others.",
+    help="Port of node0; the other nodes get the ports after it.",
 )
 @click.option("--name", help="The federation's name; by default that of DIR.")
 def new(
@@ -100,7 +100,7 @@ def new(
 
     place = directory.absolute()
     name, rule = _checked_name(name, place), _checked_rule(rule)
-    plan, parts = FoundingPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in brought("NEW")]
+    plan, parts = FoundingPlan(task=task, nodes=nodes, topology=topology), [kind() for kind in import_declared("NEW")]
     for part in parts:
         part.plan(plan, said)
     nodes, topology = plan.nodes or THREE, plan.topology or "ring"

@@ -88,7 +88,7 @@ def be_node(
     from p2pfl.reporting.logs import check_logs, open_logs  # noqa: PLC0415 - as above
 
     check_logs(log)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node has handlers of its own
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the node sets handlers of its own
     _log_to_stderr(name, verbose=verbose)
     described = load_config(federation)
     file = config or node_file(described, name)
@@ -114,7 +114,7 @@ def be_node(
     make = Application if maker is None else maker()
     try:
         result = asyncio.run(run_node(setup, on_line=tell, launched=launched, make=make))
-    except StorageError as error:  # the disk was given up: not for the end of a long local round either
+    except StorageError as error:  # the user gave up the disk: do not wait for a long local round either
         click.echo(f"error: {error}", err=True)
         _leave(FAILED)
     finally:
@@ -137,9 +137,7 @@ def _warn_of_hiding(member: Member, node: NodeConfig) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Leave at once: everything is on disk and said, and taking torch apart module by module would cost half a
-    second.
-    """
+    """Leave at once: everything is on disk and printed, and unloading torch would cost half a second."""
     PRINTER.finish()
     logging.shutdown()
     os._exit(code)
@@ -167,7 +165,7 @@ def _write_json(line: NodeLine) -> None:
 
 
 class _Text:
-    """Lines for a reader: all of them on a terminal; elsewhere, a service's journal say, one in ten seconds."""
+    """Prints lines for people: all on a terminal; elsewhere, such as in a service's journal, one in ten seconds."""
 
     def __init__(self) -> None:
         self.quiet_until = float("-inf")
@@ -204,7 +202,7 @@ def _in_words(line: NodeLine) -> str:
 
 
 class _Printer(threading.Thread):
-    """Prints in a thread of its own: a reader that does not read must not hold up the node, which drops lines then."""
+    """Prints in a thread of its own: a reader that does not read must not hold up the node, which then drops lines."""
 
     def __init__(self) -> None:
         super().__init__(name="print", daemon=True)

@@ -1,4 +1,4 @@
-"""`p2pfl completion`: the script by which a shell completes commands, options and files. click writes it."""
+"""`p2pfl completion`: the script by which a shell completes commands, options and files. click generates it."""
 
 from __future__ import annotations
 

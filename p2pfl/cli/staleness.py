@@ -1,4 +1,4 @@
-"""`p2pfl staleness`: how much an exchange counts by how late it is."""
+"""`p2pfl staleness`: the weight of an exchange by how late it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from p2pfl.console.output import Form, format_option, write_rows
 
 TURNS = (0, 1, 4, 16, 64)
-"""Turns late for which a weight is shown."""
+"""The numbers of turns late in the table."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl staleness\n  p2pfl staleness hinge-polynomial:4,0.5 hinge:0.5,8")
@@ -35,7 +35,7 @@ def _all() -> list[dict[str, Any]]:
 
 
 def _weights(spec: str) -> dict[str, Any]:
-    """Raises UserError: it names no function."""
+    """Return the weights of a function. Raises UserError: it names no function."""
     from p2pfl.core.staleness import STALENESS, parse_staleness  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 

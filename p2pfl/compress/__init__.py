@@ -1,6 +1,6 @@
 """Compressors: a vector to a smaller payload and back, bit for bit the same vector on every machine.
 
-What they know of is one vector and one payload; error feedback, replicas and the wire belong elsewhere.
+They know one vector and one payload; error feedback, replicas and the wire belong elsewhere.
 """
 
 from p2pfl.compress.catalog import EXAMPLES, build, make_compressor, require_fit

@@ -1,13 +1,12 @@
 """The codecs with one float32 scale for each block of values: `q8`, `q4` and `q2`, also stochastic, and `sign`.
 
-`scaled` has what they share. How far each comes from the vector is derived, and what was measured is said, at its
-class.
+`scaled` has their common part. Each class derives its distance from the vector, and gives what was measured.
 
-Their small codes stand in bytes, many rows at once: signed integers in 8, 4 or 2 bits, and planes of one bit for each
-value. The integers are symmetric: -128, -8 and -2 do not exist, so a payload that holds them was not made by an
+Their small codes are packed into bytes, many rows at once: signed integers in 8, 4 or 2 bits, and planes of one bit for
+each value. The integers are symmetric: -128, -8 and -2 do not exist, so a payload that holds them was not made by an
 encoder. In 4 bits a code is stored plus 8, two to a byte, the earlier in the low half; in 2 bits plus 2, four to a
-byte, the earliest lowest. What is left of the last byte is filled with code 0. Of a plane eight bits stand in a byte,
-the earliest lowest; the rest of the last byte is 0.
+byte, the earliest lowest. The rest of the last byte is filled with code 0. A plane has eight bits to a byte, the
+earliest lowest; the rest of the last byte is 0.
 """
 
 from __future__ import annotations
@@ -59,22 +58,22 @@ class BlockQuantizer(ScaledBlocks):
     To nearest: the scale is peak / (C + 1/2), so that no value is further than half a step from its level. An error is
     at most half a step, and at most the value itself. The worst block has its peak at C + 1/2 steps and its other 255
     values at half a step: 1 - delta = 64 / ((C + 1/2)^2 + 255/4), that is delta = 0.466 at 4 bits and 0.996 at 8 bits.
-    Typical vectors do far better, measured at 4 bits: Gaussian 0.986, Laplace 0.972. Of values spread evenly over the
+    Typical vectors do far better, measured at 4 bits: Gaussian 0.986, Laplace 0.972. For values spread evenly over the
     range the mean squared error is s^2/12 with the step s = 2 peak / (2^b - 1): the textbook's peak^2 / (3 (2^b -
     1)^2).
 
-    Stochastic: the scale is peak / C, and a value between two levels goes to either by chance so that its expectation
-    is the value. A value f of a step s above a level has variance f (1 - f) s^2, hence at most s^2/4 and, where f is
-    spread evenly, s^2/6: three times and twice the mean to nearest with steps of that size, which are 2 peak / (2^b -
-    2) here. The peak has no error, and the worst block has its other n = 255 values at the same f: 1 - delta is the
-    largest n f (1 - f) / (C^2 + n f^2), attained at 1/f = 1 + sqrt(1 + n / C^2), and that is (sqrt(1 + n / C^2) - 1) /
-    2. So delta is 0.996 at 8 bits, 0.255 at 4, and -6.5 at 2: no contraction.
+    Stochastic: the scale is peak / C, and a value between two levels is rounded to either at random so that its
+    expectation is the value. A value f of a step s above a level has variance f (1 - f) s^2, hence at most s^2/4 and,
+    where f is spread evenly, s^2/6: three times and twice the mean to nearest with steps of that size, which are 2 peak
+    / (2^b - 2) here. The peak has no error, and the worst block has its other n = 255 values at the same f: 1 - delta
+    is the largest n f (1 - f) / (C^2 + n f^2), attained at 1/f = 1 + sqrt(1 + n / C^2), and that is (sqrt(1 + n / C^2)
+    - 1) / 2. So delta is 0.996 at 8 bits, 0.255 at 4, and -6.5 at 2: no contraction.
     """
 
     spec: str
     packing: Packing
     random: bool = False
-    """Rounds stochastically; the expectation is then exact up to 2^-16 of a step, 2^-15 at 8 bits."""
+    """True for stochastic rounding; the expectation is then exact up to 2^-16 of a step, 2^-15 at 8 bits."""
     fixed: bool = True
     source: str = "Dettmers et al., 8-bit Optimizers via Block-wise Quantization, ICLR 2022"
 
@@ -91,9 +90,9 @@ class BlockQuantizer(ScaledBlocks):
         return self.packing.size_bytes(size)
 
     def _quantize(self, part: Rows, tile: Tile, place: Place) -> NDArray[np.float32]:
-        """Leaves `_whole` plus the codes in `tile.work`; `tile.values` is used up."""
+        """Leave `_whole` plus the codes in `tile.work`; `tile.values` is overwritten."""
         scale: NDArray[np.float32] = tile.load(part) / np.float32(self._peak_steps)
-        # Stochastic: only where the peak is next to the largest float32.
+        # Stochastic rounding needs it only where the peak is next to the largest float32.
         np.minimum(scale, largest_scale(self.largest_level), out=scale)
         tiny = scale < SMALLEST_SCALE
         scale[tiny] = 1
@@ -138,7 +137,7 @@ class BlockQuantizer(ScaledBlocks):
 
 
 def block_quantizer(bits: int, *, stochastic: bool = False) -> RowCompressor:
-    """`q8`, `q4` or `q2`, or one of them with `:stochastic`."""
+    """Make `q8`, `q4` or `q2`, or one of them with `:stochastic`."""
     if bits == 2 and not stochastic:
         return TwoBits()
     packing = {8: EIGHT_BITS, 4: FOUR_BITS, 2: TWO_BITS}[bits]
@@ -150,7 +149,7 @@ def block_quantizer(bits: int, *, stochastic: bool = False) -> RowCompressor:
 
 STOCHASTIC = StageEntry(
     name=":stochastic",
-    means="after q8, q4 or q2: round up or down at random, so that the mean is right",
+    means="after q8 or q4: round up or down at random, so that the mean is right",
     example="q8:stochastic",
 )
 
@@ -229,7 +228,7 @@ class TwoBits(ScaledBlocks):
         return 2 * plane_bytes(size)
 
     def _quantize(self, part: Rows, tile: Tile, place: Place) -> NDArray[np.float32]:  # noqa: ARG002 - nothing is drawn
-        """Leaves in `tile.codes` whether a level is 4 or -4."""
+        """Leave in `tile.codes` whether a level is 4 or -4."""
         mean, shrunk = mean_magnitude(tile, tile.load(part))
         scale = usable(tile, _best_scale(tile, mean) / shrunk, self.largest_level)
         bound = np.multiply(scale, BETWEEN)
@@ -273,7 +272,7 @@ class Sign(ScaledBlocks):
     With the mean magnitude m = |x|_1 / B of a block of B values, |x - m sign(x)|^2 = |x|^2 - |x|_1^2 / B, the least
     that any scale gives. So delta of a block is |x|_1^2 / (B |x|^2), at least 1/B, that of a block with one value that
     is not 0. Measured: Gaussian 0.637 = 2/pi, Laplace 0.50, updates of the digits 0.38 to 0.47. Rotated values are
-    alike, so that one scale does for many of them: 2048, half a window or a small model's whole one.
+    alike, so that one scale serves many of them: 2048, half a window or a small model's whole window.
     """
 
     spec: str = "sign"
@@ -326,7 +325,7 @@ class Packing(Protocol):
     def pack(self, stored: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
         """Write rows (b, n) of codes plus `zero` to `out`, (b, size_bytes(d)), where 8 divides n and n is at least d.
 
-        Codes after the d-th are 0. `stored` is used up.
+        Codes after the d-th are 0. `stored` is overwritten.
         """
 
     def unpack(self, packed: NDArray[np.uint8], size: int, out: NDArray[np.int8]) -> None:
@@ -419,15 +418,15 @@ def plane_bytes(size: int) -> int:
 
 
 def pack_bits(bits: NDArray[Any], out: NDArray[np.uint8], wide: slice) -> None:
-    """Write what is not 0 in `bits` (b, n) to the bits `wide` of `out`, (b, plane_bytes); what follows them is 0."""
+    """Set the bits `wide` of `out`, (b, plane_bytes), where `bits` (b, n) is not 0; the bits after them are 0."""
     place = out[:, wide.start // 8 : plane_bytes(wide.stop)]
     np.copyto(place, np.packbits(bits, axis=1, bitorder="little")[:, : place.shape[1]])
 
 
 def unpack_bits(plane: NDArray[np.uint8], wide: slice, count: int) -> NDArray[np.uint8]:
-    """The bits `wide` of the plane (b, plane_bytes), each 0 or 1, and zeros up to `count` bits of each row.
+    """Read the bits `wide` of the plane (b, plane_bytes), each 0 or 1, and zeros up to `count` bits of each row.
 
-    Raises PeerFault: what follows the last bit is not 0.
+    Raises PeerFault: a bit after the last is not 0.
     """
     part = plane[:, wide.start // 8 : plane_bytes(wide.stop)]
     if wide.stop % 8 and (part[:, -1] >> (wide.stop % 8)).any():
@@ -436,7 +435,7 @@ def unpack_bits(plane: NDArray[np.uint8], wide: slice, count: int) -> NDArray[np
 
 
 def _levels(high: NDArray[np.uint8], negative: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """Levels from the two bits of each value, 0 or 1; uses both up."""
+    """Compute levels from the two bits of each value, 0 or 1; overwrites both."""
     levels, signs = high.view(np.int8), negative.view(np.int8)
     levels *= 3
     levels += 1
@@ -447,7 +446,7 @@ def _levels(high: NDArray[np.uint8], negative: NDArray[np.uint8]) -> NDArray[np.
 
 
 def _best_scale(tile: Tile, mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The scales (b, blocks) for the best of the bounds; mean magnitudes `mean` in float64.
+    """Compute the scales (b, blocks) for the best of the bounds; mean magnitudes `mean` in float64.
 
     With n values above the bound, whose magnitudes sum to H, <v, q> = |v|_1 + 3 H and |q|^2 = B + 15 n.
     """
@@ -457,7 +456,7 @@ def _best_scale(tile: Tile, mean: NDArray[np.float64]) -> NDArray[np.float64]:
     for factor in BOUNDS:
         bound = (mean * factor).astype(np.float32)[..., None]
         above = np.greater(tile.work, bound, out=tile.codes.view(np.bool_))
-        # Bytes of 0 and 1, eight to a word: no lane of a block comes to more than 32, nor all to 256.
+        # Bytes of 0 and 1, eight to a word: no lane of a block exceeds 32, nor all together 256.
         number = (above.view(np.uint64).sum(axis=2) * LANES) >> np.uint64(56)
         beyond = np.maximum(tile.work, bound, out=tile.spare).sum(axis=2)
         width = tile.spare.shape[2]

@@ -1,6 +1,6 @@
 """From a spec like `top-k:0.05+q8+zstd` to the compressor: each stage wraps the ones after it.
 
-What the words are and in which order they stand is in `spelling`.
+`spelling` has the grammar.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p2pfl.errors import UserError
 KEY = "gossip.compressor"
 
 
-def listed() -> Iterator[tuple[StageEntry, str]]:
+def list_stages() -> Iterator[tuple[StageEntry, str]]:
     """Each word of the grammar, and the paper or standard that defines it."""
     for entry in (*ALONE.values(), *STAGES.values(), STOCHASTIC):
         made = build(entry.shown)
@@ -58,7 +58,7 @@ def make_compressor(spec: str) -> Compressor:
     Raises UserError: the spec is wrong, or error feedback would not converge with it.
     """
     compressor = build(spec)
-    # What the other stages do to delta depends on the size, but never its sign.
+    # The other stages change delta depending on the size, but never its sign.
     if compressor.delta(1) <= 0:
         nearest = spec.replace(":stochastic", "")
         raise UserError(
@@ -71,7 +71,7 @@ def make_compressor(spec: str) -> Compressor:
 
 
 def build(spec: str) -> Compressor:
-    """The same, without checking that it is a contraction. Raises UserError: the spec is wrong."""
+    """Build the compressor without checking that it is a contraction. Raises UserError: the spec is wrong."""
     try:
         chain = parse(spec)
     except ValueError as error:
@@ -84,7 +84,7 @@ def build(spec: str) -> Compressor:
 
 
 def require_library(compressor: Compressor) -> None:
-    """Check that the libraries a chain needs are installed. Raises UserError: it is not."""
+    """Check that the libraries a chain needs are installed. Raises UserError: one is missing."""
     if isinstance(compressor, Entropy) and not zstd_is_installed():
         raise UserError(
             "zstd is not installed here",

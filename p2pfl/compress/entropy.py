@@ -1,8 +1,8 @@
 """`zstd`: the payload of another compressor, packed by Zstandard (RFC 8878) if that makes it shorter.
 
-Payload: a byte, and then the inner payload as it is (0) or one frame of Zstandard (1). What it decodes to is the same
-with every release of the library; how long a payload is may depend on the sender's. A frame is made and read in pieces:
-the library lets other threads run while it works on one, but not while it copies what it was given.
+Payload: a byte, and then the inner payload as it is (0) or one frame of Zstandard (1). The decoded payload is the same
+with every release of the library; its packed length may depend on the sender's. A frame is made and read in pieces: the
+library lets other threads run while it works on one, but not while it copies its input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from p2pfl.errors import PeerFault
 PLAIN, PACKED = 0, 1
 
 LEVEL = 1
-# A frame that needs a larger window is refused, and none is made: the decoder takes that much memory before it reads.
+# A frame that needs a larger window is refused, and none is made: the decoder would allocate that much before it reads.
 SMALLEST_WINDOW_LOG, LARGEST_WINDOW_LOG = 10, 21
 LONGEST_HEADER_BYTES = 18
 INPUT_BYTES = 1 << 17
@@ -115,9 +115,9 @@ def compress_frame(plain: NDArray[np.uint8], out: NDArray[np.uint8], level: int 
 
 
 def decompress_frame(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """The content of the frame: exactly `size` bytes, allocated only after its header says so.
+    """Decompress the content of the frame: exactly `size` bytes, allocated only after its header says so.
 
-    Raises PeerFault: `frame` is not exactly one frame, without a dictionary, that says it holds as much and does.
+    Raises PeerFault: `frame` is not exactly one frame, without a dictionary, whose header and content have that size.
     """
     zstd = _library()
     try:
@@ -154,7 +154,7 @@ def _fill(decompressor: Any, frame: NDArray[np.uint8], out: NDArray[np.uint8]) -
             if not given.size:
                 raise PeerFault("the frame is cut off")
             fed += given.size
-        # One byte more than there is room for shows that there is more.
+        # One byte more than fits shows that there is more.
         piece = np.frombuffer(decompressor.decompress(given.data, min(OUTPUT_BYTES, out.size - filled + 1)), np.uint8)
         if filled + piece.size > out.size:
             raise PeerFault("the frame holds more than it says")
@@ -170,7 +170,7 @@ def _window_log(size: int) -> int:
 
 @cache
 def _library() -> ModuleType:
-    """Loaded only if a chain ends in zstd."""
+    """Load the library, only for a chain that ends in zstd."""
     if sys.version_info >= (3, 14):
         from compression import zstd  # noqa: PLC0415
     else:

@@ -1,4 +1,4 @@
-"""The entries of all stages of compressors: each stands on the class that implements the stage."""
+"""The registry's entries of all stages of compressors: each is a decorator on the class that implements the stage."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LARGEST_COUNT = 10**12
 
 @dataclass(frozen=True, kw_only=True)
 class StageEntry(Entry):
-    """A stage's entry; its source is that of the compressor which the example makes."""
+    """A stage's entry; its source is that of the compressor in the example."""
 
     chains: Mapping[str, str] = field(default_factory=dict)
     """The names that others use for a chain with this stage, with its spec."""
     stochastic: bool = False
     """True if `:stochastic` may follow: the code then takes an argument of this name."""
     rotated: Mapping[str, Any] | None = None
-    """Further arguments of the code after `rotate`; None: it cannot stand there."""
+    """Further arguments of the code after `rotate`; None: it cannot stand after it."""
 
     @property
     def hints(self) -> Mapping[str, str]:
@@ -53,5 +53,5 @@ KEEP = Parameter(
 
 
 def plain(keep: float) -> str:
-    """The number as a spec spells it, without an exponent."""
+    """Spell the number as a spec does, without an exponent."""
     return str(keep) if isinstance(keep, int) else format(Decimal(repr(keep)), "f")

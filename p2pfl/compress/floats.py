@@ -27,7 +27,7 @@ FLOAT16_NORMAL = np.float32(2.0**-14)
 EXPONENT = np.uint32(0x7F800000)
 SIGN = np.uint32(0x80000000)
 HALF_BITS, NORMAL_BITS = np.float32(0.5).view(np.uint32), FLOAT16_NORMAL.view(np.uint32)
-# Worked on at a time: the temporaries stay in the cache.
+# The values in a piece, whose temporaries stay in the cache.
 TILE = 1 << 16
 
 
@@ -172,7 +172,7 @@ def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
     # The power of two below each value, but no less than that of the smallest normal float16.
     power = (bits & EXPONENT).view(np.float32)
     power.clip(FLOAT16_NORMAL, FLOAT16_MAX, out=power)
-    # Next to this a float32 has as many bits left as a float16 has, and is rounded to nearest, to even.
+    # Next to this number a float32 has as many bits left as a float16, and is rounded to nearest, to even.
     power *= np.float32(1.5 * 2**13)
     rounded = values + power
     rounded -= power
@@ -183,9 +183,9 @@ def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _halves(values: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """The bits, as float16, of values that float16 holds; uses them up.
+    """Compute the bits, as float16, of values that float16 holds; overwrites the values.
 
-    Processors take 50 times as long to convert what is below 2^-14, where most updates of a model are.
+    Processors take 50 times as long to convert numbers below 2^-14, where most updates of a model are.
     """
     bits = values.view(np.uint32)
     signs = bits >> np.uint32(16)
@@ -196,7 +196,7 @@ def _halves(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     low += np.float32(0.5)
     small = low.view(np.uint32)
     small -= HALF_BITS
-    # From there on they differ in how many there are.
+    # Above that they differ in the number of bits.
     np.maximum(bits, NORMAL_BITS, out=bits)
     bits -= NORMAL_BITS
     bits >>= np.uint32(13)
@@ -207,7 +207,7 @@ def _halves(values: NDArray[np.float32]) -> NDArray[np.uint32]:
 
 @cache
 def _all_halves() -> NDArray[np.float32]:
-    """The values of all 65,536 patterns of a float16; a lookup takes the same time for each."""
+    """Tabulate the values of all 65,536 patterns of a float16; a lookup takes the same time for each."""
     with np.errstate(invalid="ignore"):
         return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 

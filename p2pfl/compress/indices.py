@@ -4,9 +4,9 @@ The largest are found in linear time, and in long rows without a copy of them. M
 their float32, which as integers are in the same order: above the largest float comes infinity, and above it NaN, so
 neither is ever left out.
 
-Both codes have a size that k and d alone decide, so that payloads have exact sizes and tell no more than the places
-themselves. `PACKED` is near the least that k places of d can take; `GAPS` is larger but leaves what an entropy stage
-feeds on. Measured against each other, varints and bitmaps in docs/decisions/0012.
+k and d alone determine the size of both codes, so that payloads have exact sizes and reveal no more than the places
+themselves. `PACKED` is near the least that k places of d can take; `GAPS` is larger but has the redundancy that an
+entropy stage removes. docs/decisions/0012 compares them with each other, varints and bitmaps.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Indices = NDArray[np.int64]
 """Shape (b, k), each row strictly increasing."""
 
 WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
-# Worked on at a time: the temporaries stay in the cache.
+# The values in a piece, whose temporaries stay in the cache.
 TILE = 1 << 16
-# A longer row is searched by way of a sample of about that many values.
+# A longer row is searched through a sample of about that many values.
 LONG = 1 << 17
 SAMPLE = 1 << 14
-# A frame of zstd costs more than it gains on fewer.
+# For fewer, a frame of zstd costs more than it saves.
 _FEW = 1024
 
 
@@ -51,9 +51,9 @@ class IndexCode(Protocol):
 class _Packed:
     """Elias-Fano (Elias, 1974; Fano, 1971): per index 0.5 to 0.6 bits more than log2(d over k) / k, at k = d/4 0.76.
 
-    The floor(log2(d/k)) low bits of all indices stand plane by plane, the lowest plane first; then the rest, in unary:
-    of index i (from 0), bit (index >> low) + i is set. From where d bits are no more than that, there is one bit for
-    each place instead; all places take nothing. The first bit is the lowest of a byte, and what is left over is 0.
+    The floor(log2(d/k)) low bits of all indices are stored plane by plane, the lowest plane first; then the rest, in
+    unary: for index i (from 0), bit (index >> low) + i is set. Where d bits are no more than that, there is one bit for
+    each place instead; all places take nothing. The first bit is the lowest of a byte, and unused bits are 0.
     """
 
     def size_bytes(self, count: int, size: int) -> int:
@@ -95,8 +95,8 @@ class _Packed:
 class _Gaps:
     """The gaps between successive indices, as bytes: all lowest bytes, then all next ones, and so on.
 
-    As many bytes a gap as the largest possible one needs; the upper ones are mostly 0. Where an entropy stage gains
-    nothing by that, with few indices and from k = d/4 on, it is `PACKED`.
+    A gap takes as many bytes as the largest possible one needs; the upper bytes are mostly 0. Where an entropy stage
+    gains nothing by that, with few indices and from k = d/4 on, it is `PACKED`.
     """
 
     def size_bytes(self, count: int, size: int) -> int:
@@ -136,7 +136,7 @@ GAPS: IndexCode = _Gaps()
 
 
 def require_increasing(indices: Indices, size: int) -> None:
-    """Each row (k,) is strictly increasing and ends below `size`. Raises PeerFault: one is not."""
+    """Check that each row (k,) is strictly increasing and ends below `size`. Raises PeerFault: one is not."""
     if (indices[:, 1:] <= indices[:, :-1]).any() or (indices[:, -1:] >= size).any():
         raise PeerFault(f"the indices are not increasing, or not below {size}")
 
@@ -206,14 +206,14 @@ def _of_short(bits: NDArray[np.uint32], count: int) -> Indices:
     least = np.partition(bits, size - count, axis=1)[:, size - count, None]
     taken = bits >= least
     for row in np.flatnonzero(np.count_nonzero(taken, axis=1) > count):
-        # Of those that equal the least one taken, the last ones are too many.
+        # Of those that equal the smallest chosen value, the last ones are dropped.
         equal = np.flatnonzero(bits[row] == least[row])
         taken[row, equal[count - np.count_nonzero(taken[row]) :]] = False
     return np.nonzero(taken)[1].reshape(height, count)
 
 
 def _of_long(row: Rows, count: int) -> NDArray[np.int64]:
-    """The same of one row (d,): only what is no smaller than a guess is looked at closely."""
+    """Find the places in one row (d,): only values that are not below a guess are examined."""
     stride = row.size // SAMPLE
     sample = np.sort(_magnitudes(row[None, ::stride])[0])[::-1]
     expected = count / stride
@@ -229,9 +229,9 @@ def _of_long(row: Rows, count: int) -> NDArray[np.int64]:
 
 
 def _at_least(row: Rows, guess: np.uint32, count: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-    """Places and magnitudes of all that are larger than the guess, and of the first `count` that equal it.
+    """Return places and magnitudes of all that are larger than the guess, and of the first `count` that equal it.
 
-    Many may: where most of a model stands still, most values are 0.
+    Many may equal it: where most of a model stands still, most values are 0.
     """
     places, magnitudes, room = [], [], count
     for _, wide in tiles(1, row.size, TILE):

@@ -1,10 +1,10 @@
-"""The seam that every compressor fills; what all check about vectors and payloads, and in which pieces they work.
+"""The interface of every compressor; the common checks of vectors and payloads, and the pieces in which they work.
 
 Decoding is normative, since the two ends of an edge must hold identical replicas on x86 and on ARM: an integer code
 becomes a float32 and is multiplied once, in float32, by a scale that was sent; a rotation is undone by additions and
 subtractions of float32 in a fixed order and one multiplication. Nothing else is computed, nothing is fused, and every
-number of a payload is little-endian. Encoding is not normative: only its sender ever runs it. Where it draws, it draws
-from the `chance` it is given and from nothing else, so that the same vector and chance give the same payload.
+number of a payload is little-endian. Encoding is not normative: only its sender ever runs it. A random encoder draws
+from its `chance` and from nothing else, so that the same vector and chance give the same payload.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Payload = bytes | memoryview
 class Compressor(Protocol):
     """A pair of pure functions Q and its inverse; holds no state, so that one object serves every edge.
 
-    The functions on rows do for many vectors of one size what the others do for one, to the last bit.
+    The functions on rows compute for many vectors of one size what the others compute for one, to the last bit.
     """
 
     @property
     def spec(self) -> str:
-        """The words of `gossip.compressor` that name it, in their canonical spelling."""
+        """Its spec in `gossip.compressor`, in canonical spelling."""
 
     @property
     def source(self) -> str:
-        """The paper, or the standard, that it comes from."""
+        """The paper, or the standard, that defines it."""
 
     @property
     def random(self) -> bool:
@@ -60,10 +60,11 @@ class Compressor(Protocol):
         """
 
     def gamma(self, size: int) -> float:
-        """The share of a full mixing step that goes well with it, in (0, 1]."""
+        """The share of a full mixing step that suits it, in (0, 1]."""
 
     def encode(self, vector: Vector, *, chance: int = 0, decoded: NDArray[np.float32] | None = None) -> Payload:
-        """Payload of a vector of shape (d,), float32 or float64; fills `decoded` (d,) with what it decodes to.
+        """Encode a vector of shape (d,), float32 or float64, as a payload; fill `decoded` (d,) with the decoded
+        payload.
 
         `chance` is 64 bits. The payload is new memory, which nobody writes to again.
 
@@ -71,17 +72,17 @@ class Compressor(Protocol):
         """
 
     def decode(self, payload: Payload, size: int, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """The vector, shape (size,), always finite: `out`, or a new array.
+        """Decode a payload to a vector, shape (size,), always finite: `out`, or a new array.
 
-        Raises PeerFault: the length is wrong, or the payload holds what no encoder may send. Found before memory is
-        taken beyond a small multiple of the vector; `out` may be filled in part.
+        Raises PeerFault: the length is wrong, or the payload holds what no encoder may send. It is raised before memory
+        is allocated beyond a small multiple of the vector; `out` may be filled in part.
         """
 
     def quantize_rows(
         self, rows: Rows, *, chances: Sequence[int] | None = None, out: NDArray[np.float32] | None = None
     ) -> NDArray[np.float32]:
-        """The vectors that payloads of the rows (b, d) would decode to, without the payloads; `out` may be `rows`
-        itself.
+        """Compute the vectors that payloads of the rows (b, d) would decode to, without the payloads; `out` may be
+        `rows` itself.
 
         `chances` has one for each row, and may be None where the encoder is not `random`.
 
@@ -133,7 +134,7 @@ def tiles(count: int, size: int, values: int) -> Iterator[tuple[slice, slice]]:
 
 
 def rows_for(count: int, size: int, out: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """`out`, or a new array of shape (count, size)."""
+    """Return `out`, or a new array of shape (count, size)."""
     if out is None:
         return np.empty((count, size), np.float32)
     if out.shape != (count, size) or out.dtype != np.float32:
@@ -181,7 +182,7 @@ def require_payloads(payloads: NDArray[np.uint8], expected_bytes: int) -> None:
 
 
 class ByRows:
-    """`encode` and `decode` of a `RowCompressor`, from its functions on rows."""
+    """Implements `encode` and `decode` of a `RowCompressor` by its functions on rows."""
 
     __slots__ = ()
 
@@ -201,5 +202,7 @@ class ByRows:
 
 
 def as_payload(codes: NDArray[np.uint8]) -> Payload:
-    """The bytes (n,) that nobody writes to again. Copying many into an object of Python's would stop all threads."""
+    """Return the bytes (n,), which nobody may write to again. Copying many into a Python object would stop
+    all threads.
+    """
     return codes.tobytes() if codes.size <= SMALL_BYTES else codes.data.toreadonly()

@@ -2,15 +2,15 @@
 
 Payload: a seed of 8 bytes, then the inner compressor's payload of the rotated vector. The vector is cut into windows of
 L values, the largest power of two up to 4096 that fits; where they leave a rest, one more window ends with the vector
-and overlaps the one before, so that nothing is padded and no value is left in a small window: the smallest power of
-two that covers the rest, no less than a block of 256 unless L is. Each window in turn: signs are flipped by bits of the
+and overlaps the one before, so that nothing is padded and no value is left in a small window: the smallest power of two
+that covers the rest, no less than a block of 256 unless L is. In each window in turn, signs are flipped by bits of the
 seed (see `draws`; 1 flips), as many as its values, those of the first window first; then an orthonormal Walsh-Hadamard
-transform, whose result stands transposed (see `_transform`).
+transform follows, whose result is transposed (see `_transform`).
 
 Normative: decoders undo the windows from the last to the first, with float32 additions and subtractions in a fixed
 order and one multiplication by float32(L^-1/2), L the length of the window, at the end.
 
-A rotation keeps lengths, so delta and gamma are the inner compressor's, less what rounding takes. What it gains: on any
+A rotation keeps lengths, so delta and gamma are the inner compressor's, less what rounding takes. The gain: on any
 vector the inner compressor does about as well as on a Gaussian one. Before `sign` it is DRIVE and before `q2` EDEN at 2
 bits, with a scale for each block that makes the error least, as suits error feedback, instead of one for the vector
 that makes it unbiased.
@@ -41,8 +41,7 @@ from p2pfl.errors import PeerFault
 
 SEED_BYTES = 8
 LARGEST_WINDOW, SMALLEST_LAST = 4096, 256
-# Worked on at a time: the temporaries stay in the cache.
-# An odd number of windows: at a distance of a power of two, values that are read together would share few places in it.
+# The values in a piece, whose temporaries stay in the cache.
 TILE = 15 * LARGEST_WINDOW
 # The share of the inner delta given up to rounding in float32.
 ROUNDING = 1e-5
@@ -107,7 +106,7 @@ class Rotation(ByRows):
         require_payloads(payloads, self.size_bytes(size))
         out = self.inner.decode_rows(payloads[:, SEED_BYTES:], size, out)
         seeds = np.ascontiguousarray(payloads[:, :SEED_BYTES]).view("<u8")[:, 0].astype(np.uint64)
-        # What no encoder sends may overflow.
+        # A payload that no encoder sends may overflow.
         with np.errstate(over="ignore", invalid="ignore"):
             _rotate_back(out, seeds)
         for tile in tiles(len(out), size, TILE):
@@ -128,19 +127,19 @@ class Rotation(ByRows):
         return out
 
     def _chances(self, chances: Sequence[int] | None, count: int) -> tuple[NDArray[np.uint64], Sequence[int] | None]:
-        """The seed of each row's signs, which is sent, and what the inner compressor draws from."""
+        """Return the seed of each row's signs, which is sent, and the chance for the inner compressor."""
         both = words(seeds_of(chances, count), 0, 2)
         return both[:, 0].copy(), [int(word) for word in both[:, 1]] if self.inner.random else None
 
 
 def _load(rows: Rows, out: NDArray[np.float32]) -> None:
-    """Copy the rows as float32, those that are too large by a power of two smaller."""
+    """Copy the rows as float32, scaled down by a power of two if they are too large."""
     peaks = np.zeros(len(rows), np.float32)
     for tall, wide in tiles(len(rows), rows.shape[1], TILE):
         part = out[tall, wide]
         copy_float32(rows[tall, wide], part)
         np.maximum(peaks[tall], np.maximum(part.max(axis=1), -part.min(axis=1)), out=peaks[tall])
-    # NaN, too, is not below infinity.
+    # NaN is not below infinity either.
     if not (peaks < np.inf).all():
         raise not_finite()
     for row in np.flatnonzero(peaks > LARGEST):
@@ -181,7 +180,9 @@ def _rotate_back(rows: NDArray[np.float32], seeds: NDArray[np.uint64]) -> None:
 
 
 def _tiles(rows: NDArray[np.float32]) -> Iterator[tuple[slice, slice, int, int]]:
-    """Rows and values of each tile, of windows of one length; that, and which bit of the seed is the tile's first."""
+    """Yield rows and values of each tile, of windows of one length; that length, and the tile's first bit
+    of the seed.
+    """
     count, size = rows.shape
     if not rows.size:
         return
@@ -206,7 +207,9 @@ def _transposed(matrices: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _flips(seeds: NDArray[np.uint64], first: int, out: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """The sign bit of a float32 where the seed says so, else 0, shape (A, b, windows, B), in the memory of `out`."""
+    """Return the sign bit of a float32 where the seed flips it, else 0, shape (A, b, windows, B), in the memory of
+    `out`.
+    """
     height, count, windows, width = out.shape
     flips = out.view(np.uint32).reshape(count, windows, height, width)
     np.copyto(flips, bits(seeds, first, out.size // count).reshape(flips.shape))
@@ -230,11 +233,13 @@ def _transform(x: Matrices, y: Matrices) -> tuple[Matrices, Matrices]:
 
 
 def _columns(x: Matrices, y: Matrices) -> tuple[Matrices, Matrices]:
-    """Walsh-Hadamard of the columns of the matrices x (A, ..., B), without the factor, and the other memory.
+    """Transform (Walsh-Hadamard) the columns of the matrices x (A, ..., B), without the factor; return also the other
+    memory.
 
     Rows A/2 apart are added and subtracted, then rows A/4 apart, and so on. Each step takes the rows of the upper and
-    of the lower half and leaves their sums and differences one after the other, so that the next finds again in the two
-    halves what it needs, and all rows are in their places at the end: additions of two long runs of memory are fast.
+    of the lower half and writes their sums and differences one after the other, so that the next step again has its
+    operands in the two halves, and all rows are in their places at the end: additions of two long runs of memory are
+    fast.
     """
     height = len(x)
     for _ in range(height.bit_length() - 1):

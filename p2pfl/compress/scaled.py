@@ -1,7 +1,7 @@
 """The common part of codecs with one float32 scale a block: the payload, the tiles, the check of the scales.
 
 Payload: the scales of all blocks, then the codes of all values. A value decodes to its level, a small whole number,
-times the scale of its block; how long blocks are, which levels there are and how codes stand in bytes is the codec's.
+times the scale of its block; the codec defines the length of blocks, the levels and the packing of codes.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from p2pfl.compress.interface import (
 from p2pfl.errors import PeerFault
 
 BLOCK = 256
-# Worked on at a time: the temporaries stay in the cache; whole blocks, so that none spans two tiles.
+# The values in a piece, whose temporaries stay in the cache; whole blocks, so that none spans two tiles.
 TILE = 256 * BLOCK
-# A smaller scale is subnormal, and some processors are told to flush those to zero.
+# A smaller scale is subnormal, and some processors are set to flush those to zero.
 SMALLEST_SCALE = np.finfo(np.float32).smallest_normal
 # The share of the proven delta given up to rounding in float32.
 ROUNDING = 1e-4
 WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
-# The sum of a block of these is far from overflow, and of all others once they were shrunk.
+# The sum of a block of these is far from overflow; larger values are scaled down first.
 HUGE, SHRINK = np.float32(2.0**100), 2.0**-64
 INFINITY_BITS = np.float32(np.inf).view(np.uint32)
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Place = tuple[NDArray[np.uint64], int]
-"""The seeds of a tile's rows (b,), and which value of its row is its first: where an encoder draws from."""
+"""The seeds of a tile's rows (b,), and the index of its first value in its row: an encoder draws from these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +55,19 @@ class Tile:
     spare: NDArray[np.float32]
     codes: NDArray[np.uint8]
     size: int
-    """Values of a row in this tile, without the filling."""
+    """The number of values of a row in this tile, without the filling."""
     block: int
 
     @property
     def counts(self) -> NDArray[np.float32]:
-        """Values of each block without the filling, shape (blocks,)."""
+        """The number of values of each block without the filling, shape (blocks,)."""
         counts = np.full(self.values.shape[1], self.block, np.float32)
         counts[-1] = self.size - self.block * (len(counts) - 1)
         return counts
 
     def load(self, part: Rows) -> NDArray[np.float32]:
-        """Fill `values` with `part` (b, d) and `work` with the magnitudes, both with zeros behind: peaks (b, blocks).
+        """Fill `values` with `part` (b, d) and `work` with the magnitudes, both followed by zeros; return the peaks (b,
+        blocks).
 
         Raises ValueError: a value is NaN or infinity.
         """
@@ -83,7 +84,7 @@ class Tile:
 
 
 class ScaledBlocks(ByRows, ABC):
-    """The functions of a compressor, from those that a codec has for one tile."""
+    """The functions of a compressor, built on those of a codec for one tile."""
 
     __slots__ = ()
     spec: str
@@ -93,7 +94,7 @@ class ScaledBlocks(ByRows, ABC):
 
     @property
     def block(self) -> int:
-        """Values that share a scale: a divisor of TILE."""
+        """The number of values that share a scale: a divisor of TILE."""
         return BLOCK
 
     @property
@@ -107,25 +108,25 @@ class ScaledBlocks(ByRows, ABC):
 
     @abstractmethod
     def codes_bytes(self, size: int) -> int:
-        """Bytes after the scales."""
+        """The number of bytes after the scales."""
 
     @abstractmethod
     def _quantize(self, part: Rows, tile: Tile, place: Place) -> NDArray[np.float32]:
-        """The scales (b, blocks) of `part` (b, d), and in `tile` what the next two need."""
+        """Compute the scales (b, blocks) of `part` (b, d), and leave in `tile` what `_pack` and `_levels` need."""
 
     @abstractmethod
     def _pack(self, tile: Tile, codes: NDArray[np.uint8], wide: slice) -> None:
-        """Write the codes of what was quantized, the values `wide`, to their place in `codes` (b, codes_bytes)."""
+        """Write the codes of the quantized values `wide` to their place in `codes` (b, codes_bytes)."""
 
     @abstractmethod
     def _levels(self, tile: Tile) -> NDArray[Any]:
-        """The levels of what was quantized, (b, blocks, width); after it `tile.values` is free."""
+        """Return the levels of the quantized values, (b, blocks, width); afterwards `tile.values` is free."""
 
     @abstractmethod
     def _unpack(self, codes: NDArray[np.uint8], size: int, wide: slice, tile: Tile) -> NDArray[Any]:
-        """The levels of the values `wide`, (b, blocks, width), from `codes` (b, codes_bytes(size)).
+        """Return the levels of the values `wide`, (b, blocks, width), from `codes` (b, codes_bytes(size)).
 
-        Raises PeerFault: a code does not exist, or the filling after the last is not what it has to be.
+        Raises PeerFault: a code does not exist, or the filling after the last is wrong.
         """
 
     def size_bytes(self, size: int) -> int:
@@ -158,7 +159,7 @@ class ScaledBlocks(ByRows, ABC):
         payloads: NDArray[np.uint8] | None,
         decoded: NDArray[np.float32] | None,
     ) -> None:
-        """Both results are filled tile by tile, as long as what they come from is in the cache."""
+        """Fill both results tile by tile, while their operands are in the cache."""
         count, size = rows.shape
         seeds = seeds_of(chances, count) if self.random else np.empty(count, np.uint64)
         scratch = TileBuffers(count, size, self.block)
@@ -196,7 +197,7 @@ class ScaledBlocks(ByRows, ABC):
         scales = scales.astype(np.float32)
         low, high = SMALLEST_SCALE.view(np.uint32), largest_scale(self.largest_level).view(np.uint32)
         bits = scales.view(np.uint32)
-        # Modulo 2^32, so that what is too small is too large as well; +0 is all zeros.
+        # Modulo 2^32, so that too small numbers become too large as well; +0 is all zeros.
         wrong = bits - low > high - low
         wrong &= bits != 0
         if wrong.any():
@@ -231,7 +232,8 @@ class TileBuffers:
 
 
 def mean_magnitude(tile: Tile, peaks: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean of the magnitudes in `tile.work` for each block, (b, blocks), and by how much those were scaled first.
+    """Compute the mean of the magnitudes in `tile.work` for each block, (b, blocks), and the factor by which those were
+    scaled first.
 
     Where a block's peak is so large that a sum could overflow, `tile.work` is multiplied by a power of two.
     """
@@ -243,7 +245,7 @@ def mean_magnitude(tile: Tile, peaks: NDArray[np.float32]) -> tuple[NDArray[np.f
 
 
 def usable(tile: Tile, scales: NDArray[np.float64], largest_level: int) -> NDArray[np.float32]:
-    """The scales (b, blocks) as they are sent; where they are too small for that, 0, and `tile.values` too."""
+    """Round the scales (b, blocks) as they are sent; where they are too small, set them and `tile.values` to 0."""
     sent = np.minimum(scales, largest_scale(largest_level)).astype(np.float32)
     tiny = sent < SMALLEST_SCALE
     if tiny.any():

@@ -1,9 +1,9 @@
 """Top-k and random-k: some values are sent, as another compressor codes them, and the others decode to 0.
 
-Payload: which places, then the payload of the values there. With S the places, k of them, and an inner compressor Q
-of contraction delta', |v - Q(v)|^2 = |v - v_S|^2 + |v_S - Q(v_S)|^2 <= |v|^2 - delta' |v_S|^2: the contraction is
-delta' times the share of |v|^2 that S holds. (Inner ones that draw do so from chance of their own, so that the same
-holds of expectations.)
+Payload: the places, then the payload of the values there. With S the places, k of them, and an inner compressor Q of
+contraction delta', |v - Q(v)|^2 = |v - v_S|^2 + |v_S - Q(v_S)|^2 <= |v|^2 - delta' |v_S|^2: the contraction is delta'
+times the share of |v|^2 that S holds. (Random inner compressors draw from chance of their own, so that the same holds
+for expectations.)
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from p2pfl.compress.interface import (
 )
 
 SEED_BYTES = 8
-# Worked on at a time: the temporaries stay in the cache.
+# The values in a piece, whose temporaries stay in the cache.
 TILE = 1 << 15
 WORD = np.uint64(32)
 
 
 @dataclass(frozen=True, slots=True)
 class Sparse(ByRows, ABC):
-    """`keep` is a fraction of the values in (0, 1], or as an int how many; of fewer values all are kept."""
+    """A compressor that sends some values. `keep` is a fraction of the values in (0, 1], or an int, their number; of
+    fewer values all are kept.
+    """
 
     keep: int | float
     inner: RowCompressor
@@ -63,7 +65,7 @@ class Sparse(ByRows, ABC):
     def gamma(self, size: int) -> float: ...
 
     def packed(self) -> Sparse:
-        """The same before an entropy stage."""
+        """The same compressor before an entropy stage."""
         return self
 
     @abstractmethod
@@ -72,9 +74,9 @@ class Sparse(ByRows, ABC):
 
     @abstractmethod
     def choose(self, rows: Rows, chances: Sequence[int] | None) -> tuple[Indices, Sequence[int] | None]:
-        """Places (b, k) of the rows (b, d), and the inner compressor's chances.
+        """Choose places (b, k) of the rows (b, d), and the inner compressor's chances.
 
-        Raises ValueError: NaN or infinity stands at a place that is not among them.
+        Raises ValueError: NaN or infinity is at a place that was not chosen.
         """
 
     @abstractmethod
@@ -83,10 +85,10 @@ class Sparse(ByRows, ABC):
 
     @abstractmethod
     def read(self, stored: NDArray[np.uint8], size: int) -> Indices:
-        """Places (b, k) of rows (b, places_bytes(size)). Raises PeerFault: they are not what `write` writes."""
+        """Read places (b, k) from rows (b, places_bytes(size)). Raises PeerFault: they are not what `write` writes."""
 
     def kept(self, size: int) -> int:
-        """k: how many of `size` values are sent; at least one, if there is one."""
+        """The number k of the `size` values that are sent; at least one, if there is one."""
         if isinstance(self.keep, int):
             return min(self.keep, size)
         return min(size, max(1, int(self.keep * size + 0.5)))
@@ -154,8 +156,8 @@ class TopK(Sparse):
 
     The k largest of d values hold at least k/d of |v|^2, hence delta = k/d times that of the inner compressor.
 
-    Magnitudes are compared as float32, so a float64 may take the place of one that is larger by 2^-23 of it. gamma is
-    experience: theory's values are of no use.
+    Magnitudes are compared as float32, so a float64 may take the place of one that is larger by 2^-23 of it. gamma
+    comes from experience: theory's values are of no use.
     """
 
     code: IndexCode = PACKED
@@ -247,7 +249,7 @@ class RandomK(Sparse):
                 raise not_finite()
         seeds = seeds_of(chances, len(rows))
         kept = self.kept(rows.shape[1])
-        # The word after those that the strata use: an inner compressor's chance is independent of the places.
+        # The word after those that the strata use, so that an inner compressor's chance is independent of the places.
         inner = [int(word) for word in words(seeds, kept, 1)[:, 0]] if self.inner.random else None
         return _places(seeds, kept, rows.shape[1]), inner
 

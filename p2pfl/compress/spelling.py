@@ -1,7 +1,7 @@
-"""The words of `gossip.compressor`: stages joined by `+`, for instance `top-k:0.05+q8+zstd`.
+"""The grammar of `gossip.compressor`: stages joined by `+`, for instance `top-k:0.05+q8+zstd`.
 
-Each stage at most once, in the order of their places; without a word for the values they stay float32, and `none`
-stands alone. X with a point is a fraction of the values, in (0, 1]; a whole number counts them.
+Each stage occurs at most once, in the order of their places; without a stage for the values they stay float32, and
+`none` stands alone. X with a point is a fraction of the values, in (0, 1]; a whole number counts them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Chain:
     """A parsed spec; `str` gives its canonical spelling."""
 
     sparsifier: str = ""
-    """A stage of its place, or empty."""
+    """The name of a sparsifier, or empty."""
     keep: int | float = 1.0
     """The values that the sparsifier keeps: a float is a fraction in (0, 1], an int a count from 1."""
     rotate: bool = False
     values: str = "float32"
-    """A stage of its place, or float32."""
+    """The name of a stage for values, or float32."""
     stochastic: bool = False
     zstd: bool = False
 
@@ -45,15 +45,15 @@ class Chain:
         return "+".join(filter(None, words)) or "none"
 
 
-def at(place: int) -> list[StageEntry]:
+def stages_at(place: int) -> list[StageEntry]:
     """The stages that may stand at a place of a chain."""
     return [entry for entry in STAGES.values() if entry.place == place]
 
 
 def allowed() -> str:
-    """All chains in words."""
+    """Describe all chains in words."""
     drawn = ", ".join(name for name, entry in STAGES.items() if entry.stochastic)
-    sparse, turned, values, packed = ([entry.written or entry.name for entry in at(place)] for place in _PLACES)
+    sparse, turned, values, packed = ([entry.written or entry.name for entry in stages_at(place)] for place in _PLACES)
     return (
         f'{" or ".join(ALONE)}, or stages joined by "+" in this order: {" or ".join(sparse)} (X {KEEP.kind.allowed}), '
         f"{' or '.join(turned)}, one of {', '.join(values)} ({drawn} also with :stochastic), {' or '.join(packed)}"
@@ -61,7 +61,7 @@ def allowed() -> str:
 
 
 def parse(spec: str) -> Chain:
-    """The chain of a spec. Raises ValueError: with the stage, what is wrong with it and what would be right."""
+    """Read the chain of a spec. Raises ValueError: names the wrong stage, what is wrong with it and what is allowed."""
     if spec in ALONE:
         return Chain()
     chain, last = Chain(), None
@@ -77,12 +77,12 @@ def parse(spec: str) -> Chain:
 
 
 def _needed() -> str:
-    *most, last = (entry.name for entry in at(VALUES) if entry.rotated is not None)
+    *most, last = (entry.name for entry in stages_at(VALUES) if entry.rotated is not None)
     return f"rotate needs {', '.join(most)} or {last} after it"
 
 
 def _with(chain: Chain, entry: StageEntry, option: str | None) -> Chain:
-    """The chain with one more stage; `option` is what stands behind its colon."""
+    """Add a stage to the chain; `option` is the text after its colon."""
     word = entry.name
     if entry.place == SPARSIFIER:
         return replace(chain, sparsifier=word, keep=_kept(word, option))
@@ -108,7 +108,7 @@ def _required(word: str, text: str) -> StageEntry:
 def _require_order(before: StageEntry, entry: StageEntry) -> None:
     word = entry.name
     if word == before.name:
-        raise ValueError(f"{word}: it is there twice")
+        raise ValueError(f"{word}: the stage is given twice")
     if before.place == entry.place:
         raise ValueError(f"{before.name}+{word}: each is {_PLACES[entry.place]}, and a chain has only one")
     if entry.place < before.place:

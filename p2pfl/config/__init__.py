@@ -1,1 +1,1 @@
-"""Files to frozen values: what a federation and a node are told, checked once, at the edge."""
+"""Files to frozen values: the settings of a federation and a node, checked once, at the edge."""

@@ -1,9 +1,9 @@
-"""The charter: who belongs to a federation, and its graph, as one signed document that may change while nodes run.
+"""The charter: the members of a federation, and its graph, as one signed document that may change while nodes run.
 
 It is signed with one of the `admin` keys of the federation file, over canonical bytes. The order of charters is
 (version, digest), so that any two nodes that meet agree on which one is the newer, also where one version was signed
-twice. A member's index is given once: who is removed keeps its row. What the file of it looks like is in
-`members_file`, how one follows from another in `successors`.
+twice. A member's index is given once: a removed member keeps its row. `members_file` has the form of its file,
+`successors` how one follows from another.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from p2pfl.config.model import MEMBER, Edges, Edition, FederationConfig, Member,
 MOST_BYTES = 1 << 20
 """The most bytes of a charter."""
 MOST_MEMBERS = 10_000
-"""Rows, removed members included."""
+"""The most rows, removed members included."""
 VERSIONS = 2**53
-"""All versions are below it."""
+"""An upper bound, exclusive, of versions."""
 FEWEST = 2
 FORM = 1
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 SIGNED = b"p2pfl-charter-1\n"
-"""Stands before the digest that is signed, so that no signature made for anything else fits a charter."""
+"""The prefix of the digest that is signed, so that no signature made for anything else fits a charter."""
 
 _Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 _Index = Annotated[int, Meta(ge=0, lt=MOST_MEMBERS)]
@@ -68,12 +68,12 @@ class Charter:
     """One version of the member list. `members[i].index == i`; `edges` and `schedule` as in `FederationConfig`."""
 
     realm: bytes
-    """The federation that it is for: `realm_of` it, 32 bytes."""
+    """The federation that it is for: the 32 bytes of `realm_of`."""
     version: int
     previous: bytes
     """The digest of the charter that it was made from; empty for the first one."""
     topology: str
-    """The spec that the edges came from, for the next change: nobody but the signer resolves it."""
+    """The spec from which the signer resolved the edges, kept for the next change."""
     rounds: int | None
     """`training.rounds`; None where time bounds training."""
     members: tuple[Member, ...]
@@ -167,7 +167,7 @@ def edition_of(raw: bytes) -> Edition:
 
 
 def require_signed(raw: bytes, admin: Sequence[bytes]) -> None:
-    """Raises CharterError: no admin has signed it. Cheap: nothing of it is read."""
+    """Require an admin's signature, without reading the charter, which is cheap. Raises CharterError: there is none."""
     head = KEY_BYTES + SIGNATURE_BYTES
     if not head < len(raw) <= MOST_BYTES:
         raise CharterError(f"a charter of {len(raw)} bytes: at most {MOST_BYTES}")
@@ -214,7 +214,7 @@ def unpack(raw: bytes, *, admin: Sequence[bytes], realm: bytes) -> Charter:
 
 
 def check_signature(signer: bytes, signature: bytes, digest: bytes, admin: Sequence[bytes]) -> None:
-    """Raises CharterError: no admin has signed what has that digest."""
+    """Check a signature. Raises CharterError: no admin has signed that digest."""
     from nacl.exceptions import CryptoError  # noqa: PLC0415 - for federations with an admin only
     from nacl.signing import VerifyKey  # noqa: PLC0415 - as above
 

@@ -1,12 +1,12 @@
-"""The choices that a federation file makes by a spec: rule, compressor, learning method. Their code defines the words
-and which is imported when a file has one.
+"""The choices that a federation file makes by a spec: rule, compressor, learning method. Their own code defines the
+specs, and is imported when a file has one.
 """
 
 from __future__ import annotations
 
 from p2pfl.specs import Kind, spelled
 
-# ruff: noqa: PLC0415 - to import what only reads another key, or none, stays light
+# ruff: noqa: PLC0415 - keeps the import light for readers of other keys
 
 
 def rule() -> Kind:

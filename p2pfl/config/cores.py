@@ -1,4 +1,4 @@
-"""Derive the settings of cores from a federation's file: its `[gossip]`, and how far its graph reaches."""
+"""Derive the settings of cores from a federation's file: its `[gossip]`, and the extent of its graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from p2pfl.core.settings import Settings
 from p2pfl.core.staleness import parse_staleness
 
 FARTHEST = 32
-"""Nodes begin together within this many hops; each further hop would cost one more message on every edge."""
+"""The most hops within which nodes wait for each other to begin; each further hop would cost one more message on every
+edge.
+"""
 
 BLOCK = 32
 """The number of nodes whose neighbors are processed in one step."""
@@ -31,8 +33,8 @@ def rule_of(federation: FederationConfig) -> Rule | None:
 def settings_of(
     federation: FederationConfig, *, hops: int, gammas: Mapping[int, float] | None = None, least: int = 0
 ) -> Settings:
-    """`hops` is how far the farthest member is from this one; `gammas` by neighbor, where not `gossip.gamma`; `least`
-    how many neighbors the rule itself needs.
+    """Build the settings of one core. `hops` is how far the farthest member is from this one; `gammas` by neighbor,
+    where not `gossip.gamma`; `least` how many neighbors the rule itself needs.
     """
     training, gossip = federation.training, federation.gossip
     liars = liars_of(gossip.rule)
@@ -72,7 +74,7 @@ def hops(federation: FederationConfig, member: int) -> int:
 
 
 def all_hops(federation: FederationConfig) -> list[int]:
-    """`hops` of every member: sets of reached nodes as bits, joined with those of the neighbors hop by hop."""
+    """Compute `hops` of every member: sets of reached nodes as bits, joined with those of the neighbors hop by hop."""
     count = len(federation.members)
     ends = np.array(federation.edges, dtype=np.int64).reshape(-1, 2)
     source, target = np.concatenate([ends, ends[:, ::-1], np.arange(count)[:, None].repeat(2, axis=1)]).T

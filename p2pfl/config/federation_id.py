@@ -2,12 +2,12 @@
 
 Defaults are filled in, so that writing a default out changes nothing. Addresses and `[network]` do not count, because
 they may differ from site to site; nor does the topology's name, because the resolved edges count. Of a task in a file
-only the name counts: models that do not match are found by their shapes. Where the file names admin keys, what a
-charter may change does not count either (`charter`): members, graph and rounds.
+only the name counts: models that do not match show by their shapes. Where the file names admin keys, what a charter may
+change does not count either (`charter`): members, graph and rounds.
 
-A key that a later version adds counts only where it has not its default value, by which nodes without it act. So a
-federation, its charters and its invites go on when a version has one more key. A default is never changed in place:
-nodes of two versions would take two files for the same (`tests/config/test_federation_id.py` pins them all).
+A key that a later version adds counts only where its value is not the default, by which nodes without it act. So a
+federation, its charters and its invites remain valid when a version has one more key. A default is never changed in
+place: nodes of two versions would treat two files as the same (`tests/config/test_federation_id.py` pins them all).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ NAMED: Mapping[str, frozenset[str]] = {
     **FOUNDING,
     "training": FOUNDING["training"] | {"schedule", "keep_optimizer", "stop"},
 }
-"""Those that sessions compare whatever their value, so that both ends can name what differs. All nodes that speak
+"""The keys that sessions compare whatever their value, so that both ends can name what differs. All nodes that speak
 version 9 of the protocol have them; likewise, none is ever added.
 """
 
@@ -114,7 +114,7 @@ def federation_id(federation: FederationConfig) -> bytes:
 
 
 def counting(section: str, config: Any, always: Mapping[str, frozenset[str]] = FOUNDING) -> dict[str, Any]:
-    """The keys of a section that count, with their values; some `always` do."""
+    """The keys of a section that count, with their values; those in `always` count whatever their value."""
     usual = {key.name: key.default for key in dataclasses.fields(config)}
     found = dataclasses.asdict(config)
     return {key: value for key, value in found.items() if key in always[section] or value != usual[key]}
@@ -132,14 +132,14 @@ def _admin(federation: FederationConfig) -> list[str]:
 
 
 def _plug_ins(federation: FederationConfig) -> dict[str, Any]:
-    """The plug-ins as they are hashed: their names and options count, and not where their code is, as for a task in a
+    """The plug-ins as they are hashed: names and options count, the place of their code does not, as for a task in a
     file.
     """
     return {one.name: one.options for one in federation.plug_ins}
 
 
 def _membership(federation: FederationConfig) -> dict[str, Any]:
-    """With admin keys the charter says who belongs to it and what the graph is, and changes while nodes run."""
+    """The hashed part of members and graph: with admin keys the charter has both, and changes while nodes run."""
     if federation.admin:
         usual = federation.gossip.compressor
         return {"edges": sorted(table for table in federation.edge_tables if table[2] != usual)}
@@ -154,7 +154,9 @@ def _by_key(section: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _graph(federation: FederationConfig) -> Any:
-    """A static graph counts as its edges alone, a schedule with the order of its rounds; then what single edges use."""
+    """The hashed part of the graph: the edges of a static one, the rounds of a schedule in order; then what single
+    edges use.
+    """
     usual = federation.gossip.compressor
     own = [[*edge, spec] for edge, spec in sorted(federation.edge_compressors.items()) if spec != usual]
     if not federation.schedule and not own:

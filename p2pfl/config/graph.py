@@ -1,8 +1,8 @@
-"""The federation's graph: the spec and the number of members to edges. Every node computes the same from one file.
+"""The federation's graph: from the spec and the number of members to edges. Every node computes the same from one file.
 
 A spec may name one graph, or an undirected schedule of graphs that repeats: then the union of them holds the sessions.
 
-The `[[edge]]` tables: what is different on single edges of the graph, such as over a slow link.
+The `[[edge]]` tables hold settings of single edges of the graph, such as a slow link.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DisconnectedGraph(UserError):  # noqa: N818 - it names the state of the gr
 
 
 def federation_graph(spec: str, names: Sequence[str], seed: int, folder: Path) -> tuple[Topology, tuple[Edges, ...]]:
-    """The graph of all sessions, and for a schedule the edges of each round of its period, else nothing.
+    """The graph of all sessions and, for a schedule, the edges of each round of its period (else nothing).
 
     A file is looked up in `folder`, and may call the nodes by name.
 
@@ -60,13 +60,13 @@ def _undirected() -> str:
 def read_graph(
     spec: str, members: tuple[Member, ...], seed: int, mistakes: Mistakes
 ) -> tuple[Edges, tuple[Edges, ...]]:
-    """The sorted edges and the schedule, both empty where there is no such graph. Who is retired has no edges."""
+    """The sorted edges and the schedule, both empty where there is no such graph. Retired members have no edges."""
     there = tuple(member for member in members if not member.retired)
     try:
         refuse_special(mistakes.file.parent / spec)
         topology, schedule = federation_graph(spec, [member.name for member in there], seed, mistakes.file.parent)
     except TopologyError as error:
-        mistakes.add(f"{spec}: {_said(error)}", KEY, error.value, error.allowed)
+        mistakes.add(f"{spec}: {_error_text(error)}", KEY, error.value, error.allowed)
         return (), ()
     except UserError as error:
         mistakes.found.append(error)
@@ -76,15 +76,15 @@ def read_graph(
         mistakes.found.append(_disconnected(parts, spec, there, mistakes.file))
     if len(there) == len(members):
         return topology.edges, schedule
-    index = [member.index for member in there]  # ascending, so what was sorted stays so
-    return _among(topology.edges, index), tuple(_among(edges, index) for edges in schedule)
+    index = [member.index for member in there]  # ascending, so the edges stay sorted
+    return _renumbered(topology.edges, index), tuple(_renumbered(edges, index) for edges in schedule)
 
 
-def _among(edges: Edges, index: Sequence[int]) -> Edges:
+def _renumbered(edges: Edges, index: Sequence[int]) -> Edges:
     return tuple((index[i], index[j]) for i, j in edges)
 
 
-def _said(error: TopologyError) -> str:
+def _error_text(error: TopologyError) -> str:
     return f"{error.key}: {error.message}" if error.key else error.message
 
 
@@ -106,8 +106,8 @@ SHOWN = 20
 
 
 def read_edge_tables(tables: Any, mistakes: Mistakes) -> tuple[tuple[str, str, str], ...]:
-    """Two sorted names and a compressor for each table, where the graph may change: whoever is no neighbor now may
-    be one later.
+    """Read two sorted names and a compressor from each table. The graph may change, so names need not be
+    neighbors now.
     """
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         mistakes.add("must be a list of tables", "edge", None, "[[edge]] once for each edge")
@@ -127,7 +127,7 @@ def read_edge_tables(tables: Any, mistakes: Mistakes) -> tuple[tuple[str, str, s
 
 
 def read_edges(tables: Any, members: Sequence[Member], edges: Edges, mistakes: Mistakes) -> dict[Edge, str]:
-    """The compressor of each edge that has a table, in the file's order.
+    """Read the compressor of each edge that has a table, in the file's order.
 
     Names are looked up if there are members, and edges if there are any: else the file has worse mistakes.
     """
@@ -157,7 +157,7 @@ class _Graph:
     edges: frozenset[Edge]
 
     def find(self, names: tuple[str, str] | None, key: str, mistakes: Mistakes) -> Edge | None:
-        """The edge between two names; None where there is none, which has been said by then."""
+        """Find the edge between two names; None where there is none, which has been reported by then."""
         if names is None or not self.index:
             return None
         strangers = [name for name in names if name not in self.index]

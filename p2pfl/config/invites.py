@@ -1,8 +1,9 @@
 """The two lines that people carry: an invite to a new machine, and the request that the machine answers with.
 
-An invite holds nothing secret but a token, which is good for one request and for a few days. Neither holds code or
-keys that sign. The request is signed with the key that the newcomer has made, so that nobody can ask for somebody
-else's. Whether an invite still holds is for its maker's record and clock to say: a board's clock may be anything.
+An invite holds nothing secret but a token, which is good for one request and for a few days. Neither holds code or keys
+that sign. The request is signed with the key that the newcomer has made, so that nobody can request a place for
+somebody else's key. The inviting machine's record and clock decide whether an invite is still valid: a board's clock
+may show any time.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Contact(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
 
 
 class Invite(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """`federation` is the id of the federation, `code` the hash of its own code: `code_digest`.
+    """An invite. `federation` is the id of the federation, `code` the hash of its own code: `code_digest`.
 
-    `until` is its end in seconds since 1970; None: it was made by an earlier version, which knew of none.
+    `until` is its end in seconds since 1970; None: an earlier version made it, without an end.
     """
 
     federation: _Hash
@@ -75,7 +76,7 @@ Form = TypeVar("Form", Invite, JoinRequest)
 
 
 def read_invite(text: str) -> Invite:
-    """Raises UserError: it is none, or was cut."""
+    """Read an invite. Raises UserError: it is none, or was cut."""
     invite = _decoded(text, INVITE, Invite, "LINE", "the line that `p2pfl invite` prints, from its p2pfl: to its end")
     _require_name(invite.name, "LINE")
     _require_name(invite.federation_name, "LINE")
@@ -85,7 +86,7 @@ def read_invite(text: str) -> Invite:
 
 
 def require_current(invite: Invite, now: float) -> None:
-    """`now` is what this machine's clock says. Raises UserError: the invite has ended by it."""
+    """Require that the invite has not ended. `now` is this machine's clock. Raises UserError: it has ended."""
     if invite.until is not None and now > invite.until:
         text = f"the invite ended at {in_words(invite.until)}, and by this machine's clock it is {in_words(now)}"
         raise UserError(
@@ -94,18 +95,18 @@ def require_current(invite: Invite, now: float) -> None:
 
 
 def in_words(when_s: float) -> str:
-    """A time in seconds since 1970, to the minute: the two ends may be in different time zones."""
+    """Write a time in seconds since 1970, to the minute: the two ends may be in different time zones."""
     return f"{datetime.fromtimestamp(when_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def request_line(request: JoinRequest, sign: Callable[[bytes], bytes]) -> str:
-    """`sign` makes the signature (64 bytes) that belongs to `request.key`."""
+    """Write and sign a request; `sign` makes the signature (64 bytes) that belongs to `request.key`."""
     told = msgspec.msgpack.encode(request)
     return _line(REQUEST, sign(SIGNED + told) + told)
 
 
 def read_request(text: str) -> JoinRequest:
-    """Raises UserError: it is none, was cut or changed, or the address is not one."""
+    """Read a request. Raises UserError: it is none, was cut or changed, or the address is not one."""
     from nacl.exceptions import CryptoError  # noqa: PLC0415 - for who adds a member only
     from nacl.signing import VerifyKey  # noqa: PLC0415 - as above
 
@@ -126,7 +127,9 @@ def read_request(text: str) -> JoinRequest:
 def invite_of(
     federation: FederationConfig, name: str, token: bytes, *, until: int | None = None, replacing: bool = False
 ) -> Invite:
-    """Names a few members that have an address. Raises UserError: the name is none, or taken, or nobody has it."""
+    """Make an invite that names a few members with an address. Raises UserError: the name is invalid or taken, or no
+    member has an address.
+    """
     _require_name(name, "NAME")
     taken = any(member.name == name for member in federation.present)
     if replacing and not taken:
@@ -168,14 +171,16 @@ def difference(federation: FederationConfig, invite: Invite) -> Difference | Non
 
 
 def code_files(federation: FederationConfig) -> list[Path]:
-    """The files of the user's own code: a task, a rule, a method of `file.py:object`. What they import is not asked."""
+    """The files of the user's own code: a task, a rule, a method of `file.py:object`. Files that they import are left
+    out.
+    """
     specs = [federation.task.name, federation.gossip.rule, federation.method]
     names = {spec.partition(".py:")[0] + ".py" for spec in specs if ".py:" in spec}
     return [federation.path.parent / name for name in sorted(names)]
 
 
 def code_digest(federation: FederationConfig) -> bytes:
-    """32 bytes over those files. Raises UserError: one of them cannot be read."""
+    """Hash these files into 32 bytes. Raises UserError: one of them cannot be read."""
     found = hashlib.blake2b(digest_size=HASH_BYTES, person=b"p2pfl-code")
     for file in code_files(federation):
         refuse_special(file)
@@ -192,7 +197,7 @@ def _line(prefix: str, raw: bytes) -> str:
 
 
 def _check(prefix: str, raw: bytes) -> bytes:
-    """Tells a line that was cut or mistyped from one that was not; no protection from anybody."""
+    """Compute the checksum that detects a cut or mistyped line; it protects from nobody."""
     return hashlib.blake2b(raw, digest_size=CHECK_BYTES, person=prefix.encode()[:16]).digest()
 
 
@@ -210,7 +215,7 @@ def _raw(text: str, prefix: str, key: str, allowed: str) -> bytes:
     except (binascii.Error, ValueError):
         raw = b""
     if base64.urlsafe_b64encode(raw).rstrip(b"=") != body.encode(errors="replace"):
-        raw = b""  # the last letter has bits that count for nothing: one mistyped there would pass
+        raw = b""  # the last letter has unused bits: one mistyped there would pass
     check, raw = raw[:CHECK_BYTES], raw[CHECK_BYTES:]
     if not raw or check != _check(prefix, raw):
         raise UserError("the line was cut or mistyped", key=key, value=f"{len(text)} characters", allowed=allowed)

@@ -1,4 +1,4 @@
-"""The words of `training.schedule`: how the learning rate of a node changes with its own rounds, or with time.
+"""The values of `training.schedule`: how the learning rate of a node changes with its own rounds, or with time.
 
     NAME[:rounds=N][,key=value,...]
 
@@ -15,7 +15,7 @@ from functools import lru_cache
 from p2pfl.specs import Catalog, Entry, Kind, Parameter, number, spelled, whole
 
 LEAST = 1e-4
-"""No schedule goes below this part of the learning rate: what a round changed is divided by its rate."""
+"""The least part of the learning rate in any schedule: what a round changed is divided by its rate."""
 PART = number(LEAST, 1)
 LENGTH = (
     Parameter("rounds", whole(1), "its length in rounds", default=None),
@@ -26,7 +26,7 @@ SCHEDULES: Catalog[Entry] = Catalog("schedule")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSchedule:
-    """`length` is in rounds, or in seconds if `by_time`; `str` gives the canonical spelling."""
+    """A schedule. `length` is in rounds, or in seconds if `by_time`; `str` gives the canonical spelling."""
 
     name: str
     by_time: bool = False
@@ -36,7 +36,7 @@ class RateSchedule:
     """The part left at the end; for steps, the factor from each to the next."""
 
     def factor(self, rounds: int, elapsed_s: float) -> float:
-        """The part of the learning rate for a round before which the node had trained `rounds`, for `elapsed_s`."""
+        """The part of the learning rate for a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
         done = elapsed_s if self.by_time else float(rounds)
         return float(max(LEAST, SCHEDULES[self.name].made(self, done)))
 
@@ -48,15 +48,15 @@ class RateSchedule:
 
     @property
     def _first(self) -> float:
-        return self.warmed(0.0) if self.warmup else 1.0
+        return self.warmup_factor(0.0) if self.warmup else 1.0
 
-    def warmed(self, done: float) -> float:
-        """A straight line up to 1; the first round does not stand still."""
+    def warmup_factor(self, done: float) -> float:
+        """Rise in a straight line to 1; the first round already has a rate above 0."""
         first = 0.0 if self.by_time else 1.0
         return min(1.0, (done + first) / self.warmup) if self.warmup else 1.0
 
     def stretched(self, factor: float) -> RateSchedule:
-        """The same over so many times as many rounds, or seconds."""
+        """The schedule over `factor` times as many rounds, or seconds."""
         length = self.length * factor
         return replace(self, length=length if self.by_time else max(1, round(length)), warmup=self.warmup * factor)
 
@@ -82,7 +82,9 @@ def schedule() -> Kind:
 
 @lru_cache(maxsize=16)
 def parse_schedule(text: str) -> RateSchedule:
-    """The schedule of a spec. Raises ValueError: with the word, what is wrong with it and what would be right."""
+    """Read the schedule of a spec. Raises ValueError: names the wrong word, what is wrong with it and
+    what is allowed.
+    """
     entry, found = SCHEDULES.read(text)
     name = entry.name
     if not entry.parameters:
@@ -105,7 +107,7 @@ def _constant(_schedule: RateSchedule, _done: float) -> float:
 
 @SCHEDULES.add(Entry(name="warmup", means="a straight line up", parameters=LENGTH, example="warmup:rounds=5"))
 def _warmup(schedule: RateSchedule, done: float) -> float:
-    return schedule.warmed(done)
+    return schedule.warmup_factor(done)
 
 
 @SCHEDULES.add(
@@ -122,7 +124,7 @@ def _warmup(schedule: RateSchedule, done: float) -> float:
 )
 def _cosine(schedule: RateSchedule, done: float) -> float:
     if done < schedule.warmup:
-        return schedule.warmed(done)
+        return schedule.warmup_factor(done)
     part = min(1.0, (done - schedule.warmup) / (schedule.length - schedule.warmup))
     return schedule.to + (1.0 - schedule.to) * 0.5 * (1.0 + math.cos(math.pi * part))
 

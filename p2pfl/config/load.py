@@ -1,6 +1,6 @@
 """Reads a federation file, and what only one node knows, once, at the edge, into the frozen values of `model`.
 
-Who belongs to the federation is the list of keys in its `[[node]]` tables and nothing else. A node has its own file in
+The members of the federation are the keys in its `[[node]]` tables and nothing else. A node has its own file in
 `<federation folder>/<node name>/node.toml`, which may be missing.
 """
 
@@ -58,12 +58,14 @@ def load_config(path: Path | str) -> FederationConfig:
 
 
 def federation_mistakes(path: Path | str) -> list[UserError]:
-    """Everything that is wrong with a federation file; empty if it can be loaded."""
+    """Return everything that is wrong with a federation file; empty if it can be loaded."""
     return read_federation(path)[1]
 
 
 def read_federation(path: Path | str) -> tuple[FederationConfig | None, list[UserError]]:
-    """The federation and its mistakes. There is a federation if none is worse than a graph in several parts."""
+    """Read the federation and its mistakes. The federation is None if a mistake is worse than a graph in
+    several parts.
+    """
     file = federation_file(path)
     try:
         document = read_document(file)
@@ -153,7 +155,7 @@ def federation_from(document: dict[str, Any], mistakes: Mistakes) -> FederationC
 
 
 def read_plug_ins(document: Mapping[str, Any], mistakes: Mistakes) -> tuple[PlugIn, ...]:
-    """The table `[features]`, and those of the features that it names."""
+    """Read the table `[features]`, and those of the features that it names."""
     named = document.get("features", {})
     kinds = {key: text() for key in named} if isinstance(named, dict) else {}
     found = []
@@ -176,7 +178,7 @@ def _head(table: Any, mistakes: Mistakes) -> dict[str, Any]:
 
 
 def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
-    """Keys other than `name` are the task's own, and it is the task that checks them."""
+    """Read `[task]`: keys other than `name` are the task's own, and the task checks them."""
     options = {key: value for key, value in table.items() if key != "name"} if isinstance(table, dict) else {}
     named = {"name": table["name"]} if isinstance(table, dict) and "name" in table else {}
     known = read_table(named if isinstance(table, dict) else table, "task.", TASK, mistakes)
@@ -184,7 +186,7 @@ def _task(table: Any, mistakes: Mistakes) -> TaskConfig:
 
 
 def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
-    """Giving the other one of two exclusive keys turns off the default of the first."""
+    """Read `[training]`. One of two exclusive keys turns off the default of the other."""
     values = read_table(table, "training.", TRAINING, mistakes)
     for usual, other in (("rounds", "time_s"), ("local_steps", "local_epochs")):
         exclusive(table, "training.", usual, other, mistakes)
@@ -196,14 +198,14 @@ def _training(table: Any, mistakes: Mistakes) -> dict[str, Any]:
 
 
 def _train_no_longer(values: dict[str, Any], mistakes: Mistakes) -> None:
-    """With a budget a node that is through only mixes: rounds beyond its own would have to be paid for."""
+    """Require `mix` with a privacy budget: rounds beyond a node's own would have to be paid for."""
     if values.setdefault("when_through", "mix") != "mix":
         text = "with [privacy] a node trains no more rounds than its budget is for"
         mistakes.add(text, "training.when_through", values["when_through"], "mix")
 
 
 def _bound_by_stop(values: dict[str, Any], mistakes: Mistakes) -> None:
-    """Without `rounds` a time that `stop` names bounds training like `time_s`, and a patience needs some bound."""
+    """Apply `stop`: without `rounds` a time in it bounds training like `time_s`, and a patience needs some bound."""
     stop = parse_stop(values["stop"])
     if values.get("rounds") is None and stop.after_s is not None:
         values |= {"rounds": None, "time_s": min(stop.after_s, values.get("time_s", stop.after_s))}
@@ -217,7 +219,7 @@ FEWEST = 2
 
 
 def read_members(tables: Any, mistakes: Mistakes) -> tuple[Member, ...]:
-    """The members in the file's order; empty if any of them is not usable."""
+    """Read the members in the file's order; empty if any of them is not usable."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         mistakes.add("must be a list of tables", "node", None, "[[node]] once for each node")
         return ()
@@ -295,7 +297,9 @@ def load_node(path: Path | str, federation: FederationConfig, name: str | None =
 
 
 def load_stranger(path: Path | str, name: str) -> NodeConfig:
-    """The node file of a node of that name, whether or not it is a member yet. Raises UserError: a mistake in it."""
+    """Load the node file of a node of that name, whether or not it is a member yet. Raises UserError: a
+    mistake in it.
+    """
     file = (Path(path) if Path(path).suffix == ".toml" else Path(path) / NODE_FILE_NAME).absolute()
     mistakes = Mistakes(file)
     document = read_document(file) if file.exists() else {}
@@ -306,7 +310,7 @@ def load_stranger(path: Path | str, name: str) -> NodeConfig:
 
 
 def node_mistakes(path: Path | str, federation: FederationConfig, name: str | None = None) -> list[UserError]:
-    """Everything that is wrong with a node file; empty if it can be loaded."""
+    """Return everything that is wrong with a node file; empty if it can be loaded."""
     return _read_node(Path(path), federation, name)[1]
 
 
@@ -337,7 +341,7 @@ def find_member(federation: FederationConfig, name: str) -> Member:
 
 
 def _node(document: dict[str, Any], member: Member, mistakes: Mistakes, *, discovery: bool) -> NodeConfig:
-    """`discovery` is what the federation's file says of it."""
+    """Build a node's settings; `discovery` is the federation file's value."""
     unknown_keys(document, "", ("node", "network", "data"), mistakes)
     data = document.get("data", {})
     if not isinstance(data, dict):

@@ -1,6 +1,6 @@
 """`members.toml`, the charter as a file beside the federation file: for people to read, for `p2pfl member` to change.
 
-What stands in it is checked as if it had come from a stranger: first key by key, for a clear error, then the signature.
+Its contents are checked as if a stranger had sent them: first key by key, for a clear error, then the signature.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def members_file(federation: FederationConfig) -> Path:
 
 
 def _bytes(size: int, *, empty: bool = False) -> Kind:
-    """So many bytes in base64url without padding."""
+    """A value of `size` bytes in base64url without padding."""
 
     def read(value: Any) -> bytes:
         raw = _from_text(value) if isinstance(value, str) else b"?"
@@ -94,7 +94,7 @@ ROW: Kinds = {**MEMBER, "retired": _truth()}
 
 
 def read_members_file(path: Path, federation: FederationConfig, mistakes: Mistakes) -> Charter | None:
-    """The charter in a file; None where it is not one, which `mistakes` then say.
+    """Read the charter in a file; None where it is not one, for the reasons in `mistakes`.
 
     Raises UserError: the file cannot be read at all.
     """
@@ -141,7 +141,7 @@ def _checked(charter: Charter, federation: FederationConfig, mistakes: Mistakes)
 
 
 def members_text(charter: Charter, name: str) -> str:
-    """The file of a signed charter. Raises UserError: it is too large."""
+    """Write the file of a signed charter. Raises UserError: it is too large."""
     size = len(charter.packed())
     if size > MOST_BYTES:
         what, allowed = "too many members or edges for a charter", f"at most {MOST_BYTES} bytes"
@@ -190,7 +190,7 @@ def _to_text(raw: bytes) -> str:
 
 
 def _from_text(value: str) -> bytes:
-    """Raises ValueError: it is not the one spelling that `_to_text` has for some bytes."""
+    """Read bytes. Raises ValueError: it is not the one spelling that `_to_text` has for some bytes."""
     raw = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
     if _to_text(raw) != value:
         raise ValueError(value)

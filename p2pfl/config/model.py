@@ -1,9 +1,9 @@
 """The contents of a federation file and a node file as frozen values, and the keys with their allowed values.
 
-Parsing, defaults' origin and error texts are in `load`; these classes only hold the result. Times are in seconds,
-sizes in bytes. A default here is the default of the file.
+Parsing, defaults' origin and error texts are in `load`; these classes only hold the result. Times are in seconds, sizes
+in bytes. A default here is the default of the file.
 
-What two nodes must agree on before they talk is in `identity`.
+`federation_id` has what two nodes must agree on before they talk.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def usual_method(rule: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
-    """`name` is a built-in task, `file.py:object` (relative to the federation file) or `package.module:object`.
+    """The task. `name` is built in, `file.py:object` (relative to the federation file) or `package.module:object`.
 
     `options` are the remaining keys of `[task]`; the task itself validates them.
     """
@@ -61,13 +61,15 @@ class TaskConfig:
 
     @property
     def contents(self) -> dict[str, Any]:
-        """The part that a file can hold."""
+        """The task as a file would hold it."""
         return {"name": self.name, "options": self.options}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """Exactly one of `rounds` and `time_s` bounds training; exactly one of `local_steps` and `local_epochs` a round."""
+    """The settings of training. Exactly one of `rounds` and `time_s` bounds it; exactly one of `local_steps` and
+    `local_epochs` bounds a round.
+    """
 
     rounds: int | None = 40
     time_s: float | None = None
@@ -96,7 +98,7 @@ class TrainingConfig:
     """Rounds between two evaluations on the common test set; 0 evaluates only at the end."""
 
     def rate(self, rounds: int, elapsed_s: float) -> float:
-        """The learning rate of a round before which the node had trained `rounds` others, for `elapsed_s`."""
+        """The learning rate of a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
         return self.learning_rate * parse_schedule(self.schedule).factor(rounds, elapsed_s)
 
     @property
@@ -142,7 +144,7 @@ class PlugIn:
 class Member:
     """One `[[node]]`. `index` is its place in the file: the lower end of an edge initiates its transactions.
 
-    In a federation with admin keys the index is given once and stays; who was removed keeps its row, `retired`.
+    In a federation with admin keys an index is given once and stays; a removed member keeps its row, as `retired`.
     """
 
     index: int
@@ -152,7 +154,7 @@ class Member:
     address: str | None
     """The address host:port, or None for a node that only dials."""
     retired: bool = False
-    """True if it was removed: it has no edges, and no node talks to it or waits for it."""
+    """True if the member was removed: it has no edges, and no node talks to it or waits for it."""
 
 
 class Edition(NamedTuple):
@@ -166,7 +168,7 @@ class Edition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedCharter:
-    """A charter that was checked, as it travels."""
+    """A charter that was checked, with its bytes as they are sent."""
 
     edition: Edition
     packed: bytes = field(repr=False)
@@ -196,19 +198,19 @@ class FederationConfig:
     edge_compressors: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """Compressors of the edges (i, j), i < j, with their own table, in file order; others use `gossip.compressor`."""
     admin: tuple[bytes, ...] = ()
-    """Public keys (32 bytes) of those who may change the members; empty: nobody may, while nodes run."""
+    """Public keys (32 bytes) of those who may change the members; if empty, nobody may while nodes run."""
     founders: tuple[bytes, ...] = ()
     """With admin keys, the public keys of the `[[node]]` tables: their indices are given by the file."""
     edge_tables: tuple[tuple[str, str, str], ...] = ()
-    """With admin keys, the `[[edge]]` tables as they stand: two names, sorted, and a compressor."""
+    """With admin keys, the `[[edge]]` tables as written: two names, sorted, and a compressor."""
     signed: SignedCharter | None = None
-    """The charter that members, graph and rounds are from; None: they are from the file itself."""
+    """The charter that defines members, graph and rounds; None: the file itself does."""
     discovery: bool = False
     """True if nodes find each other on a LAN, unless a node's own file says otherwise. Two nodes may differ."""
     privacy: PrivacyConfig | None = None
     """The privacy promised to the people in the data; None: nothing is promised."""
     plug_ins: tuple[PlugIn, ...] = ()
-    """Features that each node has beside those that come with p2pfl, in the order of the file."""
+    """Features of the user's own on every node, in the order of the file."""
 
     @property
     def method(self) -> str:
@@ -222,7 +224,7 @@ class FederationConfig:
 
     @property
     def charter(self) -> bytes:
-        """That charter as it travels; empty where there is none."""
+        """The bytes of that charter as they are sent; empty where there is none."""
         return b"" if self.signed is None else self.signed.packed
 
     def compressor_of(self, i: int, j: int) -> str:
@@ -275,7 +277,7 @@ class Compute:
     """The device and precision with which a node trains and tests. Errors name `file`."""
 
     device: str = "cpu"
-    """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best that there is."""
+    """"cpu", "cuda", "cuda:N", "mps", or "auto" for the best available one."""
     precision: str = "float32"
     """"float32", or "bf16" for mixed precision: parameters stay float32."""
     file: Path | None = field(default=None, compare=False)
@@ -301,23 +303,23 @@ class NodeConfig:
     threads: int
     nice: int
     data: dict[str, Any]
-    """The `[data]` table, passed to the task, without what `DATA` names."""
+    """The `[data]` table, passed to the task, without the keys in `DATA`."""
     discovery: bool = False
     """True if the node announces itself on the LAN and looks for the others."""
     interfaces: tuple[str, ...] = ()
     """The network interfaces to announce on; empty for all that `listen` covers but bridges and tunnels."""
     device: str = "cpu"
     precision: str = "float32"
-    """The precision, as in `Compute`."""
+    """The precision of training: "float32" or "bf16", as in `Compute`."""
     checkpoint_dir: Path = Path("checkpoints")
     checkpoint_every: int = 0
-    """Rounds between two files with the model; 0: none is written."""
+    """Rounds between two checkpoints of the model; 0: none is written."""
     checkpoints_kept: int = 3
-    """The most of these files that are kept."""
+    """The most checkpoints that are kept."""
     forwarded_port: int | None = None
-    """The port of its address where a router passes that one on to `listen`; None: both have the same port."""
+    """The port in its address, if a router forwards it to another port in `listen`; None: both are the same."""
     reload_s: float | None = None
-    """The period in which the node checks if its data have grown; None: they are read at its start alone."""
+    """The period in which the node checks whether its data have grown; None: they are read only at its start."""
 
     @property
     def compute(self) -> Compute:
@@ -424,7 +426,7 @@ NODE: Kinds = {
 
 
 def needed_features(federation: FederationConfig) -> dict[str, str]:
-    """Those without which a node cannot keep what the file says, by name, and the key that asks for each."""
+    """The features without which a node cannot do what the file says, by name, with the key that needs each."""
     asked = {"members": ("federation.admin", federation.admin), "privacy": ("privacy", federation.privacy)}
     return {name: key for name, (key, wanted) in asked.items() if wanted}
 
@@ -439,7 +441,7 @@ OWN_NETWORK: Kinds = {
 
 DATA: Kinds = {
     "reload_s": number(0, above=True).key(
-        "seconds between two looks whether the data have grown; without it they are read once"
+        "seconds between two checks whether the data have grown; without it they are read once"
     )
 }
 """The keys of `[data]` that are not the task's."""

@@ -1,6 +1,6 @@
-"""The table `[privacy]` of a federation file: what of a node's data may be learned from what the node sends.
+"""The table `[privacy]` of a federation file: a bound on what can be learned of a node's data from its messages.
 
-Its values, and what contradicts it in the same file. What it takes to keep the promise is for `learn.privacy`.
+This module has its values, and the contradictions within the file. `learn.privacy` keeps the promise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ MOST_NOISE = 1000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyConfig:
-    """Exactly one of `epsilon` and `noise` is given; the other one follows from the rounds and the rows of a node."""
+    """The promised privacy. Exactly one of `epsilon` and `noise` is given; the other one follows from the rounds and
+    the rows of a node.
+    """
 
     unit: str = RECORD
     """The unit of protection: one row of a node's data (`record`), or all its rows together (`member`)."""
@@ -31,7 +33,7 @@ class PrivacyConfig:
     noise: float | None = None
     """The noise multiplier: the standard deviation of the noise, in lengths of `clip`."""
     delta: float
-    """The chance that the promise of epsilon does not hold."""
+    """The probability that the promise of epsilon does not hold."""
     clip: float = 1.0
     """The longest gradient of one row (`record`), or change of one round (`member`)."""
     rounds: int | None = None

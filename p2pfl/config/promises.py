@@ -14,7 +14,7 @@ ON_PUBLIC = 'no improvement of a metric of the test set, with privacy.test_set =
 
 
 def refuse_broken_promises(federation: FederationConfig, mistakes: Mistakes) -> None:
-    """Add what contradicts the privacy of a federation; nothing where it has none."""
+    """Report what contradicts the privacy of a federation; nothing where it has none."""
     privacy = federation.privacy
     if privacy is None:
         return

@@ -1,9 +1,9 @@
-"""The words of `training.stop`: what may end a node's training before its rounds are done.
+"""The values of `training.stop`: conditions that end a node's training before its rounds are done.
 
     no improvement [of FIGURE] [by LEAST] in K rounds | after N s|min|h|d     one, or both with " or " between them
 
-FIGURE is `loss`, that of the node's own local rounds, unless it says `test_loss`, `accuracy` or another metric of the
-task on the common test set. What follows from that is for `core.early_stopping`.
+FIGURE is by default `loss`, that of the node's own local rounds; or `test_loss`, `accuracy` or another metric of the
+task on the common test set. `core.early_stopping` applies the condition.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ def stop() -> Kind:
 
 
 def parse_stop(text: str) -> Stop:
-    """Raises ValueError: with the part that is not understood."""
+    """Read the conditions. Raises ValueError: names the part that is not understood."""
     found = Stop()
     for part in " ".join(text.split()).split(" or "):
         found = _with_clause(found, part)
     return found
 
 
-def _with_clause(before: Stop, part: str) -> Stop:
+def _with_clause(stop: Stop, part: str) -> Stop:
     if told := _PATIENCE.fullmatch(part):
         patience, least = int(told["rounds"]), float(told["least"] or 0.0)
-        _require(part, before.patience is None, "the second condition of its kind")
+        _require(part, stop.patience is None, "the second condition of its kind")
         _require(part, patience > 0, "too short: wait at least 1 round for an improvement")
-        return replace(before, patience=patience, of=told["of"] or before.of, least=least)
+        return replace(stop, patience=patience, of=told["of"] or stop.of, least=least)
     if told := _AFTER.fullmatch(part):
         after_s = float(told["count"]) * UNITS_S[told["unit"]]
-        _require(part, before.after_s is None, "the second condition of its kind")
+        _require(part, stop.after_s is None, "the second condition of its kind")
         _require(part, 0.0 < after_s <= LONGEST_S, "not a possible time")
-        return replace(before, after_s=after_s)
+        return replace(stop, after_s=after_s)
     raise ValueError(f"{short(part)!r} is not understood")
 
 

@@ -1,8 +1,8 @@
 """The next charter: what changes in the member list, and the graph that goes with it. Not signed yet.
 
-An index is never used again: a newcomer gets the next one, who is removed keeps its row. A replacement takes over the
-edges of the one that it replaces; with any other change of members the topology's spec is resolved again for those who
-are there.
+An index is never used again: a newcomer gets the next one, a removed member keeps its row. A replacement takes over the
+edges of the member that it replaces; with any other change of members the topology's spec is resolved again for the
+present ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from p2pfl.errors import UserError
 
 
 def successor(federation: FederationConfig) -> Charter:
-    """The members and the graph as they are, one version on: the first charter of a federation that has none."""
+    """Keep the members and the graph, one version on: the first charter of a federation that has none."""
     edition = federation.edition
     return Charter(
         realm=realm_of(federation),
@@ -34,7 +34,7 @@ def successor(federation: FederationConfig) -> Charter:
 
 
 def with_member(federation: FederationConfig, *, name: str, key: bytes, address: str | None) -> Charter:
-    """Raises UserError: the name or the key is taken, or there is no such graph of one member more."""
+    """Add a member. Raises UserError: the name or the key is taken, or there is no such graph of one member more."""
     _require_new(federation, name=name, key=key)
     _require_free(federation.present, name, address)
     newcomer = Member(index=len(federation.members), name=name, key=key, address=address)
@@ -42,7 +42,7 @@ def with_member(federation: FederationConfig, *, name: str, key: bytes, address:
 
 
 def without_member(federation: FederationConfig, name: str) -> Charter:
-    """Raises UserError: there is no such member, or no such graph of one member fewer."""
+    """Remove a member. Raises UserError: there is no such member, or no such graph of one member fewer."""
     leaving = find_member(federation, name)
     if len(federation.present) <= FEWEST:
         raise UserError("too few members would be left", key="NAME", value=name, allowed=f"{FEWEST} or more")
@@ -51,7 +51,8 @@ def without_member(federation: FederationConfig, name: str) -> Charter:
 
 
 def with_replacement(federation: FederationConfig, *, name: str, key: bytes, address: str | None) -> Charter:
-    """Another key under the same name, with the same neighbors. Raises UserError: no such member, or the key is taken.
+    """Put another key under the same name, with the same neighbors. Raises UserError: no such member, or the key is
+    taken.
 
     Without an `address` it keeps the one of the member that it replaces.
     """
@@ -80,7 +81,9 @@ def with_settings(
     topology: str | None = None,
     addresses: Sequence[tuple[str, str | None]] = (),
 ) -> Charter:
-    """Other rounds, another graph, another address, or none, of members by name. Raises UserError: it is impossible."""
+    """Change the rounds, the graph, or the addresses of members by name, also to none. Raises UserError: it is
+    impossible.
+    """
     if rounds is not None and federation.training.rounds is None:
         raise UserError("training is limited by time, not by rounds", file=federation.path, key="training.time_s")
     new = {find_member(federation, name).index: address for name, address in addresses}
@@ -108,7 +111,7 @@ def _require_new(federation: FederationConfig, *, key: bytes, name: str | None =
 
 
 def _require_free(others: Sequence[Member], name: str, address: str | None) -> None:
-    """Raises UserError: one of the `others` is at that address."""
+    """Refuse an address that is taken. Raises UserError: one of the `others` has it."""
     for other in others:
         if address is not None and other.address == address:
             text = f"{other.name} already has the address given for {name}"

@@ -1,6 +1,6 @@
-"""The tables of a TOML file: what each key's value may be, and every mistake of a file, in the file's order.
+"""The tables of a TOML file: the allowed values of each key, and every mistake of a file, in the file's order.
 
-Numbers, and what stands behind the name in a spec such as `trimmed-mean:b=1`, are read by `p2pfl.specs`.
+`p2pfl.specs` reads numbers, and the part after the name in a spec such as `trimmed-mean:b=1`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ MOST_PARTS = 8
 """The most parts of a dotted key: the parser's time grows with their square, with 100,000 of them to minutes."""
 _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"""(?<![A-Za-z0-9_\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}""")
-"""A key of more parts; also what looks like one in a text or comment. Linear: it starts at whole parts alone."""
+"""A key of more parts; it also matches what looks like one in a text or comment. It takes linear time: a match starts
+at whole parts alone.
+"""
 MOST_GUESSES = 100
-"""Unknown keys of one table for which a word that is close is looked for, which takes a while."""
+"""The most unknown keys of one table for which a similar key is searched, which takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,9 @@ class Mistakes:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Parse a TOML file: the one place that does, since files come from others and the parser has no bounds.
+    """Parse a TOML file: the only place that does, since files come from others and the parser has no bounds.
 
-    Raises UserError: it cannot be read, is too large, or is not TOML; where a line is to blame its file is `path:line`.
+    Raises UserError: it cannot be read, is too large, or is not TOML; if a line is to blame, its file is `path:line`.
     """
     refuse_special(path)
     try:
@@ -63,14 +65,14 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def parse_document(text: str, path: Path) -> dict[str, Any]:
-    """The text of the TOML file `path`. Raises UserError: it is too large, or is not TOML."""
+    """Parse the text of the TOML file `path`. Raises UserError: it is too large, or is not TOML."""
     _check_bounds(text, path)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise UserError(f"not TOML: {error}", file=f"{path}:{line[1]}" if line else path) from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets without end
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested without end
         raise UserError(f"not TOML that can be read: {error}", file=path) from None
 
 
@@ -104,7 +106,7 @@ def unknown_keys(table: Mapping[str, Any], prefix: str, known: Iterable[str], mi
 
 
 def read_table(table: Any, prefix: str, kinds: Mapping[str, Kind], mistakes: Mistakes) -> dict[str, Any]:
-    """The valid values of a table. `prefix` ends in a dot."""
+    """Read the valid values of a table. `prefix` ends in a dot."""
     if not isinstance(table, dict):
         mistakes.add("must be a table", prefix.rstrip("."), _brief(table), f"[{prefix.rstrip('.')}]")
         return {}
@@ -134,7 +136,7 @@ def require(table: Any, prefix: str, keys: Iterable[str], kinds: Mapping[str, Ki
 
 
 def text() -> Kind:
-    """Any text but an empty one."""
+    """Any text that is not empty."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not value.strip():
@@ -154,7 +156,7 @@ def matching(pattern: re.Pattern[str], allowed: str) -> Kind:
 
 
 def name() -> Kind:
-    """It names a folder, so no separator and no leading dot."""
+    """A name of a node, which also names a folder, so no separator and no leading dot."""
     return matching(NAME, "1 to 64 of A-Z a-z 0-9 . _ -, not starting with a dot")
 
 
@@ -172,7 +174,7 @@ def flag() -> Kind:
 
 
 def texts() -> Kind:
-    """One text or several of them, none empty: always a tuple afterwards."""
+    """One text or several of them, none empty; always a tuple afterwards."""
     one = text()
 
     def read(value: Any) -> tuple[str, ...]:
@@ -187,7 +189,7 @@ def texts() -> Kind:
 
 
 def hosts() -> Kind:
-    """Names of machines, in small letters; none is fine."""
+    """Names of machines, in lower case; there may be none."""
 
     def read(value: Any) -> tuple[str, ...]:
         values = [value] if isinstance(value, str) else value
@@ -228,7 +230,7 @@ def address(least_port: int) -> Kind:
 
 
 def is_host(text: str) -> bool:
-    """Could be an IP address or a name; whether it exists is for the resolver to say."""
+    """True if the text could be an IP address or a name; the resolver decides whether it exists."""
     try:
         return bool(text.encode("idna")) and not set(text) & set("[]/\\@?#% \t\r\n")
     except UnicodeError:
@@ -236,7 +238,7 @@ def is_host(text: str) -> bool:
 
 
 def or_none(kind: Kind) -> Kind:
-    """The word "none" turns it off."""
+    """Like `kind`, with the word "none" for None."""
     return Kind(f'{kind.allowed}, or "none"', lambda value: None if value == "none" else kind.read(value))
 
 
@@ -245,12 +247,12 @@ PUBLIC_KEY_IN_WORDS = "the public key that `p2pfl key` prints, 43 characters"
 
 
 def public_key() -> Kind:
-    """32 bytes from base64url without padding. Most slips of the pen give no point of the curve."""
+    """A public key: 32 bytes from base64url without padding. Most typing errors give no point of the curve."""
     return Kind(PUBLIC_KEY_IN_WORDS, _read_public_key)
 
 
 def public_keys() -> Kind:
-    """At least one public key, none of them twice: a tuple afterwards."""
+    """At least one public key, none of them twice; a tuple afterwards."""
 
     def read(value: Any) -> tuple[bytes, ...]:
         if not isinstance(value, list) or not value:
@@ -268,12 +270,12 @@ def _complaint(value: Any) -> str:
 
 
 def _brief(value: Any) -> Any:
-    """A value fit for one line of an error."""
+    """Shorten a value for one line of an error."""
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value) and len(str(value)) <= 100:
         return value
     if isinstance(value, dict | list):
         return f"a {'table' if isinstance(value, dict) else 'list'} of {len(value)}"
-    if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to write out the longest
+    if isinstance(value, int) and value.bit_length() > 300:  # Python refuses to print longer numbers
         return f"a whole number of {value.bit_length()} bits"
     return value if len(str(value)) <= 100 else str(value)[:100] + "..."
 

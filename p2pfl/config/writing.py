@@ -1,7 +1,7 @@
-"""The text of new files, with comments that teach: every key with its default, off until the `#` is taken away.
+"""The text of new files, with comments that teach: every key with its default, off until the `#` is removed.
 
-The comment of a key is its meaning, as its table in `model` has it. Here stands only what a new file says beside that:
-a comment that begins with `:`, `;` or `,` goes on with the meaning, any other stands in its place.
+The comment of a key is its description in the tables of `model`. This module only has additions for a new file: a
+comment that begins with `:`, `;` or `,` continues the description, any other replaces it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _TRAINING, _GOSSIP = TrainingConfig(), GossipConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMember:
-    """A member in a new file. `key` is its public key as text; without an `address` it dials others or is found on the
-    LAN.
+    """A member in a new file. `key` is its public key as text; without an `address` it dials others, or others find it
+    on the LAN.
     """
 
     name: str
@@ -93,7 +93,9 @@ def node_text(
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML: JSON's strings, numbers, booleans and lists are valid TOML; nested tables stand in braces."""
+    """Write a value as TOML: JSON's strings, numbers, booleans and lists are valid TOML; nested tables
+    stand in braces.
+    """
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml_value(str(key))} = {toml_value(one)}" for key, one in value.items()) + " }"
     if isinstance(value, list | tuple):
@@ -103,7 +105,7 @@ def toml_value(value: Any) -> str:
 
 
 def _aligned(text: str) -> str:
-    """Comments behind a value start in one column, and say what its key is for."""
+    """Align the comments after values in one column; they describe the keys."""
     lines: list[str] = []
     kinds: Kinds = {}
     for line in text.split("\n"):

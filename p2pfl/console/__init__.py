@@ -1,1 +1,1 @@
-"""Shared by all commands, those of features too: groups of subcommands, and what is printed in which form."""
+"""Shared by all commands, those of features too: groups of subcommands, and the forms of output."""

@@ -12,13 +12,15 @@ import click
 
 @dataclass(slots=True, kw_only=True)
 class FoundingPlan:
-    """A federation that is about to be written, as far as it is said. `nodes` and `topology` may have a default yet."""
+    """A federation that is about to be written, as far as options define it. `nodes` and `topology` may
+    still be open.
+    """
 
     task: str
     nodes: tuple[str, ...] | None
     topology: str | None
     admin: str | None = None
-    """The public half of a key."""
+    """The public key of the admin."""
     task_keys: str = ""
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The table `[data]` of each node."""
@@ -31,13 +33,13 @@ class Founding:
 
     parameters: Sequence[click.Parameter] = ()
     after = ""
-    """The option behind which they are listed."""
+    """The option after which they are listed."""
 
     def plan(self, plan: FoundingPlan, said: Mapping[str, Any]) -> None:
         """Change the plan by the options `said`. Raises UserError, or an ExceptionGroup of them: they are wrong."""
 
     def write(self, folder: Path) -> None:
-        """Write more, once all files are there, in a folder that appears when all is well."""
+        """Write more files, once all others are written, in a folder that appears only if everything succeeds."""
 
     def tell(self, directory: Path) -> None:
         """Tell the user more, once the folder has appeared as `directory`."""

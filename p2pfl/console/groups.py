@@ -32,7 +32,7 @@ class Command:
     place: str
     group: Group
     after: str = ""
-    """The command behind which it is listed; by default it comes last in its group."""
+    """The command after which it is listed; by default it comes last in its group."""
 
     def load(self) -> Any:
         module, _, function = self.place.partition(":")

@@ -1,6 +1,6 @@
 """The output of subcommands: data to stdout, as a table, JSON or CSV; the file of a report.
 
-Colors only where a terminal reads, and never with NO_COLOR.
+Colors appear only on a terminal, and never with NO_COLOR.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ STALE = "*"
 
 
 def format_option(*forms: Form) -> Callable[[Function], Function]:
-    """The option `--format`, as the argument `form`; the first form is the default."""
+    """Add the option `--format`, as the argument `form`; the first form is the default."""
     return click.option(
         "--format", "form", type=click.Choice(forms), default=forms[0], show_default=True, help="How to print."
     )
 
 
 def log_option(function: Function) -> Function:
-    """The option `--log`, as the argument `log`: texts for `reporting.logs`."""
+    """Add the option `--log`, as the argument `log`: texts for `reporting.logs`."""
     text = "Also write figures live: csv:FILE or tensorboard:DIR."
     return click.option("--log", multiple=True, metavar="KIND:PATH", help=text)(function)
 
 
 def show_mistakes(mistakes: Sequence[Exception]) -> None:
-    """A line each on standard error for the first of them, and how many more there are."""
+    """Print the first mistakes on standard error, one a line, and how many more there are."""
     for mistake in mistakes[:MOST_MISTAKES]:
         click.echo(f"error: {mistake}", err=True)
     if len(mistakes) > MOST_MISTAKES:
@@ -54,7 +54,7 @@ def show_mistakes(mistakes: Sequence[Exception]) -> None:
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], form: Form, *, title: str | None = None) -> None:
-    """Rows with the same keys, which become the heads of the columns."""
+    """Print rows with the same keys, which become the headings of the columns."""
     match form:
         case "json":
             write_json(list(rows))
@@ -71,7 +71,7 @@ def write_json(value: Any) -> None:
 
 
 def write_facts(facts: Mapping[str, Any], title: str | None = None) -> None:
-    """Names and values, one to a line; what is None is left out."""
+    """Print names and values, one to a line; None is left out."""
     from rich.table import Table  # noqa: PLC0415 - only for who prints a table
 
     table = Table(title=title, box=None, show_header=False, title_justify="left", pad_edge=False)
@@ -84,7 +84,7 @@ def write_facts(facts: Mapping[str, Any], title: str | None = None) -> None:
 
 
 def cell(value: Any) -> str:
-    """One value as a person would read it."""
+    """Write one value for people."""
     match value:
         case None:
             return "-"
@@ -99,17 +99,19 @@ def cell(value: Any) -> str:
 
 
 def figure(value: object, *, stale: bool | None, form: str = ".4g") -> str | None:
-    """A figure of a node's latest test, with a star where an older model was tested than its last one."""
+    """Write a figure of a node's latest test, with a star if the tested model is older than the node's last one."""
     return format(float(value), form) + STALE * bool(stale) if isinstance(value, int | float) else None
 
 
 def footnote(name: str, *, value: float | None, stale: bool | None, after: int | None, of: int | None) -> str | None:
-    """Explain the star beside a `value` of this node, None without one: tested `after` a round `of` so many."""
+    """Explain the star beside a `value` of this node: tested `after` a round, of `of` rounds in all; None without a
+    star.
+    """
     return f"{STALE} {name}: tested after round {after} of {of}, not since" if stale and value is not None else None
 
 
 def size(count: float) -> str:
-    """Bytes for people, in powers of ten."""
+    """Write bytes for people, in powers of ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -118,7 +120,7 @@ def size(count: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """A time span for people, in the largest unit that says enough."""
+    """Write a time span for people, in the largest unit that is precise enough."""
     for unit, most in (("s", 100), ("min", 100), ("h", 48)):
         if seconds < most:
             return f"{seconds:.0f} {unit}"
@@ -126,8 +128,8 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} days"
 
 
-def where(report: Path | None, form: Form) -> tuple[Path | None, Form]:
-    """The file and the form that the user means: `--report -` is the whole report on stdout, and no file."""
+def report_target(report: Path | None, form: Form) -> tuple[Path | None, Form]:
+    """Return the file and the form that the user means: `--report -` is the whole report on stdout, and no file."""
     return (None, "json") if report == Path("-") else (report, form)
 
 
@@ -211,7 +213,7 @@ def privacy_facts(report: Report) -> dict[str, Any]:
 
 
 def spent_of(privacy: PrivacyStatus | None) -> str | None:
-    """Format what a node has spent of its budget as one cell."""
+    """Write what a node has spent of its budget in one cell."""
     return None if privacy is None else spent_text(privacy.epsilon, privacy.budget, privacy.state)
 
 
@@ -238,13 +240,13 @@ def reference_facts(report: Report) -> dict[str, Any]:
         facts["each node alone, with its own data"] = (
             f"{main.label} {cell(values.mean)}{f' ({ends})' if ends else ''}, worst {cell(worst(values, main))}"
         )
-        facts |= _compared("alone", found.against_alone, main)
+        facts |= _comparison_facts("alone", found.against_alone, main)
     central = found.centralized
     if central is not None and central.one_node and central.all_nodes:
         runs = {"as many steps as a node": central.one_node, "as many as all nodes": central.all_nodes}
         for words, run in runs.items():
             facts[f"all data in one place, {words}"] = f"{score_words(run, main)}, {run.steps:,} steps"
-        facts |= _compared("all data in one place", found.against_pooled, main)
+        facts |= _comparison_facts("all data in one place", found.against_pooled, main)
     if found.fedavg:
         server = f"{score_words(found.fedavg, main)}, {size(found.fedavg.bytes_sent or 0)}"
         facts["a server that averages each round"] = server
@@ -252,7 +254,7 @@ def reference_facts(report: Report) -> dict[str, Any]:
 
 
 def score_words(score: ModelScore, main: Measure) -> str:
-    """The main measure; where there is no test set, the loss in training."""
+    """Write the main measure; where there is no test set, the loss in training."""
     from p2pfl.reporting.measures import value_of  # noqa: PLC0415 - as above
 
     value = value_of(score, main)
@@ -261,25 +263,25 @@ def score_words(score: ModelScore, main: Measure) -> str:
     return f"loss {cell(score.loss)}" if value is None else f"{main.label} {cell(value)}{bounds}"
 
 
-def _compared(other: str, found: Comparison | None, main: Measure) -> dict[str, str]:
+def _comparison_facts(other: str, comparison: Comparison | None, main: Measure) -> dict[str, str]:
     """Say which is better, or that the test rows do not decide; empty where nothing was compared."""
-    if found is None:
+    if comparison is None:
         return {}
-    ends = f", {between(found.interval)}" if found.interval else ""
-    apart = f"{main.label} {found.difference:+.3g}{ends}"
+    ends = f", {between(comparison.interval)}" if comparison.interval else ""
+    apart = f"{main.label} {comparison.difference:+.3g}{ends}"
     told = {"better": "together is better", "worse": "together is worse"}
-    verdict = told.get(found.verdict, "this does not tell which is better")
-    return {f"together beside {other}": f"{apart}: {verdict}: {found.why}"}
+    verdict = told.get(comparison.verdict, "this does not tell which is better")
+    return {f"together beside {other}": f"{apart}: {verdict}: {comparison.why}"}
 
 
 def between(ends: Sequence[float] | None) -> str | None:
-    """An interval in one cell; three digits of an end say enough."""
+    """Write an interval in one cell, to three digits."""
     return None if ends is None else " to ".join(f"{end:.3g}" for end in ends)
 
 
 def _scores(node: NodeReport, measures: Sequence[Measure], *, compared: bool, bounded: bool) -> dict[str, Any]:
-    """The main measure, beside it its interval if any node has one (`bounded`), what the node would have without
-    neighbors if that is `compared`, and what it has on its own data; then the others.
+    """Return the main measure, then its interval if any node has one (`bounded`), then the node's score without
+    neighbors if that is `compared`, and its score on its own data; then the other measures.
     """
     from p2pfl.reporting.measures import local_value_of, shown, value_of  # noqa: PLC0415 - as above
 
@@ -310,7 +312,7 @@ def _write_table(rows: Sequence[Mapping[str, Any]], title: str | None) -> None:
 
 
 def _print(renderable: Any) -> None:
-    """Output into a pipe is neither wrapped nor cut."""
+    """Print; output into a pipe is neither wrapped nor cut."""
     from rich.console import Console  # noqa: PLC0415 - only for who prints a table
 
     console = Console(file=sys.stdout, markup=False, highlight=False)

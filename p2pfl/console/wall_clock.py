@@ -1,4 +1,4 @@
-"""The time of day: for the end of an invite, which two people count in days, and for nothing that a node does."""
+"""The time of day: for the end of an invite, which people count in days, and for nothing that a node does."""
 
 from __future__ import annotations
 

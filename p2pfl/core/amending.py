@@ -1,10 +1,10 @@
-"""A change of the federation, from the time a node learns of it until it takes effect between two of its rounds.
+"""Carry out a change of the federation, which takes effect between two of this node's rounds.
 
-Edges that stay keep their state. On edges that go nothing new begins; exchanges under way are waited for as long as a
-round waits for a late exchange, and at least as long as a session that was cut off takes to come back. If
-both ends have carried out the same transactions by then, `sum n_i x_i` stays the same. Otherwise one end may keep
-its half of one exchange on that edge: two ends that cannot reach each other cannot agree on whether it happened. With
-a removed member nothing is exchanged from the start.
+An edge that stays keeps its state. On an edge that is dropped nothing new begins; an exchange under way may still
+complete. The node waits for it as long as a round waits for a late exchange, and at least as long as a broken session
+needs to come back. If both ends have carried out the same transactions by then, `sum n_i x_i` stays the same. Otherwise
+one end may keep its half of one exchange on that edge: two ends that cannot reach each other cannot agree on whether it
+happened. With a removed member nothing is exchanged from the start.
 """
 
 from __future__ import annotations
@@ -21,28 +21,31 @@ from p2pfl.core.records import EdgeRecord
 from p2pfl.core.staleness import ALWAYS
 
 OVER = (Phase.CLOSING, Phase.LINGERING, Phase.FINISHED)
-"""The phases in which a node no longer trains, however many rounds there are to do by now."""
+"""The phases in which a node no longer trains, even if the number of rounds has grown since."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Amending:
-    """The change that waits, `asked`. `early`: sessions with future neighbors, who have made the change already."""
+    """The change that waits to take effect, and the sessions of future neighbors.
+
+    `early` maps each future neighbor that has already made the change to its session.
+    """
 
     neighbors: Neighbors
-    asked: Amended | None = None
+    pending_change: Amended | None = None
     early: dict[int, int] = field(default_factory=dict)
     _until: float | None = None
-    """The time until which exchanges under way are waited for."""
+    """The time until which the node waits for exchanges under way."""
 
     def ask(self, event: Amended) -> list[Effect]:
         """Keep a change until it may take effect; it replaces an earlier one."""
-        self.asked, self._until = event, None
+        self.pending_change, self._until = event, None
         effects: list[Effect] = []
         for peer, edge in self.neighbors.edges.items():
             edge.exchange.leaves = peer not in event.neighbors
             edge.line.barred = peer in event.settings.retired
             if edge.line.barred:
-                effects += edge.exchange.drop("it is no member any more")
+                effects += edge.exchange.drop("no longer a member")
                 self.neighbors.timers.note(edge)
         for peer in [*self.early]:
             if peer not in event.neighbors:
@@ -50,10 +53,10 @@ class Amending:
         return effects
 
     def due_at(self, now: float) -> float:
-        """The time from which the change may take effect between two rounds; not later than `now`: it may."""
+        """Return the time from which the change may take effect between two rounds; at most `now`: it may do so now."""
         leaving = [edge for edge in self.neighbors.edges.values() if edge.exchange.leaves]
         if any(edge.exchange.busy for edge in leaving):
-            return NEVER  # what the engine answers is an event
+            return NEVER  # the engine's answer is an event, which runs this again
         late = [edge for edge in leaving if not (edge.exchange.is_settled or edge.line.barred)]
         if not late:
             return now
@@ -63,27 +66,27 @@ class Amending:
 
     def take_effect(self, phase: Phase, now: float) -> list[Effect]:
         """Change edges and settings between two rounds. The engine changes its edges before new ones need it."""
-        event, around, common = self.asked, self.neighbors, self.neighbors.common
+        event, neighbors, common = self.pending_change, self.neighbors, self.neighbors.common
         if event is None:
             return []
-        self.asked = None
+        self.pending_change = None
         settings, bound_before = common.settings, common.census.bound
         effects: list[Effect] = []
-        dropped = tuple(peer for peer in around.edges if peer not in event.neighbors)
+        dropped = tuple(peer for peer in neighbors.edges if peer not in event.neighbors)
         for peer in dropped:
-            effects += around.edges[peer].exchange.drop("no neighbor any more")
-            around.remove(peer)
+            effects += neighbors.edges[peer].exchange.drop("no longer a neighbor")
+            neighbors.remove(peer)
         settings.adopt(replace(event.settings, rounds=settings.rounds) if phase in OVER else event.settings)
         turns = {peer: event.turns.get(peer, ALWAYS) for peer in event.neighbors}
         common.facts.degree = settings.profile.degree(turns)
-        for peer, edge in around.edges.items():
+        for peer, edge in neighbors.edges.items():
             edge.take_turns(turns[peer])
-        added = tuple(peer for peer in event.neighbors if peer not in around.edges)
+        added = tuple(peer for peer in event.neighbors if peer not in neighbors.edges)
         for peer in added:
-            around.add(peer, EdgeRecord(), turns[peer])
+            neighbors.add(peer, EdgeRecord(), turns[peer])
         common.census.amend(event.neighbors, bound_before, now)
         effects.append(ChangeEdges(added=added, dropped=dropped))
-        return effects + [effect for peer in added for effect in self._open(around.edges[peer], now)]
+        return effects + [effect for peer in added for effect in self._open(neighbors.edges[peer], now)]
 
     def _open(self, edge: Edge, now: float) -> list[Effect]:
         """Open the early session of a new edge, if there is one."""
@@ -92,24 +95,29 @@ class Amending:
         self.neighbors.timers.note(edge)
         return effects
 
-    # -- who is no neighbor yet, or no more ---------------------------------------------------------------------------
+    # -- future and former neighbors --------------------------------------------------------------------------------
 
     def meet(self, event: SessionOpened) -> list[Effect]:
-        """Keep the session of a future neighbor, which repeats its greeting until it is one; refuse any other."""
-        if self.asked is None or event.peer not in self.asked.neighbors:
+        """Keep the session of a future neighbor, which repeats its greeting until the edge exists; refuse any other
+        session.
+        """
+        if self.pending_change is None or event.peer not in self.pending_change.neighbors:
             return [_refusal(event.peer, event.session)]
         self.early[event.peer] = event.session
         return []
 
     def part(self, event: SessionClosed) -> list[Effect]:
-        """Forget such a session, which has ended."""
+        """Forget the session of a future neighbor, which has ended."""
         if self.early.get(event.peer) == event.session:
             del self.early[event.peer]
         return []
 
 
 def _patience_s(edge: Edge) -> float:
-    """The time to wait for an edge; without a session at least the usual first wait, for a new one must come up."""
+    """Return how long to wait for an edge, in seconds.
+
+    Without a session that is at least `FIRST_PATIENCE_S`, so that a new one can open.
+    """
     patience = edge.service.patience
     return patience.wait_s() if edge.is_open else max(patience.wait_s(), min(FIRST_PATIENCE_S, patience.longest_s))
 

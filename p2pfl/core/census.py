@@ -1,11 +1,12 @@
-"""The members that have begun to train, and those that are *through*: from own knowledge and from neighbors' words.
+"""The members that have begun to train, and those that are *through*, as this node and its neighbors know them.
 
 *Begun* and *through* are sets of members that only grow: those that have begun to train, and those that have done all
-the training they had to. Nodes tell them in Hello and Ready and pass them on. With a robust rule a member counts if it
-says so itself or more than b neighbors do, for b of them may lie. A node never believes from others that it is through.
+the training they had to. Nodes send both sets in Hello and Ready, and pass on what they learn. With a robust rule a
+member counts if it says so itself or if more than b neighbors say so, because b of them may lie. A node never believes
+others about itself being through.
 
-Members may be removed while the others train: they no longer count. If the number of rounds to do grows, nobody is
-through any more; until a neighbor knows of that too, its word on *through* is ignored.
+Members may be removed while the others train: they no longer count. If the number of rounds grows, no member is through
+any more; a neighbor's word on *through* is ignored until that neighbor knows the new number too.
 """
 
 from __future__ import annotations
@@ -21,63 +22,66 @@ from p2pfl.core.settings import Settings
 
 
 def digest_of(begun: bytes, through: bytes) -> int:
-    """A 32-bit digest of both sets: equal where two nodes know the same."""
+    """Return a 32-bit digest of both sets; it is equal where two nodes know the same."""
     return crc32(b"|".join((begun, through)))
 
 
 NOTHING = digest_of(b"", b"")
-TELL_WITHIN_S = 0.25
-"""News travel with the next Ready, or on their own after this long: a slow node's round must not hold them up."""
-MOST_TELLS = 16
-"""The most times in a row that a neighbor is told the same sets: with a robust rule two nodes may never agree."""
+SEND_WITHIN_S = 0.25
+"""The seconds after which news is sent on its own if no Ready has carried it: a slow node's round must not delay it."""
+MOST_SENDS = 16
+"""The most times in a row that the same sets are sent to a neighbor: with a robust rule two nodes may never agree."""
 
 
 @dataclass(slots=True)
 class Claims:
-    """The sets that one neighbor has told, as bitmaps, and the digest of its knowledge by its latest word."""
+    """The sets that one neighbor has sent, as bitmaps, and the digest of its own sets in its latest message."""
 
     begun: int = 0
     through: int = 0
-    known: int = NOTHING
-    told: int = NOTHING
-    """The digest of the sets that it was told last, received or not."""
+    neighbor_digest: int = NOTHING
+    sent_digest: int = NOTHING
+    """The digest of the sets that were last sent to this neighbor, whether they arrived or not."""
     progress_at: float | None = None
     """The time at which this neighbor, not yet through, last showed a new version."""
     round_s: float = 0.0
-    """The seconds that it took for that version."""
-    tells: int = 0
-    """The number of times it was told the current sets."""
+    """The seconds that the neighbor took for that version."""
+    times_sent: int = 0
+    """The number of times that the current sets were sent to this neighbor."""
     bound: int = 0
-    """The rounds to do as this neighbor knows them; 0: it has not said, or time bounds training."""
+    """The number of rounds that this neighbor plans; 0: it has not said, or time bounds training."""
 
     def lags(self, bound: int) -> bool:
-        """True if this neighbor knows of fewer rounds to do than that."""
+        """Return True if this neighbor plans fewer rounds than `bound`."""
         return 0 < self.bound < bound
 
 
 class Census:
-    """The sets that this node believes, `begun` and `through`. News must be told at `due_at`; `claims`: by neighbor."""
+    """The sets that this node believes, `begun` and `through`, and the claims of each neighbor.
+
+    News must be sent by `due_at`.
+    """
 
     def __init__(self, index: int, neighbors: Iterable[int], settings: Settings) -> None:
         self.own = 1 << index
         self.settings = settings
         self._members = self.counted = 0
-        """Bits of all members ever, and of those that were not removed."""
+        """The bits of all members that ever were, and of those that were not removed."""
         self._count_members()
         self.claims = {peer: Claims() for peer in neighbors}
         self.begun = self.through = 0
-        self._told = b"", b""
+        self._bitmaps = b"", b""
         """Both sets, as bytes."""
         self.due_at = NEVER
         self.digest = NOTHING
-        """The digest of what this node believes; equal where two nodes know the same."""
+        """The digest of the sets that this node believes; it is equal where two nodes know the same."""
         self.new_at = float("-inf")
         """The time at which the set of members that are through last grew."""
         self.half_at: float | None = None
-        """The time since which half of those who have begun are through; None: they are not."""
+        """The time since which half of the members that have begun are through; None: they are not."""
         self.begun_at: float | None = None
         self.through_at: float | None = None
-        """The times at which this node began to train (`begun_at`), and was through (`through_at`)."""
+        """The times at which this node began to train (`begun_at`) and was through (`through_at`)."""
 
     @property
     def is_through(self) -> bool:
@@ -86,62 +90,62 @@ class Census:
 
     @property
     def bound(self) -> int:
-        """The rounds to do, as they are told to others; 0 where time bounds training."""
+        """The number of rounds that this node plans and tells others; 0 where time bounds training."""
         return self.settings.rounds or 0
 
     # -- a federation that changes ------------------------------------------------------------------------------------
 
     def amend(self, neighbors: Iterable[int], bound_before: int, now: float) -> None:
-        """Take up new settings and neighbors."""
+        """Adopt new settings and neighbors."""
         self._count_members()
         self.claims = {peer: self.claims.get(peer) or Claims() for peer in sorted(neighbors)}
         if self.bound > bound_before:
             self.through_at = None
             self.through = 0
-        self.through |= self._accepted("through") & ~self.own
-        self.begun |= self._accepted("begun") | self.through
+        self.through |= self._believed_members("through") & ~self.own
+        self.begun |= self._believed_members("begun") | self.through
         self._tell_anew(now)
 
     def _count_members(self) -> None:
         self._members = (1 << self.settings.members) - 1
         self.counted = self._members & ~sum(1 << member for member in self.settings.retired)
 
-    # -- what is heard and told -------------------------------------------------------------------------------------
+    # -- claims that arrive, and claims to send --------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
         self.begun_at = now if self.begun_at is None else self.begun_at
         self._take(self.own, 0, now)
 
     def complete(self, now: float) -> None:
-        """This node has trained all that it had to."""
+        """Note that this node has trained all that it had to."""
         self.through_at = now if self.through_at is None else self.through_at
         self._take(self.own, self.own, now)
 
     def remember(self, members: Iterable[int], now: float) -> None:
-        """Members who had begun before this node was started again: none of them is left behind unasked."""
+        """Add members that had begun before this node's restart, so that it does not leave them behind."""
         self._take(sum(1 << member for member in members), 0, now)
 
-    def hear(self, peer: int, known: int, begun: bytes, through: bytes, now: float, *, bound: int = 0) -> None:
-        """Take a neighbor's sets; earlier ones stay true, unless it has learned of more rounds to do."""
+    def hear(self, peer: int, digest: int, begun: bytes, through: bytes, now: float, *, bound: int = 0) -> None:
+        """Add the sets of a neighbor. Earlier claims stay true, unless it has learned of more rounds to do."""
         claims = self.claims[peer]
-        claims.known = known
+        claims.neighbor_digest = digest
         if bound != claims.bound:
             claims.through = claims.through if bound < claims.bound else 0
             claims.bound = bound
         if not begun and not through:
             return
         before = claims.begun, claims.through
-        claims.begun |= int.from_bytes(begun, "little")  # also of members that this node has yet to hear of
+        claims.begun |= int.from_bytes(begun, "little")  # also of members that this node does not know yet
         claims.through |= int.from_bytes(through, "little") & ~self.own
         claims.begun |= claims.through
         if (claims.begun, claims.through) != before:
-            self._take(self._accepted("begun"), self._accepted("through"), now)
+            self._take(self._believed_members("begun"), self._believed_members("through"), now)
 
-    def met(self, peer: int, now: float) -> None:
-        """Note a new session with this neighbor: it counts as active from now."""
+    def note_session(self, peer: int, now: float) -> None:
+        """Note a new session with this neighbor: it counts as active from now on."""
         self.claims[peer].progress_at, self.claims[peer].round_s = now, 0.0
 
-    def progressed(self, peer: int, now: float) -> None:
+    def note_progress(self, peer: int, now: float) -> None:
         """Note that a neighbor has shown a new version."""
         claims = self.claims[peer]
         if self.through >> peer & 1:
@@ -151,38 +155,42 @@ class Census:
         claims.progress_at = now
 
     def has_news_for(self, peer: int) -> bool:
-        """True if this neighbor may lack what this node knows: it has neither told it itself nor shown its digest."""
+        """Return True if this neighbor may lack what this node knows: it sent neither these members nor this digest."""
         claims = self.claims[peer]
         lacks = self.begun & ~claims.begun or self.through & ~claims.through
-        told_often = claims.told == self.digest and claims.tells >= MOST_TELLS
-        return bool(lacks) and claims.known != self.digest and not told_often
+        sent_often = claims.sent_digest == self.digest and claims.times_sent >= MOST_SENDS
+        return bool(lacks) and claims.neighbor_digest != self.digest and not sent_often
 
     def tell(self, peer: int) -> tuple[bytes, bytes]:
-        """Both sets as bytes, counted as told to this neighbor."""
+        """Return both sets as bytes, and count them as sent to this neighbor."""
         claims = self.claims[peer]
-        claims.tells = claims.tells + 1 if claims.told == self.digest else 1
-        claims.told = self.digest
-        return self._told
+        claims.times_sent = claims.times_sent + 1 if claims.sent_digest == self.digest else 1
+        claims.sent_digest = self.digest
+        return self._bitmaps
 
-    def untold(self) -> list[int]:
-        """The neighbors that have not been told what is new, whether they have heard it or not."""
-        return [peer for peer, claims in self.claims.items() if claims.told != self.digest and self.has_news_for(peer)]
+    def uninformed_neighbors(self) -> list[int]:
+        """Return the neighbors to which the latest news has not been sent, and which may not know it."""
+        return [
+            peer
+            for peer, claims in self.claims.items()
+            if claims.sent_digest != self.digest and self.has_news_for(peer)
+        ]
 
     def _take(self, begun: int, through: int, now: float) -> None:
-        known = self.begun, self.through
+        before = self.begun, self.through
         self.begun |= begun | through
         self.through |= through
-        if (self.begun, self.through) == known:
+        if (self.begun, self.through) == before:
             return
-        if self.through != known[1]:
+        if self.through != before[1]:
             self.new_at = now
         self._tell_anew(now)
 
     def _tell_anew(self, now: float) -> None:
         """Note that the sets, or the members that count, have changed."""
-        self.due_at = min(self.due_at, now + TELL_WITHIN_S)
-        self._told = bitmap(self.begun), bitmap(self.through)
-        self.digest = digest_of(*self._told)
+        self.due_at = min(self.due_at, now + SEND_WITHIN_S)
+        self._bitmaps = bitmap(self.begun), bitmap(self.through)
+        self.digest = digest_of(*self._bitmaps)
         begun, through = (members & self.counted for members in (self.begun, self.through))
         whole = self.settings.profile.whole(begun.bit_count(), self.counted.bit_count())
         is_half = through and 2 * through.bit_count() >= whole
@@ -191,10 +199,10 @@ class Census:
         elif self.half_at is None:
             self.half_at = now
 
-    def _accepted(self, which: str) -> int:
-        """The members that enough neighbors name, or that name themselves."""
+    def _believed_members(self, which: str) -> int:
+        """Return the members that enough neighbors name, or that name themselves."""
         needed = self.settings.profile.words_needed
-        # A neighbor that knows of fewer rounds to do may believe a member to be through that is not.
+        # A neighbor that plans fewer rounds may take a member for through that is not.
         counting = {
             peer: claims for peer, claims in self.claims.items() if which == "begun" or not claims.lags(self.bound)
         }
@@ -211,10 +219,10 @@ class Census:
         return themselves | named[needed]
 
     def lags(self, peer: int) -> bool:
-        """True if this neighbor knows of fewer rounds to do: if it has stopped, it does not know of all of them."""
+        """Return True if this neighbor plans fewer rounds: if it has stopped, it did so without knowing them all."""
         return self.claims[peer].lags(self.bound)
 
 
 def bitmap(members: int) -> bytes:
-    """The set as bytes, the lowest bit of the first for member 0."""
+    """Return the set as bytes; the lowest bit of the first byte stands for member 0."""
     return members.to_bytes((members.bit_length() + 7) // 8, "little")

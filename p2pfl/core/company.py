@@ -1,10 +1,10 @@
-"""The state near the end: the neighbors that no longer take part, and how far around this node all others are through.
+"""Decide, near the end, which neighbors no longer take part, and within how many hops all others are through.
 
-A member that is gone, or keeps a session and exchanges nothing, is no reason to train on. Only its neighbors see that.
-So a node that is through tells a *level*, as before its first round: at level h everybody within h hops is through or
-takes no part. A neighbor that does see an unfinished member at work tells none, and holds the level of all around it.
-When the level reaches the farthest member, this node *rests*: it answers and does not train, until somebody takes part
-again or the federation ends.
+A member that is gone, or that keeps a session and exchanges nothing, is no reason to train on. Only its neighbors see
+that. So a node that is through sends a *level*, as before its first round: at level h, every member within h hops is
+through or takes no part. A neighbor that sees an unfinished member at work sends no level, and so holds back the level
+of all around it. When the level reaches the farthest member, this node *rests*: it answers and does not train, until
+some member takes part again or the federation ends.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.settings import Settings
 
 AWAY_S = 3.0
-"""Nobody trains on for a neighbor that has taken no part for so long. It is waited for longer: see `Ending.wait_s`."""
+"""The seconds without taking part after which no node trains on for a neighbor. The end waits longer for it: see
+`Ending.wait_s`.
+"""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Company:
-    """`unfinished` are the members, as bits, that kept the federation from its end when it was last looked at."""
+    """This node's view of the neighbors near the end.
+
+    `unfinished` holds, as bits, the members that kept the federation from ending at the latest `look`.
+    """
 
     edges: Mapping[int, Edge]
     facts: Facts
@@ -33,12 +38,12 @@ class Company:
     census: Census
     unfinished: int = field(default=0, init=False)
     rests: bool = field(default=False, init=False)
-    """True if everybody who takes part is through, as far as this node can know."""
-    _named: int = field(default=0, init=False)
+    """True if every member that takes part is through, as far as this node can know."""
+    _reported: int = field(default=0, init=False)
     """The neighbors, as bits, whose absence has been reported to the user."""
 
     def look(self, unfinished: int, now: float) -> list[Effect]:
-        """Judge, after a round or at rest, the members that are not through; return what to tell about it."""
+        """Judge the members that are not through, after a round or at rest; return what to send and to report."""
         self.unfinished = unfinished
         level_before, level = self.facts.settled, self._level(now)
         self.facts.settled = level
@@ -47,22 +52,24 @@ class Company:
         return effects + self._name(now) if self.rests else effects
 
     def is_over(self, wait_s: float, now: float) -> bool:
-        """True if those who take no part are waited for no longer: by this node's view, or because neighbors stop."""
+        """Return True if the wait for absent members is over: by this node's own view, or because enough neighbors
+        stop.
+        """
         if not self.rests:
             return False
         stopped = sum(edge.is_open and edge.progress.has_stopped for edge in self.edges.values())
-        return not self.unfinished & ~self.away(wait_s, now) or stopped >= self.settings.profile.words_needed
+        return not self.unfinished & ~self.away_members(wait_s, now) or stopped >= self.settings.profile.words_needed
 
-    def away(self, limit_s: float, now: float) -> int:
-        """The unfinished neighbors, as bits, that have taken no part for so long."""
+    def away_members(self, limit_s: float, now: float) -> int:
+        """Return the unfinished neighbors, as bits, that have taken no part for `limit_s` seconds."""
         return _bits(peer for peer, edge in self.edges.items() if self._is_away(edge, limit_s, now))
 
     def is_mute(self, edge: Edge, limit_s: float, now: float) -> bool:
-        """True if this neighbor has a session and has taken no part for so long."""
+        """Return True if this neighbor has a session and has taken no part for `limit_s` seconds."""
         return edge.is_open and self._is_away(edge, limit_s, now)
 
-    def absent(self, now: float) -> tuple[int, ...]:
-        """The neighbors without a session, or with one that brought nothing for `AWAY_S`: they balance no mixing."""
+    def absent_neighbors(self, now: float) -> tuple[int, ...]:
+        """Return the neighbors without a session, or silent in one for `AWAY_S`: they balance no mixing."""
         return tuple(peer for peer, edge in self.edges.items() if not edge.is_open or self._is_silent(edge, now))
 
     def _is_silent(self, edge: Edge, now: float) -> bool:
@@ -73,14 +80,17 @@ class Company:
         return now - self._idle_from(edge) >= self._limit_s(edge, limit_s)
 
     def _limit_s(self, edge: Edge, least_s: float) -> float:
-        """The silence that is allowed, in seconds: long rounds and slow lines have more."""
+        """Return the silence that is allowed, in seconds: a neighbor with long rounds or a slow line may be silent
+        longer.
+        """
         usual_s = max(self.census.claims[edge.peer].round_s, edge.service.patience.exchange_s or 0.0)
         return max(least_s, ROUNDS_OF_SILENCE * usual_s)
 
     def _idle_from(self, edge: Edge) -> float:
-        """The time at which an unfinished neighbor last showed a new version, or exchanged one if that was earlier.
+        """Return the time at which an unfinished neighbor last showed a new version, or exchanged one if that was
+        earlier.
 
-        NEVER if it has had no session since this node started: then it is not judged.
+        NEVER if it has had no session since this node started: such a neighbor is not judged.
         """
         service, since = edge.service, self.census.claims[edge.peer].progress_at
         if since is None or not self.unfinished >> edge.peer & 1:
@@ -88,29 +98,29 @@ class Company:
         return min(since, service.unanswered_from) if service.is_mute else since
 
     def _level(self, now: float) -> int | None:
-        """The level to tell; None: there is nothing to tell, or a neighbor is still at work on its rounds."""
+        """Return the level to send; None: there is none, or a neighbor is still at work on its rounds."""
         if not (self.unfinished and self.census.half_at is not None and self.census.is_through):
             return None
-        away, near = self.away(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
+        away, near = self.away_members(AWAY_S, now), [edge for edge in self.edges.values() if not edge.line.is_shut]
         met = _bits(edge.peer for edge in near if self.census.claims[edge.peer].progress_at is not None)
         if self.unfinished & met & ~away:
             return None
         there = [edge.progress for edge in near if edge.is_open and not away >> edge.peer & 1]
         if not away and all(progress.settled is None for progress in there):
-            return None  # no neighbor lacks a member: those that are unfinished are at work elsewhere
+            return None  # no neighbor is absent: the unfinished members are at work elsewhere
         levels = (-1 if each.settled is None else each.settled for each in there if not each.has_stopped)
         return min(self.settings.hops, 1 + min(levels, default=self.settings.hops))
 
     def _name(self, now: float) -> list[Effect]:
-        """Tell the user, once for each, which neighbors take no part."""
-        away = self.away(AWAY_S, now) & ~self._named
-        self._named |= away
+        """Report each neighbor that takes no part to the user, once."""
+        away = self.away_members(AWAY_S, now) & ~self._reported
+        self._reported |= away
         named = [edge for peer, edge in self.edges.items() if away >> peer & 1]
         return [_alarm(edge.peer, now - self._idle_from(edge)) for edge in named]
 
 
 def _alarm(peer: int, idle_s: float) -> Alarm:
-    text = f"all others are through; it has taken no part for {idle_s:.0f} s, and nobody trains for it any more"
+    text = f"all others are through; it has taken no part for {idle_s:.0f} s, so no node trains on for it"
     return Alarm(kind="takes-no-part", peer=peer, text=text)
 
 

@@ -1,4 +1,4 @@
-"""The completion of a node: has it done all the training it had to, and does training end now for all?"""
+"""Decide whether this node has done all the training it had to, and whether training ends now for all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from p2pfl.core.training import Training
 
 @dataclass(slots=True, eq=False, repr=False)
 class Completion:
-    """A judge of the own `training` and of what the others tell; `Rounds` acts on the judgement."""
+    """A judge of this node's `training` and of its neighbors' claims; `Rounds` acts on the judgement."""
 
     edges: Mapping[int, Edge]
     settings: Settings
@@ -26,7 +26,7 @@ class Completion:
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; none before."""
+        """The other members that were not through when training ended; empty before."""
         bits = 0 if self.ending.ended_by is None else self.company.unfinished & ~self.ending.census.own
         return [member for member in range(bits.bit_length()) if bits >> member & 1]
 
@@ -35,8 +35,8 @@ class Completion:
         """True if this node is through and no longer trains; it still answers its neighbors."""
         return self.ending.is_through and (self.company.rests or not self.training.goes_on)
 
-    def run_out(self, event: RoundRefused, now: float) -> list[Effect]:
-        """Handle a refused round; if none will ever begin, this node is through."""
+    def handle_refusal(self, event: RoundRefused, now: float) -> list[Effect]:
+        """Handle a refused round; if no later round will begin either, this node is through."""
         training = self.training
         if not event.for_good or training.out_of_budget:
             return []
@@ -47,8 +47,8 @@ class Completion:
             return [Alarm(kind="budget-spent", peer=None, text=text, notice=True)]
         return [Alarm(kind="no-budget", peer=None, text=text)]
 
-    def look_whether_enough(self, now: float) -> list[Effect]:
-        """Note that this node has trained enough; if `stop` decided that, tell the user once."""
+    def note_if_enough(self, now: float) -> list[Effect]:
+        """Note it if this node has trained enough; tell the user once if `stop` decided that."""
         enough = self.training.enough(now)
         if enough is None:
             return []
@@ -60,14 +60,14 @@ class Completion:
         return [Alarm(kind="trained-enough", peer=None, text=text, notice=True)]
 
     def reason_to_end(self, now: float) -> tuple[Reason | None, list[Effect]]:
-        """The reason why training ends now, or None; and the effects of judging the others."""
+        """Return the reason why training ends now, or None, and the effects of judging the other members."""
         edges, settings, census = self.edges.values(), self.settings, self.ending.census
-        there = sum(edge.is_open for edge in edges)
-        around = [edge for edge in edges if edge.line.was_there(now, settings.linger_s)]
-        left = () if census.is_through else [edge.peer for edge in around if census.lags(edge.peer)]
-        training = sum(1 << edge.peer for edge in around if edge.peer in left or not edge.progress.has_stopped)
+        open_edges = sum(edge.is_open for edge in edges)
+        recent = [edge for edge in edges if edge.line.was_open_lately(now, settings.linger_s)]
+        unaware = () if census.is_through else [edge.peer for edge in recent if census.lags(edge.peer)]
+        training = sum(1 << edge.peer for edge in recent if edge.peer in unaware or not edge.progress.has_stopped)
         out = sum(1 << edge.peer for edge in edges if edge.line.standing.is_out)
-        stopped = not training and there >= settings.profile.words_needed
+        stopped = not training and open_edges >= settings.profile.words_needed
         trained_s, unfinished = self.training.elapsed_s(now), self.ending.unfinished(training, out)
         reason = self.ending.over(now, trained_s=trained_s, unfinished=unfinished, stopped=stopped)
         news = self.company.look(unfinished, now)
@@ -76,5 +76,5 @@ class Completion:
         return reason, news
 
     def is_mute(self, edge: Edge, now: float) -> bool:
-        """True if this neighbor has taken no part for so long that the end of training does not wait for it."""
+        """Return True if this neighbor has taken no part for so long that the end of training does not wait for it."""
         return self.company.is_mute(edge, self.ending.wait_s(self.training.elapsed_s(now)), now)

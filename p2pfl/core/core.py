@@ -1,7 +1,7 @@
 """The core of a node: events in, effects out. No I/O, no clock, no threads, no vectors, no global chance.
 
-The same events at the same times give the same effects, in the same order, on every machine. `Core` only routes:
-edges decide about transactions, `rounds` about training, mixing rounds and the end.
+The same events at the same times give the same effects, in the same order, on every machine. `Core` only routes: edges
+decide about transactions; `rounds` decides about training, mixing rounds and the end.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from p2pfl.core.tick import Mixing
 
 
 class Core(Course):
-    """One node's decisions.
+    """The decisions of one node.
 
-    `turns` lists the rounds of each edge that is not always used; `memory` is what the disk remembers. `start` names
-    this process and its life. `durable`: state must be on disk before a message that depends on it.
+    `turns` lists the rounds of each edge that is not used in every round; `memory` is the state on disk. `start` names
+    this process and its life. `durable`: state must be on disk before a message that depends on it is sent.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class Core(Course):
         start: Start = NO_START,
     ) -> None:
         peers = sorted(neighbors)
-        given = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
+        turns_by_peer = {peer: (turns or {}).get(peer, ALWAYS) for peer in peers}
         self.index = index
         self.settings = settings = replace(settings)
         self.durable = durable
         self.facts = Facts(
-            degree=settings.profile.degree(given),
+            degree=settings.profile.degree(turns_by_peer),
             samples=samples,
             version=memory.version,
             rounds=memory.rounds,
             alone=memory.alone,
         )
         self.facts.trained = memory.rounds if settings.rounds is not None else int(memory.elapsed_s)
-        self.facts.joining = not memory.ended  # until it begins: its model may be one that the others have left behind
+        self.facts.joining = not memory.ended  # until the node begins: the other members may have left its model behind
         if memory.ended:
             self.facts.done, self.facts.level, self.facts.closing = True, None, settings.closing_rounds
         self.census = Census(index, peers, settings)
@@ -84,20 +84,20 @@ class Core(Course):
         common = Common(facts=self.facts, settings=settings, census=self.census, hearsay=self.hearsay, start=start)
         self.neighbors = Neighbors(index, common, lines)
         for peer in peers:
-            self.neighbors.add(peer, memory.records.get(peer) or EdgeRecord(), given[peer])
+            self.neighbors.add(peer, memory.records.get(peer) or EdgeRecord(), turns_by_peer[peer])
         self.edges: Mapping[int, Edge] = self.neighbors.edges
         self.timers = self.neighbors.timers
         self.amending = Amending(self.neighbors)
         self.rounds = Rounds(common, self.ending, self.amending, memory)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event; `now` is monotonic, in seconds. Also runs whatever timers are due."""
+        """Handle one event, and run the timers that are due; `now` is monotonic, in seconds."""
         effects = self._route(event, now)
         effects += self.wake(now)
         return effects
 
     def wake(self, now: float) -> list[Effect]:
-        """Run the timers that are due. Call at `deadline()` at the latest."""
+        """Run the timers that are due. Call this at `deadline()` at the latest."""
         effects: list[Effect] = []
         if now >= self.timers.next_at:
             for edge in self.timers.due(now):
@@ -106,13 +106,13 @@ class Core(Course):
         effects += self.rounds.advance(now)
         if now >= self.census.due_at:
             self.census.due_at = NEVER
-            effects += [effect for peer in self.census.untold() for effect in self.edges[peer].announce()]
+            effects += [effect for peer in self.census.uninformed_neighbors() for effect in self.edges[peer].announce()]
         if now >= self.lives.due_at:
             effects += self.hearsay.pass_on_due(now)
         return effects
 
     def deadline(self) -> float | None:
-        """The time at which `wake` must be called next; None: never."""
+        """Return the time at which `wake` must be called next; None: never."""
         next_at, due = self.timers.next_at, self.rounds.due
         next_at = min(due, next_at, self.census.due_at, self.lives.due_at)
         return None if next_at == NEVER else next_at
@@ -149,7 +149,7 @@ class Core(Course):
         return self.rounds.training.enough(now) if self.ending.is_through else None
 
     def standings(self, now: float) -> dict[int, View]:
-        """The standing of each neighbor: its proven faults and its quarantine."""
+        """Return the standing of each neighbor: its proven faults and its quarantine."""
         return {peer: edge.line.standing.view(now) for peer, edge in self.edges.items()}
 
     def _route(self, event: Any, now: float) -> list[Effect]:
@@ -189,16 +189,16 @@ class Core(Course):
         """Handle the consequences of a message that may concern other edges, or the whole node."""
         for edge in self.edges.values():
             self.timers.note(edge)
-        votes = sum(edge.line.copies.told_to_resign for edge in self.edges.values())
+        votes = sum(edge.line.copies.resign_requested for edge in self.edges.values())
         there = sum(edge.is_open for edge in self.edges.values())
-        # All connected neighbors see both copies. If only one neighbor is connected, its word is enough.
+        # Every connected neighbor sees both copies. If only one neighbor is connected, its word is enough.
         needed = max(self.settings.profile.words_needed, min(2, there))
         effects = self.rounds.leave(_TWO_PLACES, now, resigned=True) if votes >= needed else []
         self.resigned = self.resigned or bool(effects)
         return effects
 
     def _storage(self, event: StorageFailed | StorageRestored) -> list[Effect]:
-        """Stop exchanging while the disk fails, as state must be on disk before it is sent; training goes on."""
+        """Stop exchanging while the disk fails, because state must be on disk before it is sent; training goes on."""
         if isinstance(event, StorageRestored):
             self.facts.halted = False
             return [Alarm(kind="storage-restored", peer=None, text="state is written to disk again")]
@@ -218,7 +218,7 @@ class Core(Course):
 _REMOVED = Alarm(
     kind="removed",
     peer=None,
-    text="this node was removed from the federation: nobody exchanges with it any more, and it stops",
+    text="this node was removed from the federation: no member exchanges with it any more, and it stops",
 )
 _TWO_PLACES = Alarm(
     kind="two-places",

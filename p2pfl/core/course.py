@@ -16,10 +16,11 @@ from p2pfl.core.tick import Mixing
 
 
 class Course:
-    """Events in, effects out; no I/O and no clock of its own. The driver carries effects out: `StartRound` is answered
-    by RoundTrained or RoundRefused, `CommitRound` by RoundCommitted, and `Finish` ends the node.
+    """Handle events and return effects; no I/O and no clock of its own.
 
-    The other members serve the status, the page and the result. `facts` holds what the node has done so far.
+    The driver carries out the effects: it answers `StartRound` with RoundTrained or RoundRefused and `CommitRound` with
+    RoundCommitted, and `Finish` ends the node. The other methods serve the status, the page and the result. `facts`
+    holds what the node has done so far.
     """
 
     facts: Facts
@@ -27,18 +28,20 @@ class Course:
     edges: Mapping[int, Edge] = MappingProxyType({})
     """The edges on which models are mixed, by neighbor."""
     resigned = retired = False
-    """True if this node has stopped because another process has its key (`resigned`), or was removed (`retired`)."""
+    """True if this node has stopped because another process has its key (`resigned`), or because it was removed
+    (`retired`).
+    """
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event; `now` is monotonic, in seconds."""
+        """Handle one event; `now` is monotonic, in seconds."""
         raise NotImplementedError
 
     def wake(self, now: float) -> list[Effect]:  # noqa: ARG002 - most need no clock
-        """Called at `deadline()` at the latest."""
+        """Run the timers that are due. The driver calls this at `deadline()` at the latest."""
         return []
 
     def deadline(self) -> float | None:
-        """The time at which `wake` must be called next; None: never."""
+        """Return the time at which `wake` must be called next; None: never."""
         return None
 
     @property
@@ -47,7 +50,7 @@ class Course:
 
     @property
     def life(self) -> Life:
-        """The node's life: it tells how far back its memory reaches."""
+        """The node's life, which says how far back its memory reaches."""
         return NO_START.life
 
     @property
@@ -71,13 +74,13 @@ class Course:
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; none before."""
+        """The other members that were not through when training ended; empty before."""
         return []
 
     def through_by(self, now: float) -> str | None:  # noqa: ARG002 - as above
-        """The reason why this node has trained enough; None: it has not."""
+        """Return the reason why this node has trained enough; None: it has not."""
         return None
 
     def standings(self, now: float) -> Mapping[int, View]:  # noqa: ARG002 - as above
-        """The standing of each neighbor: its proven faults and its quarantine."""
+        """Return the standing of each neighbor: its proven faults and its quarantine."""
         return {}

@@ -1,7 +1,7 @@
-"""Early stopping: training ends because nothing gets better, or because a time is over.
+"""Early stopping: training ends because a figure no longer improves, or because a time is over.
 
-A node decides by its own figure of each round alone, and is then through like one that has trained all its rounds;
-`ending` says when all end. The best figure, and its round, are on disk with the rounds.
+A node decides by its own figure of each round alone, and is then through, like a node that has trained all its rounds;
+`ending` says when all end. The best figure and its round are on disk with the round count.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Best(NamedTuple):
-    """The best figure so far (lower is better), and after how many own rounds it was found."""
+    """The best figure so far (lower is better), and the number of rounds after which the node reached it."""
 
     figure: float
     rounds: int
@@ -23,9 +23,11 @@ class Stop:
     """The conditions of `training.stop`; `str` gives their canonical spelling."""
 
     patience: int | None = None
-    """The own rounds without an improvement after which to stop; None: no such limit."""
+    """The number of this node's rounds without an improvement after which to stop; None: no such limit."""
     of: str = "loss"
-    """The figure that must improve: "loss" is that of the own local rounds, others are of the common test set."""
+    """The name of the figure that must improve: "loss" is that of this node's local rounds, others are of the common
+    test set.
+    """
     least: float = 0.0
     """The smallest gain that counts as an improvement."""
     after_s: float | None = None
@@ -41,15 +43,15 @@ class Stop:
         return " or ".join(clauses)
 
     def is_better(self, figure: float, best: Best | None) -> bool:
-        """True if `figure` improves on `best`; one that is not finite never does."""
+        """Return True if `figure` improves on `best`; a figure that is not finite never does."""
         return math.isfinite(figure) and (best is None or figure < best.figure - self.least)
 
     def is_out(self, best: Best | None, rounds: int) -> bool:
-        """True if the patience has run out after so many rounds. Before the first figure it never does."""
+        """Return True if the patience has run out after `rounds` rounds; it never runs out before the first figure."""
         return self.patience is not None and best is not None and rounds - best.rounds >= self.patience
 
     def why(self, best: Best | None, rounds: int, elapsed_s: float) -> str | None:
-        """The clause by which this node has trained enough; None: it has not."""
+        """Return the condition by which this node has trained enough; None: it has not."""
         if self.is_out(best, rounds) and best is not None:
             return f"no improvement of {self.of} since round {best.rounds}"
         if self.after_s is not None and elapsed_s >= self.after_s:

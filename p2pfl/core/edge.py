@@ -1,6 +1,7 @@
-"""An edge to one neighbor: its line, its exchange, and what the node's rounds tell it and ask of it.
+"""An edge to one neighbor: its line, its exchange, and the messages about rounds, ends and lives.
 
-The line and the exchange return effects. This module joins them with what neighbors tell about rounds, ends and lives.
+The line and the exchange return effects. This module joins them with the neighbor's messages about rounds, ends and
+lives, and with the requests of this node's rounds.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from p2pfl.core.staleness import Turns, Weighing
 from p2pfl.core.standing import Fault
 
 _TELLING = (Ready, Done, LivesTold, Resign)
-"""Messages that are handled at once, even while the engine works: the session may end before it answers."""
+"""The messages that are handled at once, even while the engine works: the session may end before the engine answers."""
 _BEFORE_JUDGEMENT = (Hello, LivesTold, Resign)
-"""Messages that are handled before both greetings are judged: they say nothing about the edge."""
+"""The messages that are handled before both greetings are judged: they say nothing about the edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +58,8 @@ class Edge:
         "facts",
         "hearsay",
         "line",
+        "memory_is_lost",
         "noted_at",
-        "outlived",
         "peer",
         "progress",
         "service",
@@ -91,15 +92,15 @@ class Edge:
             ExchangeInitiator(siblings=common.exchanges, **parts) if initiates else ExchangeResponder(**parts)
         )
         self.telling = TokenBucket(TELLS_PER_S)
-        self.outlived = False
-        """True if others tell that the neighbor has lost what this end remembers of the edge."""
+        self.memory_is_lost = False
+        """True if other members say that the neighbor has lost the state that this end remembers of the edge."""
         self.noted_at = NEVER
         """The value of `wakes_at` that `timers` has noted."""
 
     # -- session ------------------------------------------------------------------------------------------------
 
     def open_session(self, number: int, now: float) -> list[Effect]:
-        """Replace the old session by a new one, and greet."""
+        """Replace the old session by a new one, and greet the neighbor."""
         self.exchange.pause()
         self.service.resume(now)
         effects = self.line.open(number, now, halted=self.facts.halted)
@@ -115,7 +116,7 @@ class Edge:
         return self.exchange.blame(Fault.MALFORMED, malformed, now) if malformed else []
 
     def _greet(self, now: float) -> list[Effect]:
-        """Compose Hello once the engine has no work on this edge, so that it tells a settled state."""
+        """Compose Hello once the engine has no work on this edge, so that Hello describes a settled state."""
         greeting = self.line.greeting
         if self.exchange.busy or greeting.number is None or greeting.mine is not None:
             return []
@@ -138,7 +139,7 @@ class Edge:
         return [*self.line.say(greeting.compose(hello, now)), *self._judge(now)]
 
     def _judge(self, now: float) -> list[Effect]:
-        """Open the edge once both greetings are known; resynchronize it if they contradict each other."""
+        """Open the edge once both greetings have arrived; resynchronize it if they contradict each other."""
         greeting, exchange = self.line.greeting, self.exchange
         mine, theirs = greeting.mine, greeting.theirs
         if mine is None or theirs is None or greeting.is_open:
@@ -153,7 +154,7 @@ class Edge:
         greeting.is_open = True
         self.service.begin()
         exchange.engine_time.begin(self.peer)
-        return effects + self._catch_up(mine) + exchange.resend(now) + exchange.begin_if_wanted(now)
+        return effects + self._catch_up(mine) + exchange.resend(now) + exchange.begin_if_due(now)
 
     def _catch_up(self, mine: Hello) -> list[Effect]:
         """Send what has changed since the greeting was composed."""
@@ -166,14 +167,14 @@ class Edge:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def receive(self, session: int, message: Message, now: float) -> list[Effect]:
-        """Handle a message: ignore it if it is from another session, keep it while the engine works on the edge."""
+        """Handle a message: ignore one of another session; keep one for later while the engine works on the edge."""
         if session != self.line.greeting.number:
             return []
         if self.line.is_flooded(now):
             text = "more messages than an honest node sends"
             return [*self.exchange.blame(Fault.FLOOD, text, now), *self.exchange.drop(text)]
         if self.exchange.busy and not isinstance(message, _TELLING):
-            self.line.put_by(message)
+            self.line.defer(message)
             return []
         return self._take(message, now)
 
@@ -184,7 +185,7 @@ class Edge:
             case Ready():
                 self.progress.hear_ready(message, now)
                 answer = self.announce(answer=True) if message.begun or message.through else []
-                return answer + self.exchange.begin_if_wanted(now)
+                return answer + self.exchange.begin_if_due(now)
             case Hello():
                 return self._hear_hello(message, now)
             case Done():
@@ -192,14 +193,14 @@ class Edge:
                 return []
             case LivesTold():
                 return self._hear_lives(message, now)
-            case Resign():  # acted upon by the node as a whole: where neighbors may lie, one alone must not end it
+            case Resign():  # the node as a whole acts on it: where neighbors may lie, one alone must not end the node
                 is_later = 1000 * (now - self.facts.started_at) < message.other_ms
-                self.line.copies.told_to_resign |= message.process == self.common.start.name and is_later
+                self.line.copies.resign_requested |= message.process == self.common.start.name and is_later
                 return []
         return self.exchange.hear(message, now)
 
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
-        """Handle an answer of the engine: move the record, tell the neighbor, then read the messages that waited."""
+        """Handle an answer of the engine: update the record, answer the neighbor, then read the waiting messages."""
         exchange, inbox = self.exchange, self.line.inbox
         exchange.busy = False
         exchange.engine_time.spend(self.peer, result.cost_s, now)
@@ -208,24 +209,24 @@ class Edge:
         effects += self._greet(now)
         while inbox and not exchange.busy:
             effects += self._take(inbox.pop(0), now)
-        return effects + exchange.begin_if_wanted(now)
+        return effects + exchange.begin_if_due(now)
 
     def _hear_hello(self, hello: Hello, now: float) -> list[Effect]:
-        """Settle which process speaks, and in which life, before the two greetings are judged."""
+        """Determine which process speaks and in which life, before the two greetings are judged."""
         line, peer = self.line, self.peer
         if line.greeting.theirs is not None:
             return line.hear_hello(hello)
         number, lives, copies = line.greeting.number, self.hearsay.lives, line.copies
-        life, known = Life(hello.generation, hello.life), lives.known.get(peer)
-        news = lives.greeted(peer, life)
+        life, known = Life(hello.generation, hello.life), lives.latest.get(peer)
+        news = lives.judge_greeting(peer, life)
         effects: list[Effect] = []
-        if copies.heard(hello.process, now):
+        if copies.note_greeting(hello.process, now):
             text = "one key speaks from two places: two running processes have its node.key; the later one must stop"
             effects.append(Alarm(kind="two-places", peer=peer, text=text))
         effects += line.hear_hello(hello)
         self.progress.hear_hello(hello, now)
         effects += self._judge(now)
-        # After the new beginning that it may have caused: on disk there are both, or neither.
+        # After the new beginning that it may have caused: the disk has both, or neither.
         if news is not LifeNews.KNOWN:
             effects.append(NoteLife(member=peer, life=life))
         if line.greeting.number != number:
@@ -235,7 +236,7 @@ class Edge:
         return effects + self.hearsay.welcome(line, life, known, news, now)
 
     def _hear_lives(self, message: LivesTold, now: float) -> list[Effect]:
-        """Handle what others say about lives: the edge to a neighbor in a new life begins anew at this end."""
+        """Handle a neighbor's word about lives: this end begins anew the edge to a neighbor in a new life."""
         hearsay = self.hearsay
         if not hearsay.settings.profile.keeps_flows:
             return []
@@ -246,25 +247,25 @@ class Edge:
             effects += answers
             if is_over:
                 own_edge = self.common.edges[member]
-                own_edge.outlived = True
+                own_edge.memory_is_lost = True
                 effects += own_edge.renew(now)
         return effects + hearsay.pass_on_due(now)
 
     def renew(self, now: float) -> list[Effect]:
         """Begin the edge anew if the neighbor has lost its memory of it, once the engine has no work on it."""
         exchange = self.exchange
-        if not self.outlived or exchange.busy:
+        if not self.memory_is_lost or exchange.busy:
             return []
-        self.outlived = False
-        noted = NoteLife(member=self.peer, life=self.hearsay.lives.known[self.peer])
+        self.memory_is_lost = False
+        noted = NoteLife(member=self.peer, life=self.hearsay.lives.latest[self.peer])
         if exchange.record.is_blank:
             return [noted]
         return [*exchange.resync(exchange.record.incarnation + 1, "the neighbor is in a new life", now), noted]
 
-    # -- what the rounds tell and ask -------------------------------------------------------------------------------
+    # -- for the rounds of this node ---------------------------------------------------------------------------------
 
     def take_turns(self, turns: Turns) -> None:
-        """Set the own rounds that use this edge from now on."""
+        """Set the rounds of this node that use the edge from now on."""
         self.progress.turns = self.service.turns = self.exchange.weighing.turns = turns
 
     @property
@@ -277,11 +278,13 @@ class Edge:
         return self.progress.done or (self.is_open and not self.service.is_mute)
 
     def tick(self, now: float) -> list[Effect]:
-        """Exchange the new version in the edge's turn (a responder asks for it); tell of closing rounds in any."""
+        """Exchange the new version if the edge has its turn (a responder asks for it); announce closing rounds in any
+        case.
+        """
         service = self.service
         tells = self.facts.closing is not None or self.census.has_news_for(self.peer)
         if self.exchange.initiates:
-            return (self.announce() if tells else []) + self.exchange.begin_if_wanted(now)
+            return (self.announce() if tells else []) + self.exchange.begin_if_due(now)
         asks = service.has_turn
         if asks and self.is_open and service.asked_at is None:
             service.asked_at = now
@@ -327,7 +330,7 @@ def announce(edges: Mapping[int, Edge]) -> list[Effect]:
 
 
 def is_accompanied(edges: Mapping[int, Edge]) -> bool:
-    """True if an edge is open."""
+    """Return True if an edge is open."""
     return any(edge.is_open for edge in edges.values())
 
 

@@ -1,8 +1,9 @@
-"""The line to one neighbor: its session and greeting, the messages that wait, and the bounds that it must keep.
+"""The line to one neighbor: its session and greeting, the messages that wait, and the neighbor's limits.
 
-A session opens with one Hello each way; both ends judge the pair as sent, and nothing else flows before that.
+A session opens with one Hello each way; both ends judge the two messages as they were sent, and nothing else flows
+before that.
 
-A line returns effects or a verdict and calls nothing above itself: whoever ends the session through it tells the
+A line returns effects or a verdict and calls nothing above itself: a caller that ends the session through it tells the
 exchange (`Exchange.drop`).
 """
 
@@ -24,7 +25,7 @@ REPEAT_S = 1.0
 
 @dataclass(slots=True)
 class Greeting:
-    """State of the session under way; `number` is None while there is none."""
+    """The state of the current session; `number` is None while there is none."""
 
     number: int | None = None
     mine: Hello | None = None
@@ -42,13 +43,13 @@ class Greeting:
         self.is_open = False
 
     def compose(self, hello: Hello, now: float) -> Hello:
-        """Fix what this end says in this session and return it for sending."""
+        """Set this end's greeting of this session and return it for sending."""
         self.mine = hello
         self.repeat_at = NEVER if self.theirs else now + REPEAT_S
         return hello
 
     def hear(self, hello: Hello) -> Hello | None:
-        """Take the other end's greeting; returns the answer it asks for, if any."""
+        """Take the other end's greeting; return the answer that it asks for, or None."""
         if self.theirs is None:
             self.theirs = hello
             self.repeat_at = NEVER
@@ -57,7 +58,7 @@ class Greeting:
         return replace(self.mine, have_yours=True)
 
     def repeat(self, now: float) -> Hello | None:
-        """The greeting to repeat if the other end has been silent for too long, else None."""
+        """Return the greeting to repeat if the other end has been silent for too long, else None."""
         if self.mine is None or now < self.repeat_at:
             return None
         self.repeat_at = now + REPEAT_S
@@ -74,27 +75,27 @@ class EdgeLine:
     peer: int
     exchanges_per_s: float
     news: TokenBucket
-    """The bound on the words about lives that are believed of this neighbor."""
+    """The limit on the words about lives that this node believes from the neighbor."""
     hearing: TokenBucket = field(init=False)
-    """The bound on all messages of this neighbor, in any session."""
+    """The limit on all messages of this neighbor, over all its sessions."""
     greeting: Greeting = field(default_factory=Greeting)
     standing: Standing = field(default_factory=Standing, repr=False, compare=False)
     brake: ResyncBrake = field(default_factory=ResyncBrake)
     copies: Copies = field(default_factory=Copies)
     inbox: list[Message] = field(default_factory=list)
-    """Messages that wait until the engine has no work on the edge."""
+    """The messages that wait until the engine has no work on the edge."""
     left_at: float | None = None
     """The time at which the latest open session ended; None: none has."""
     barred: bool = False
-    """True if the neighbor was removed from the federation: no session with it is let in any more."""
+    """True if the neighbor was removed from the federation: this end accepts no more sessions with it."""
     challenged_at: float = float("-inf")
-    """The time at which the neighbor was last told that others know of another life of its own."""
+    """The time at which this end last told the neighbor that others know another life of it."""
 
     def __post_init__(self) -> None:
         self.hearing = hearing_bucket(self.exchanges_per_s)
 
     def open(self, number: int, now: float, *, halted: bool) -> list[Effect]:
-        """Replace the old session by a new one, or refuse it: then there is none."""
+        """Replace the old session by a new one, or refuse the new one; then there is none."""
         self.end()
         standing = self.standing
         if standing.is_quarantined(now):
@@ -118,29 +119,31 @@ class EdgeLine:
         return [] if number is None else [CloseSession(peer=self.peer, session=number, reason=reason, rest_s=rest_s)]
 
     def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
-        """Count a proven fault. Enough of them end the session for a while: only then there are effects."""
+        """Count a proven fault. Enough faults end the session for a while; only then are there effects."""
         standing = self.standing
         if not standing.note(fault, text, now):
             return []
         rest_s = standing.until - now
-        alarm = f"it is not listened to for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
+        alarm = f"its messages are ignored for {rest_s:.0f} s, after {standing.reasons}; the latest: {text}"
         reason = f"in quarantine for {rest_s:.0f} s: {fault}"
         return [Alarm(kind="quarantine", peer=self.peer, text=alarm), *self.drop(reason, rest_s=rest_s)]
 
     def is_flooded(self, now: float) -> bool:
-        """Count a message; True if it is one too many. Then the bound begins afresh for the next session."""
+        """Count a message; return True if it exceeds the limit. The next session then begins with a fresh limit."""
         if self.hearing.take(now) == 0.0:
             return False
         self.hearing = hearing_bucket(self.exchanges_per_s)
         return True
 
     def hear_hello(self, hello: Hello) -> list[Effect]:
-        """Take the neighbor's greeting, and say again what it has not heard."""
+        """Take the neighbor's greeting, and repeat this end's own if the neighbor lacks it."""
         answer = self.greeting.hear(hello)
         return self.say(answer) if answer else []
 
-    def put_by(self, message: Message) -> None:
-        """Keep a message for later: a few, at most one of them with a body. Whatever is dropped will be sent again."""
+    def defer(self, message: Message) -> None:
+        """Keep a few messages for later, at most one of them with a body. The neighbor repeats whatever is dropped
+        here.
+        """
         heavy = isinstance(message, Request | Reply)
         crowded = heavy and any(isinstance(waiting, Request | Reply) for waiting in self.inbox)
         if not crowded and len(self.inbox) < INBOX:
@@ -158,9 +161,9 @@ class EdgeLine:
 
     @property
     def is_shut(self) -> bool:
-        """True if this end lets no session in: nobody waits for such a neighbor."""
+        """True if this end accepts no session: no wait includes such a neighbor."""
         return self.barred or self.standing.is_out or self.brake.rests
 
-    def was_there(self, now: float, linger_s: float) -> bool:
-        """True if the edge is open, or was less than `linger_s` ago."""
+    def was_open_lately(self, now: float, linger_s: float) -> bool:
+        """Return True if the edge is open, or was open less than `linger_s` seconds ago."""
         return self.greeting.is_open or (self.left_at is not None and now < self.left_at + linger_s)

@@ -1,7 +1,7 @@
-"""Effects: the only output of the core, each an order to the outside. Imperative, frozen, no behavior.
+"""Effects: the only output of the core. Each is an order to the outside: imperative, frozen, no behavior.
 
-Operations (`Freeze` to `Mix`) go to the engine, which runs them one at a time in the order given and answers each
-with the event named after the arrow, if there is one. Everything else goes to the network and the driver.
+Operations (`Freeze` to `Mix`) go to the engine, which runs them one at a time in the order given and answers each with
+the event named after the arrow, if there is one. Everything else goes to the network and the driver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Send(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
-    """End a session. `rest_s`: for so long any other would be closed as well, so that no dial is worth a try."""
+    """End a session. For `rest_s` seconds any new session would be closed as well, so that dialing is useless."""
 
     peer: int
     session: int
@@ -63,15 +63,16 @@ class ApplyReply(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ResetEdge(Struct, frozen=True, kw_only=True, gc=False):
-    """Zero both replicas and the edge's flow, forget pending and logged messages. (No answer: order is enough.)"""
+    """Zero both replicas and the edge's flow; forget pending and logged messages. (No answer: order is enough.)"""
 
     peer: int
     incarnation: int
 
 
 class ChangeEdges(Struct, frozen=True, kw_only=True, gc=False):
-    """Put the latest change of the federation into effect, even if no edge changes: forget the edges to the `dropped`
-    peers, and begin empty ones to those `added`. (No answer: order is enough.)
+    """Put the latest change of the federation into effect, even if no edge changes. (No answer: order is enough.)
+
+    The engine forgets the edges to the `dropped` peers, and begins empty ones to the `added` peers.
     """
 
     added: tuple[int, ...]
@@ -79,11 +80,11 @@ class ChangeEdges(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
-    """Count a tick as `version`; if `trained`, add `rho` times what training changed. -> RoundCommitted
+    """Count a tick as `version`; if `trained`, add `rho` times the change made by training. -> RoundCommitted
 
-    `elapsed_s` is the training time used so far, for a run bounded by time. `least_samples` is the smallest n that
-    the engine may adopt while requests frozen with a larger one are unanswered. `alone` counts the rounds trained
-    without a neighbor, this one included. `best` is the best figure so far, where one must improve.
+    `elapsed_s` is the training time used so far, for a run bounded by time. `least_samples` is the smallest n that the
+    engine may adopt while requests frozen with a larger one are unanswered. `alone` counts the rounds trained without a
+    neighbor, this one included. `best` is the best figure so far, where a figure must improve.
     """
 
     version: int
@@ -98,7 +99,7 @@ class CommitRound(Struct, frozen=True, kw_only=True, gc=False):
 class Bootstrap(Struct, frozen=True, kw_only=True, gc=False):
     """Replace the model by the coordinate median of the replicas of `peers`. -> Bootstrapped
 
-    `rounds` and `elapsed_s` are where the node goes on counting, None where it counts on.
+    `rounds` and `elapsed_s` are the counts from which the node goes on; None: it keeps its own count.
     """
 
     peers: tuple[int, ...]
@@ -125,10 +126,10 @@ class NoteLife(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class StartRound(Struct, frozen=True, kw_only=True, gc=False):
-    """Train one local round from the model as it is now. -> RoundTrained or RoundRefused
+    """Train one local round from the current model. -> RoundTrained or RoundRefused
 
-    `accompanied`: a neighbor is connected. `away`: those that are not, while another one is. A correction that balances
-    mixing with them would drive this node away for ever, for no neighbor would balance it.
+    `accompanied`: a neighbor is connected. `away` holds the neighbors that are not connected, while another one is. A
+    correction that balances mixing with them would push this node away for ever, because they would not balance it.
     """
 
     index: int
@@ -139,7 +140,7 @@ class StartRound(Struct, frozen=True, kw_only=True, gc=False):
 class Alarm(Struct, frozen=True, kw_only=True, gc=False):
     """Tell the user something. `kind` is stable and countable; `text` is for reading.
 
-    `notice`: it follows from what a person has done, such as a restart, and nothing is wrong.
+    `notice`: the alarm follows from an action of a person, such as a restart, and nothing is wrong.
     """
 
     kind: str
@@ -149,7 +150,7 @@ class Alarm(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Finish(Struct, frozen=True, kw_only=True, gc=False):
-    """End this node: it has done all it had to do, was told to stop, or must not go on (`resigned`, `retired`)."""
+    """End this node: it has done all its work, was asked to stop, or must not go on (`resigned`, `retired`)."""
 
     resigned: bool = False
     retired: bool = False

@@ -1,18 +1,18 @@
-"""The end of a federation: all stop together, by a rule that each node applies to what it has been told (`census`).
+"""The end of a federation: all nodes stop together, by a rule that each applies to its own `census`.
 
-A node that is through goes on as a full member; otherwise those that still train would drag the common model to their
-own data. All stop training, each at the end of a round,
-
-- when everybody who has begun is through, and the neighbors that are there are;
-- or, once half of those are through, after `linger_s` or a quarter of the own training time, whichever is longer;
-- or, where less than half are, when a node that is through has seen nobody else's progress for that long, or has
-  gone on for fifty times as long as it had trained;
-- or when every neighbor that is there has stopped; a node that is not through does not count those who know of fewer
-  rounds to do.
+A node that is through goes on as a full member; otherwise the nodes that still train would pull the common model to
+their own data. All nodes stop training, each at the end of a round,
+- when every member that has begun is through, and so are the connected neighbors;
+- or, once half of the members that have begun are through, after `linger_s` or a quarter of the node's own training
+  time, whichever is longer;
+- or, where fewer than half are through, when a node that is through has seen no progress of others for that long, or
+  has gone on for fifty times as long as it had trained;
+- or when every connected neighbor has stopped; a node that is not through does not count neighbors that plan fewer
+  rounds.
 
 A node that this rule stops is not through; otherwise one early end would run around a ring. On a sparse graph a node
-knows little about those far away: so with a robust rule *half* means half of all members. Nobody waits for removed
-members.
+knows little about distant members: so with a robust rule *half* means half of all members. The rule never waits for
+removed members.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from p2pfl.core.settings import Settings
 TRAINING_SHARE = 0.25
 """The share of its own training time for which a node waits for members that are slower or gone."""
 LONGEST_MULTIPLE = 50.0
-"""A node that is through goes on for this many times its own training time: enough for fiftyfold speeds."""
+"""The multiple of its own training time for which a node that is through goes on: enough for fiftyfold speeds."""
 ROUNDS_OF_SILENCE = 3.0
-"""The number of its own rounds that a neighbor may let pass before it counts as silent."""
+"""The number of its own rounds that a neighbor may miss before it counts as silent."""
 
 
 class Reason(enum.StrEnum):
@@ -42,7 +42,10 @@ class Reason(enum.StrEnum):
 
 
 class Ending:
-    """The rule, as one node applies it; `ended_by` is why this node has stopped training, None: it has not."""
+    """The rule, as one node applies it.
+
+    `ended_by` is the reason why this node has stopped training; None: it has not.
+    """
 
     def __init__(self, census: Census, settings: Settings) -> None:
         self.census = census
@@ -55,16 +58,16 @@ class Ending:
         return self.census.is_through
 
     def unfinished(self, training: int, out: int) -> int:
-        """The members, as a set of bits, that have yet to be through.
+        """Return the members, as a set of bits, that are not through yet.
 
-        `training`: the neighbors that are there and have not stopped; those that have yet to begin count too.
-        `out`: those in quarantine, for which nobody waits.
+        `training` holds the connected neighbors that have not stopped; those that have yet to begin count too. `out`
+        holds the neighbors in quarantine, which nobody waits for.
         """
         census = self.census
         return (census.begun | training) & census.counted & ~census.through & ~out
 
     def over(self, now: float, *, trained_s: float, unfinished: int, stopped: bool) -> Reason | None:
-        """The reason to stop now, at the end of a round, after `trained_s` of training; None: the node goes on.
+        """Return the reason to stop now, at the end of a round, after `trained_s` of training; None: the node goes on.
 
         `stopped`: there are neighbors, and none of them still trains.
         """
@@ -87,7 +90,9 @@ class Ending:
         return max(self.settings.linger_s, TRAINING_SHARE * trained_s)
 
     def _is_progress(self, now: float, wait_s: float) -> bool:
-        """True if enough neighbors make progress: each a new version within `wait_s`, or within a few of its rounds."""
+        """Return True if enough neighbors make progress: each showed a new version within `wait_s`, or within a few of
+        its rounds.
+        """
         moving = sum(
             claims.progress_at is not None
             and now < claims.progress_at + max(wait_s, ROUNDS_OF_SILENCE * claims.round_s)

@@ -1,4 +1,4 @@
-"""Events: the only input of the core, each something that happened. Past tense, frozen, no behavior.
+"""Events: the only input of the core. Each says what happened: past tense, frozen, no behavior.
 
 `peer` is a member index, `session` a number that the network edge never reuses within a process.
 """
@@ -25,7 +25,7 @@ class SessionOpened(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionClosed(Struct, frozen=True, kw_only=True, gc=False):
-    """A session has ended. `malformed`: the fault, if the neighbor had sealed something that is no message."""
+    """A session has ended. `malformed` is the fault, if the neighbor had sealed bytes that are no message."""
 
     peer: int
     session: int
@@ -44,7 +44,7 @@ class RequestFrozen(Struct, frozen=True, kw_only=True, gc=False):
     peer: int
     request: Request
     cost_s: float = 0.0
-    """The seconds of the engine's time that it took, as in the other results; 0 in the simulator."""
+    """The seconds of engine time that the operation took, as in the other results; 0 in the simulator."""
 
 
 class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
@@ -58,7 +58,7 @@ class RequestApplied(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RequestRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """A check failed before anything was applied; `fault` None: an honest node may have sent it."""
+    """A check failed before anything was applied. `fault` is None if an honest node may have sent the request."""
 
     peer: int
     request: Request
@@ -90,13 +90,13 @@ class RoundTrained(Struct, frozen=True, kw_only=True, gc=False):
     waited_s: float = 0.0
     """The seconds that the round waited: for its turn, where nodes of one process train in turn, and for data."""
     figure: float | None = None
-    """The figure that must improve for training to go on, lower is better; None: not needed, or not known yet."""
+    """The figure that must improve for training to go on (lower is better); None: not needed, or not known yet."""
 
 
 class RoundRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """A round could not begin: the privacy budget does not suffice, or could not be written to.
+    """A round could not begin: the privacy budget does not suffice, or could not be written.
 
-    `for_good`: no later one will begin either; else it is tried again. `planned`: nothing is wrong with that.
+    `for_good`: no later round will begin either; otherwise it is tried again. `planned`: this is no fault.
     """
 
     why: str
@@ -105,7 +105,10 @@ class RoundRefused(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RoundCommitted(Struct, frozen=True, kw_only=True, gc=False):
-    """The model moved by the local round (or, with `failed`, did not: the result was not finite or training raised)."""
+    """The local round has changed the model.
+
+    With `failed` it has not: the result was not finite, or training raised.
+    """
 
     version: int
     rounds: int
@@ -140,13 +143,13 @@ class StopRequested(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Amended(Struct, frozen=True, kw_only=True):
-    """The federation has changed; the fields replace what the core was built with.
+    """The federation has changed; the fields replace those with which the core was built.
 
-    It takes effect between two rounds. Of several the newest counts; the same once more changes nothing.
+    The change takes effect between two rounds. Of several changes the newest counts; a repeated one changes nothing.
     """
 
     neighbors: tuple[int, ...]
-    """Ascending."""
+    """The member indices of the neighbors, ascending."""
     turns: Mapping[int, Turns]
     settings: Settings
 

@@ -1,9 +1,9 @@
-"""The transactions of one edge: how either end handles a message about them, or an answer of the engine.
+"""The transactions of one edge: how each end handles messages about them and answers of the engine.
 
 The initiator (lower index) freezes a request and repeats it until it is answered; the responder answers each new
-request once and repeats the logged answer for free. Transactions, one at a time, conserve sum n_i x_i under loss,
-duplication, reordering and durable crashes. A message that does not fit is ignored or, if it shows that the two ends
-disagree, leads to a resync; in mid-session only the initiator starts one.
+request once and repeats the logged answer for free. Transactions run one at a time, and conserve sum n_i x_i under
+loss, duplication, reordering and durable crashes. A message that does not fit is ignored or, if it shows that the two
+ends disagree, leads to a resync; in mid-session only the initiator starts one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ LARGEST_COUNTER = 2**53 - 2
 LONGEST_JUMP = 2**20
 """The largest step of an incarnation: a malicious peer must not use them all up, and no honest end needs more."""
 FILLED = 2
-"""The transactions that fill empty replicas: the first carries a whole model, with an error 13 times its usual size."""
+"""The number of transactions that fill empty replicas: the first carries a whole model, with an error 13 times its
+usual size.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange(ABC):
-    """One end's transactions: `ExchangeInitiator` or `ExchangeResponder`. `busy` while the engine works on the edge."""
+    """The transactions of one end: `ExchangeInitiator` or `ExchangeResponder`. `busy` while the engine works on the
+    edge.
+    """
 
     initiates: ClassVar[bool]
 
@@ -55,13 +59,13 @@ class Exchange(ABC):
     service: Service
     weighing: Weighing
     bucket: TokenBucket
-    """The bound on the exchanges that the neighbor may ask for."""
+    """The limit on the exchanges that the neighbor may ask for."""
     engine_time: EngineTime = field(repr=False, compare=False)
-    """The engine's time that each neighbor has taken."""
+    """The engine's time that each neighbor has used."""
     record: EdgeRecord
     busy: bool = False
     leaves: bool = False
-    """True if the edge is about to be removed: what is under way is completed, and nothing new begins."""
+    """True if the edge is about to be removed: an exchange under way is completed, and no new one begins."""
 
     @property
     @abstractmethod
@@ -70,8 +74,8 @@ class Exchange(ABC):
 
     @property
     @abstractmethod
-    def asked_anew(self) -> bool:
-        """True if this end has refused a request of this incarnation: the next one is due."""
+    def has_refused(self) -> bool:
+        """True if this end has refused a request of this incarnation, so that a new incarnation is due."""
 
     @property
     @abstractmethod
@@ -80,14 +84,14 @@ class Exchange(ABC):
 
     @abstractmethod
     def hear(self, message: Transaction, now: float) -> list[Effect]:
-        """Handle a message about transactions. One that is not meant for this end is ignored."""
+        """Handle a message about transactions. A message that is not meant for this end is ignored."""
 
     @abstractmethod
     def conclude(self, result: EngineResult, now: float) -> list[Effect]:
-        """Handle an answer of the engine: move the record, tell the neighbor."""
+        """Handle an answer of the engine: update the record and answer the neighbor."""
 
     @abstractmethod
-    def begin_if_wanted(self, now: float) -> list[Effect]:
+    def begin_if_due(self, now: float) -> list[Effect]:
         """Freeze the next request if this end initiates, nothing is pending, and either end has something new."""
 
     @abstractmethod
@@ -102,10 +106,10 @@ class Exchange(ABC):
         """Drop the state of the session that has ended."""
         self.service.pause()
         self.engine_time.pause(self.line.peer)
-        self.progress.wish = None
+        self.progress.requested_version = None
 
     def blame(self, fault: Fault, text: str, now: float) -> list[Effect]:
-        """Count a proven fault, which no honest node commits; enough of them end the session for a while."""
+        """Count a proven fault, which no honest node commits; enough faults end the session for a while."""
         effects = self.line.blame(fault, text, now)
         if effects:
             self.pause()
@@ -118,7 +122,8 @@ class Exchange(ABC):
         return effects
 
     def resync(self, incarnation: int, reason: str, now: float, *, notice: bool = False) -> list[Effect]:
-        """Adopt `incarnation`: zero replicas and sequence, drop the pending request. Too many resyncs rest the edge.
+        """Adopt `incarnation`: zero replicas and sequence, drop the pending request. After too many resyncs the edge
+        rests.
 
         `notice`: one end was restarted without replicas, which is no alarm.
         """
@@ -132,32 +137,34 @@ class Exchange(ABC):
         elif record.pending is not None:
             text += f", request {record.pending.seq} dropped"
         record.reset(incarnation)
-        self.service.exchanged = self.weighing.told = None
+        self.service.exchanged = self.weighing.report = None
         self.forget()
         effects: list[Effect] = [
             ResetEdge(peer=peer, incarnation=incarnation),
             Alarm(kind="resync", peer=peer, text=text, notice=notice),
         ]
         if self.line.brake.count(now):
-            effects.append(Alarm(kind="resync-storm", peer=peer, text="resyncs repeat; the edge rests"))
+            effects.append(Alarm(kind="resync-storm", peer=peer, text="the edge was reset too often, and rests"))
             effects += self.drop("resyncs repeat")
         return effects
 
     def begin_anew(self, incarnation: int, now: float) -> list[Effect]:
         """Follow a neighbor that began anew. In mid-session an honest one does so only after a refused request."""
         text = "the neighbor began anew"
-        effects = [] if self.asked_anew else self.blame(Fault.RESYNC, text, now)
+        effects = [] if self.has_refused else self.blame(Fault.RESYNC, text, now)
         return effects + self.resync(incarnation, text, now)
 
     def hear_resync(self, message: Resync, now: float) -> list[Effect]:
-        """Follow a Resync, which means "already adopted": one that is not newer than ours changes nothing."""
+        """Follow a Resync, which means "already adopted"; one that is not newer than this end's incarnation changes
+        nothing.
+        """
         if message.incarnation <= self.record.incarnation:
             return []
         effects = self.begin_anew(message.incarnation, now)
-        return effects + self.begin_if_wanted(now)
+        return effects + self.begin_if_due(now)
 
     def share(self) -> float:
-        """The weight of the neighbor's replica in a rule; 0 where there is none to mix with."""
+        """Return the weight of the neighbor's replica in a rule; 0 where there is no replica to mix with."""
         if not self.line.greeting.is_open or self.record.seq < FILLED:
             return 0.0
         return self.weighing.share()
@@ -166,13 +173,16 @@ class Exchange(ABC):
 @final
 @dataclass(slots=True, kw_only=True)
 class ExchangeInitiator(Exchange):
-    """The lower index's end: it opens transactions. `siblings`: the exchanges on all edges of the node, also this."""
+    """The end with the lower index, which opens transactions.
+
+    `siblings` holds the exchanges on all edges of the node, this one included.
+    """
 
     initiates = True
-    asked_anew = False
+    has_refused = False
 
     siblings: Mapping[int, Exchange] = field(repr=False, compare=False)
-    offered: float = 0.0
+    offered_factor: float = 0.0
     """The largest k that the latest request of this end allows."""
     audit_next: bool = True
     resend_at: float = NEVER
@@ -184,7 +194,7 @@ class ExchangeInitiator(Exchange):
 
     def __post_init__(self) -> None:
         if self.record.pending is not None:
-            self.offered = self.record.pending.weight * self.record.pending.staleness
+            self.offered_factor = self.record.pending.weight * self.record.pending.staleness
 
     def hear(self, message: Transaction, now: float) -> list[Effect]:
         match message:
@@ -222,9 +232,10 @@ class ExchangeInitiator(Exchange):
     def forget(self) -> None:
         self.resend_at = NEVER
 
-    # -- wanting an exchange ----------------------------------------------------------------------------------------
+    # -- when to ask for an exchange
+    # ------------------------------------------------------------------------------------
 
-    def begin_if_wanted(self, now: float) -> list[Effect]:
+    def begin_if_due(self, now: float) -> list[Effect]:
         record = self.record
         if self.busy or self.leaves or record.pending is not None:
             return []
@@ -232,8 +243,11 @@ class ExchangeInitiator(Exchange):
             return []
         self.busy = True
         self.service.asked_at = now
-        weight, staleness = self._offer(), self.weighing.of(record.known, fell_to_zero=record.last_factor_zero)
-        self.offered = weight * staleness
+        weight, staleness = (
+            self._offer(),
+            self.weighing.staleness_weight(record.known, fell_to_zero=record.last_factor_zero),
+        )
+        self.offered_factor = weight * staleness
         audit = self.audit_next or (record.seq + 1) % self.settings.audit_every == 0
         self.audit_next = False
         return [
@@ -251,30 +265,30 @@ class ExchangeInitiator(Exchange):
         ]
 
     def _has_reason(self, now: float) -> bool:
-        """True if an own version is to be told, or the neighbor asks: each Ready may cause one exchange, within tokens.
+        """Return True if this end has a new version to send, or if the neighbor asks for an exchange.
 
-        An edge without replicas is filled in any round: an exchange that fills them moves no model, and would use up
-        the edge's next turn.
+        Each Ready may cause one exchange, within the neighbor's tokens. An edge without replicas is filled in any
+        round: an exchange that fills them moves no model, and would use up the edge's next turn.
         """
         heard, progress = self.record.heard, self.progress
-        own = heard is None or not (self.service.served or progress.is_awaited)
+        own = heard is None or not (self.service.is_served or progress.is_awaited)
         if not own and progress.awaits_us:
             return False
-        wish, progress.wish = progress.wish, None
+        wish, progress.requested_version = progress.requested_version, None
         if own:
             return True
         unheard = wish is not None and (heard is None or heard < wish)
         return unheard and self.engine_time.wait_s(self.line.peer, now) == 0.0 and self.bucket.take(now) == 0.0
 
     def _offer(self) -> float:
-        """a_i of the next request: n_i/(deg_i+1), or half of what the requests that are out have left of n_i.
+        """Return a_i of the next request: n_i/(deg_i+1), or half of the part of n_i that open requests leave.
 
-        D counts from the model at the freeze, and moves the own model when the Reply comes. If the shares a_i/n_i of
-        all requests that are out summed to more than 1, the model could overshoot its neighbors, further each time.
-        On a static graph at most deg_i are out, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
-        edges of one round, and neighbors in other rounds may ask for theirs at the same time: halving what is left
-        keeps the sum below 1 whatever comes together. A neighbor without a session keeps nothing from the others: its
-        D comes once, after the session has.
+        D counts from the model at the freeze, and moves this node's model when the Reply comes. If the shares a_i/n_i
+        of all open requests summed to more than 1, the model could overshoot its neighbors, further each time. On a
+        static graph at most deg_i requests are open, and they sum to deg_i/(deg_i+1). In a schedule deg_i counts the
+        edges of one round, and neighbors in other rounds may ask for theirs at the same time: halving the rest keeps
+        the sum below 1 whatever comes together. A neighbor without a session takes nothing from the others: its D comes
+        once, when its session is back.
         """
         facts = self.facts
         if facts.degree >= len(self.siblings):
@@ -282,7 +296,7 @@ class ExchangeInitiator(Exchange):
         others = [
             other for other in self.siblings.values() if isinstance(other, ExchangeInitiator) and other is not self
         ]
-        out = [other.offered for other in others if other.offered and other.is_out]
+        out = [other.offered_factor for other in others if other.offered_factor and other.is_out]
         if len(out) < facts.degree:
             return facts.weight
         return min(facts.weight, max(0.0, facts.samples - sum(out)) / 2)
@@ -301,7 +315,7 @@ class ExchangeInitiator(Exchange):
         self.resend_s = min(2 * self.resend_s, LAST_RESEND_S)
         return self.line.say(pending)
 
-    # -- what the responder says --------------------------------------------------------------------------------------
+    # -- answers of the responder ------------------------------------------------------------------------------------
 
     def _hear_reply(self, reply: Reply, now: float) -> list[Effect]:
         pending = self.record.pending
@@ -327,7 +341,7 @@ class ExchangeInitiator(Exchange):
         return self.blame(Fault.RESYNC, text, now) + self._give_up(text, now)
 
     def _answers(self, message: Reply | Ask) -> bool:
-        """True if the message names the very request that is pending."""
+        """Return True if the message names the very request that is pending."""
         pending = self.record.pending
         return (
             pending is not None
@@ -337,10 +351,10 @@ class ExchangeInitiator(Exchange):
         )
 
     def _give_up(self, reason: str, now: float) -> list[Effect]:
-        """Begin a new incarnation, and say so, because the pending request cannot be completed."""
+        """Begin a new incarnation, and tell the neighbor, because the pending request cannot be completed."""
         effects = self.resync(self.record.incarnation + 1, reason, now)
         effects += self.line.send(Resync(incarnation=self.record.incarnation))
-        return effects + self.begin_if_wanted(now)
+        return effects + self.begin_if_due(now)
 
     def _settle(self, result: ReplyApplied, now: float) -> list[Effect]:
         pending, reply = self.record.pending, result.reply
@@ -348,7 +362,7 @@ class ExchangeInitiator(Exchange):
             raise ValueError("the engine applied a reply to no request")
         self.record.settle_reply(reply, result.chain)
         self.resend_at = NEVER
-        self.progress.saw(reply.version, now)
+        self.progress.note_version(reply.version, now)
         self.weighing.hear(reply.factor, reply.weight, reply.pace_s, pending.version)
         self.service.complete(pending.version, now, live=self.line.greeting.is_open)
         return []
@@ -363,16 +377,16 @@ class ExchangeInitiator(Exchange):
 @final
 @dataclass(slots=True, kw_only=True)
 class ExchangeResponder(Exchange):
-    """The higher index's end: it answers requests."""
+    """The end with the higher index, which answers requests."""
 
     initiates = False
     resend_at = NEVER
 
     refused: bytes = b""
-    """The digest of the last request that failed a check: it fails again, whatever happens."""
-    asked_anew: bool = False
+    """The digest of the last request that failed a check: it would fail again."""
+    has_refused: bool = False
     is_answered: bool = False
-    """True if the initiator has the latest reply: it has asked for something newer since."""
+    """True if the initiator has the latest reply: it has asked for a newer exchange since."""
 
     @property
     def is_settled(self) -> bool:
@@ -398,15 +412,15 @@ class ExchangeResponder(Exchange):
                 raise ValueError("the engine answered an operation that this end of the edge never asks for")
         assert_never(result)
 
-    def begin_if_wanted(self, now: float) -> list[Effect]:  # noqa: ARG002 - it only answers
+    def begin_if_due(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
         return []
 
-    def resend(self, now: float) -> list[Effect]:  # noqa: ARG002 - it only answers
+    def resend(self, now: float) -> list[Effect]:  # noqa: ARG002 - a responder only answers
         return []
 
     def forget(self) -> None:
         self.refused = b""
-        self.asked_anew = False
+        self.has_refused = False
 
     def _hear_request(self, request: Request, now: float) -> list[Effect]:
         record = self.record
@@ -434,13 +448,13 @@ class ExchangeResponder(Exchange):
         if wait_s > 0:
             return self.line.send(Busy(incarnation=request.incarnation, seq=request.seq, retry_after_s=wait_s))
         self.busy = True
-        progress.saw(request.version, now)
+        progress.note_version(request.version, now)
         if request.version:
             progress.level = NEVER
-        own_staleness = self.weighing.of(request.echo, fell_to_zero=self.record.last_factor_zero)
+        own_staleness = self.weighing.staleness_weight(request.echo, fell_to_zero=self.record.last_factor_zero)
         staleness = min(request.staleness, own_staleness)
-        # Left to right: the initiator bounds the result by the same products with its own figures in place of the
-        # minima.
+        # Multiply from left to right: the initiator bounds the result by the same products, with its own figures in
+        # place of the minima.
         factor = self.settings.profile.gamma_of(peer) * min(request.weight, facts.weight) * staleness
         return [
             ApplyRequest(
@@ -454,7 +468,7 @@ class ExchangeResponder(Exchange):
         ]
 
     def _refuse(self, request: Request) -> list[Effect]:
-        self.asked_anew = True
+        self.has_refused = True
         ask = Ask(incarnation=request.incarnation, seq=request.seq, request_digest=request.digest)
         return self.line.send(ask)
 

@@ -1,4 +1,4 @@
-"""The few figures of a node that change, and that all parts of its core know."""
+"""The changing figures of a node that all parts of its core share."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Facts:
-    """`version` counts ticks (own rounds and mixing rounds), `rounds` local training rounds only.
+    """The figures of one node.
 
-    `samples` is n, `degree` the largest number of edges that one round uses (on a static graph: all of them),
-    `pace_s` the mixed estimate of seconds per local step.
-    `trained` is the progress told to others: `rounds`, or whole seconds where time bounds training. `alone` counts the
-    rounds that were trained without a neighbor. `settled` is, near the end, the number of hops within which all who
-    take part are through (`company`), None before.
-    `closing` counts mixing rounds since training ended, None before; `out_of_step`: the remaining ones wait for nobody.
-    `level` is, before the first round, the number of hops within which everybody is connected, None from then on.
-    `started_at` is when this process began, by its own clock.
-    `joining`: nobody should mix with this model, as the node has not begun yet, or will start from its neighbors'.
+    `version` counts ticks (local rounds and mixing rounds), `rounds` local training rounds only. `samples` is n,
+    `degree` the largest number of edges that one round uses (on a static graph: all of them), `pace_s` the mixed
+    estimate of seconds per local step. `trained` is the progress that others see: `rounds`, or whole seconds where time
+    bounds training. `alone` counts the rounds that were trained without a neighbor. `settled` is, near the end, the
+    number of hops within which all members that take part are through (`company`), None before. `closing` counts mixing
+    rounds since training ended, None before; `out_of_step`: the remaining ones wait for no neighbor. `level` is, before
+    the first round, the number of hops within which all nodes are connected, None from then on. `started_at` is the
+    time at which this process began, by its own clock. `joining`: no neighbor should mix with this model, because the
+    node has not begun yet, or will start from its neighbors'.
     """
 
     degree: int
@@ -53,14 +53,14 @@ class Facts:
 
     @property
     def weight(self) -> float:
-        """a_i = n_i/(deg_i+1), so that a pair that meets alone averages half and half where n is equal.
+        """a_i = n_i/(deg_i+1), so that two nodes with equal n that meet alone average half and half.
 
-        A node keeps a positive share of its own model whatever it exchanges at once, and k <= min(a_i, a_j) bounds each
-        pair's step: k/n_i + k/n_j <= 1, so no exchange makes two models change places.
+        A node keeps a positive share of its own model however many exchanges run at once, and k <= min(a_i, a_j) bounds
+        each pair's step: k/n_i + k/n_j <= 1, so no exchange makes two models change places.
         """
         return self.samples / (self.degree + 1)
 
     @property
-    def closed(self) -> int:
-        """Mixing rounds done since training ended."""
+    def closing_rounds_done(self) -> int:
+        """The number of mixing rounds done since training ended."""
         return self.closing or 0

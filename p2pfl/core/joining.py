@@ -1,8 +1,9 @@
-"""Before the first round: wait until everybody is there, or join a federation that has moved on without this node.
+"""The time before the first round: wait until all members are connected, or join a federation that has moved on.
 
-Nobody there yet and nobody there any more look alike: a node for which the federation has not ended waits for ever. To
-join is to find out whether the others have moved on, and from whom to start. Where b neighbors may lie, more than b
-must say that they have, and the median is taken of more than 2 b: of fewer the liars could choose it.
+A federation that has yet to begin and one that is over look alike: a node whose federation has not ended waits for
+ever. Joining means to find out whether the others have moved on, and from which models to start. Where b neighbors may
+lie, more than b must say that they have moved on, and the median is of more than 2 b replicas: of fewer the liars could
+choose it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ from p2pfl.core.settings import Settings
 JOIN_TICKS = 3
 JOIN_WAIT_S = 10.0
 LONGEST_JOIN_S = 60.0
-"""The seconds for which a node goes on joining while no replica is filled: large models need long on slow lines."""
+"""The seconds for which a node goes on joining while no replica is filled: large models take long on slow lines."""
 LEAST_JOIN_TICK_S = 0.1
 MOVED_ON = 2
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Joining:
-    """How a node joins. `fresh`: the disk is empty. `ticks`: those that filled replicas. `taken`: where it goes on."""
+    """The join of a node to a federation that has moved on.
+
+    `fresh`: the disk is empty. `ticks` counts the ticks that filled replicas. `resume_point` is the progress from which
+    the node goes on, in rounds or seconds.
+    """
 
     edges: Mapping[int, Edge]
     facts: Facts
@@ -36,10 +41,10 @@ class Joining:
     hearsay: Hearsay
     fresh: bool
     ticks: int = 0
-    taken: tuple[int | None, float | None] = (None, None)
+    resume_point: tuple[int | None, float | None] = (None, None)
 
     def moved_on(self) -> bool:
-        """True if the others have moved on: they remember this node, or have trained without it.
+        """Return True if the others have moved on: they remember this node, or have trained without it.
 
         An edge beyond its first incarnation shows a lost disk, also after a crash while joining. The same holds for a
         node that comes back in the middle of its rounds when all connected neighbors have finished: its old model would
@@ -65,22 +70,26 @@ class Joining:
         there = [edge for edge in self.edges.values() if edge.is_open]
         return len(there) >= settings.profile.words_needed and all(edge.progress.done for edge in there)
 
-    def place(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
-        """The rounds or seconds where a node that never trained goes on: the lower median of those of `sources`."""
+    def find_resume_point(self, sources: tuple[int, ...]) -> tuple[int | None, float | None]:
+        """Return the rounds or seconds from which a node that never trained goes on: the lower median of those of
+        `sources`.
+        """
         if self.facts.rounds:
             return None, None
         trained = median_low(self.edges[peer].progress.trained for peer in sources)
         settings = self.settings
         if not trained:
-            return self.taken
+            return self.resume_point
         if settings.rounds is not None:
-            self.taken = min(trained, settings.rounds), None
+            self.resume_point = min(trained, settings.rounds), None
         else:
-            self.taken = None, min(float(trained), settings.time_s or 0.0)
-        return self.taken
+            self.resume_point = None, min(float(trained), settings.time_s or 0.0)
+        return self.resume_point
 
     def sources(self, *, late: bool) -> tuple[int, ...]:
-        """The neighbors with replicas filled by this process, to start from their median; none while more may come."""
+        """Return the neighbors whose replicas this process has filled, to start from their median; none while more may
+        come.
+        """
         live = [edge for edge in self.edges.values() if edge.is_open]
         filled = tuple(
             edge.peer for edge in live if min(edge.exchange.record.seq, edge.service.exchanges) >= JOIN_TICKS
@@ -102,14 +111,14 @@ class Gathering:
     joining: Joining
     repeats: Repeats
     awaited: Edge | None = None
-    """An edge that keeps this node on its level: it is looked at first the next time."""
+    """An edge that keeps this node on its level; the next `wait` looks at it first."""
     alone_is_reported: bool = False
 
     def wait(self, now: float, since: float) -> list[Effect] | None:
-        """Return what to tell the neighbors, awaited since `since`. None: it is time to begin.
+        """Return what to send to the neighbors, awaited since `since`. None: it is time to begin.
 
-        The level is 0 until all own neighbors are connected, then one more than the least level among them: at level h
-        everyone within h - 1 hops has all neighbors. Without this a node whose neighbors came early would be many
+        The level is 0 until all neighbors are connected, then one more than the least level among them: at level h
+        every node within h - 1 hops has all its neighbors. Otherwise a node whose neighbors came early would be many
         rounds ahead of the others before they start.
         """
         if now >= since + self._patience_s(now, since):
@@ -121,11 +130,11 @@ class Gathering:
         if level >= self.settings.hops:
             return None
         self.facts.level = int(level)
-        self.repeats.said(now)
+        self.repeats.restart(now)
         return announce(self.edges)
 
     def due_at(self, now: float, since: float) -> float:
-        """The time at which `wait` must be called next."""
+        """Return the time at which `wait` must be called next."""
         ends_at = since + self._patience_s(now, since)
         return self.repeats.next_at if now >= ends_at else min(ends_at, self.repeats.next_at)
 
@@ -134,14 +143,14 @@ class Gathering:
         self.awaited = None
 
     def _patience_s(self, now: float, since: float) -> float:
-        """The seconds to wait for all neighbors; short where the federation is under way already."""
+        """Return the seconds to wait for all neighbors; short where the federation is under way already."""
         wait_s = self.settings.start_wait_s
         short_s = min(wait_s, RESUME_WAIT_S)
         if now < since + short_s:
             return short_s
         if self.facts.rounds == 0:
             return short_s if self.joining.moved_on() else wait_s
-        # If all that are there have finished, one that has not may still come; those that have finished linger.
+        # If all connected neighbors have finished, one that has not may still come; finished ones linger.
         return min(wait_s, max(short_s, self.settings.linger_s / 2)) if self.joining.moved_on() else short_s
 
     def _wait_alone(self, now: float) -> list[Effect]:
@@ -149,11 +158,11 @@ class Gathering:
         if self.alone_is_reported:
             return []
         self.alone_is_reported = True
-        text = "no neighbor is there: nothing is trained until one is, and dialing goes on"
+        text = "no neighbor is connected: training starts once one is, and dialing continues"
         return [Alarm(kind="waiting-alone", peer=None, text=text)]
 
     def _is_held_back(self) -> bool:
-        """True if some neighbor keeps this node on its level."""
+        """Return True if some neighbor keeps this node on its level."""
         level = self.facts.level or 0
         if self.awaited is not None and is_behind(self.awaited, level):
             return True
@@ -162,5 +171,5 @@ class Gathering:
 
 
 def is_behind(edge: Edge, level: int) -> bool:
-    """True if the neighbor is not connected, or has not reached that level."""
+    """Return True if the neighbor is not connected, or has not reached that level."""
     return not edge.line.is_shut and (not edge.is_open or edge.progress.level < level)

@@ -1,6 +1,4 @@
-"""Bounds on what one neighbor may cost: a token bucket on exchanges, a part of the engine's time, a brake on resyncs,
-patience for an answer, a budget of waiting, repeats of what may have been lost.
-"""
+"""Limits on what one neighbor may cost: its exchanges, its part of the engine's time, its resyncs, and waits for it."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from p2pfl.core.facts import NEVER
 BURST = 32.0
 LONGEST_WAIT_S = 60.0
 TELLS_PER_S = 500.0
-"""The most versions per second, on average, that a node tells a neighbor: a later one makes up for one left out."""
+"""The most versions per second, on average, that a node sends a neighbor: a later version makes up for one left out."""
 OTHERS_PER_S = 50.0
-"""Messages of all other kinds: repeats come once a second, and once for each of 20 Busy."""
+"""The most other messages per second: repeats come once a second, and 20 Busy a second each cause one more."""
 HEARD_MULTIPLE = 2.0
 LONGEST_STALL_S = 45.0
-"""The seconds for which a process may hang and still take all that was sent meanwhile; then its sessions end."""
+"""The seconds for which a process may hang and still accept all messages sent meanwhile; then its sessions end."""
 FIRST_HEARD_S = 1.0
 RESYNC_WINDOW_S = 60.0
 RESYNCS_PER_WINDOW = 5
@@ -33,20 +31,22 @@ MOST_MISSES = 10
 WAIT_SHARE = 0.05
 """The share of the time that rounds may wait for one neighbor that is much slower than the others."""
 WAIT_BURST_S = 3.0
-"""The seconds that it may cost at once, at the start or after a minute without: no minute costs more than six."""
+"""The seconds that such a neighbor may cost at once, at the start or after a minute without: no minute costs more than
+six.
+"""
 MINUTE_S = 60.0
 SLOT_S = 5.0
 LEAST_COST_S = 1.0
-"""A neighbor that costs less than that in a minute does not set the pace."""
+"""A neighbor that costs less than this in a minute does not set the pace."""
 COST_MULTIPLE = 2.0
-"""The neighbor that sets the pace costs so many times as much as any other."""
+"""The neighbor that sets the pace costs at least this many times as much as any other."""
 
 ENGINE_WINDOW_S = 20.0
-"""The time over which the engine's past work is forgotten: it counts by 1/e less after each such time."""
+"""The time over which the engine's past work is forgotten: after each such time it counts by 1/e less."""
 ENGINE_SHARE_OF_ALL = 0.2
 """The share of the engine's time that one neighbor may take whatever the others do."""
 ENGINE_SHARE_ALONE = 0.75
-"""The share that a neighbor may take if it is the only one."""
+"""The share of the engine's time that a neighbor may take if it is the only one."""
 ENGINE_MULTIPLE = 1.5
 
 FIRST_REPEAT_S = 1.0
@@ -63,7 +63,7 @@ class TokenBucket:
     burst: float = BURST
 
     def take(self, now: float) -> float:
-        """0 if a token was there, else the seconds until the next one."""
+        """Take a token and return 0 if there is one, else return the seconds until the next one."""
         if self.filled_at is not None:
             self.tokens = min(self.burst, self.tokens + (now - self.filled_at) * self.rate_per_s)
         self.filled_at = now
@@ -74,10 +74,10 @@ class TokenBucket:
 
 
 def hearing_bucket(exchanges_per_s: float) -> TokenBucket:
-    """The bound on a neighbor's messages: twice what an honest one sends at most, in any stretch of time.
+    """Return the limit on a neighbor's messages: twice what an honest one sends at most, in any stretch of time.
 
-    An honest one sends `TELLS_PER_S` of Ready, one Request or Reply per exchange, and `OTHERS_PER_S`: a request is
-    frozen once the one before is answered, and repeated by the clock. The bucket fills while this process hangs.
+    An honest neighbor sends `TELLS_PER_S` of Ready, one Request or Reply per exchange, and `OTHERS_PER_S`: it freezes a
+    request once the one before is answered, and repeats it by the clock. The bucket fills while this process hangs.
     """
     rate_per_s = HEARD_MULTIPLE * (TELLS_PER_S + exchanges_per_s + OTHERS_PER_S)
     burst = rate_per_s * LONGEST_STALL_S / HEARD_MULTIPLE
@@ -94,7 +94,7 @@ class ResyncBrake:
     """True if the brake has held the edge since it last let a session in."""
 
     def count(self, now: float) -> bool:
-        """Record one resync; True if there were too many and the edge must rest."""
+        """Record one resync; return True if there were too many and the edge must rest."""
         self.times = [*(at for at in self.times if at >= now - RESYNC_WINDOW_S), now]
         if len(self.times) <= RESYNCS_PER_WINDOW:
             return False
@@ -104,7 +104,7 @@ class ResyncBrake:
         return True
 
     def refuses(self, now: float) -> bool:
-        """True if a session that comes now is turned away."""
+        """Return True if a session that comes now is turned away."""
         self.rests = now < self.held_until
         return self.rests
 
@@ -116,7 +116,7 @@ class Repeats:
     next_at: float = NEVER
     wait_s: float = FIRST_REPEAT_S
 
-    def said(self, now: float) -> None:
+    def restart(self, now: float) -> None:
         """Begin anew, because something new was sent."""
         self.wait_s = FIRST_REPEAT_S
         self.next_at = now + FIRST_REPEAT_S
@@ -131,16 +131,17 @@ class Repeats:
 
 @dataclass(slots=True)
 class WaitBudget:
-    """Seconds that rounds may still wait for one neighbor beyond the others: it fills by WAIT_SHARE of the time.
+    """The seconds that rounds may still wait for one neighbor beyond the others.
 
-    Patience alone begins anew with each exchange, so a neighbor that stutters could use it up every time.
+    The budget fills by `WAIT_SHARE` of the time. Patience alone begins anew with each exchange, so a neighbor that
+    stutters could use it up every time.
     """
 
     seconds: float = WAIT_BURST_S
     filled_at: float | None = None
 
     def left_s(self, now: float) -> float:
-        """The seconds left; zero or less: the neighbor is not waited for."""
+        """Return the seconds left; with zero or less, rounds do not wait for the neighbor."""
         if self.filled_at is None or now <= self.filled_at:
             return self.seconds
         return min(WAIT_BURST_S, self.seconds + (now - self.filled_at) * WAIT_SHARE)
@@ -171,7 +172,7 @@ class WaitedLately:
 
 
 def pace_setter(waited_s: Mapping[int, float]) -> int | None:
-    """The neighbor that rounds wait for most, by what each has cost in the last minute; none where several do alike."""
+    """Return the neighbor that cost rounds most waiting time in the last minute; None if several cost the same."""
     most = max(waited_s, key=lambda peer: waited_s[peer], default=None)
     if most is None or waited_s[most] < LEAST_COST_S:
         return None
@@ -196,7 +197,7 @@ class Patience:
         base = min(base, self.longest_s)
         return float(base * 0.5**self.misses) if self.misses else base
 
-    def exchanged(self, took_s: float | None) -> None:
+    def note_exchange(self, took_s: float | None) -> None:
         """Note a completed exchange, in time or not; `took_s` enters the average if it is known."""
         self.misses = 0
         if took_s is None:
@@ -204,19 +205,21 @@ class Patience:
         average_s = took_s if self.exchange_s is None else self.exchange_s
         self.exchange_s = 0.8 * average_s + 0.2 * took_s
 
-    def missed(self) -> None:
+    def note_miss(self) -> None:
         self.misses = min(self.misses + 1, MOST_MISSES)
 
     def afford_s(self, usual_s: float, now: float) -> float:
-        """The seconds that a tick that begins now may wait for this edge; the others usually take `usual_s`."""
+        """Return the seconds that a tick that begins now may wait for this edge; the other edges usually take
+        `usual_s`.
+        """
         left_s = self.budget.left_s(now)
         return _noise_s(usual_s) + left_s if left_s > 0.0 else 0.0
 
-    def cost(self, alone_s: float, wait_s: float, usual_s: float, now: float) -> None:
+    def book_wait(self, alone_s: float, wait_s: float, usual_s: float, now: float) -> None:
         """Book a wait of `wait_s` for this edge; for `alone_s` of it all other edges were done.
 
-        A wait that the others might have caused as well is noise and costs nothing: or else equal nodes would use up
-        their budgets.
+        A wait that the other edges might have caused as well is noise and costs nothing: otherwise equal nodes would
+        use up their budgets.
         """
         self.waited.add(alone_s, now)
         if wait_s > _noise_s(usual_s):
@@ -224,15 +227,15 @@ class Patience:
 
 
 def _noise_s(usual_s: float) -> float:
-    """The wait up to which a neighbor does not count as slow: exchange times on a busy machine vary as much."""
+    """Return the wait up to which a neighbor does not count as slow: exchange times on a busy machine vary as much."""
     return PATIENCE_MULTIPLE * usual_s + PATIENCE_FLOOR_S
 
 
 class EngineTime:
-    """The engine's time that the neighbors have lately cost, and the wait of those that have had more than their part.
+    """The engine's time that each neighbor has lately cost, and how long a neighbor that exceeded its part must wait.
 
-    `exchanges_per_s` counts exchanges, and one of a large model may take a thousand times as long as one of a small
-    model. A neighbor may take a fifth of the time, or half as much again as the (lower) median of the other live edges:
+    `exchanges_per_s` limits the number of exchanges, but one of a large model may take a thousand times as long as one
+    of a small model. A neighbor may take a fifth of the time, or 1.5 times the (lower) median of the other live edges:
     where rounds are so short that the engine is always at work, honest neighbors take equal parts of all of it.
     """
 
@@ -240,7 +243,9 @@ class EngineTime:
 
     def __init__(self) -> None:
         self._spent: dict[int, tuple[float, float]] = {}
-        """For each neighbor the seconds of the engine's time, the past weighing less, and the time of that sum."""
+        """The seconds of engine time of each neighbor, past time weighing less, and the time at which the sum was
+        taken.
+        """
         self._live: set[int] = set()
 
     def begin(self, peer: int) -> None:
@@ -252,12 +257,12 @@ class EngineTime:
         self._live.discard(peer)
 
     def spend(self, peer: int, cost_s: float, now: float) -> None:
-        """Book `cost_s` of the engine's work on an exchange with that neighbor."""
+        """Book `cost_s` seconds of the engine's work on an exchange with that neighbor."""
         if cost_s > 0.0:
             self._spent[peer] = self._lately_s(peer, now) + cost_s, now
 
     def wait_s(self, peer: int, now: float) -> float:
-        """0 where the engine may work for that neighbor, else the seconds until it may."""
+        """Return 0 if the engine may work for that neighbor, else the seconds until it may."""
         if peer not in self._spent:
             return 0.0
         others = sorted(self._lately_s(other, now) for other in self._live if other != peer)

@@ -1,4 +1,4 @@
-"""The memory of one node's core on disk: where it goes on after a restart."""
+"""The memory of one node's core on disk: the state from which it goes on after a restart."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from p2pfl.core.records import EdgeRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The state that a core starts from. `fresh`: the disk is empty. The counts are those of `Facts` and `Training`.
+    """The state from which a core starts. `fresh`: the disk is empty. The counts are those of `Facts` and `Training`.
 
-    `records` and `lives` are by peer; the core moves the records, which belong to it alone.
+    `records` and `lives` are by peer; the core changes the records, which belong to it alone.
     """
 
     fresh: bool = True
     version: int = 0
     rounds: int = 0
     elapsed_s: float = 0.0
-    """The seconds that it has trained."""
+    """The seconds that the node has trained."""
     alone: int = 0
     best: Best | None = None
     ended: bool = False

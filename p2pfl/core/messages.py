@@ -1,8 +1,7 @@
 """The messages between the cores of two neighbors, and the protocol's constants that every layer shares.
 
-Frozen values without behavior. `body` is opaque to the core: compressed vector bytes in a node, anything that stands
-for them in a simulator. `p2pfl.wire` turns messages into bytes; `edge` acts on them, and `exchange` on those about a
-transaction.
+They are frozen values without behavior. `body` is opaque to the core: compressed vector bytes in a node, a stand-in in
+a simulator. `p2pfl.wire` turns messages into bytes; `edge` acts on them, and `exchange` on those about a transaction.
 """
 
 from __future__ import annotations
@@ -22,18 +21,20 @@ MOST_LIVES_TOLD = 256
 PROTOCOL = "p2pfl/1"
 PROTOCOL_VERSION = 9
 LEAST_VERSION = max(9, PROTOCOL_VERSION - 1)
-"""A federation is upgraded node by node: from version 9 on the one before is spoken too."""
+"""The oldest protocol version that a node speaks. From version 9 on a node also speaks the one before its own, so that
+a federation can be upgraded node by node.
+"""
 CHUNK_BYTES = 256 * 1024
 
 
 class Hello(Struct, frozen=True, kw_only=True, gc=False):
     """The first message of a session, in both directions: where this end of the edge stands.
 
-    `seq` counts completed transactions (the responder: applied ones); `pending` is the sequence number of a request
-    that is frozen and unanswered, or None; `request_digest` that of the pending or last request, empty if there was
+    `seq` counts completed transactions (the responder's: applied ones); `pending` is the sequence number of a request
+    that is frozen and unanswered, or None; `request_digest` is that of the pending or last request, empty if there was
     none. `chain` digests every payload that entered the replicas; `chain_before` leaves out the last transaction.
-    `closing`, `level`, `trained`, `bound`, `begun` and `through` as in Ready. `generation` and `life` name the sender's
-    life (`lives`), `process` the process that speaks, by a random number.
+    `closing`, `level`, `trained`, `bound`, `begun` and `through` are as in Ready. `generation` and `life` name the
+    sender's life (`lives`), and `process` its process, by a random number.
     """
 
     incarnation: int
@@ -58,11 +59,12 @@ class Hello(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Request(Struct, frozen=True, kw_only=True, gc=False):
-    """A request opens a transaction. `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` seconds per local
-    step, `terms` the sender's numbers for the learning method (`p2pfl.learn.methods`), as many as that method has.
+    """A request opens a transaction.
 
-    `echo` is the latest version of the receiver that the sender holds in its replica. `audit` is the digest of both
-    replicas before this transaction, or empty. `digest` never travels: both ends compute it (`request_digest`).
+    `weight` is a_i = n_i/(deg_i+1), `staleness` is s_i, `pace_s` is in seconds per local step, and `terms` are the
+    sender's numbers for the learning method (`p2pfl.learn.methods`), as many as that method has. `echo` is the latest
+    version of the receiver that the sender holds in its replica. `audit` is the digest of both replicas before this
+    transaction, or empty. `digest` never travels: both ends compute it (`request_digest`).
     """
 
     incarnation: int
@@ -79,8 +81,10 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reply(Struct, frozen=True, kw_only=True, gc=False):
-    """A reply answers the request whose digest it names. `factor` is the agreed k of D = k (h_i - h_j), `terms` the
-    agreed numbers of the learning method, the same at both ends. `weight` is the sender's a_j = n_j/(deg_j+1).
+    """A reply answers the request whose digest it names.
+
+    `factor` is the agreed k of D = k (h_i - h_j); `terms` are the agreed numbers of the learning method, the same at
+    both ends. `weight` is the sender's a_j = n_j/(deg_j+1).
     """
 
     incarnation: int
@@ -97,13 +101,14 @@ class Reply(Struct, frozen=True, kw_only=True, gc=False):
 class Ready(Struct, frozen=True, kw_only=True, gc=False):
     """The sender has a new `version`; a responder thereby asks for an exchange.
 
-    `closing` counts its mixing rounds since it stopped training, None before. `level` says before the first round how
-    many hops around the sender everybody is there, None from then on. `trained` counts its own rounds, or the seconds
-    it has trained where time bounds training; `bound` is how many rounds it has to do in all, 0 there.
+    `closing` counts the sender's mixing rounds since it stopped training, None before. `level` is, before the first
+    round, the number of hops around the sender within which all nodes are connected, None from then on. `trained`
+    counts its own rounds, or the seconds it has trained where time bounds training; `bound` is the number of rounds
+    that it has to do in all, 0 where time bounds training.
 
-    `begun` and `through` are sets of members as bitmaps, the lowest bit of the first byte for member 0: those who have
-    begun to train, and those who have trained all that they had to. Both are empty where the sender believes that the
-    neighbor knows them; who hears sets answers with a Ready. `known` is a digest of both sets as the sender has them.
+    `begun` and `through` are sets of members as bitmaps, the lowest bit of the first byte for member 0: those that have
+    begun to train, and those that have trained all that they had to. Both are empty if the sender believes that the
+    neighbor knows them; a node that receives sets answers with a Ready. `known` is a digest of the sender's two sets.
     """
 
     version: int
@@ -131,7 +136,7 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Busy(Struct, frozen=True, kw_only=True, gc=False):
-    """Too many exchanges in too short a time: send the same request again after `retry_after_s`."""
+    """Too many exchanges in too short a time: the initiator sends the same request again after `retry_after_s`."""
 
     incarnation: int
     seq: int
@@ -151,8 +156,10 @@ class LivesTold(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Resign(Struct, frozen=True, kw_only=True, gc=False):
-    """Another running process speaks with the key of the receiver, `process`, and was first heard so many milliseconds
-    ago. A receiver that has run for less time is the later of the two, and stops: it can never be so for both.
+    """Another running process speaks with the receiver's key.
+
+    `process` is the receiver that is meant; the sender first heard the other process `other_ms` milliseconds ago. A
+    receiver that has run for less time is the later of the two, and stops: this can never hold for both.
     """
 
     process: int
@@ -169,11 +176,11 @@ _SEED = 1
 
 
 def request_digest(request: Request) -> bytes:
-    """The digest of every field that travels, the body included: 16 bytes.
+    """Return the digest of every field that travels, the body included: 16 bytes.
 
-    XXH3 withstands chance, not intent. That is enough: the session knows the sender, the receiver computes the digest
-    itself, and a neighbor that makes two requests with one digest gets the answer to the first, which it could ask for
-    anyway. On a large body BLAKE2b costs 25 times as much.
+    XXH3 withstands chance, not intent. That is enough: the session authenticates the sender, the receiver computes the
+    digest itself, and a neighbor that makes two requests with one digest gets the answer to the first, which it could
+    ask for anyway. On a large body BLAKE2b costs 25 times as much.
     """
     echo = -1 if request.echo is None else request.echo
     head = _REQUEST_HEAD.pack(

@@ -1,6 +1,6 @@
 """The edges of one node, which come and go with the members and the graph of its federation, and their timers.
 
-All maps here are in the order of the neighbors, and stay the same objects: other parts of the core hold on to them.
+All maps here are in the order of the neighbors, and stay the same objects, because other parts of the core hold them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Timers:
         self._tidy()
 
     def due(self, now: float) -> list[Edge]:
-        """The edges to wake now, in order of their index. Each must be noted again."""
+        """Return the edges to wake now, in order of their index. Each must be noted again."""
         peers = set()
         while self.next_at <= now:
             peers.add(heapq.heappop(self._heap)[1])
@@ -77,13 +77,13 @@ class Neighbors:
         _put(self.common.exchanges, peer, edge.exchange)
 
     def remove(self, peer: int) -> None:
-        """Remove an edge whose session has ended, and on which the engine is not at work."""
+        """Remove an edge that has no session and on which the engine is not at work."""
         self.timers.forget(peer)
         del self.edges[peer], self._lines[peer], self.common.exchanges[peer]
 
 
 def _put(by_peer: dict[int, T], peer: int, value: T) -> None:
-    """Insert so that the keys stay in ascending order."""
+    """Insert an entry so that the keys stay in ascending order."""
     later = {other: by_peer.pop(other) for other in [*by_peer] if other > peer}
     by_peer[peer] = value
     by_peer.update(later)

@@ -1,8 +1,8 @@
 """Profiles: how far a node may trust its neighbors, and what follows from that.
 
-The conservative profile assumes that nobody lies, and each exchange moves both models. In the robust profile up to b
-neighbors of a node may lie. There exchanges move no model, for clipping a liar's model and conserving the sum exclude
-each other; a rule mixes once in a round. No other part of the core asks which of the two profiles it is.
+The conservative profile assumes that no neighbor lies: each exchange moves both models. In the robust profile up to b
+neighbors of a node may lie: exchanges move no model, because clipping a liar's model and conserving the sum exclude
+each other, and a rule mixes once in a round. No other part of the core asks which of the two profiles it has.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class Profile(ABC):
     mixes_by_rule: ClassVar[bool]
     """True if a rule mixes after the exchanges of a round; otherwise each exchange mixes by itself."""
     keeps_flows: ClassVar[bool]
-    """True if edges keep flows, so that everybody must hear who has lost its memory and begun a new life."""
+    """True if edges keep flows, so that all members must learn which of them has lost its memory and begun a new life.
+    """
 
     @property
     @abstractmethod
     def words_needed(self) -> int:
-        """The number of neighbors that must say something before it is believed."""
+        """The number of neighbors that must say something before a node believes it."""
 
     @property
     @abstractmethod
@@ -42,23 +43,31 @@ class Profile(ABC):
 
     @abstractmethod
     def gamma_of(self, peer: int) -> float:
-        """The factor that damps an exchange with this neighbor; 0: it moves no model."""
+        """Return the factor that damps an exchange with this neighbor; 0: the exchange moves no model."""
 
     @abstractmethod
     def degree(self, turns: Mapping[int, Turns]) -> int:
-        """The number of edges among which one round shares the own weight; `turns` has those of each neighbor."""
+        """Return the number of edges among which one round shares the node's weight; `turns` has the turns of each
+        neighbor.
+        """
 
     @abstractmethod
     def whole(self, begun: int, members: int) -> int:
-        """The number of members half of which must be through, if `begun` are known to have begun."""
+        """Return the number of members half of which must be through, if `begun` members are known to have begun."""
 
     @abstractmethod
     def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
-        """The own pace to tell, in seconds per local step; it is `own_s` now and was `gained_s` less."""
+        """Return the pace to send to neighbors, in seconds per local step.
+
+        The node's own pace is `own_s` now, and was `gained_s` less before.
+        """
 
     @abstractmethod
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
-        """The pace to compare the own one with. 0 among `neighbors_s`: that neighbor's is not known yet."""
+        """Return the pace with which to compare the node's own, in seconds per local step.
+
+        A value of 0 among `neighbors_s` means that this neighbor's pace is not known yet.
+        """
 
 
 @final
@@ -74,7 +83,7 @@ class Conservative(Profile):
 
     gamma: float = 1.0
     gammas: Mapping[int, float] = field(default_factory=dict)
-    """The values of those neighbors whose gamma differs from `gamma`."""
+    """The gamma of each neighbor for which it differs from `gamma`."""
 
     def gamma_of(self, peer: int) -> float:
         return self.gammas.get(peer, self.gamma)
@@ -86,7 +95,7 @@ class Conservative(Profile):
         return begun
 
     def told_pace_s(self, own_s: float, gained_s: float, mixed_s: float) -> float:
-        """The mixed estimate, by dynamic average consensus: the gain of the own figure enters it."""
+        """Return the mixed estimate, by dynamic average consensus: the gain of the node's own figure enters it."""
         return max(0.0, mixed_s + gained_s)
 
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
@@ -96,14 +105,14 @@ class Conservative(Profile):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robust(Profile):
-    """Up to `liars` neighbors of a node may lie: b. With no more than 2 b neighbors the liars could be half."""
+    """Up to b = `liars` neighbors of a node may lie. With no more than 2 b neighbors the liars could be half."""
 
     mixes_by_rule = True
     keeps_flows = False
 
     liars: int
     least: int = 0
-    """The neighbors that the rule itself needs, where they are more than 2 b + 1."""
+    """The number of neighbors that the rule itself needs, if more than 2 b + 1."""
 
     @property
     def words_needed(self) -> int:
@@ -122,7 +131,9 @@ class Robust(Profile):
         return 0.0
 
     def degree(self, turns: Mapping[int, Turns]) -> int:
-        """All neighbors: the rule mixes with them in each round, whatever edges it uses, and their weights share 1."""
+        """Return the number of all neighbors: in each round the rule mixes with all of them, and their weights add up
+        to at most 1.
+        """
         return len(turns)
 
     def whole(self, begun: int, members: int) -> int:
@@ -132,8 +143,9 @@ class Robust(Profile):
         return own_s
 
     def usual_pace_s(self, own_s: float, mixed_s: float, neighbors_s: Iterable[float]) -> float:
-        """The median of the own and the neighbors' pace, which b of 2 b + 1 cannot move far; the own if few are
-        known.
+        """Return the median of the own and the neighbors' pace, which b of 2 b + 1 cannot move far.
+
+        It is the node's own pace if the pace of too few neighbors is known.
         """
         known_s = [pace_s for pace_s in neighbors_s if pace_s > 0]
         return median([own_s, *known_s]) if len(known_s) >= self.neighbors_needed else own_s

@@ -1,4 +1,4 @@
-"""The progress of one edge: where the neighbor stands by its own word, and which own version it has exchanged."""
+"""The progress of one edge: where the neighbor says it stands, and which of this node's versions were exchanged."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from p2pfl.core.effects import Alarm, Effect
 from p2pfl.core.facts import NEVER, Facts
 from p2pfl.core.limits import Patience, UsualTime
 from p2pfl.core.messages import Done, Hello, Ready
-from p2pfl.core.staleness import ALWAYS, Turns, place
+from p2pfl.core.staleness import ALWAYS, Turns, schedule_index
 
 UNANSWERED_ROUNDS = 10
 UNANSWERED_S = 45.0
 """A neighbor with a session that exchanges nothing for so many rounds, and so many seconds, is reported."""
 LONG_ABSENCE_S = 60.0
-"""A neighbor without a session for so long is reported for that. Shorter absences do not reset the count of rounds in
-which nothing was exchanged: otherwise a neighbor that cuts each session in time would never be noticed."""
+"""The absence after which a neighbor is reported for having no session.
+
+Shorter absences do not reset the count of rounds in which nothing was exchanged: otherwise a neighbor that cuts each
+session in time would never be noticed.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """A neighbor's progress. `facts` are this node's, `turns` those of the edge."""
+    """The progress of a neighbor. `facts` are those of this node, `turns` those of the edge."""
 
     peer: int
     facts: Facts = field(repr=False, compare=False)
@@ -32,24 +35,28 @@ class Progress:
     first_heard: int | None = None
     """The neighbor's version in its first greeting since this node started."""
     trained: int = 0
-    """The most own rounds (or seconds) that the neighbor has told of."""
-    wish: int | None = None
+    """The most rounds (or seconds) of training that the neighbor has reported."""
+    requested_version: int | None = None
     """The version with which the neighbor asks for an exchange; None: it asks for none."""
     level: float = 0.0
-    """The hops around the neighbor within which everybody is connected; infinite once it has begun."""
+    """The number of hops around the neighbor within which all nodes are connected; infinite once it has begun."""
     settled: int | None = None
-    """The hops around the neighbor within which all who take part have trained enough; None: it has told of none."""
+    """The number of hops around the neighbor within which all members that take part are through; None: it has sent
+    none.
+    """
     closing: int | None = None
-    """The mixing rounds that the neighbor has begun since it stopped training; None before."""
+    """The number of mixing rounds that the neighbor has begun since it stopped training; None before."""
     closing_heard_at: float = float("-inf")
-    """The time at which the neighbor last began the closing round awaited of it: once a round, whatever it claims."""
+    """The time at which the neighbor last began the closing round that this end waits for: once a round, whatever it
+    claims.
+    """
     done: bool = False
     """True if the neighbor only answers from now on."""
 
     def hear_hello(self, hello: Hello, now: float) -> None:
         """Take the first greeting of a session."""
-        self.version = hello.version  # after a wipe it counts anew
-        self.census.met(self.peer, now)
+        self.version = hello.version  # a neighbor whose disk was wiped counts from zero again
+        self.census.note_session(self.peer, now)
         self.first_heard = hello.version if self.first_heard is None else self.first_heard
         self.done, self.closing = hello.done, hello.closing
         self.level, self.settled = _level(hello.level), None
@@ -58,7 +65,7 @@ class Progress:
         self.census.hear(self.peer, known, hello.begun, hello.through, now, bound=hello.bound)
 
     def hear_ready(self, ready: Ready, now: float) -> None:
-        self.saw(ready.version, now)
+        self.note_version(ready.version, now)
         self.trained = max(self.trained, ready.trained)
         self.census.hear(self.peer, ready.known, ready.begun, ready.through, now, bound=ready.bound)
         self.settled = ready.level if self.level == NEVER else None
@@ -68,19 +75,19 @@ class Progress:
             self.closing = max(self.closing or 0, ready.closing)
             if awaited and not self.is_awaited:
                 self.closing_heard_at = now
-        # Both ends know the edge's turns: a Ready of another round informs, and asks for no exchange.
-        if self.turns.active(place(ready.version, ready.closing)):
-            self.wish = max(self.wish or 0, ready.version)
+        # Both ends know the edge's turns: a Ready in another round informs, and asks for no exchange.
+        if self.turns.is_active(schedule_index(ready.version, ready.closing)):
+            self.requested_version = max(self.requested_version or 0, ready.version)
 
     def hear_done(self, done: Done) -> None:
         self.version = max(self.version, done.version)
         self.done = True
 
-    def saw(self, version: int, now: float) -> None:
+    def note_version(self, version: int, now: float) -> None:
         """Note that the neighbor has shown this version."""
         if version > self.version:
             self.version = version
-            self.census.progressed(self.peer, now)
+            self.census.note_progress(self.peer, now)
 
     @property
     def has_stopped(self) -> bool:
@@ -88,7 +95,7 @@ class Progress:
         return self.done or self.closing is not None
 
     def has_closed(self, rounds: int) -> bool:
-        """True if the neighbor has stopped training and done that many mixing rounds since."""
+        """Return True if the neighbor has stopped training and done that many mixing rounds since."""
         return self.done or (self.closing is not None and self.closing >= rounds)
 
     # -- closing rounds in a schedule ---------------------------------------------------------------------------------
@@ -98,8 +105,8 @@ class Progress:
         """True if this pair exchanges once in each closing round of a schedule, when both are in the same round.
 
         In training each end is answered at once: out of order, mixing still converges, only more slowly. The closing
-        rounds wait for the neighbors anyway, so that one period of a schedule that averages exactly does so. Once they
-        wait no longer, they mix in any order too.
+        rounds wait for the neighbors anyway, so one period of a schedule that averages exactly does so here. Once the
+        rounds no longer wait, they mix in any order too.
         """
         facts = self.facts
         closes = facts.closing is not None and not facts.out_of_step and not facts.done
@@ -122,22 +129,22 @@ def _level(hops: int | None) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Service:
-    """How well one edge is served: it is *served* in a round once the version of that round was exchanged."""
+    """The service of one edge: it is *served* in a round once the version of that round was exchanged."""
 
     peer: int
     facts: Facts = field(repr=False, compare=False)
     turns: Turns
-    """The own rounds that use this edge; both ends answer in any."""
+    """The rounds of this node that use the edge; both ends answer in any round."""
     usual: UsualTime = field(repr=False, compare=False)
     """The usual time of an exchange on the live edges of the node."""
     patience: Patience
     exchanged: int | None = None
-    """The own version in the last completed exchange."""
+    """This node's version in the last completed exchange."""
     exchanges: int = 0
     served_at: float = float("-inf")
-    """The time at which the own version was last exchanged for the first time, so that its wait was over."""
+    """The time at which a version of this node was last exchanged for the first time, so that its wait was over."""
     unanswered: int = 0
-    """Rounds in a row in which the edge was open and had its turn, and nothing was exchanged."""
+    """The number of rounds in a row in which the edge was open and had its turn, but nothing was exchanged."""
     unanswered_from: float = 0.0
     is_reported: bool = False
     """True if the alarm that nothing is exchanged was raised."""
@@ -150,16 +157,16 @@ class Service:
     def has_turn(self) -> bool:
         """True if this node's current round uses this edge."""
         turns = self.turns
-        return turns is ALWAYS or turns.active(place(self.facts.version, self.facts.closing))
+        return turns is ALWAYS or turns.is_active(schedule_index(self.facts.version, self.facts.closing))
 
     @property
-    def served(self) -> bool:
-        """True if the current own version has taken part in a completed exchange, or need not."""
+    def is_served(self) -> bool:
+        """True if this node's current version has taken part in a completed exchange, or need not."""
         exchanged, facts, turns = self.exchanged, self.facts, self.turns
         if exchanged is not None and exchanged >= facts.version:
             return True
-        # As `has_turn`, which would be a call more for every late edge after every event.
-        return turns is not ALWAYS and not turns.active(place(facts.version, facts.closing))
+        # The same as `has_turn`, which would be one more call for every late edge after every event.
+        return turns is not ALWAYS and not turns.is_active(schedule_index(facts.version, facts.closing))
 
     @property
     def is_mute(self) -> bool:
@@ -167,12 +174,12 @@ class Service:
         return self.unanswered >= UNANSWERED_ROUNDS
 
     def complete(self, version: int, now: float, *, live: bool) -> None:
-        """Note a completed exchange of the own `version`; `live`: its session is still open."""
-        self.served_at = self.served_at if self.served else now
+        """Note a completed exchange of this node's `version`; `live`: its session is still open."""
+        self.served_at = self.served_at if self.is_served else now
         self.exchanged = version
         self.exchanges += 1
         self.unanswered, self.is_reported = 0, False
-        self.patience.exchanged(None if self.asked_at is None else now - self.asked_at)
+        self.patience.note_exchange(None if self.asked_at is None else now - self.asked_at)
         self.asked_at = None
         if live:
             self.usual.note(self.peer, self.patience.exchange_s)
@@ -195,20 +202,20 @@ class Service:
             self.unanswered_from += absent_s
 
     def miss(self, began_at: float) -> None:
-        """Note that a round, begun at `began_at`, waits no longer for an exchange that did not come."""
-        self.patience.missed()
+        """Note that the round begun at `began_at` no longer waits for an exchange that did not come."""
+        self.patience.note_miss()
         self.go_without(began_at)
 
     def go_without(self, began_at: float) -> None:
-        """Note that a round, begun at `began_at`, is over without an exchange although there is a session."""
+        """Note that the round begun at `began_at` has ended without an exchange although there is a session."""
         self.unanswered_from = self.unanswered_from if self.unanswered else began_at
         self.unanswered += 1
 
     def complain(self, now: float) -> list[Effect]:
-        """Raise one alarm if there is a session and nothing is exchanged: nobody else would notice."""
+        """Raise one alarm if there is a session and nothing is exchanged: no other part would notice."""
         silent_s = now - self.unanswered_from
         if self.is_reported or self.unanswered < UNANSWERED_ROUNDS or silent_s < UNANSWERED_S:
             return []
         self.is_reported = True
-        text = f"the session is open, and nothing was exchanged for {self.unanswered} rounds ({silent_s:.0f} s)"
+        text = f"the session is open, but nothing was exchanged for {self.unanswered} rounds ({silent_s:.0f} s)"
         return [Alarm(kind="nothing-exchanged", peer=self.peer, text=text)]

@@ -1,7 +1,7 @@
-"""The record of an edge: where it stands in its sequence of transactions, the part that must survive a crash.
+"""The record of an edge: its position in the sequence of transactions, which must survive a crash.
 
-The core keeps one record an edge to decide by; the engine keeps its twin beside the replicas and makes it durable.
-Both move only through the transitions below, so that a restart continues exactly where the disk stands.
+The core decides by one record per edge; the engine keeps a twin beside the replicas and makes it durable. Both change
+only through the transitions below, so that a restart continues exactly where the disk stands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ _CHAIN_SEED = 2
 
 @dataclass(slots=True, kw_only=True)
 class EdgeRecord:
-    """An edge's record. `heard`: the peer's version in our replica; `known`: ours in the peer's (initiator only)."""
+    """The record of an edge.
+
+    `heard` is the peer's version in this end's replica of it; `known` is this end's version in the peer's replica (at
+    the initiator only).
+    """
 
     incarnation: int = 0
     seq: int = 0
@@ -36,7 +40,7 @@ class EdgeRecord:
 
     @property
     def is_blank(self) -> bool:
-        """True if nothing has ever gone over the edge since it began (anew), nor is about to."""
+        """True if nothing has been sent over the edge since it began (anew), and nothing is about to be."""
         return self.has_replicas and not self.seq and self.pending is None and self.reply is None
 
     def freeze(self, request: Request) -> None:
@@ -74,7 +78,7 @@ class EdgeRecord:
         self.resyncs += 1
 
     def without_replicas(self) -> EdgeRecord:
-        """The record that remains if the replicas are lost: the next greeting begins a new incarnation."""
+        """Return the record that remains if the replicas are lost: the next greeting begins a new incarnation."""
         return EdgeRecord(incarnation=self.incarnation, has_replicas=False, resyncs=self.resyncs)
 
     def _advance(self, reply: Reply, chain: bytes) -> None:
@@ -82,7 +86,7 @@ class EdgeRecord:
         self.chain_before, self.chain = self.chain, chain
 
     def hello(self, **fields: Any) -> Hello:
-        """A greeting with this record, and with `fields` for all else that it says."""
+        """Return a greeting with this record, and with `fields` for all else that it says."""
         return Hello(
             incarnation=self.incarnation,
             seq=self.seq,
@@ -96,7 +100,9 @@ class EdgeRecord:
 
 
 def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
-    """The digest of every payload in the replicas, this transaction included. 16 bytes; XXH3 as for a request."""
+    """Return the digest of every payload in the replicas, this transaction included: 16 bytes of XXH3, as for a
+    request.
+    """
     digest = xxh3_128(chain, seed=_CHAIN_SEED)
     digest.update(request.digest)
     digest.update(reply.body)
@@ -104,8 +110,11 @@ def next_chain(chain: bytes, request: Request, reply: Reply) -> bytes:
 
 
 def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
-    """The reason why the edge must begin anew, from both greetings; empty: they agree. `initiates`: this end does."""
-    if consistent(mine, theirs) if initiates else consistent(theirs, mine):
+    """Return the reason why the edge must begin anew, from both greetings; empty: they agree.
+
+    `initiates`: this end is the initiator.
+    """
+    if are_consistent(mine, theirs) if initiates else are_consistent(theirs, mine):
         return ""
     if mine.has_replicas and theirs.has_replicas:
         behind = (mine.incarnation, mine.seq + 1) < (theirs.incarnation, theirs.seq)
@@ -113,8 +122,8 @@ def disagreement(mine: Hello, theirs: Hello, *, initiates: bool) -> str:
     return f"{'it' if mine.has_replicas else 'this end'} was started without replicas"
 
 
-def consistent(initiator: Hello, responder: Hello) -> bool:
-    """True if both ends hold the same replicas, judged from the two greetings as sent.
+def are_consistent(initiator: Hello, responder: Hello) -> bool:
+    """Return True if both ends hold the same replicas, judged from the two greetings as sent.
 
     Equal chains mean equal replicas: both are the same function of the same payloads, added in the same order.
     """

@@ -1,9 +1,9 @@
 """The life of a node: wait for a neighbor, (join,) train and mix, mix without training, linger, finish.
 
-A tick is a new version of the own model. After each, the node waits until every live edge has completed an exchange
-with it, or until that edge's patience ends (`tick`). A node that starts with no memory in a federation that has moved
-on joins first: it lets its neighbors fill its replicas and starts from their coordinate median, at the round where they
-are. When training is complete, and when it ends, stands in `completion`.
+A tick is a new version of this node's model. After each tick, the node waits until every live edge has completed an
+exchange with it, or until that edge's patience ends (`tick`). A node that starts with no memory in a federation that
+has moved on joins first: it lets its neighbors fill its replicas, and starts from their coordinate median, at their
+round. `completion` decides when training is complete, and when it ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from p2pfl.core.tick import Mixing, Tick
 from p2pfl.core.training import Pace, Training
 
 IDLE_S = 0.5
-"""Seconds between two looks of a node that no longer trains at whether the federation has ended."""
+"""The seconds between two checks, by a node that no longer trains, whether the federation has ended."""
 
 RoundEvent = Started | RoundTrained | RoundRefused | RoundCommitted | Bootstrapped | Mixed | StopRequested
 
@@ -70,17 +70,17 @@ class Rounds:
     def take(self, event: RoundEvent, now: float) -> list[Effect]:
         match event:
             case RoundTrained():
-                return self._trained(event, now)
+                return self._handle_trained(event, now)
             case RoundCommitted():
-                return self._committed(event, now)
+                return self._handle_committed(event, now)
             case RoundRefused():
-                return self._refused(event, now)
+                return self._handle_refused(event, now)
             case Started():
-                return self._started(now)
+                return self._handle_started(now)
             case Bootstrapped():
                 self.working = False
                 self.facts.joining = False
-                self.training.take_over(*self.joining.taken)
+                self.training.take_over(*self.joining.resume_point)
                 if self.phase is Phase.JOINING:
                     self._enter(Phase.TRAINING, now)
                 return []
@@ -91,13 +91,13 @@ class Rounds:
                 return self._finish(now)
         assert_never(event)
 
-    def _started(self, now: float) -> list[Effect]:
+    def _handle_started(self, now: float) -> list[Effect]:
         self.working = False
         self.facts.started_at = now
         self._enter(Phase.LINGERING if self.facts.done else Phase.WAITING, now)
         exchanges = {peer: edge.exchange for peer, edge in self.edges.items()}
         if self.facts.done:
-            # A request that is still open when the federation has ended is from before the end. Its answer was
+            # A request that is still open when the federation has ended dates from before the end. Its answer was
             # computed with an old model and would move this node away from the final one.
             text = "the federation has ended, and a request from before its end was open"
             asking = [each for each in exchanges.values() if each.record.pending is not None]
@@ -111,7 +111,7 @@ class Rounds:
             self.completion.ending.census.remember(known, now)
         return []
 
-    def _trained(self, event: RoundTrained, now: float) -> list[Effect]:
+    def _handle_trained(self, event: RoundTrained, now: float) -> list[Effect]:
         if self.phase is Phase.FINISHED:
             return []
         training, waited_s = self.training, event.waited_s
@@ -120,31 +120,31 @@ class Rounds:
         self.facts.alone += bool(self.edges) and not training.accompanied
         return [self._commit(trained=True, rho=training.pace.correction(event.steps, waited_s, now), now=now)]
 
-    def _refused(self, event: RoundRefused, now: float) -> list[Effect]:
-        """Handle a round that may not begin. If none ever may, the node has trained enough and only mixes."""
+    def _handle_refused(self, event: RoundRefused, now: float) -> list[Effect]:
+        """Handle a round that may not begin. If no round may ever begin, the node has trained enough and only mixes."""
         if self.phase is Phase.FINISHED:
             return []
         self.working = False
         self.training.refused_until = now + IDLE_S
-        return self.completion.run_out(event, now)
+        return self.completion.handle_refusal(event, now)
 
-    def _committed(self, event: RoundCommitted, now: float) -> list[Effect]:
+    def _handle_committed(self, event: RoundCommitted, now: float) -> list[Effect]:
         self.working = False
         self.facts.version = event.version
         self.facts.rounds = event.rounds
         self.training.note(now)
         self.facts.samples = event.samples
         if self.phase is Phase.CLOSING:
-            self.facts.closing = self.facts.closed + 1
+            self.facts.closing = self.facts.closing_rounds_done + 1
         effects: list[Effect] = []
         if event.failed:
             self.training.failed_rounds += 1
             text = f"round {event.rounds} was dropped: it raised, or ended in no finite model (learning_rate too high?)"
             effects.append(Alarm(kind="round-failed", peer=None, text=text))
-        self.repeats.said(now)
+        self.repeats.restart(now)
         return effects + self.tick.begin(now)
 
-    # -- what to do next --------------------------------------------------------------------------------------------
+    # -- the next step ------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> list[Effect]:
         """Move on as far as the state of the edges and the time allow."""
@@ -162,7 +162,7 @@ class Rounds:
                 effects += self.mixing.begin(self.training.elapsed_s(now))
                 self.working = any(isinstance(effect, Mix) for effect in effects)
         if not self.working:
-            if self.amending.asked is not None and self.phase is not Phase.FINISHED:
+            if self.amending.pending_change is not None and self.phase is not Phase.FINISHED:
                 self.due = self.amending.due_at(now)
                 if now < self.due:
                     return effects
@@ -190,7 +190,7 @@ class Rounds:
         assert_never(self.phase)
 
     def _deadline(self, now: float) -> float:
-        """The time at which `advance` must be called next, once the latest tick has settled."""
+        """Return the time at which `advance` must be called next, once the latest tick has settled."""
         if self.working or self.phase is Phase.FINISHED:
             return NEVER
         if self.phase is Phase.WAITING:
@@ -208,7 +208,7 @@ class Rounds:
 
     @property
     def unfinished(self) -> list[int]:
-        """The other members that were not through when training ended; none before."""
+        """The other members that were not through when training ended; empty before."""
         return self.completion.unfinished
 
     def _enter(self, phase: Phase, now: float) -> None:
@@ -217,7 +217,7 @@ class Rounds:
 
     def _begin(self, now: float) -> list[Effect]:
         self.gathering.end()
-        self.repeats.said(now)
+        self.repeats.restart(now)
         effects = announce(self.edges)
         if self.joining.moved_on():
             effects += self.joining.begin()
@@ -233,7 +233,7 @@ class Rounds:
         sources = self.joining.sources(late=late)
         if sources:
             self.working = True
-            rounds, elapsed_s = self.joining.place(sources)
+            rounds, elapsed_s = self.joining.find_resume_point(sources)
             text = f"starting from the coordinate median of {len(sources)} neighbors"
             text += "" if rounds is None else f", at round {rounds}"
             bootstrap = Bootstrap(peers=sources, rounds=rounds, elapsed_s=elapsed_s)
@@ -253,7 +253,7 @@ class Rounds:
         training, completion = self.training, self.completion
         if training.begin(now):
             completion.ending.census.begin(now)
-        effects = completion.look_whether_enough(now)
+        effects = completion.note_if_enough(now)
         reason, news = completion.reason_to_end(now)
         effects += news
         if reason is not None:
@@ -261,7 +261,7 @@ class Rounds:
         if completion.mixes_only or now < training.refused_until:
             return effects
         self.working = True
-        away = completion.company.absent(now)
+        away = completion.company.absent_neighbors(now)
         accompanied = len(away) < len(self.edges)
         training.begin_round(now, accompanied=accompanied)
         away = away if accompanied else ()
@@ -271,7 +271,7 @@ class Rounds:
         self._enter(Phase.CLOSING, now)
         self.completion.ending.ended_by = reason
         self.facts.closing = 0
-        self.repeats.said(now)
+        self.repeats.restart(now)
         effects: list[Effect] = []
         if not self.completion.ending.is_through:
             text = f"training ended with the others' after round {self.facts.rounds}: {reason}"
@@ -281,14 +281,14 @@ class Rounds:
     def _close(self, now: float) -> list[Effect]:
         """Do mixing rounds without training: they remove the disagreement that training has left.
 
-        Each round waits until no live neighbor is more than one behind: the first until the neighbors have stopped
-        training, the second until theirs have. So what the last node learned still reaches everybody.
+        Each round waits until no live neighbor is more than one round behind: the first until the neighbors have
+        stopped training, the second until their neighbors have. So what the last node learned still reaches all.
         """
-        closed = self.facts.closed
+        closed = self.facts.closing_rounds_done
         if closed >= self.settings.closing_rounds:
             self._enter(Phase.LINGERING, now)
             self.facts.done = True
-            self.repeats.said(now)
+            self.repeats.restart(now)
             return say_done(self.edges) + self._linger(now)
         there = [edge for edge in self.edges.values() if edge.is_open and not self.completion.is_mute(edge, now)]
         behind = any(not edge.progress.has_closed(closed) for edge in there)
@@ -311,7 +311,7 @@ class Rounds:
         return [Finish(resigned=resigned, retired=retired)]
 
     def leave(self, alarm: Alarm, now: float, *, resigned: bool = False, retired: bool = False) -> list[Effect]:
-        """Stop for good, and say why."""
+        """Stop for good, and raise the alarm that says why."""
         if self.phase is Phase.FINISHED:
             return []
         return [alarm, *self._finish(now, resigned=resigned, retired=retired)]

@@ -11,7 +11,7 @@ from p2pfl.core.staleness import Staleness
 
 @dataclass(slots=True, kw_only=True)
 class Settings:
-    """Times in seconds. `rounds` or `time_s` bounds training; the other is None.
+    """The settings of a core. Times are in seconds. Either `rounds` or `time_s` bounds training; the other is None.
 
     A core has its own copy, which its parts share: only `adopt` changes it.
     """
@@ -20,9 +20,9 @@ class Settings:
     time_s: float | None
     closing_rounds: int
     profile: Profile = field(default_factory=Conservative)
-    """The profile: how far the neighbors are trusted."""
+    """The profile, which says how far the neighbors are trusted."""
     staleness: Staleness
-    """The weight of an exchange, by the rounds since the neighbor last heard of this node."""
+    """The weight of an exchange, by the number of rounds since the neighbor last received this node's model."""
     speed_limit: float
     """The largest rate by which a slow node moves more in a round, kmax; 1 turns that correction off."""
     start_wait_s: float
@@ -34,15 +34,15 @@ class Settings:
     retired: frozenset[int] = frozenset()
     """The members that were removed."""
     hops: int = 1
-    """The hops to the farthest node: before the first round all nodes within them should be there."""
+    """The number of hops to the farthest node: all nodes within them should be connected before the first round."""
     audit_every: int
     """The number of exchanges of which one compares the replicas of both ends."""
     stop: Stop | None = None
-    """The conditions that may end the own training earlier."""
+    """The conditions under which this node's training may end early."""
     overtime: bool = True
-    """True if a node that is through trains on until the federation ends; else it only mixes."""
+    """True if a node that is through trains on until the federation ends; otherwise it only mixes."""
 
     def adopt(self, other: Settings) -> None:
-        """Take over all values of another."""
+        """Take over all values of another instance."""
         for each in fields(self):
             setattr(self, each.name, getattr(other, each.name))

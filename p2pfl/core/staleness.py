@@ -1,12 +1,12 @@
-"""The turns of an edge: the rounds of a node that use it, and the weight of an exchange by how many turns late it is.
+"""The turns of an edge, that is, the rounds of a node that use it; and the weight of an exchange by its staleness.
 
-Where the graph is a schedule of P graphs that repeats, a node's own round selects the edges: in version v it uses
-those of graph v mod P, and in closing round t those of graph t mod P. On a static graph every round is every edge's
-turn. Both ends of an edge know the same turns, and count them by their own rounds, so at any one time the two may be in
+Where the graph is a schedule of P graphs that repeats, a node's own round selects the edges: in version v it uses those
+of graph v mod P, and in closing round t those of graph t mod P. On a static graph every round is every edge's turn.
+Both ends of an edge know the same turns, and count them by their own rounds, so at any one time the two may be in
 different rounds of the schedule.
 
-s(tau) is the weight when the peer knew us `tau` turns ago, by one of the functions in `STALENESS`. All but `none` are 0
-above 64. Staleness is not a defence: a liar chooses what it echoes.
+s(tau) is the weight if the peer's copy of our model was `tau` turns old, by one of the functions in `STALENESS`. All
+but `none` are 0 above 64. Staleness is not a defence: a liar chooses what it echoes.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ B = Parameter("B", number(0, 1e6, below=True), "how many turns late still count 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """An edge's turns: `phases` are the versions below `period` in which it is active, ascending; then it repeats."""
+    """The turns of an edge.
+
+    `phases` are the versions below `period` in which the edge is active, ascending; then the pattern repeats.
+    """
 
     period: int = 1
     phases: tuple[int, ...] = (0,)
 
-    def active(self, version: int) -> bool:
+    def is_active(self, version: int) -> bool:
         if len(self.phases) == self.period:
             return True
         phase = version % self.period
         place = bisect_right(self.phases, phase)
         return place > 0 and self.phases[place - 1] == phase
 
-    def between(self, known: int, now: int) -> int:
-        """The number of turns after version `known`, up to version `now`. On a static graph: `now - known`."""
+    def turns_between(self, since: int, now: int) -> int:
+        """Return the number of turns after version `since`, up to version `now`. On a static graph: `now - known`."""
         if len(self.phases) == self.period:
-            return max(0, now - known)
-        return max(0, self._until(now) - self._until(known))
+            return max(0, now - since)
+        return max(0, self._until(now) - self._until(since))
 
     def _until(self, version: int) -> int:
         whole, phase = divmod(version, self.period)
@@ -56,13 +59,16 @@ class Turns:
 ALWAYS = Turns()
 
 
-def place(version: int, closing: int | None) -> int:
-    """The number that selects a round's graph: nodes that joined, or train for a time, share only closing rounds."""
+def schedule_index(version: int, closing: int | None) -> int:
+    """Return the number that selects a round's graph.
+
+    Nodes that joined late, or that train for a time, have only the closing rounds in common with others.
+    """
     return closing or version
 
 
 def turns_of(index: int, schedule: Sequence[Iterable[tuple[int, int]]]) -> dict[int, Turns]:
-    """The turns of each neighbor of node `index`: `schedule` has the edges of each round of a period."""
+    """Return the turns of each neighbor of node `index`; `schedule` has the edges of each round of a period."""
     phases: dict[int, list[int]] = {}
     for phase, edges in enumerate(schedule):
         for a, b in edges:
@@ -72,9 +78,9 @@ def turns_of(index: int, schedule: Sequence[Iterable[tuple[int, int]]]) -> dict[
 
 
 def most_at_once(turns: Mapping[int, Turns]) -> int:
-    """The largest number of these edges that are active in one and the same round."""
+    """Return the largest number of these edges that are active in one and the same round."""
     period = max((each.period for each in turns.values()), default=0)
-    return max((sum(each.active(phase) for each in turns.values()) for phase in range(period)), default=0)
+    return max((sum(each.is_active(phase) for each in turns.values()) for phase in range(period)), default=0)
 
 
 @STALENESS.add(Entry(name="none", means="an exchange counts in full however late it is"))
@@ -119,7 +125,7 @@ def _hinge_polynomial(b: float, a: float) -> Staleness:
 
 
 def parse_staleness(spec: str) -> Staleness:
-    """The function s: rounds -> [0, 1] that `spec` names. Raises ValueError: unknown name or parameters."""
+    """Return the function s: rounds -> [0, 1] that `spec` names. Raises ValueError: unknown name or parameters."""
     entry, values = STALENESS.read_by_place(spec)
     staleness: Staleness = entry.made(*values)
     return staleness
@@ -129,8 +135,8 @@ LONGEST_PACE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """The neighbor's latest word: a_j, seconds per local step, and which of our versions its replica then held."""
+class NeighborReport:
+    """The neighbor's latest report: a_j, seconds per local step, and this node's version that its replica then held."""
 
     weight: float
     pace_s: float
@@ -144,8 +150,8 @@ class Weighing:
     facts: Facts = field(repr=False, compare=False)
     turns: Turns
     weigh: Staleness = field(repr=False, compare=False)
-    told: Told | None = None
-    """The neighbor's latest word since the edge began; None before the first exchange."""
+    report: NeighborReport | None = None
+    """The neighbor's latest report since the edge began; None before the first exchange."""
     staleness: int = 0
     """The staleness of the exchange that was weighed last."""
     weighed: int = 0
@@ -153,14 +159,14 @@ class Weighing:
     staleness_sum: int = 0
     staleness_max: int = 0
 
-    def of(self, known: int | None, *, fell_to_zero: bool) -> float:
-        """s(tau), tau = turns of the edge since the own version that the peer's replica held when it last sent.
+    def staleness_weight(self, echoed: int | None, *, fell_to_zero: bool) -> float:
+        """Return s(tau); tau is the number of turns since the version that the peer's replica held when it last sent.
 
         On a static graph that is the number of rounds. In a schedule an edge that rests for P rounds is not late.
         """
-        if known is None or self.facts.joining:
+        if echoed is None or self.facts.joining:
             return 0.0
-        self.staleness = self.turns.between(known, self.facts.version)
+        self.staleness = self.turns.turns_between(echoed, self.facts.version)
         self.weighed += 1
         self.staleness_sum += self.staleness
         self.staleness_max = max(self.staleness_max, self.staleness)
@@ -169,23 +175,25 @@ class Weighing:
         return max(weight, self.weigh(LIMIT)) if fell_to_zero else weight
 
     def share(self) -> float:
-        """a_ij s_j of a rule, min(a_i, a_j) s(tau) / n_i: at most 1/(deg_i+1) whatever the neighbor claims.
+        """Return a_ij s_j of a rule, min(a_i, a_j) s(tau) / n_i: at most 1/(deg_i+1) whatever the neighbor claims.
 
-        0 where there is nothing to mix. tau is the neighbor's as above, by what it told in the latest exchange. Beyond
-        the limit nothing counts under any staleness; otherwise a replica from long ago would count for ever.
+        It is 0 where there is nothing to mix. tau is the neighbor's as above, by its report in the latest exchange.
+        Beyond the limit nothing counts under any staleness; otherwise a replica from long ago would count for ever.
         """
-        told = self.told
-        if told is None:
+        report = self.report
+        if report is None:
             return 0.0
-        tau = self.turns.between(told.echo, self.facts.version)
+        tau = self.turns.turns_between(report.echo, self.facts.version)
         if tau > LIMIT:
             return 0.0
-        return min(self.facts.weight, told.weight) / self.facts.samples * self.weigh(tau)
+        return min(self.facts.weight, report.weight) / self.facts.samples * self.weigh(tau)
 
     def hear(self, factor: float, weight: float, pace_s: float, echo: int | None) -> None:
-        """Keep the neighbor's word. Pace estimates move toward each other as models do; they are not conserved."""
+        """Keep the neighbor's report. Pace estimates move toward each other as models do; they are not conserved."""
         facts, pace_s = self.facts, min(pace_s, LONGEST_PACE_S)
-        self.told = None if echo is None else Told(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
+        self.report = (
+            None if echo is None else NeighborReport(weight=weight, pace_s=pace_s, echo=min(echo, facts.version))
+        )
         share = min(1.0, factor / facts.samples)
         facts.pace_s += share * (pace_s - facts.pace_s)
 

@@ -1,8 +1,8 @@
 """The standing of a neighbor: its proven faults, which no honest node commits, and the quarantine that follows.
 
-Only what is proven counts: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost
-sessions, Busy, staleness, a restart with an older state, and what a rule thinks of a model never do: honest nodes far
-away, or with other data, look the same.
+Only proven faults count: sessions are authenticated, and both ends run one federation file. Slowness, silence, lost
+sessions, Busy, staleness, a restart with an older state, and a rule's judgement of a model never count: distant honest
+nodes, or those with other data, look the same.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 FORGIVEN_S = 300.0
-"""The seconds in which one point is forgiven: linear, so that every machine computes the same."""
+"""The seconds in which one point is forgiven; points fall linearly, so that every machine computes the same."""
 ENOUGH = 4.5
 """The points that lead to quarantine: five refused models within two minutes."""
 PROBATION = 3.0
 """The points with which a neighbor returns from quarantine."""
 FORGOTTEN = 1.0
-"""Below these points the next quarantine is as short as the first."""
+"""The points below which the next quarantine is as short as the first."""
 FIRST_TERM_S = 60.0
 LONGEST_TERM_S = 3600.0
 
@@ -33,13 +33,13 @@ class Fault(enum.StrEnum):
     COUNTER = "counter"
     """A counter is larger than any node can reach."""
     AUDIT = "audit"
-    """The replicas differ at the two ends: its arithmetic, or its word, is not ours."""
+    """The replicas differ at the two ends: the neighbor's arithmetic, or its word, is not ours."""
     RESYNC = "resync"
-    """It began the edge anew in mid-session, although nothing was refused."""
+    """The neighbor began the edge anew in mid-session, although nothing was refused."""
     FLOOD = "flood"
-    """It sent more messages than any honest node."""
+    """The neighbor sent more messages than any honest node."""
     MALFORMED = "malformed"
-    """It sealed something that is no message."""
+    """The neighbor sealed bytes that are no message."""
 
 
 POINTS: Mapping[Fault, float] = {
@@ -51,13 +51,17 @@ POINTS: Mapping[Fault, float] = {
     Fault.FLOOD: 2.5,
     Fault.MALFORMED: 1.0,
 }
-"""A machine may fail once or twice; an edge begun anew may be due to what the other end sees in ours."""
+"""The points of each fault: a machine may fail once or twice, and an edge may begin anew because of a fault in our
+models.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A standing as the user sees it. `score` is 1 where nothing is proven, 0 in quarantine; `faults` counts by kind
-    since this process started; `probation`: back after a quarantine, and not yet forgiven.
+    """A standing as the user sees it.
+
+    `score` is 1 where nothing is proven, 0 in quarantine; `faults` counts by kind since this process started;
+    `probation`: the neighbor is back from a quarantine, and not yet forgiven.
     """
 
     score: float
@@ -69,7 +73,7 @@ class View:
 
 
 class Standing:
-    """One neighbor's standing. Each quarantine lasts twice as long as the one before, up to an hour."""
+    """The standing of one neighbor. Each quarantine lasts twice as long as the one before, up to an hour."""
 
     __slots__ = ("_counts", "_noted_at", "_points", "_term_s", "latest", "quarantines", "returned", "until")
 
@@ -85,7 +89,7 @@ class Standing:
         self._term_s = FIRST_TERM_S
 
     def note(self, fault: Fault, text: str, now: float) -> bool:
-        """Count a fault; True: the neighbor must go into quarantine now."""
+        """Count a fault; return True if the neighbor must go into quarantine now."""
         self._counts[fault] = self._counts.get(fault, 0) + 1
         self.latest = text
         points = self.points(now)
@@ -102,7 +106,7 @@ class Standing:
         return True
 
     def points(self, now: float) -> float:
-        """The points that are left; nothing is forgiven in quarantine."""
+        """Return the points that are left; nothing is forgiven in quarantine."""
         return max(0.0, self._points - max(0.0, now - self._noted_at) / FORGIVEN_S)
 
     def is_quarantined(self, now: float) -> bool:
@@ -110,11 +114,11 @@ class Standing:
 
     @property
     def is_out(self) -> bool:
-        """True if it is in quarantine or has not come back since: nobody waits for it."""
+        """True if the neighbor is in quarantine or has not come back since: no wait includes it."""
         return self.quarantines > 0 and not self.returned
 
     def comes_back(self, now: float) -> bool:
-        """End a quarantine whose time is over; True only the first time."""
+        """End a quarantine whose time is over; return True only the first time."""
         back = self.is_out and not self.is_quarantined(now)
         self.returned = self.returned or back
         return back

@@ -1,8 +1,8 @@
-"""The tick: after a new version, how long to wait for which exchanges, and in the robust profile the mix that follows.
+"""The tick: after a new version, how long to wait for which exchanges, and the mix that follows in the robust profile.
 
-A dead neighbor costs nothing, a slow one next to nothing. In the robust profile exchanges only tell each end the
-other's model; after each round's exchanges one rule is applied to the own model and the replicas of the neighbors that
-are present. With no more than 2 b of them the b liars could be half: then nothing is mixed.
+A dead neighbor costs nothing, a slow one next to nothing. In the robust profile exchanges only send each end the
+other's model; after each round's exchanges one rule is applied to this node's model and the replicas of the connected
+neighbors. With no more than 2 b of them the b liars could be half: then nothing is mixed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEAST_USUAL_WAIT_S = 0.25
 
 @dataclass(slots=True, eq=False, repr=False)
 class Tick:
-    """The latest tick of a node; `usual`: the time of an exchange on its live edges."""
+    """The latest tick of a node. `usual` is the usual time of an exchange on its live edges."""
 
     edges: Mapping[int, Edge]
     usual: UsualTime
@@ -33,7 +33,7 @@ class Tick:
     training_s: float = 0.0
     """The seconds that the latest local round has trained."""
     awaited: Edge | None = None
-    """The edge that is waited for longest."""
+    """The edge for which the tick waits longest."""
 
     def begin(self, now: float) -> list[Effect]:
         """Begin a tick: the node has a new version."""
@@ -45,9 +45,9 @@ class Tick:
         return effects
 
     def ends_at(self, now: float, phase: Phase, phase_from: float) -> float:
-        """The time at which the wait is over, as far as is known now; not later than `now`: it is over.
+        """Return the time at which the wait is over, as far as is known now; at most `now`: it is over.
 
-        One late edge with patience left is enough to go on waiting: the others are looked at when it is served.
+        One late edge with patience left is enough to go on waiting; the others are checked when it is served.
         """
         median_s, awaited = self.usual.median_s(self.settings.max_wait_s), self.awaited
         if awaited is not None and self._is_late(awaited, now):
@@ -67,13 +67,15 @@ class Tick:
         return end
 
     def _is_late(self, edge: Edge, now: float) -> bool:
-        """True if the tick waits for the edge; not for a neighbor that itself must wait for the engine's time."""
-        if not edge.line.greeting.is_open or edge.service.served or edge.exchange.leaves:
+        """Return True if the tick waits for the edge; it does not wait for a neighbor that itself must wait for the
+        engine.
+        """
+        if not edge.line.greeting.is_open or edge.service.is_served or edge.exchange.leaves:
             return False
         return edge.exchange.engine_time.wait_s(edge.peer, now) == 0.0
 
     def complain(self, now: float) -> list[Effect]:
-        """The alarms about neighbors that never answer, or never answer a greeting."""
+        """Return the alarms about neighbors that never answer, or never answer a greeting."""
         effects: list[Effect] = []
         for edge in self.edges.values():
             if edge.line.greeting.number is None:
@@ -86,22 +88,22 @@ class Tick:
     def _book(self, end: float, phase: Phase, median_s: float) -> None:
         """Charge the neighbor that the tick waited for last with the time since the others were done.
 
-        If several are late to the end, one of them is charged with it all; when its budget is used up, the next.
+        If several are late to the end, one of them is charged with it all; when its budget is used up, the next one is.
         """
         awaited, self.awaited = self.awaited, None
         if awaited is None or phase is not Phase.TRAINING:
             return
         others = (edge.service for edge in self.edges.values() if edge is not awaited)
-        others_at = (service.served_at for service in others if service.served)
+        others_at = (service.served_at for service in others if service.is_served)
         alone_from = max(self.began_at, max(others_at, default=self.began_at))
         if end > alone_from:
-            awaited.service.patience.cost(end - alone_from, end - self.began_at, median_s, end)
+            awaited.service.patience.book_wait(end - alone_from, end - self.began_at, median_s, end)
 
     def _patience_end(self, edge: Edge, phase: Phase, phase_from: float, median_s: float) -> float:
-        """The end of the wait for this edge. `median_s`: the usual time of an exchange, over all live edges."""
+        """Return the end of the wait for this edge. `median_s` is the usual time of an exchange on all live edges."""
         patience = edge.service.patience
         wait_s = patience.wait_s()
-        if wait_s > self.training_s:  # the usual wait is never shorter than that
+        if wait_s > self.training_s:  # the usual wait is never shorter than the training time
             wait_s = min(wait_s, self._usual_wait_s(median_s))
         if phase is Phase.TRAINING:  # the other phases are short, and end for all nodes alike
             return self.began_at + min(wait_s, patience.afford_s(median_s, self.began_at))
@@ -114,14 +116,16 @@ class Tick:
         return self.began_at + wait_s
 
     def _usual_wait_s(self, median_s: float) -> float:
-        """The usual wait, in seconds: one edge that is much slower than the others must not set the pace of all.
+        """Return the usual wait, in seconds: one edge that is much slower than the others must not set the pace of all.
 
-        It is waited for as long as a round trains, as the (lower) median edge would be, or a quarter of a second.
+        The tick waits for it as long as a round trains, as the (lower) median edge would need, or a quarter of a
+        second.
         """
         return max(self.training_s, PATIENCE_MULTIPLE * median_s, LEAST_USUAL_WAIT_S)
 
     def _rest_end(self, phase: Phase) -> float:
-        """The end of a round without an edge of this node in the schedule: it rests for as long as an exchange takes.
+        """Return the end of a round in which no edge of this node is in the schedule: it rests as long as an exchange
+        takes.
 
         Otherwise the nodes that rest most would finish training first, and what the others learn later would weigh
         most.
@@ -133,19 +137,25 @@ class Tick:
 
 
 GRACE = 4
-"""The rounds in a row without enough replicas after which that is reported although there are enough sessions: an edge
-that begins, or begins anew, takes two exchanges to fill its replicas."""
+"""The number of rounds in a row without enough replicas after which that is reported although there are enough
+
+sessions: an edge that begins, or begins anew, takes two exchanges to fill its replicas.
+"""
 
 
 UNMOVED_ROUNDS = 10
-"""The mixes in a row without an effect after which that is reported. Measured: up to 3 where nobody lies and each node
-has two digits, under a rule that takes something of most; all of them under the attack `mirror`."""
+"""The number of mixes in a row without an effect after which that is reported. Measured: up to 3 where nobody lies and
+
+each node has two digits, under a rule that takes something of most; all of them under the attack `mirror`.
+"""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Mixing:
-    """Mixing by a rule. `alone` counts the rounds that mixed with nobody, `mixed` the others; `too_few` and
-    `nothing_kept`: the state that was reported last.
+    """Mixing by a rule.
+
+    `alone` counts the rounds that mixed with no neighbor, `mixed` the others; `too_few` and `nothing_kept` are the
+    states that were last reported.
     """
 
     edges: Mapping[int, Edge]
@@ -159,7 +169,7 @@ class Mixing:
     _unmoved: int = 0
 
     def begin(self, elapsed_s: float) -> list[Effect]:
-        """The effects once a round's exchanges are done; `Mix` is among them if there is something to mix."""
+        """Return the effects once a round's exchanges are done; `Mix` is among them if there is something to mix."""
         if not self.settings.profile.mixes_by_rule:
             return []
         shares = {peer: edge.exchange.share() for peer, edge in self.edges.items()}
@@ -173,7 +183,7 @@ class Mixing:
         return [*self._find(len(present)), Mix(peers=present, weights=weights, progress=self._progress(elapsed_s))]
 
     def end(self, *, failed: bool, moved: bool) -> list[Effect]:
-        """Note the end of a mix; with `failed` the rule gave no model, and the round has mixed with nobody."""
+        """Note the end of a mix; with `failed` the rule gave no model, and the round has mixed with no neighbor."""
         self.mixed += not failed
         self.alone += failed
         if not failed:
@@ -194,7 +204,7 @@ class Mixing:
         return [Alarm(kind="kept-again", peer=None, text="the rule keeps something of the neighbors' models again")]
 
     def is_safe(self, neighbors: int) -> bool:
-        """True if the liars among so many neighbors cannot choose the result."""
+        """Return True if the liars among so many neighbors cannot choose the result."""
         return neighbors >= self.settings.profile.neighbors_needed
 
     def _progress(self, elapsed_s: float) -> float:
@@ -203,18 +213,18 @@ class Mixing:
         return min(1.0, done)
 
     def _miss(self, present: int) -> list[Effect]:
-        """Report once that there are too few."""
+        """Report once that there are too few neighbors."""
         there = sum(edge.is_open for edge in self.edges.values())
         if self.too_few or (self.is_safe(there) and self._in_a_row < GRACE):
             return []
         self.too_few = True
-        text = f"{there} neighbors are there, with fresh models of {present}: {self.settings.profile.condition}"
+        text = f"{there} neighbors are connected, with fresh models of {present}: {self.settings.profile.condition}"
         return [Alarm(kind="too-few-neighbors", peer=None, text=text)]
 
     def _find(self, present: int) -> list[Effect]:
-        """Report once that there are enough again."""
+        """Report once that there are enough neighbors again."""
         if not self.too_few:
             return []
         self.too_few = False
-        text = f"there are fresh models of {present} neighbors: mixing goes on"
+        text = f"there are fresh models of {present} neighbors again: mixing continues"
         return [Alarm(kind="enough-neighbors", peer=None, text=text)]

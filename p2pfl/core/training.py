@@ -1,4 +1,4 @@
-"""The own training: how many rounds, how long, and how far a node with more or fewer rounds than others moves."""
+"""This node's training: its rounds, its time, and the correction of its steps for being slower or faster."""
 
 from __future__ import annotations
 
@@ -11,37 +11,42 @@ from p2pfl.core.facts import Facts
 from p2pfl.core.settings import Settings
 
 NEWEST = 0.2
-"""The weight of the latest round in the own pace."""
+"""The weight of the latest round in this node's pace."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Pace:
-    """The own pace, `own_s`: seconds per local step. `from_`: when the current round began, or the one before ended."""
+    """This node's pace, `own_s`: seconds per local step.
+
+    `interval_from` is the time at which the current round began, or the one before ended.
+    """
 
     edges: Mapping[int, Edge]
     facts: Facts
     settings: Settings
-    from_: float | None = None
+    interval_from: float | None = None
     own_s: float | None = None
 
     def begin(self, now: float) -> None:
-        if self.from_ is None:
-            self.from_ = now
+        if self.interval_from is None:
+            self.interval_from = now
 
     def correction(self, steps: int, waited_s: float, now: float) -> float:
-        """Rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) of a round that ends now and had to wait for its turn."""
-        if self.from_ is not None and steps > 0:
-            self._note((now - self.from_ - waited_s) / steps)
-        self.from_ = now
+        """Return rho = clip((T_i/T_ref)(H_ref/H_i), 1/kmax, kmax) of a round that ends now and had to wait for its
+        turn.
+        """
+        if self.interval_from is not None and steps > 0:
+            self._note((now - self.interval_from - waited_s) / steps)
+        self.interval_from = now
         limit, own_s = self.settings.speed_limit, self.own_s
         if limit <= 1.0 or not self.facts.pace_s or not own_s:
             return 1.0
         return min(limit, max(1.0 / limit, own_s / self.usual_s(own_s)))
 
     def usual_s(self, own_s: float) -> float:
-        """The pace that the own one is compared with: seconds per local step."""
+        """Return the pace with which this node's is compared, in seconds per local step."""
         open_edges = (edge.exchange.weighing for edge in self.edges.values() if edge.is_open)
-        neighbors_s = (weighing.told.pace_s for weighing in open_edges if weighing.told)
+        neighbors_s = (weighing.report.pace_s for weighing in open_edges if weighing.report)
         return self.settings.profile.usual_pace_s(own_s, self.facts.pace_s, neighbors_s)
 
     def _note(self, pace_s: float) -> None:
@@ -59,25 +64,25 @@ class Training:
     settings: Settings
     pace: Pace
     elapsed_before_s: float
-    """The seconds that it had trained before this process."""
+    """The seconds that the node had trained before this process."""
     began_at: float | None = None
     """The time at which training began in this process."""
     taken_over: int = 0
-    """The number of its rounds that it took over from others."""
+    """The number of its rounds that the node took over from others."""
     round_from: float = 0.0
     """The time at which the latest round began."""
     accompanied: bool = True
-    """True if a neighbor was there when the round under way began."""
+    """True if a neighbor was connected when the current round began."""
     failed_rounds: int = 0
     best: Best | None = None
-    """The best figure of its rounds, where one must improve."""
+    """The best figure of the node's rounds, where a figure must improve."""
     refused_until: float = 0.0
     """The time before which a refused round is not tried again."""
     out_of_budget: str = ""
-    """The reason why no more may be trained, even if rounds are left; empty: more may be."""
+    """The reason why the node may train no more, even if rounds are left; empty: it may."""
 
     def begin(self, now: float) -> bool:
-        """Note the start of training; True only the first time."""
+        """Note the start of training; return True only the first time."""
         if self.began_at is not None:
             return False
         self.began_at = now
@@ -89,7 +94,9 @@ class Training:
         self.accompanied = accompanied
 
     def take_over(self, rounds: int | None, elapsed_s: float | None) -> None:
-        """Go on counting where the neighbors are, whose model this node has taken; None: where it was."""
+        """Go on counting from the neighbors' progress, whose model this node has taken; None: keep this node's own
+        count.
+        """
         self.best = None
         if rounds is not None:
             self.taken_over = rounds - self.facts.rounds
@@ -98,7 +105,7 @@ class Training:
             self.elapsed_before_s, self.facts.trained = elapsed_s, int(elapsed_s)
 
     def look_at(self, figure: float | None) -> None:
-        """Take the figure of the round just trained. After the patience has run out, none changes anything."""
+        """Take the figure of the round just trained. After the patience has run out, no figure changes anything."""
         stop, rounds = self.settings.stop, self.facts.rounds
         if stop is None or figure is None or stop.is_out(self.best, rounds):
             return
@@ -106,7 +113,7 @@ class Training:
             self.best = Best(figure, rounds + 1)
 
     def enough(self, now: float) -> str | None:
-        """The reason why this node has trained all that it had to, or may; None: it has not."""
+        """Return the reason why this node has trained all that it had to, or may; None: it has not."""
         settings = self.settings
         if self.out_of_budget:
             return self.out_of_budget
@@ -119,17 +126,17 @@ class Training:
 
     @property
     def goes_on(self) -> bool:
-        """True if a node that is through trains until the federation ends; else it only mixes."""
+        """True if a node that is through trains until the federation ends; otherwise it only mixes."""
         return self.settings.overtime and not self.out_of_budget
 
     def elapsed_s(self, now: float) -> float:
-        """The seconds trained; rounds that were taken over are assumed to have been as long as the own ones."""
+        """Return the seconds trained; rounds taken over are assumed to have been as long as the node's own."""
         elapsed_s = self.elapsed_before_s + (0.0 if self.began_at is None else now - self.began_at)
         if not self.taken_over:
             return elapsed_s
         return elapsed_s * self.facts.rounds / max(1, self.facts.rounds - self.taken_over)
 
     def note(self, now: float) -> None:
-        """Update the progress that is told to others."""
+        """Update the progress that others see."""
         in_rounds = self.settings.rounds is not None
         self.facts.trained = self.facts.rounds if in_rounds else int(self.elapsed_s(now))

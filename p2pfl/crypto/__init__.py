@@ -2,9 +2,9 @@
 
 There is no I/O but the key file. The faults of a peer that asks for a session:
 
-HandshakeFault (a PeerFault)
-├── UnlistedKey         it proved who it is, and the federation does not list it
-└── FederationMismatch  it is listed, but trains by another federation file
+  HandshakeFault (a PeerFault)
+  ├── UnlistedKey         it proved its identity, and the federation does not list it
+  └── FederationMismatch  it is listed, but trains by another federation file
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from p2pfl.errors import PeerFault
 
 OTHERS = "others"
-"""Stands for the sections that only the other's federation has."""
+"""A name for the sections that only the other's federation has."""
 WHOLE_SECTIONS = {
     "node": "the names or keys of [[node]] tables",
     "edges": "edges (the graph, or [[edge]] tables)",
@@ -28,7 +28,7 @@ class HandshakeFault(PeerFault):
 
 
 class UnlistedKey(HandshakeFault):
-    """`public` (32 bytes) belongs to the peer beyond doubt, but to no node of the federation."""
+    """`public` (32 bytes) provably belongs to the peer, but to no node of the federation."""
 
     def __init__(self, public: bytes) -> None:
         super().__init__(f"the key {public.hex()} is not listed in the federation")
@@ -36,10 +36,10 @@ class UnlistedKey(HandshakeFault):
 
 
 class FederationMismatch(HandshakeFault):
-    """The peer is authentic, yet its federation differs from ours in `sections`, which may be single keys.
+    """The peer is authentic, but its federation differs from ours in `sections`, which may be single keys.
 
-    `farewell` is what the initiator still sends before it closes, so that the responder can log the same reason; it
-    is empty at the responder.
+    `farewell` is the message that the initiator still sends before it closes, so that the responder can log the same
+    reason; it is empty at the responder.
     """
 
     def __init__(self, peer_public: bytes, sections: tuple[str, ...], farewell: bytes = b"") -> None:

@@ -54,8 +54,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeys:
-    """A 32-byte key for each direction, seen from this end. `session_id` (32 bytes) is public, the same at both
-    ends.
+    """A 32-byte key for each direction, seen from this end.
+
+    `session_id` (32 bytes) is public and the same at both ends.
     """
 
     send: bytes = field(repr=False)
@@ -73,7 +74,7 @@ def m3_bytes(federation: FederationBinding) -> int:
 
 
 class _Steps:
-    """Each step runs once, in order. While one runs the object counts as dead, so that any failure leaves it so."""
+    """The base of both ends: each step runs once, in order. A step that fails leaves the object dead."""
 
     def __init__(self, first: str) -> None:
         self._next = first
@@ -87,8 +88,8 @@ class _Steps:
 class Initiator(_Steps):
     """The end that dials: `first`, `second`, then `keys`. `ephemeral` is for test vectors alone.
 
-    `visiting`: it wants no session, but to speak of the charter, which is signed itself; then the two may differ in
-    what they train.
+    `visiting`: it does not ask for a session, but only exchanges the charter, which is itself signed; then the two may
+    differ in what they train.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class Initiator(_Steps):
         return self._keys
 
     def first(self) -> bytes:
-        """m1, 48 bytes."""
+        """Return m1, 48 bytes."""
         self._begin("first")
-        public = bytes(_present(self._ephemeral).public_key)
+        public = bytes(_unused(self._ephemeral).public_key)
         self._m1 = public + opening_tag(self._peer_public, public)
         self._next = "second"
         return self._m1
@@ -129,13 +130,13 @@ class Initiator(_Steps):
         """Check the responder and make m3.
 
         Raises HandshakeFault: m2 is not from the node that was dialed, in this handshake; FederationMismatch: it is,
-        but trains something else; its `farewell` is still to be sent.
+        but that node trains something else; its `farewell` is still to be sent.
         """
         self._begin("second")
         _expect_sections("m2", m2, m2_bytes(self._federation), self._federation)
         ephemeral, c2 = m2[:KEY_BYTES], m2[KEY_BYTES:]
-        # Whatever comes of it: who finds the ephemeral key later can open what was recorded of the session.
-        ours, self._ephemeral = _present(self._ephemeral), None
+        # In any case, because anyone who finds the ephemeral key later could open a recorded session.
+        ours, self._ephemeral = _unused(self._ephemeral), None
         secrets = agree(ours, ephemeral, self._m1, ephemeral)
         responder = examine(Leg.of_responder(secrets), c2, self._federation)
         if responder.public != self._peer_public:
@@ -152,8 +153,8 @@ class Initiator(_Steps):
 class Responder(_Steps):
     """The end that answers: `first`, `third`. `allowed` lists the nodes of the federation, or decides about a key.
 
-    `receives`: there are keys also for who proves who it is and may not have a session: to speak of the charter and
-    of nothing else. `refusal` then says why it may not, and it is the caller's to raise it.
+    `receives`: a peer that proves its identity but may not have a session gets keys too, to exchange the charter and
+    nothing else. `refusal` then says why it may not have a session; the caller must raise it.
     """
 
     def __init__(
@@ -175,14 +176,17 @@ class Responder(_Steps):
         self._pending: tuple[Secrets, bytes] | None = None
 
     def check_opening(self, m1: bytes) -> None:
-        """Raises HandshakeFault: m1 was not meant for this node. Costs two hashes and changes nothing."""
+        """Check the opening tag, which costs two hashes and changes nothing.
+
+        Raises HandshakeFault: m1 was not meant for this node.
+        """
         _expect_length("m1", m1, M1_BYTES)
         theirs, tag = m1[:KEY_BYTES], m1[KEY_BYTES:]
         if not sodium_memcmp(tag, opening_tag(self._identity.public, theirs)):
             raise HandshakeFault("the opening tag is wrong: the dialer does not know this node's key")
 
     def first(self, m1: bytes) -> bytes:
-        """m2. The opening tag is checked before any work on the curve.
+        """Return m2. The opening tag is checked before any work on the curve.
 
         Raises HandshakeFault: m1 was not meant for this node, or carries a point of low order.
         """
@@ -198,14 +202,14 @@ class Responder(_Steps):
         return ours + c2
 
     def third(self, m3: bytes) -> SessionKeys:
-        """Check the initiator; only then are there keys.
+        """Check the initiator and return the session's keys.
 
         Raises HandshakeFault: m3 does not belong to this handshake; UnlistedKey: it does, but its sender may not take
         part; FederationMismatch: it may, but trains something else.
         """
         self._begin("third")
         _expect_sections("m3", m3, m3_bytes(self._federation), self._federation)
-        (secrets, th2), self._pending = _present(self._pending), None
+        (secrets, th2), self._pending = _unused(self._pending), None
         initiator = examine(Leg.of_initiator(secrets, th2), m3, self._federation)
         if initiator.public == self._identity.public:
             raise HandshakeFault("the initiator claims to be this very node")
@@ -239,26 +243,26 @@ class Leg:
         return cls("initiator", th2, secrets.key("seal initiator", th1), secrets.key("mac initiator", th1))
 
     def statement(self, public: bytes, blinded: bytes) -> bytes:
-        """The bytes that are signed and authenticated."""
+        """Return the bytes that are signed and authenticated."""
         return fields(PROTOCOL.encode(), self.role.encode(), self.transcript, public, blinded)
 
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """A proved identity, and where its federation differs from ours (empty if nowhere)."""
+    """A proved identity, and the sections in which its federation differs from ours (empty if none)."""
 
     public: bytes
     differences: tuple[str, ...]
 
 
 def introduce(leg: Leg, identity: Identity, federation: FederationBinding) -> bytes:
-    """The encrypted half of a handshake message: who I am, what I train, and the proof of both.
+    """Return the encrypted half of a handshake message: identity, federation, and the proof of both.
 
     Plaintext: identity (32) | blinded federation (32 + 32 per section) | Ed25519 signature (64) | MAC (32). The
     signature says that the identity took part in this very transcript and role; the MAC that it knows the shared
-    secret, without which a signature could be lifted into a session of somebody else (Krawczyk 2003).
+    secret, without which a signature could be lifted into somebody else's session (Krawczyk 2003).
     """
-    blinded = federation.blinded(leg.transcript)
+    blinded = federation.blind(leg.transcript)
     statement = leg.statement(identity.public, blinded)
     mac = digest("introduction", statement, key=leg.mac_key)
     plain = identity.public + blinded + identity.sign(statement) + mac
@@ -266,7 +270,7 @@ def introduce(leg: Leg, identity: Identity, federation: FederationBinding) -> by
 
 
 def examine(leg: Leg, sealed: bytes, federation: FederationBinding) -> Introduction:
-    """Decrypt and verify the peer's introduction; `sealed` has a possible length already.
+    """Decrypt and verify the peer's introduction, of which only the length was checked before.
 
     Raises HandshakeFault: any of it is not what `introduce` makes for this leg.
     """
@@ -288,37 +292,37 @@ def examine(leg: Leg, sealed: bytes, federation: FederationBinding) -> Introduct
 
 
 def fields(*parts: bytes) -> bytes:
-    """The parts, each preceded by its length as an unsigned 64-bit little-endian number."""
+    """Return the parts, each preceded by its length as an unsigned 64-bit little-endian number."""
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
 def digest(use: str, *parts: bytes, key: bytes = b"", size: int = KEY_BYTES) -> bytes:
-    """BLAKE2b over the length-prefixed parts, `use` (at most 16 characters) as its person string."""
+    """Return BLAKE2b over the length-prefixed parts, with `use` (at most 16 characters) as its person string."""
     return hashlib.blake2b(fields(*parts), digest_size=size, key=key, person=use.encode()).digest()
 
 
 def opening_tag(responder_public: bytes, ephemeral: bytes) -> bytes:
-    """mac1, 16 bytes: shows that the dialer knows whom it dials, and costs the responder two hashes to check."""
+    """Return mac1, 16 bytes: it shows that the dialer knows whom it dials, and costs two hashes to check."""
     key = digest("mac1 key", PROTOCOL.encode(), responder_public)
     return digest("mac1", ephemeral, key=key, size=TAG_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """The values that both ends know after the ephemeral keys have met: th1 (public), prk (secret), 32 bytes each."""
+    """The values that both ends have from the ephemeral keys: th1 (public), prk (secret), 32 bytes each."""
 
     th1: bytes
     prk: bytes = field(repr=False)
 
     def key(self, label: str, transcript: bytes) -> bytes:
-        """The 32-byte key for one purpose; each one seals or authenticates a single message or stream."""
+        """Return the 32-byte key for one purpose; each key seals or authenticates a single message or stream."""
         return digest(label, transcript, key=self.prk)
 
 
 def agree(ephemeral: PrivateKey, peer_ephemeral: bytes, m1: bytes, responder_ephemeral: bytes) -> Secrets:
-    """Run X25519 and derive the session's root secret from it and from everything said so far.
+    """Run X25519 and derive the session's root secret from it and from all messages so far.
 
-    Raises HandshakeFault: the peer's point has low order, so that the secret would be known to everybody.
+    Raises HandshakeFault: the peer's point has low order, so that anyone could know the secret.
     """
     try:
         shared = crypto_scalarmult(bytes(ephemeral), peer_ephemeral)
@@ -347,16 +351,18 @@ class FederationBinding:
     def blinded_bytes(self) -> int:
         return KEY_BYTES * (1 + len(self.sections))
 
-    def blinded(self, transcript: bytes) -> bytes:
-        """The id and then every section in order, each hashed with its name and with `transcript` (32 bytes)."""
+    def blind(self, transcript: bytes) -> bytes:
+        """Return the id and then every section in order, each hashed with its name and with `transcript` (32 bytes)."""
         sections = [digest("section", transcript, name.encode(), value) for name, value in self.sections]
         return b"".join([digest("federation", transcript, self.federation_id), *sections])
 
     def differences(self, transcript: bytes, theirs: bytes) -> tuple[str, ...]:
-        """Names of the sections in which a peer's blinded binding differs; "federation" if only the id does, OTHERS if
-        it has all of ours and more, as where it alone has an optional table.
+        """Return the names of the sections in which a peer's blinded binding differs.
+
+        They are "federation" if only the id differs, and OTHERS if the peer has all of our sections and more, as where
+        only it has an optional table.
         """
-        ours = self.blinded(transcript)
+        ours = self.blind(transcript)
         if ours == theirs:
             return ()
         parts = [theirs[start : start + KEY_BYTES] for start in range(0, len(theirs), KEY_BYTES)]
@@ -369,15 +375,15 @@ class FederationBinding:
         return tuple(names) or ("federation" if same_places else OTHERS,)
 
 
-def _present(secret: T | None) -> T:
-    """A value that `_Steps` guarantees to be there: each secret is used by one step, which runs once."""
+def _unused(secret: T | None) -> T:
+    """Return a value that `_Steps` guarantees to exist: each secret is used by one step, which runs once."""
     if secret is None:
         raise AssertionError("this secret was used up by an earlier step")
     return secret
 
 
 def _expect_sections(name: str, message: bytes, usual: int, federation: FederationBinding) -> None:
-    """A federation file with other optional tables has more sections than ours, or fewer."""
+    """Check the length of a message; a federation file with other optional tables has more sections or fewer."""
     more, rest = divmod(len(message) - usual, KEY_BYTES)
     if rest or not 0 <= len(federation.sections) + more < MAX_SECTIONS:
         _expect_length(name, message, usual)

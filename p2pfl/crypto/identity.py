@@ -1,7 +1,7 @@
 """A node's long-term Ed25519 key, its file and its text form.
 
-The file is one line, `p2pfl-key-1:` and the seed in base64url, readable by its owner alone. An error never quotes
-what the file holds: it may be a secret.
+The file is one line, `p2pfl-key-1:` and the seed in base64url; only its owner can read it. An error never quotes the
+file's content, which may be a secret.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALLOWED_MODE = "a file that only its owner can read: chmod 600"
 
 
 class Identity:
-    """The key that proves who a node is. `public` (32 bytes) is its name in the federation."""
+    """The key that proves a node's identity. `public` (32 bytes) is its name in the federation."""
 
     __slots__ = ("_key", "public")
 
@@ -50,8 +50,8 @@ class Identity:
     def load(cls, path: str | os.PathLike[str]) -> Identity:
         """Read a key file.
 
-        Raises UserError: it is missing, not a key file, or others than its owner may read it, or put another one, or
-        a task, in its place.
+        Raises UserError: the file is missing, is no key file, or users other than its owner may read it or put another
+        key, or a task, in its place.
         """
         text = _read_private(Path(path))
         _refuse_open_folder(Path(path).absolute().parent)
@@ -63,12 +63,12 @@ class Identity:
             raise UserError("not a key file", file=path, value=found, allowed=ALLOWED_CONTENT) from None
 
     def secret_for(self, purpose: str) -> bytes:
-        """32 bytes for one purpose, which only who has this key can compute."""
+        """Return 32 bytes for one purpose, which only the owner of this key can compute."""
         seed = bytes(self._key)
         return hashlib.blake2b(purpose.encode(), key=seed, digest_size=32, person=b"p2pfl-own-secret").digest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a new key file, durably; one that exists is never overwritten.
+        """Write a new key file, durably; an existing one is never overwritten.
 
         Raises UserError: the file exists, or its folder does not; StorageError: the disk refused.
         """
@@ -91,19 +91,19 @@ class Identity:
             raise StorageError(f"{path}: the key could not be written: {error.strerror}") from error
 
     def sign(self, statement: bytes) -> bytes:
-        """The 64-byte signature alone."""
+        """Return the 64-byte signature alone."""
         return self._key.sign(statement).signature
 
 
 def public_text(public: bytes) -> str:
-    """A 32-byte public key as 43 characters of base64url, as it stands in a federation file."""
+    """Return a 32-byte public key as 43 characters of base64url, as in a federation file."""
     if len(public) != PUBLIC_BYTES:
         raise ValueError(f"a public key has {PUBLIC_BYTES} bytes, not {len(public)}")
     return _encode(public)
 
 
 def fingerprint(public: bytes) -> str:
-    """Five groups of four letters or digits, 100 bits of a hash of a public key, for two people to compare."""
+    """Return five groups of four letters or digits, 100 bits of a hash of a public key, for two people to compare."""
     hashed = hashlib.blake2b(public, digest_size=FINGERPRINT_BYTES, person=b"p2pfl-finger").digest()
     text = base64.b32encode(hashed).decode("ascii").lower()[:FINGERPRINT_LENGTH]
     return "-".join(text[start : start + 4] for start in range(0, FINGERPRINT_LENGTH, 4))
@@ -132,9 +132,9 @@ def _parse_file(text: str) -> bytes:
 
 
 def _read_private(path: Path) -> str:
-    """The start of a file, more than a key file has, decoded leniently."""
+    """Return the start of a file, more than a key file has, decoded leniently."""
     try:
-        # Not to hang on a named pipe.
+        # O_NONBLOCK, so that a named pipe does not block.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(256) if stat.S_ISREG(mode) else b""
@@ -150,9 +150,9 @@ def _read_private(path: Path) -> str:
 
 
 def _refuse_open_folder(folder: Path) -> None:
-    """Others may not change names in it: not any user, nor a group that is more than its owner's own.
+    """Check that others cannot change names in the folder: neither any user nor a group with other members.
 
-    In a folder such as /tmp (the sticky bit) nobody can replace a file of somebody else.
+    In a folder such as /tmp (the sticky bit) a user cannot replace another user's file.
     """
     try:
         there = folder.stat()
@@ -169,7 +169,7 @@ def _refuse_open_folder(folder: Path) -> None:
 
 
 def _is_own_group(group: int, user: int) -> bool:
-    """Many systems give each user a group, and all that it makes to that group: nobody else is in it."""
+    """Return True if the group is the user's own: many systems give each user a group without other members."""
     try:
         owner, found = pwd.getpwuid(user), grp.getgrgid(group)
     except KeyError:

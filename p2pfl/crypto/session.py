@@ -1,4 +1,4 @@
-"""An open session: chunks in, sealed chunks out, and back, one libsodium secretstream per direction.
+"""An open session: it seals chunks and opens sealed ones, by one libsodium secretstream per direction.
 
 Each direction's first sealed chunk carries the stream's 24-byte header in front. A chunk lost, doubled, reordered,
 changed or cut is found at once and ends the session. libsodium releases the GIL, so large chunks belong in a worker
@@ -42,7 +42,7 @@ MAX_SEALED_BYTES = CHUNK_BYTES + _OVERHEAD_BYTES + _HEADER_BYTES
 
 
 class Session:
-    """Both directions of one session. Whatever goes wrong, every later call raises PeerFault."""
+    """Both directions of one session. After any failure, every later call raises PeerFault."""
 
     def __init__(self, keys: SessionKeys, *, rekey_bytes: int = REKEY_BYTES) -> None:
         self.session_id = keys.session_id
@@ -60,7 +60,7 @@ class Session:
         self._in_final = False
 
     def seal(self, chunk: bytes | memoryview, *, final: bool = False) -> bytes:
-        """Encrypt the next chunk (at most CHUNK_BYTES). After a `final` one there is nothing more to seal."""
+        """Encrypt the next chunk (at most CHUNK_BYTES). No chunk may follow a `final` one."""
         with self._turn(self._out_lock):
             plain = bytes(chunk)
             if self._out_final or len(plain) > CHUNK_BYTES:
@@ -97,7 +97,7 @@ class Session:
             return sealed
         if len(sealed) < _HEADER_BYTES or self._in_key is None:
             raise PeerFault("the first sealed chunk is too short for the stream's header")
-        # The stream's state is rekeyed; a first key that stayed would open what was recorded before.
+        # The stream's state is rekeyed; a first key that stayed in memory would open recorded chunks.
         key, self._in_key = self._in_key, None
         self._inbound = crypto_secretstream_xchacha20poly1305_state()
         crypto_secretstream_xchacha20poly1305_init_pull(self._inbound, sealed[:_HEADER_BYTES], key)

@@ -1,9 +1,9 @@
 """The elementwise arithmetic of exchanges and rounds, in two steps: compute a change, then carry it out.
 
-The first step writes to memory of its own and measures the result, so that a change which fails a check has touched
-nothing. The second cannot fail. Both go through the vectors in tiles that stay in the cache, and a tile's operations
-are those of the whole vector in the same order: the bits do not depend on the tiles. `sim.lazy.rows` does the same for
-many nodes at once.
+The first step writes to its own memory and measures the result, so that a change which fails a check has changed
+nothing. The second step cannot fail. Both go through the vectors in tiles that stay in the cache. The operations on a
+tile are those on the whole vector, in the same order, so the bits do not depend on the tiles. `sim.lazy.rows` does the
+same for many nodes at once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from p2pfl.methods.method import MODEL
 
 LEAST_MOVE = 0.1
 SAMPLED = 4096
-"""The least number of coordinates that `has_moved` looks at, if there are so many."""
+"""The least number of coordinates that `has_moved` compares, if there are so many."""
 
 
 def gain(shown: Vector, state: NodeState, edge: EdgeState) -> Vector:
-    """The difference of `shown` (c d,) and the replica that the neighbor holds: in the scratch memory."""
+    """Return the difference of `shown` (c d,) and the replica that the neighbor holds, in the scratch memory."""
     state.scratch.fit(state.channels)
     return np.subtract(shown, edge.own, out=state.scratch.move)
 
@@ -34,9 +34,8 @@ def gain(shown: Vector, state: NodeState, edge: EdgeState) -> Vector:
 def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float]:
     """Compute both replicas and D = k (h_j - h_i) from the decoded payloads, all in scratch; channels will move by D/n.
 
-    D has the same bits at both ends up to its sign.
-
-    Returns the norms of the neighbor's replica and of the channels after the move.
+    D has the same bits at both ends up to its sign. Returns the norms of the neighbor's replica and of the channels
+    after the move.
     """
     scratch, model = state.scratch, state.channels
     rate, samples = model.dtype.type(factor), model.dtype.type(state.samples)
@@ -57,7 +56,10 @@ def lead(state: NodeState, edge: EdgeState, factor: float) -> tuple[float, float
 
 
 def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
-    """Carry out what `lead` computed, and the method's part at the edge. With k = 0 nothing moves, not even -0 to 0."""
+    """Carry out what `lead` computed, and the method's part at the edge.
+
+    With k = 0 nothing changes, not even -0 to 0.
+    """
     scratch = state.scratch
     edge.peer, scratch.peer = scratch.peer, edge.peer
     edge.own, scratch.own = scratch.own, edge.own
@@ -78,10 +80,9 @@ def settle(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float,
 
 
 def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[float, ...], method: Method) -> None:
-    """Check that the vectors that the method will keep of the edge after `settle` can be computed and are finite: a
-    user's method may make anything of a neighbor's terms.
+    """Check that the vectors that the method will keep of the edge after `settle` can be computed and are finite.
 
-    Raises PeerFault: they are not finite.
+    A user's method may make anything of a neighbor's terms. Raises PeerFault: a vector is not finite.
     """
     if factor == 0.0 or not method.moves(terms):
         return
@@ -96,7 +97,7 @@ def check_moved(state: NodeState, edge: EdgeState, factor: float, terms: tuple[f
 
 @dataclass(frozen=True, slots=True)
 class NodeSeen:
-    """A node as its learning method sees it: see `NodeVectors`."""
+    """The view of a node that its learning method gets: see `NodeVectors`."""
 
     samples: int
     channels: dict[str, Vector]
@@ -110,8 +111,10 @@ class NodeSeen:
     def of(
         cls, state: NodeState, method: Method, given: Mapping[str, Vector] | None = None, away: Collection[int] = ()
     ) -> NodeSeen:
-        """The view of a state. A vector that the method has not kept yet is its `first`; one that was not `given` is
-        zero. Edges to members that are `away` are left out.
+        """Return the view of a state.
+
+        A vector that the method has not kept yet is its `first`; one that was not `given` is zero. Edges to members
+        that are `away` are left out.
         """
         size = state.model.size
         places = {name: slice(number * size, (number + 1) * size) for number, name in enumerate(method.channels)}
@@ -125,14 +128,14 @@ class NodeSeen:
         return cls(state.samples, channels, kept, edges, places, got)
 
     def part(self, part: slice) -> NodeSeen:
-        """The same part of each vector."""
+        """Return the view of the same part of each vector."""
         channels = {name: vector[part] for name, vector in self.channels.items()}
         kept = {name: vector[part] for name, vector in self.kept.items()}
         given = {name: vector[part] for name, vector in self.given.items()}
         return replace(self, channels=channels, kept=kept, given=given, where=part)
 
     def sum_of_edges(self, name: str, channel: str = MODEL) -> Vector:
-        """The sum of a kept vector over the edges, in memory of its own, added in the order of the neighbors."""
+        """Return the sum of a kept vector over the edges, in its own memory, added in the order of the neighbors."""
         place, total = self.places[channel], np.zeros_like(self.channels[channel])
         for peer in sorted(self.edges):
             kept = self.edges[peer].kept.get(name)
@@ -141,7 +144,7 @@ class NodeSeen:
         return total
 
 
-def learned(  # noqa: PLR0917 - the state, the round's two models, then what was made of it
+def round_change(  # noqa: PLR0917 - the state, the round's two models, then what was made of it
     state: NodeState,
     start: Vector,
     end: Vector,
@@ -149,9 +152,10 @@ def learned(  # noqa: PLR0917 - the state, the round's two models, then what was
     about: Round,
     given: Mapping[str, Vector] | None = None,
 ) -> tuple[New, float]:
-    """Compute what a local round from `start` to `end` (d,) adds to each channel and what the method keeps, and the
-    norm of all results, which is not finite if any of them is not. The memory of `start` is used up. `given`: the
-    vectors (d,) that the round had from the method.
+    """Compute what a local round from `start` to `end` (d,) adds to each channel, and what the method keeps.
+
+    Returns both, and the norm of all results, which is not finite if any of them is not. The memory of `start` is
+    overwritten. `given` holds the vectors (d,) that the method gave to the round.
     """
     if not start.shape == end.shape == state.model.shape:
         raise ValueError(f"a round from {start.shape} to {end.shape} where the model has {state.model.shape}")
@@ -175,16 +179,16 @@ def learned(  # noqa: PLR0917 - the state, the round's two models, then what was
     return New(change, kept), float(np.sqrt(square))
 
 
-def distance(one: Vector, other: Vector) -> float:
-    """The Euclidean distance of two vectors."""
-    tile, square = np.empty(min(TILE, one.size), one.dtype), 0.0
-    for part in _tiles(one.size):
-        square += _square(np.subtract(one[part], other[part], out=tile[: other[part].size]))
+def distance(vector: Vector, other: Vector) -> float:
+    """Return the Euclidean distance of two vectors."""
+    tile, square = np.empty(min(TILE, vector.size), vector.dtype), 0.0
+    for part in _tiles(vector.size):
+        square += _square(np.subtract(vector[part], other[part], out=tile[: other[part].size]))
     return float(np.sqrt(square))
 
 
 def neighbor_distance(state: NodeState, peers: Iterable[int]) -> float | None:
-    """The root mean square distance from the own model to the replicas of these neighbors, over the own norm."""
+    """Return the root mean square distance from this node's model to the replicas of these neighbors, over its norm."""
     edges = (state.edges.get(peer) for peer in peers)
     known = [edge.peer for edge in edges if edge is not None and edge.record.heard is not None]
     if not known:
@@ -195,7 +199,7 @@ def neighbor_distance(state: NodeState, peers: Iterable[int]) -> float | None:
 
 
 def median(vectors: list[Vector]) -> Vector:
-    """The coordinate median: (d,), in the type of the first vector."""
+    """Return the coordinate median: (d,), in the type of the first vector."""
     out = np.empty_like(vectors[0])
     for part in _tiles(out.size):
         out[part] = np.median([vector[part] for vector in vectors], axis=0)
@@ -203,10 +207,10 @@ def median(vectors: list[Vector]) -> Vector:
 
 
 def has_moved(own: Vector, others: Sequence[Vector], mixed: Vector) -> bool:
-    """True if a mix has moved a model (d,) by more than LEAST_MOVE of what one neighbor pulls it by in an even mean.
+    """Return True if a mix moved a model (d,) by more than LEAST_MOVE of one neighbor's pull in an even mean.
 
-    That neighbor is at the median distance, which less than half of them cannot choose. All (d,), looked at on evenly
-    spaced coordinates. True as well where that neighbor has the same model.
+    That neighbor is at the median distance, which fewer than half of the neighbors cannot choose. All vectors are (d,),
+    compared on evenly spaced coordinates. Also True if that neighbor has the same model.
     """
     some = slice(None, None, max(1, own.size // SAMPLED))
     here = own[some].astype(np.float64)
@@ -215,13 +219,16 @@ def has_moved(own: Vector, others: Sequence[Vector], mixed: Vector) -> bool:
 
 
 def norm(vector: Vector) -> float:
-    """The Euclidean norm; infinite or NaN only if the vector is not finite, as squares in float32 could overflow."""
+    """Return the Euclidean norm.
+
+    It is infinite or NaN only if the vector is not finite, although squares in float32 could overflow.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.sqrt(sum(_square(vector[part]) for part in _tiles(vector.size))))
 
 
 def _square(tile: Vector) -> float:
-    """|tile|^2, in the tile's own type if that does not overflow."""
+    """Return |tile|^2, in the tile's own type if that does not overflow."""
     square = float(np.dot(tile, tile))
     if np.isfinite(square):
         return square

@@ -1,8 +1,8 @@
 """The changes of a node's durable state, as values, and the one place where each is carried out.
 
-Live operations and recovery from the log run the same floating-point operations on the same values, so a restarted
-node holds the same bits as before; a live operation has computed and checked the result before, and only `settle`s
-it. `x_i -= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge.
+Live operations and recovery from the log run the same floating-point operations on the same values, so a restarted node
+holds the same bits as before. A live operation has computed and checked the result before, and only `settle`s it. `x_i
+-= D/n_i` is the Laplacian step of Xiao and Boyd (2004) on one edge.
 """
 
 from __future__ import annotations
@@ -48,18 +48,19 @@ class EdgeWasReset(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EdgesWereChanged(Struct, frozen=True, kw_only=True, gc=False):
-    """The graph has changed: nothing is left of the edges to the `dropped` peers."""
+    """The graph has changed; the edges to the `dropped` peers are gone."""
 
     added: tuple[int, ...]
     dropped: tuple[int, ...]
 
 
 class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
-    """A round was counted. Training adds `delta` (c d,) to the channels, None for a mixing round or a failed one.
-    `alone` counts the rounds trained without a neighbor; from now on the learning method keeps `terms` and `kept` of
-    the node, `best` is the best figure of its rounds.
+    """A round was counted.
 
-    `local`: the arrays that the learner keeps outside the model from this round on, None: they have not changed.
+    Training adds `delta` (c d,) to the channels; None for a mixing round or a failed one. `alone` counts the rounds
+    trained without a neighbor. From now on the learning method keeps `terms` and `kept` of the node, and `best` is the
+    best figure of its rounds. `local` holds the arrays that the learner keeps outside the model from this round on;
+    None: they have not changed.
     """
 
     version: int
@@ -75,8 +76,9 @@ class RoundWasCommitted(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
-    """The model was replaced: `model` holds all channels (c d,). `rounds` and `elapsed_s` go on from there; None:
-    stay.
+    """The model was replaced: `model` holds all channels (c d,).
+
+    `rounds` and `elapsed_s` go on from these values; None: they stay.
     """
 
     model: Vector
@@ -85,7 +87,7 @@ class ModelWasReplaced(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LifeWasHeard(Struct, frozen=True, kw_only=True, gc=False):
-    """A life was learned of: `member` is in `life`; None: this node is."""
+    """This node has learned that `member` (None: this node itself) is in `life`."""
 
     member: int | None
     life: Life

@@ -1,7 +1,7 @@
-"""The codecs: what a neighbor sees of this node on each edge, and by which compressor, step and random seed.
+"""The codecs: which vector a node shows its neighbor on each edge, and by which compressor, step and random seed.
 
-An honest node shows its model as it is. To show something else (noise for privacy, masks, a liar in a test), give the
-engine another function; nothing else in a node knows of it.
+An honest node shows its model as it is. To show another vector (noise for privacy, masks, a liar in a test), give the
+engine another function; no other part of a node knows of it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Codecs:
         return {peer: codec.spec for peer, codec in self.by_peer.items()}
 
     def largest_bytes(self, size: int) -> int:
-        """The largest payload of a vector of `size` values, on any edge."""
+        """Return the largest payload of a vector of `size` values, on any edge."""
         return max(codec.size_bytes(size) for codec in (self.default, *self.by_peer.values()))
 
 
 def codecs_of(federation: FederationConfig, index: int) -> Codecs:
-    """The codecs that member `index` uses with each of its neighbors.
+    """Return the codecs that member `index` uses with its neighbors.
 
     Raises UserError: there is no such compressor, or error feedback would not converge with it.
     """
@@ -50,19 +50,19 @@ def codecs_of(federation: FederationConfig, index: int) -> Codecs:
 
 
 def gammas_of(federation: FederationConfig, index: int, size: int) -> dict[int, float]:
-    """The step of one mixing of member `index` with each of its neighbors, for models of `size` values."""
+    """Return the step of one mixing of member `index` with each of its neighbors, for models of `size` values."""
     codecs, gamma = codecs_of(federation, index), federation.gossip.gamma
     return {peer: gamma * codecs.of(peer).gamma(size) for peer in federation.neighbors(index)}
 
 
 def chance_of(sender: int, receiver: int, incarnation: int, seq: int) -> int:
-    """A 64-bit random seed for the payload of `sender` in this transaction: the same in a node and in a simulation."""
+    """Return a 64-bit random seed for the payload of `sender` in this transaction, equal in nodes and simulations."""
     place = _PLACE.pack(sender, receiver, incarnation, seq)
     return int.from_bytes(blake2b(place, digest_size=8, person=b"p2pfl-chance").digest(), "little")
 
 
 class Occasion(NamedTuple):
-    """The transaction for which something is shown: the sequence number `seq` in an edge's incarnation."""
+    """The transaction for which a vector is shown: the sequence number `seq` in an edge's incarnation."""
 
     incarnation: int
     seq: int
@@ -76,9 +76,9 @@ class Forgery:
 
 
 Show = Callable[[Vector, int, Occasion], Vector | Forgery]
-"""(channels (c d,), peer, occasion) -> what that neighbor sees: (c d,), finite, not written to afterwards."""
+"""(channels (c d,), peer, occasion) -> the vector that this neighbor sees: (c d,), finite, not written to later."""
 Claim = Callable[[float], float]
-"""The weight a_i of this node -> the weight that its messages tell."""
+"""The weight a_i of this node -> the weight that its messages carry."""
 
 
 def as_it_is(channels: Vector, peer: int, occasion: Occasion) -> Vector:
@@ -88,5 +88,5 @@ def as_it_is(channels: Vector, peer: int, occasion: Occasion) -> Vector:
 
 
 def as_weighed(weight: float) -> float:
-    """Tell the weight as it is."""
+    """Send the weight as it is."""
     return weight

@@ -1,6 +1,6 @@
 """The durable form of state and changes: plain headers, arrays and blobs for a store, and back.
 
-A node that keeps no log (`snapshot` durability) writes no replicas either: it comes back without them, and its edges
+A node that keeps no log (`snapshot` durability) writes no replicas either: it restarts without them, and its edges
 begin a new incarnation.
 """
 
@@ -29,7 +29,7 @@ from p2pfl.learn.privacy.accounting import Spend
 
 FORMAT = 3
 EDGE_VECTOR, KEPT = re.compile(r"([A-Za-z_]\w*)\.(\d+)"), "kept."
-"""The names of arrays: `flow.3` is kept of the edge to member 3, `kept.momentum` of the node."""
+"""The names of arrays: `flow.3` belongs to the edge to member 3, `kept.momentum` to the node."""
 
 Array = NDArray[np.generic]
 Entry = tuple[str, dict[str, Any], list[Payload]]
@@ -45,7 +45,10 @@ class Image:
 
 
 def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Image:
-    """The image of everything that must survive. If vectors are not `copied`, they are the state's own memory."""
+    """Return the image of everything that must survive.
+
+    If vectors are not `copied`, they are the state's own memory.
+    """
     vectors = {"model": state.channels} | {KEPT + name: vector for name, vector in state.kept.items()}
     blobs: dict[str, Payload] = {}
     edges: dict[str, Any] = {}
@@ -81,9 +84,9 @@ def image(state: NodeState, *, with_replicas: bool, copied: bool = True) -> Imag
 
 
 def restore(header: Mapping[str, Any], arrays: Mapping[str, Array], blobs: Mapping[str, Payload]) -> NodeState:
-    """The state from which `image` was made.
+    """Return the state from which `image` was made.
 
-    Raises StorageError: written by another version of this software, or not by it at all.
+    Raises StorageError: another version of this software has written it, or other software.
     """
     if header.get("format") != FORMAT:
         raise StorageError(f"state has format {header.get('format')!r}, this software reads {FORMAT}")
@@ -122,7 +125,10 @@ def _best(header: Mapping[str, Any]) -> Best | None:
 
 
 def entry(change: ch.Change) -> Entry:
-    """A change as a log entry: kind, header, blobs. These are the change's own memory, which nobody writes to again."""
+    """Return a change as a log entry: kind, header, blobs.
+
+    The blobs are the change's own memory, which nobody writes again.
+    """
     match change:
         case ch.RequestWasFrozen(peer=peer, request=request):
             return "frozen", {"peer": peer, "request": _plain(request)}, [request.body]
@@ -159,9 +165,10 @@ def _round_entry(change: ch.RoundWasCommitted) -> Entry:
 
 
 def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.Change:
-    """The change from which a log entry was made. Arrays that will stay in the state do not hold the blobs' memory.
+    """Return the change from which a log entry was made. Arrays that will stay in the state do not hold the blobs'
+    memory.
 
-    Raises StorageError: no such kind.
+    Raises StorageError: there is no such kind.
     """
     match kind:
         case "frozen":
@@ -192,7 +199,10 @@ def change(kind: str, header: Mapping[str, Any], blobs: Sequence[Payload], dtype
 
 
 def _round(header: Mapping[str, Any], blobs: Sequence[Payload], dtype: np.dtype[Any]) -> ch.RoundWasCommitted:
-    """The committed round of an entry. Blobs: the delta, if there is one, then the vectors `kept`, then `local`."""
+    """Return the committed round of an entry.
+
+    Blobs: the delta, if there is one, then the vectors `kept`, then `local`.
+    """
     apart = {"local", "kept", "terms", "best"}
     plain: dict[str, Any] = {"terms": tuple(header["terms"]), "best": _best(header)}
     plain |= {key: value for key, value in header.items() if key not in apart}
@@ -223,7 +233,7 @@ def _reply(plain: Mapping[str, Any], body: Payload) -> Reply:
 
 
 def _without_bodies(record: EdgeRecord, peer: int, blobs: dict[str, Payload]) -> dict[str, Any]:
-    """The record as JSON-able values (bytes in base64), message bodies set apart."""
+    """Return the record as JSON-able values (bytes in base64); message bodies go to `blobs`."""
     if record.pending is not None:
         blobs[f"pending.{peer}"] = record.pending.body
         record = replace(record, pending=structs.replace(record.pending, body=b""))
@@ -244,5 +254,5 @@ def _with_bodies(plain: Mapping[str, Any], key: str, blobs: Mapping[str, Payload
 
 
 def _vector(array: Array) -> Any:
-    """A copy in writable memory: an array from a store may be a view of a file."""
+    """Return a copy in writable memory: an array from a store may be a view of a file."""
     return np.array(array)

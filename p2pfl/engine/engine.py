@@ -1,4 +1,4 @@
-"""The data plane: it carries out the core's operations on vectors. It never decides.
+"""The data plane: it carries out the core's operations on vectors, and never decides.
 
 Every operation first computes and checks, then changes the state, so that a refused message leaves no trace. Replicas
 are bit-identical at both ends: decoded values are added by separate float operations in one order, and both ends
@@ -45,7 +45,7 @@ from p2pfl.core.events import (
 from p2pfl.core.messages import Reply, Request, request_digest
 from p2pfl.core.records import next_chain
 from p2pfl.core.standing import Fault
-from p2pfl.engine.arithmetic import NodeSeen, check_moved, distance, gain, has_moved, lead, learned, median, norm
+from p2pfl.engine.arithmetic import NodeSeen, check_moved, distance, gain, has_moved, lead, median, norm, round_change
 from p2pfl.engine.changes import (
     BudgetWasSpent,
     Change,
@@ -72,7 +72,7 @@ from p2pfl.methods.plain import Plain
 from p2pfl.plugins import FAILURES, describe_failure, own_failures
 
 NORM_CEILING = 1e15
-"""The largest norm of a model or replica: far above any real one, far below where float32 ends."""
+"""The largest norm of a model or replica: far above any real one, far below the end of float32."""
 
 LARGEST_TERM = 1e300
 NORM_MULTIPLE = 1e3
@@ -80,9 +80,10 @@ NORM_MULTIPLE = 1e3
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """`event` answers the operation (None: nothing to say); `change` is what must become durable (None: nothing).
+    """The outcome of an operation.
 
-    `urgent`: it must be durable before the event may have consequences outside.
+    `event` is the answer (None: there is none); `change` is what must become durable (None: nothing). `urgent`: the
+    change must be durable before the event may have consequences outside.
     """
 
     event: Event | None
@@ -95,7 +96,7 @@ class AuditFault(PeerFault):
 
 
 class ClaimFault(PeerFault):
-    """The peer's figures are impossible by our settings; a task of its own may be the cause."""
+    """The peer's figures are impossible by our settings; it may have another task."""
 
 
 class Engine:
@@ -117,14 +118,17 @@ class Engine:
         self.mixer = None if rule is None else RuleMixer(rule, NORM_CEILING)
         self.show: Show = as_it_is
         self.claim: Claim = as_weighed
-        """The functions that choose what neighbors see of the model (`show`) and of its weight (`claim`)."""
+        """The functions that choose which model neighbors see (`show`), and which weight (`claim`)."""
         self.exchanges = 0
-        """The exchanges that this process has applied, on all edges."""
+        """The number of exchanges that this process has applied, on all edges."""
         self._given: Mapping[str, Vector] = {}
         """The vectors that the method gave to the current local round."""
         self.outcomes: SimpleQueue[tuple[Vector, LocalRound] | None] = SimpleQueue()
-        """Results of local rounds: the model (d,) at the start, whose memory the engine then owns, and what was
-        learned; None where the round failed. Each CommitRound with `trained` takes the next."""
+        """The results of local rounds, of which each CommitRound with `trained` takes the next.
+
+        A result is the model (d,) at the start, whose memory then belongs to the engine, and the trained round; None
+        where the round failed.
+        """
 
     def run(self, operation: Operation) -> Outcome:
         match operation:
@@ -150,14 +154,16 @@ class Engine:
         assert_never(operation)
 
     def pay(self, spend: Spend) -> Change:
-        """Write down what the next round will spend: it must be on disk before that begins."""
+        """Record what the next round will spend: this must be on disk before the round begins."""
         change = BudgetWasSpent(spend=spend)
         redo(self.state, change, codecs=self.codecs, method=self.method)
         return change
 
     def begin_round(self, *, accompanied: bool, away: Collection[int] = ()) -> RoundStart:
-        """The start of a local round, in memory of its own. `accompanied`: a neighbor is connected; `away`: those that
-        are not, whose edges a method that needs company does not see.
+        """Return the start of a local round, in its own memory.
+
+        `accompanied`: a neighbor is connected; `away` holds those that are not connected: a method that needs company
+        does not see their edges.
         """
         method, self._given = self.method, {}
         if not overrides(method, "gradient") or (method.needs_company and not accompanied):
@@ -166,11 +172,11 @@ class Engine:
             vectors = dict(method.begin(NodeSeen.of(self.state, method, away=away if method.needs_company else ())))
             if vectors.keys() != set(method.given):
                 raise LearningError(f"the learning method gives {sorted(vectors)}, and declares {sorted(method.given)}")
-        self._given = {name: self._own(vector) for name, vector in vectors.items()}
+        self._given = {name: self._copy_if_shared(vector) for name, vector in vectors.items()}
         return RoundStart(self.state.model.copy(), self._given, method, self.state.elapsed_s)
 
-    def _own(self, vector: Vector) -> Vector:
-        """A copy, where the memory is the state's: exchanges go on while a round trains."""
+    def _copy_if_shared(self, vector: Vector) -> Vector:
+        """Return a copy if the memory is the state's, because exchanges go on while a round trains."""
         state = self.state
         theirs = [  # vectors of the state
             state.channels,
@@ -214,7 +220,7 @@ class Engine:
         edge, request = self.state.edges[op.peer], op.request
         if request.audit and request.audit != edge.digest(initiator=False):
             raise AuditFault("replicas differ at the two ends")
-        terms = self._agreed(self.state.terms, request.terms)
+        terms = self._agree(self.state.terms, request.terms)
         scratch = self._decode_incoming(op.peer, request.body)
         body = self._encode(op.peer, request.incarnation, request.seq, decoded=scratch.decoded_own)
         if not isinstance(body, Forgery):
@@ -243,7 +249,7 @@ class Engine:
         pending = edge.record.pending
         if pending is None:
             raise ValueError("a reply reached the engine without a pending request")
-        if self._agreed(pending.terms, reply.terms) != reply.terms:
+        if self._agree(pending.terms, reply.terms) != reply.terms:
             raise ClaimFault("the agreed terms of the learning method contradict ours")
         scratch = self._decode_incoming(op.peer, reply.body)
         self.codecs.of(op.peer).decode(pending.body, self.state.channels.size, scratch.decoded_own)
@@ -262,7 +268,7 @@ class Engine:
     def _encode(
         self, peer: int, incarnation: int, seq: int, *, decoded: NDArray[np.float32] | None = None
     ) -> Payload | Forgery:
-        """Encode what the neighbor is shown, less the replica that it holds; `decoded` (c d,) is filled."""
+        """Encode the vector shown to the neighbor, less the replica that it holds; `decoded` (c d,) is filled."""
         shown = self.show(self.state.shown, peer, Occasion(incarnation, seq))
         if isinstance(shown, Forgery):
             return shown
@@ -276,8 +282,10 @@ class Engine:
         return self.state.scratch
 
     def _check_outcome(self, replica: float, after: float) -> None:
-        """Raise PeerFault unless the neighbor's replica is finite and not absurdly longer than our own model, and the
-        model after the exchange is usable too. Both arguments are norms.
+        """Check the norms of the neighbor's replica and of the model after the exchange.
+
+        Raises PeerFault: the replica is not finite or absurdly longer than our own model, or the model would not be
+        usable.
         """
         limit = NORM_MULTIPLE * math.sqrt(self.state.channels.size)
         if not replica <= limit:
@@ -287,9 +295,10 @@ class Engine:
         if not after <= NORM_CEILING:
             raise PeerFault("the exchange would carry the model too far")
 
-    def _agreed(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
-        """Agree on terms with a neighbor. Raises ClaimFault: the method fails on the neighbor's terms, or refuses
-        them.
+    def _agree(self, ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
+        """Agree on terms with a neighbor.
+
+        Raises ClaimFault: the method fails on the neighbor's terms, or refuses them.
         """
         try:
             if len(theirs) == len(self.method.no_terms) and self.method.valid(theirs):
@@ -307,7 +316,7 @@ class Engine:
         except FAILURES as error:
             raise PeerFault(f"the learning method cannot take the exchange: {describe_failure(error)}") from error
 
-    # -- own rounds -----------------------------------------------------------------------------------------------
+    # -- this node's rounds ------------------------------------------------------------------------------------------
 
     def _commit(self, op: CommitRound) -> Outcome:
         change = RoundWasCommitted(
@@ -323,15 +332,15 @@ class Engine:
         failed = False
         if op.trained:
             outcome = self.outcomes.get_nowait()
-            taken = None if outcome is None else self._learned_round(op, *outcome, change)
+            taken = None if outcome is None else self._complete_round(op, *outcome, change)
             failed, change = taken is None, taken or change
         event = RoundCommitted(version=change.version, rounds=change.rounds, samples=change.samples, failed=failed)
         return self._done(event, change)
 
-    def _learned_round(
+    def _complete_round(
         self, op: CommitRound, start: Vector, local: LocalRound, change: RoundWasCommitted
     ) -> RoundWasCommitted | None:
-        """`change` completed by the method from a local round; None: the result is no usable model."""
+        """Complete `change` by what the method makes of a local round; None: the result is no usable model."""
         samples = max(1, local.samples, int(np.ceil(op.least_samples)))
         about = Round(
             steps=local.steps,
@@ -343,7 +352,7 @@ class Engine:
             terms=self.state.terms,
         )
         with own_failures("the learning method"):
-            new, after = learned(self.state, start, local.vector, self.method, about, self._given)
+            new, after = round_change(self.state, start, local.vector, self.method, about, self._given)
             terms = tuple(float(term) for term in self.method.terms(about))
             if len(terms) != len(self.method.no_terms) or not all(0.0 <= term <= LARGEST_TERM for term in terms):
                 raise LearningError(f"the learning method has the terms {terms} after a round")
@@ -366,8 +375,10 @@ class Engine:
         return self._done(Bootstrapped(), change, urgent=True)
 
     def _mix(self, op: Mix) -> Outcome:
-        """Mix by the rule, and go on showing the earlier model. If neighbors saw mixed models in the middle of a round,
-        these would all look alike, and a rule would take its node's own round for the outlier.
+        """Mix by the rule, and go on showing the earlier model.
+
+        If neighbors saw mixed models in the middle of a round, these would all look alike, and a rule would take its
+        node's own round for the outlier.
         """
         if self.mixer is None:
             raise ValueError("a node without a rule was asked to mix by a rule")

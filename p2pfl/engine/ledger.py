@@ -1,8 +1,8 @@
 """The ledger of a node's privacy budget: a spend is durable before the steps that it pays for are computed.
 
-A ledger may say more than was used, for a crash wastes the payment for the current round. It never says less: a ledger
-that is known to lack something says so itself. It is kept twice, in the state and in a file beside the key, and
-`reconciled` says what the two are worth together. What its steps amount to is for `learn.privacy`.
+A ledger may say more than was used, because a crash wastes the payment for the current round. It never says less: a
+ledger that is known to lack entries says so. It is kept twice, in the state and in a file beside the key, and
+`reconcile` combines the two. `learn.privacy` computes what its steps amount to.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ ROUNDING = 1e-6
 
 
 class Promise(NamedTuple):
-    """The figures that a person permits. `epsilon` is None where it follows from the noise and is not known yet, and
-    `noise` where it follows from epsilon.
+    """The figures that a person permits.
+
+    `epsilon` is None where it follows from the noise and is not known yet, and `noise` is None where it follows from
+    epsilon.
     """
 
     unit: str
@@ -35,7 +37,7 @@ class Promise(NamedTuple):
         return cls(privacy.unit, privacy.epsilon, privacy.delta, privacy.noise)
 
     def weaker_than(self, permitted: Promise) -> str:
-        """The figures in which this promises less, in words; empty: none."""
+        """Return the figures in which this promise is weaker, in words; empty: none."""
         found = []
         if permitted.unit == MEMBER != self.unit:
             found.append(f"a {self.unit} is protected, where it is a {MEMBER}")
@@ -55,8 +57,9 @@ def _above(figure: float | None, bound: float | None) -> bool:
 
 
 class Signed(NamedTuple):
-    """The account of a ledger that its node signs for others: which of its budgets it is, by order and name, and how
-    many steps are paid for.
+    """The account of a ledger that its node signs for others.
+
+    `order` and `name` say which of the node's budgets it is, `steps` how many steps are paid for.
     """
 
     order: int
@@ -66,29 +69,33 @@ class Signed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """`unit` is who is protected, a row or the whole node: steps of one unit say nothing of another.
+    """The ledger of one budget.
 
-    `word` names the person's word by which it began: no other ledger has the same.
+    `unit` is what is protected, a row or the whole node: steps of one unit say nothing about the other. `word` names
+    the permission by which the budget began: no other ledger has the same.
     """
 
     unit: str
     word: str
     spent: tuple[Spend, ...] = ()
-    """In the order in which it was spent; neighbors of one kind are one entry."""
+    """The spends in order; consecutive ones of one kind are one entry."""
     is_whole: bool = True
-    """False: something that was on disk is gone, and more may have been spent than this."""
+    """True if the ledger is complete; False: data on disk are gone, and more may have been spent than this."""
     order: int = 1
-    """The budgets of this node that are known to have begun, this one included."""
+    """The number of this node's budgets that are known to have begun, this one included."""
     promise: Promise | None = None
-    """The figures that the person permits. None: an earlier version began it, and kept no file beside the key."""
+    """The figures that the person permits.
+
+    None: an earlier version began the budget, and kept no file beside the key.
+    """
     raised_by: str = ""
-    """The latest word by which it went on; empty: none."""
+    """The latest permission by which the budget was continued; empty: none."""
     signed: Signed | None = None
     """An account that this node has signed and that this ledger lacks."""
 
     @property
     def latest_word(self) -> str:
-        """The permission that was used last: only another one lets this budget go on, or the next begin."""
+        """The permission that was used last: only another one can continue this budget, or begin the next."""
         return self.raised_by or self.word
 
     @property
@@ -97,15 +104,17 @@ class Ledger:
 
     @property
     def account(self) -> Signed:
-        """The account that is told to others, so that they can tell it to the node if it has forgotten."""
+        """The account that others get, so that they can send it to the node if it has forgotten."""
         digest = hashlib.blake2b(self.word.encode(), digest_size=8, person=b"p2pfl-budget").digest()
         name = int.from_bytes(digest, "little") >> (64 - NAME_BITS)
         own = Signed(self.order, name, self.steps)
         return own if self.signed is None else max(own, self.signed)
 
-    def recovered(self, *, private: bool, complete: bool) -> Ledger | None:
-        """The ledger as it counts when read from a disk; not `complete`: part of the disk's data was missing. None for
-        a node that is not private, whose rounds it lacks.
+    def as_recovered(self, *, private: bool, complete: bool) -> Ledger | None:
+        """Return the ledger as it counts when read from a disk.
+
+        Not `complete`: part of the disk's data was missing. None for a node that is not private, because the ledger
+        lacks its rounds.
         """
         if not private:
             return None
@@ -118,7 +127,7 @@ class Ledger:
         return replace(self, spent=(*self.spent, spend))
 
     def covers(self, other: Ledger) -> bool:
-        """True if everything that `other` has spent was spent here too, first and in this order."""
+        """Return True if everything that `other` has spent was spent here too, first and in this order."""
         if len(other.spent) > len(self.spent):
             return False
         *before, last = other.spent or (Spend(0.0, 0.0, 0),)
@@ -126,12 +135,12 @@ class Ledger:
         same = tuple(before) == self.spent[: len(before)] and last[:2] == here[:2]
         return same and last.steps <= here.steps
 
-    def doubted(self, signed: Signed | None = None) -> Ledger:
-        """The ledger marked as incomplete: more may have been spent, as an account signed by the node shows."""
+    def as_incomplete(self, signed: Signed | None = None) -> Ledger:
+        """Return the ledger marked as incomplete: more may have been spent, as an account signed by the node shows."""
         return replace(self, is_whole=False, signed=signed or self.signed)
 
     def plain(self) -> dict[str, Any]:
-        """The ledger as values for JSON."""
+        """Return the ledger as values for JSON."""
         spent = [list(spend) for spend in self.spent]
         found = {"unit": self.unit, "word": self.word, "spent": spent, "is_whole": self.is_whole, "order": self.order}
         later = {"promise": self.promise, "signed": self.signed}
@@ -140,7 +149,7 @@ class Ledger:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any] | None) -> Ledger | None:
-        """The inverse of `plain`; None of nothing."""
+        """Return the ledger that `plain` made into values; None of None."""
         if plain is None:
             return None
         found = {**plain, "spent": tuple(Spend(*spend) for spend in plain["spent"])}
@@ -149,8 +158,8 @@ class Ledger:
         return cls(**found)
 
 
-def reconciled(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
-    """The ledger that counts, of the one in the state and the one in the file beside the key: the one with more.
+def reconcile(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
+    """Return the ledger that counts, of the one in the state and the one in the file beside the key: the one with more.
 
     Every spend is written beside the key first. So a crash leaves that one equal or ahead; if it is missing although
     there was one, or the two contradict each other, data on disk were lost.
@@ -158,10 +167,10 @@ def reconciled(state: Ledger | None, beside: Ledger | None) -> Ledger | None:
     if state is None:
         return beside
     if beside is None:
-        return state if state.promise is None else state.doubted()
+        return state if state.promise is None else state.as_incomplete()
     if state.word != beside.word:
         if state.order == beside.order:
-            return state.doubted()
+            return state.as_incomplete()
         return max(state, beside, key=lambda ledger: ledger.order)
     more, less = (beside, state) if beside.covers(state) else (state, beside)
-    return more if more.covers(less) and less.is_whole else more.doubted(less.signed)
+    return more if more.covers(less) and less.is_whole else more.as_incomplete(less.signed)

@@ -1,4 +1,4 @@
-"""A robust rule at work in one node: the mix of the own vector and the replicas, and how much of each it took."""
+"""A robust rule at work in one node: the mix of its vector and the replicas, and the share of each replica in it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ NEWEST = 0.1
 
 
 class RuleMixer:
-    """A mixer applies the rule and checks its result: a norm above `longest`, or a rule that fails, gives no model."""
+    """Applies the rule and checks its result: a norm above `longest`, or a rule that fails, gives no model."""
 
     def __init__(self, rule: Rule, longest: float) -> None:
         self.rule, self.longest = rule, longest
         self.kept: dict[int, float] = {}
-        """The share of each neighbor's pull that the rule lately let through. Only ever replaced: threads read it."""
-        self._said = ""
+        """The share of each neighbor's pull that the rule lately let through.
+
+        It is only ever replaced, because threads read it.
+        """
+        self._last_warning = ""
 
     def mix(self, own: Vector, replicas: Sequence[Vector], op: Mix) -> Vector | None:
-        """The model (c d,) in memory of its own; None: there is none. `replicas` (c d,) are those of `op.peers`."""
-        own, *others = map(_shown, (own, *replicas))
+        """Return the model (c d,) in its own memory; None: there is none. `replicas` (c d,) are those of `op.peers`."""
+        own, *others = map(_read_only, (own, *replicas))
         weights = np.array(op.weights)
         around = Neighborhood(own=own, others=others, weights=weights, peers=op.peers, progress=op.progress)
         try:
             mixture = self.rule.mix(around)
             model = np.ascontiguousarray(mixture.model, dtype=own.dtype)
-        except Exception as error:  # noqa: BLE001 - whatever a rule chokes on, a neighbor must not end the node by it
+        except Exception as error:  # noqa: BLE001 - whatever the rule raises, a neighbor must not end the node by it
             self._say(f"the rule raised {type(error).__name__}: {error}")
             return None
         if model.shape != own.shape or not norm(model) <= self.longest:
@@ -53,13 +56,13 @@ class RuleMixer:
 
     def _say(self, text: str) -> None:
         """Log once: a rule that fails does so in every round, mostly for the same reason."""
-        if text != self._said:
-            self._said = text
+        if text != self._last_warning:
+            self._last_warning = text
             log.warning("%s", text)
 
 
-def _shown(vector: Vector) -> Vector:
-    """A read-only view of the same memory: the rule must not change replicas, which the neighbors hold too."""
+def _read_only(vector: Vector) -> Vector:
+    """Return a read-only view of the same memory: the rule must not change replicas, which the neighbors hold too."""
     view = vector.view()
     view.flags.writeable = False
     return view

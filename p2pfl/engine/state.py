@@ -1,6 +1,6 @@
 """The state of a node that must survive: its channels, the vectors of its method, and every edge's replicas.
 
-One writer at a time (the engine's thread). `engine` changes it; `durable` turns it into bytes.
+Only one thread writes at a time (the engine's). `engine` changes the state; `durable` turns it into bytes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from p2pfl.learn.methods import Method
 from p2pfl.methods.plain import Plain
 
 TILE = 1 << 16
-"""The values in a tile: a handful of float32 tiles fit into a second-level cache of a megabyte."""
+"""The number of values in a tile: a handful of float32 tiles fit into a second-level cache of a megabyte."""
 
 
 class Scratch:
-    """Three vectors (d,) and one tile, taken when first needed and kept; one serves all edges of a node.
+    """Three vectors (d,) and one tile, allocated when first needed and kept; one instance serves all edges of a node.
 
     `peer` and `own` will be replicas: they change places with the edge's when an exchange is settled. `move` is first
-    what is to be encoded, then D, by which n times the model moves.
+    the vector to encode, then D, by which n times the model moves.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Scratch:
 class EdgeState:
     """An edge's vectors: `own` is the replica of our channels that the neighbor holds too, `peer` that of its channels.
 
-    Both are (c d,). `kept`: the vectors (c d,) that the learning method keeps of this edge; a missing one is zero.
+    Both are (c d,). `kept` holds the vectors (c d,) that the learning method keeps of this edge; a missing one is zero.
     """
 
     record: EdgeRecord
@@ -68,14 +68,14 @@ class EdgeState:
     kept: dict[str, Vector] = field(default_factory=dict)
 
     def begin_anew(self, record: EdgeRecord) -> None:
-        """Zero both replicas and keep nothing. The other end does the same when it adopts the incarnation."""
+        """Zero both replicas and drop the kept vectors. The other end does the same when it adopts the incarnation."""
         self.record = record
         self.own[:] = 0.0
         self.peer[:] = 0.0
         self.kept = {}
 
     def digest(self, *, initiator: bool) -> bytes:
-        """BLAKE2b-128 of both replicas, the initiator's first: equal at both ends between transactions."""
+        """Return BLAKE2b-128 of both replicas, the initiator's first: equal at both ends between transactions."""
         first, second = (self.own, self.peer) if initiator else (self.peer, self.own)
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"p2pfl-replica")
         digest.update(as_bytes(first))
@@ -85,8 +85,10 @@ class EdgeState:
 
 @dataclass(slots=True)
 class NodeState:
-    """A node's state. Neighbors exchange `channels` (c d,): the model x (d,), then the other channels of the learning
-    method. `samples` is n; `version`, `rounds`, `alone` and `best` are as the core counts them.
+    """A node's state.
+
+    Neighbors exchange `channels` (c d,): the model x (d,), then the other channels of the learning method. `samples` is
+    n; the core counts `version`, `rounds`, `alone` and `best`.
 
     `terms` are the method's numbers since the last local round, and `kept` its vectors (d,) of this node: replaced,
     never written to. So are the arrays of `local`, which the learner kept outside the model in the last round that
@@ -94,12 +96,12 @@ class NodeState:
 
     `ended` is the bound of training ("40 rounds", "60.0 s") when the federation ended for this node; None: it has not.
 
-    `life` is the node's own; `lives` are the known ones of others, by member index.
+    `life` is the node's own; `lives` are the known lives of others, by member index.
 
-    `ledger`: the part of the privacy budget that was spent; None: there is no budget, or nothing is known of it.
+    `ledger` is the spent part of the privacy budget; None: there is no budget, or its spending is unknown.
 
-    `unmixed` (c d,) are the channels as they were before a robust rule mixed them, from then until the next round is
-    committed: until then neighbors see those. It does not survive a crash: after one they see the mixed model once.
+    `unmixed` (c d,) are the channels as they were before a robust rule mixed them; neighbors see these until the next
+    round is committed. It does not survive a crash: afterwards neighbors see the mixed model once.
     """
 
     channels: Vector
@@ -131,7 +133,7 @@ class NodeState:
         local: dict[str, NDArray[np.generic]] | None = None,
         method: Method | None = None,
     ) -> NodeState:
-        """The state before the first round, from `model` (d,); `method` is `plain` by default."""
+        """Return the state before the first round, from `model` (d,); `method` is `plain` by default."""
         method = method or Plain()
         more = np.zeros((len(method.channels) - 1) * model.size, model.dtype)
         channels = np.concatenate([model, more])
@@ -146,7 +148,7 @@ class NodeState:
         return self.channels[: self.size] if self.size else self.channels
 
     def begin_life(self, name: int) -> None:
-        """Begin all edges anew, without what the neighbors remember of them. `name` is a random number below 2**53."""
+        """Begin all edges anew, without the neighbors' memory of them. `name` is a random number below 2**53."""
         self.life = Life(self.life.generation + bool(self.life.name), name)
         for edge in self.edges.values():
             edge.begin_anew(edge.record.without_replicas())
@@ -184,12 +186,10 @@ class NodeState:
 
 
 def zeros(model: Vector) -> Vector:
-    """A zero vector as long as the model. Unlike with `zeros_like`, its memory is not allocated before it is
-    written.
-    """
+    """Return a zero vector as long as the model; unlike with `zeros_like`, memory is allocated only when written."""
     return np.zeros(model.shape, model.dtype)
 
 
 def as_bytes(array: NDArray[np.generic]) -> memoryview:
-    """The array's own memory if it is contiguous, in the order of its rows."""
+    """Return the array's own memory if it is contiguous, in the order of its rows."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

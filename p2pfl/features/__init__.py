@@ -1,11 +1,11 @@
-"""One room for each feature. What a room declares is read without anything else of it, which is imported when needed:
+"""One room for each feature. A room's declarations are read alone; the rest of the room is imported when needed:
 
 - `FEATURE`: what its nodes have, a class derived from `p2pfl.node.feature.Feature`.
 - `COMMANDS`: the subcommands of `p2pfl` that it brings, by name.
 - `FINDINGS`: what it says of a federation before there are nodes, derived from `p2pfl.node.findings.Findings`.
 - `NEW`: its options of `p2pfl new`, derived from `p2pfl.console.founding.Founding`.
 - `ARRIVE`: (federation, node's name, its node file or None) -> the federation by which it starts; it may wait for one.
-- `PREPARE`: (federation, node, launched) -> bool: what has to be there before its model; False: it was stopped.
+- `PREPARE`: (federation, node, launched) -> bool: prepares what a node needs before its model; False: it was stopped.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ ROOMS = ("tables", "privacy", "members", "status", "lan")
 
 
 def __getattr__(name: str) -> Any:
-    """FEATURES, the feature of each room: imported when somebody asks, for commands can do without."""
+    """Import FEATURES, the feature of each room, on demand, because commands can do without."""
     if name != "FEATURES":
         raise AttributeError(name)
-    found = globals()["FEATURES"] = tuple(kind() for kind in brought("FEATURE"))
+    found = globals()["FEATURES"] = tuple(kind() for kind in import_declared("FEATURE"))
     return found
 
 
-def brought(what: str) -> Iterator[Any]:
-    """The objects that rooms declare under this name as `module:object`, imported now."""
-    for place in filter(None, declared(what)):
+def import_declared(what: str) -> Iterator[Any]:
+    """Import and yield the objects that rooms declare under this name as `module:object`."""
+    for place in filter(None, declarations(what)):
         module, _, name = place.partition(":")
         yield getattr(import_module(module), name)
 
 
-def declared(what: str) -> list[Any]:
-    """The declarations of all rooms under this name; None for a room that has none."""
+def declarations(what: str) -> list[Any]:
+    """Return the declarations of all rooms under this name; None for a room that has none."""
     return [getattr(import_module(f"{__name__}.{room}"), what, None) for room in ROOMS]
 
 
 def commands() -> dict[str, Command]:
-    """The subcommands of `p2pfl` that features bring, by name."""
-    return {name: command for found in declared("COMMANDS") for name, command in (found or {}).items()}
+    """Return the subcommands of `p2pfl` that features bring, by name."""
+    return {name: command for found in declarations("COMMANDS") for name, command in (found or {}).items()}

@@ -1,4 +1,4 @@
-"""One node of a federation that was started here: what it has said, and how it has ended."""
+"""One node of a federation that was started here: the lines that it printed, and how it has ended."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Child:
     process: Process | ForkedProcess | None = None
     exit_code: int | None = None
     stranded: bool = False
-    """True if it was let go because it waited for neighbors that had gone."""
+    """True if it was stopped because it waited for neighbors that had gone."""
     ended_lives: list[NodeLine | None] = field(default_factory=list)
-    """The last line of each process of it that has died and was followed by another."""
+    """The last line of each earlier process of this node that died and was replaced."""
     between_lives: str = ""
-    """Its state in words, from its death to the first line of its next process."""
+    """The node's state in words, from a death to the first line of the next process."""
 
     @property
     def starts(self) -> int:
@@ -62,12 +62,12 @@ class Child:
 
     @property
     def died(self) -> bool:
-        """Ended in another way than by finishing or by a clean stop."""
+        """True if it ended in another way than by finishing or by a clean stop."""
         return self.exit_code is not None and self.exit_code not in (0, STOPPED)
 
     @property
     def waits_for_disk(self) -> bool:
-        """True if it has said so and has not ended since. A liar's state is worth nothing."""
+        """True if its last line says so and it has not ended since. A liar's state counts for nothing."""
         return self.exit_code is None and not self.byzantine and self.phase == WAITING_FOR_DISK
 
     @property
@@ -86,13 +86,13 @@ class Child:
         return self.exit_code is None and line is not None and line.phase == "waiting" and not line.peers
 
     def let_go(self) -> None:
-        """A node whose stdin ends stops, also one that has not got so far as to take signals."""
+        """Close the node's stdin, which stops it, also before it handles signals."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
 
     def result(self) -> NodeResult | None:
-        """The result that the node left at its end, if this run of it came that far (or a later start of the same
-        node).
+        """Read the result that the node left at its end, if this run of it reached the end (or a later start of the
+        same node did).
         """
         path = self.node.state_dir / "result.json"
         try:

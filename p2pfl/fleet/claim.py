@@ -1,6 +1,6 @@
-"""Only one launcher runs a federation at a time: a second one would write over the report and the logs of the first.
+"""Ensures that only one launcher runs a federation at a time: a second one would overwrite the report and the logs.
 
-A lock on the federation's file is held by the launcher; that its nodes run, launched or by hand, shows the lock in each
+The launcher holds a lock on the federation's file. Running nodes, launched or started by hand, show by the lock in each
 state folder. Both end with their process.
 """
 
@@ -37,21 +37,22 @@ def claimed(federation: FederationConfig, nodes: Iterable[NodeConfig]) -> Iterat
 
 
 def is_locked(file: Path) -> bool:
-    """Return True if a running process holds it; the lock of a state folder is held by its node.
+    """Return True if a running process holds the lock of `file`; the lock of a state folder is held by its node.
 
-    It takes the lock for a moment, which a node that starts just then would take for another one: for a launcher, which
-    is about to start it. Who only looks, again and again, asks `whereabouts.find`, which may err and disturbs nobody.
+    The test takes the lock for a moment, which a node that starts just then would mistake for another node's: it is for
+    a launcher, which is about to start the node. Code that only looks, again and again, uses `whereabouts.find`, which
+    may err and disturbs nobody.
     """
     try:
         with _locked(file) as alone:
             return not alone
-    except OSError:  # there is none yet, or it is for others to read
+    except OSError:  # the file does not exist yet, or others may not read it
         return False
 
 
 @contextmanager
 def _locked(file: Path) -> Iterator[bool]:
-    """Return True if we have the lock. Where the file system knows no locks, nobody has it, and so we do."""
+    """Yield True if we have the lock. On a file system without locks nobody has it, so we count as having it."""
     held = os.open(file, os.O_RDONLY)
     try:
         try:

@@ -1,4 +1,4 @@
-"""All nodes of a federation as processes on this machine: start them, listen to them, end them."""
+"""All nodes of a federation as processes on this machine: start them, read their lines, end them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from p2pfl.reporting.status import NodeLine
 log = logging.getLogger("p2pfl")
 
 PATIENCE_S = 15.0
-"""Time for a stopped node to end; one that waits for a full disk is left alone."""
+"""Time for a stopped node to end; a node that waits for a full disk gets more."""
 STRANDED_S = 5.0
 """Time for which nodes must have waited alone before they are stopped."""
 
 
 class Fleet:
-    """`run` returns when every child has ended. `stop` asks all of them to end cleanly; called again, it asks those to
-    give up that wait for a full disk. `spawn`: each child is started by itself, and shares no import. `restart`: one
-    that dies is started again, a few times, after longer and longer pauses. `verbose`: so are their logs.
+    """The processes of a federation. `run` returns when every child has ended.
+
+    `stop` asks all of them to end cleanly; called again, it asks those that wait for a full disk to give up. `spawn`:
+    each child is started separately, and shares no import. `restart`: a child that dies is started again, a few times,
+    after longer and longer pauses. `verbose`: the children's logs are verbose.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Fleet:
         return [child for child in self.children if not child.byzantine]
 
     def stop(self) -> None:
-        """Let go of all leashes; who does not end in time is killed, but for those who wait for a disk."""
+        """Close all children's stdin; those that do not end in time are killed, except those that wait for a disk."""
         if self.stopping:
             self._signal(signal.SIGTERM, [child for child in self.children if child.waits_for_disk])
             return
@@ -95,11 +97,11 @@ class Fleet:
         asyncio.get_running_loop().call_later(PATIENCE_S, self._end)
 
     def _is_stopping(self) -> bool:
-        """Asked again after each wait."""
+        """Return True if the fleet is stopping; a method, because it may change during each wait."""
         return self.stopping
 
     def _end(self) -> None:
-        """Whoever waits for a disk holds what is nowhere else: it is looked at again later."""
+        """End the children. One that waits for a disk holds unsaved state: it is checked again later."""
         self._signal(signal.SIGKILL, [child for child in self.children if not child.waits_for_disk])
         if any(child.exit_code is None for child in self.children):
             asyncio.get_running_loop().call_later(PATIENCE_S, self._end)
@@ -138,7 +140,7 @@ class Fleet:
             began = time.monotonic()
             await self._listen(child, process)
             exit_code = await process.wait()
-            pause_s = restarts.after(exit_code, time.monotonic() - began)
+            pause_s = restarts.next_pause_s(exit_code, time.monotonic() - began)
             again = None if pause_s is None else await self._start_again(child, exit_code, pause_s)
             if again is None:
                 break
@@ -147,7 +149,7 @@ class Fleet:
         self._dismiss()
 
     async def _start_again(self, child: Child, exit_code: int, pause_s: float) -> Process | None:
-        """None: nobody has asked for it, or all shall stop."""
+        """Start a child again after a pause; None without `restart`, or if all should stop."""
         if not self.restart or child.byzantine or child.stranded:
             return None
         log.warning("%s %s: started again in %g s", child.name, ending(exit_code), pause_s)
@@ -163,7 +165,7 @@ class Fleet:
         return again
 
     def _dismiss(self) -> None:
-        """A liar whom nobody listens to may wait for ever: once the honest have ended, the liars are let go."""
+        """End the liars once the honest nodes have ended: a liar without listeners may wait for ever."""
         if all(child.exit_code is not None for child in self.honest):
             for child in self.children:
                 if child.byzantine and child.exit_code is None:
@@ -171,9 +173,9 @@ class Fleet:
                     asyncio.get_running_loop().call_later(PATIENCE_S, self._kill)
 
     def _end_stranded(self) -> None:
-        """End the nodes that wait for neighbors once no other runs: here all are known, and nobody will come.
+        """End the nodes that wait for neighbors once no other runs: all nodes are known here, and nobody will come.
 
-        A node of `p2pfl run` waits for ever: to it, gone and not yet there look alike.
+        A node of `p2pfl run` waits for ever: it cannot distinguish a node that is gone from one that is not there yet.
         """
         left = [child for child in self.honest if child.exit_code is None]
         if not left or self.stopping or not all(child.waits_alone for child in left):

@@ -1,19 +1,20 @@
-"""Processes that share one import: a small process imports torch once, and forks whatever is to run with it.
+"""Processes that share one import: a small process imports torch once, and forks the processes that use it.
 
-A process that is forked while it has threads may hang in the copy: whoever holds a lock there is gone. So the server
+A process that is forked while it has threads may hang in the copy: the thread that holds a lock there is gone. So the
+server
 
 - sets the linear algebra to one thread before the first import that could start more, computes nothing, opens no event
   loop, and before each fork counts its threads: with a second one it refuses, and its launcher starts a plain process;
 - imports nothing of the user's: what it forks becomes `python -m MODULE ...` only in the new process;
-- is asked over its stdin, a socket: JSON, with the new process's stdin, stdout and stderr as file descriptors. It keeps
-  none of them, so an end of file stays one.
+- gets requests over its stdin, a socket: JSON, with the new process's stdin, stdout and stderr as file descriptors. It
+  keeps none of them, so an end of file stays one.
 
-When all are started the server is killed, and the system hands its children to the launcher, which has said that it
+When all are started the server is killed, and the system hands its children to the launcher, which has declared that it
 takes such orphans (PR_SET_CHILD_SUBREAPER). From then on they are the launcher's own processes, like plain ones. If the
 launcher dies first, the server reads an end of file and leaves.
 
 A new process has what a plain one would have: a session, an environment, a line in `ps` and random numbers of its own,
-the signals as Python sets them, one thread. What differs: torch is imported before the first line of the user's.
+the signals as Python sets them, one thread. The difference: torch is imported before the user's first line.
 """
 
 from __future__ import annotations
@@ -51,19 +52,21 @@ ACCELERATORS = {
     "hip": ("/dev/kfd", "/dev/dxg"),
     "xpu": ("/dev/dri", "/dev/dxg"),
 }
-"""The name in `torch.version` of a kind of accelerator, and the files by which the system shows that it has one."""
+"""The kinds of accelerators, as named in `torch.version`, and the files by which the system shows that it has one."""
 
 
 class NotForked(Exception):  # noqa: N818 - no error: it is started in another way
-    """The server cannot fork, and has not: a plain process is the way."""
+    """The server cannot fork, and has not: start a plain process."""
 
 
 class ForkServerError(P2PFLError):
-    """A fork failed or not: it is unknown what runs."""
+    """A fork may or may not have happened: it is unknown what runs."""
 
 
 def why_not() -> str | None:
-    """Why processes on this machine cannot share an import; None if they can. Imports neither torch nor a driver."""
+    """Say why processes on this machine cannot share an import; None if they can. Imports neither torch
+    nor a driver.
+    """
     if sys.platform != "linux":
         return f"{sys.platform} cannot fork safely"
     spec = find_spec("torch")
@@ -96,7 +99,7 @@ class ForkedProcess:
             os.kill(self.pid, number)
 
     async def wait(self) -> int:
-        """The exit code, negative for a signal. To be called once, and best when stdout has ended."""
+        """Wait for the exit code, negative for a signal. Call it once, and best when stdout has ended."""
         await self._handed_over.wait()
         _, status = await asyncio.to_thread(os.waitpid, self.pid, 0)
         self.returncode = os.waitstatus_to_exitcode(status)
@@ -105,9 +108,9 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """A context: within it `start` may be called, one at a time, and at its end all that were started are ours.
+    """A context in which `start` may be called, once at a time; at its end all started processes are the launcher's.
 
-    `modules` are what the server imports, `room` how many bytes the longest command line may have in `ps`.
+    `modules` are what the server imports, `room` is the longest command line in `ps`, in bytes.
     """
 
     def __init__(self, modules: Sequence[str], *, room: int) -> None:
@@ -118,10 +121,10 @@ class ForkServer:
         self._line: socket.socket
 
     async def __aenter__(self) -> Self:
-        _take_orphans(wanted=True)
+        _take_orphans(enabled=True)
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line.settimeout(0)
-        with theirs:  # stdout is a pipe because it is one for those who come of it, and Python has looked by then
+        with theirs:  # stdout is a pipe, as for the forked processes: Python configures sys.stdout before the fork
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=theirs.fileno(), stdout=PIPE, stderr=PIPE, start_new_session=True
             )
@@ -131,7 +134,7 @@ class ForkServer:
         self._kill()
         await self._process.wait()
         self._line.close()
-        _take_orphans(wanted=False)
+        _take_orphans(enabled=False)
         self._handed_over.set()
 
     @property
@@ -139,7 +142,7 @@ class ForkServer:
         return self._process.pid
 
     def give_up(self) -> None:
-        """Whoever waits until the server is ready is told that it will not be. A fork takes but a moment: it ends."""
+        """Give up the server: callers that wait until it is ready get an error. A fork takes but a moment, and ends."""
         if not self._ready:
             self._kill()
 
@@ -151,7 +154,7 @@ class ForkServer:
         """Start `python ARGUMENTS`, which begin with `-m`; no line of its stdout may be longer than `limit`.
 
         Raises NotForked: nothing was started; a plain process may be; ForkServerError: the server has ended, and it is
-        not known whether it has forked before.
+        unknown whether it forked before.
         """
         if not self._ready:
             await self._answer(READY_S)
@@ -184,9 +187,9 @@ class ForkServer:
                 said = await asyncio.get_running_loop().sock_recv(self._line, MOST_BYTES)
         except TimeoutError:
             self._kill()
-            raise self._lost(f"has not answered for {seconds:g} s") from None
+            raise self._start_error(f"has not answered for {seconds:g} s") from None
         except ConnectionError:
-            pass  # it has died with something of ours unread
+            pass  # it died before it read everything
         if not said:
             raise await self._end()
         answer: dict[str, Any] = json.loads(said)
@@ -199,20 +202,20 @@ class ForkServer:
         _, errors = await self._process.communicate()
         code = self._process.returncode or 0
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        return self._lost(
+        return self._start_error(
             f"died ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}: {last}"
         )
 
-    def _lost(self, how: str) -> Exception:
-        """Before it was ready it cannot have forked."""
+    def _start_error(self, how: str) -> Exception:
+        """Return the error; before it was ready the server cannot have forked."""
         if not self._ready:
             return NotForked(f"it {how}")
         return ForkServerError(f"the process that starts the nodes {how}; --spawn does without it")
 
 
-def _take_orphans(*, wanted: bool) -> None:
-    """Raises NotForked: the system has no such thing."""
-    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0):
+def _take_orphans(*, enabled: bool) -> None:
+    """Take orphans, or stop taking them. Raises NotForked: the system cannot do that."""
+    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(enabled), 0, 0, 0):
         raise NotForked("the system hands over no orphans")
 
 
@@ -220,7 +223,7 @@ def _take_orphans(*, wanted: bool) -> None:
 
 
 def serve() -> str:
-    """Fork when asked, and leave when the launcher is gone. It returns only in a new process: the module to run."""
+    """Fork on request, and leave when the launcher is gone. It returns only in a new process: the module to run."""
     environment = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     line = socket.socket(fileno=os.dup(0))
@@ -228,7 +231,7 @@ def serve() -> str:
     for module in sys.argv[1:-1]:
         importlib.import_module(module)
     generators = [one for one in gc.get_objects() if isinstance(one, random.Random)]
-    gc.freeze()  # a collector that looks at what is shared would write to it
+    gc.freeze()  # a garbage collector that visits shared objects would write to them
     line.send(json.dumps(_checked({})).encode())
     while True:
         said, descriptors, _, _ = socket.recv_fds(line, MOST_BYTES, 3)
@@ -249,7 +252,7 @@ def serve() -> str:
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
-    """`answer`, or a refusal if there are threads that a fork would cut off."""
+    """Return `answer`, or a refusal if there are threads that a fork would cut off."""
     try:
         threads = len(list(Path("/proc/self/task").iterdir()))
     except OSError:
@@ -263,7 +266,7 @@ def _become(
     environment: dict[str, str | None],
     generators: list[random.Random],
 ) -> str:
-    """Leave behind what is the server's, in the new process. Returns the module to run, with `sys.argv` set for it."""
+    """Drop what belongs to the server, in the new process. Returns the module to run, with `sys.argv` set for it."""
     os.setsid()
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
@@ -289,7 +292,7 @@ def _become(
 
 
 def _show_as(words: list[str]) -> None:
-    """Write over the server's command line, where the system reads what `ps` shows."""
+    """Overwrite the server's command line, which `ps` shows."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     if 0 < start < end:

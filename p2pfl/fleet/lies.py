@@ -1,5 +1,5 @@
 """Nodes that lie are commands of another package, found by the entry point group `p2pfl.attackers`: p2pfl has no liar,
-and a node in the field imports nothing of this.
+and a node in the field imports none.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ class Attackers(Protocol):
     """The object behind the entry point. `spec` is the text that names an attack."""
 
     def check(self, spec: str) -> None:
-        """Raises UserError: there is no such attack."""
+        """Check the spec. Raises UserError: there is no such attack."""
         ...
 
     def choose(self, federation: FederationConfig, count: int) -> tuple[str, ...]:
-        """Names of so many nodes, spread over the graph."""
+        """Choose the names of `count` nodes, spread over the graph."""
         ...
 
     def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
-        """Arguments for Python that make node `name` lie, as one of `liars`; those of `p2pfl run` are appended."""
+        """Return arguments for Python that make node `name` lie, as one of `liars`; those of `p2pfl run`
+        are appended.
+        """
         ...
 
     def success(
@@ -42,7 +44,7 @@ class Attackers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lies:
-    """`names` are the nodes that lie, by the attack `spec`."""
+    """The lies in a run: `names` are the nodes that lie, by the attack `spec`."""
 
     attackers: Attackers
     spec: str
@@ -53,7 +55,7 @@ class Lies:
 
 
 def find_attackers() -> Attackers:
-    """Raises UserError: no package of attacks is installed."""
+    """Find the package of attacks. Raises UserError: none is installed."""
     for entry in entry_points(group=GROUP):
         found: Attackers = entry.load()
         return found

@@ -1,7 +1,7 @@
 """All nodes of a federation in this process: real sockets on loopback, and one thread in which they learn in turn.
 
 For a script or a notebook, whose own event loop may be busy: the nodes have a loop in a thread of its own. Nothing is
-pickled, no signal is taken, and nothing is left behind: states stand in a folder that is removed at the end.
+pickled, no signal is handled, and nothing is left behind: states are in a folder that is removed at the end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger("p2pfl")
 
 LOOK_EVERY_S = 0.2
 LISTEN_EVERY_S = 0.1
-"""Ctrl-C is heard within this time."""
+"""Ctrl-C takes effect within this time."""
 
 OnProgress = Callable[[Point], None]
 
@@ -53,7 +53,7 @@ def run_together(
     *,
     wishes: Wishes | None = None,
 ) -> Report:
-    """Run all nodes to their end. Ctrl-C cancels, once the local round under way is over.
+    """Run all nodes to their end. Ctrl-C cancels, once the current local round is over.
 
     Raises UserError: the task, its options or the data are wrong; LearningError: the task failed in a node.
     """
@@ -70,7 +70,7 @@ def run_together(
                 pass
         finally:
             together.cancel()
-            if thread in threading.enumerate():  # Ctrl-C may come while it starts
+            if thread in threading.enumerate():  # Ctrl-C may come while the thread starts
                 outcome.is_there.wait()  # in Python 3.11 a thread whose join was interrupted counts as stopped
                 thread.join()
         report = outcome.report()
@@ -88,13 +88,13 @@ TRANSPORTS: Mapping[str, Callable[[], MakeTransport]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """A program's wishes for each node beside the federation's settings."""
+    """A program's settings for each node beside the federation's."""
 
     compute: Mapping[str, Compute] = field(default_factory=dict)
     """The device of each node whose node file names none."""
     on_round: OnRound | None = None
     checkpoints: Path | None = None
-    """The folder in which each node has one for files with its model, every `checkpoint_every` rounds."""
+    """The folder in which each node has one for its checkpoints, written every `checkpoint_every` rounds."""
     checkpoint_every: int = 0
     checkpoints_kept: int = 1
     references: bool = False
@@ -113,7 +113,7 @@ class Wishes:
 
 
 class _Outcome:
-    """The nodes' outcome, on its way from their thread to the caller's."""
+    """The nodes' outcome, passed from their thread to the caller's."""
 
     def __init__(self) -> None:
         self.is_there = threading.Event()
@@ -137,13 +137,13 @@ class _Outcome:
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:
-    """The nodes that are stopped because of it have no error of their own."""
+    """Return the first real error: the nodes that are stopped because of it have none of their own."""
     first = errors.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Identity]]:
-    """The same federation on this machine, with keys and addresses made for this run."""
+    """Return the federation on this machine, with keys and addresses made for this run."""
     identities = [Identity.generate() for _ in federation.members]
     members = tuple(
         replace(member, key=identity.public, address=f"127.0.0.1:{port}")
@@ -154,7 +154,7 @@ def _with_keys(federation: FederationConfig) -> tuple[FederationConfig, list[Ide
 
 @dataclass(slots=True)
 class InProcessFleet:
-    """The nodes and what they have said. `run` belongs to one event loop, `cancel` to any thread."""
+    """The nodes and the lines that they printed. `run` belongs to one event loop, `cancel` to any thread."""
 
     federation: FederationConfig
     identities: Sequence[Identity]
@@ -182,7 +182,9 @@ class InProcessFleet:
             self._cancel()
 
     def prepare(self) -> list[Setup]:
-        """Models and data of all nodes, in the caller's thread: every mistake in them is found before a node starts."""
+        """Load models and data of all nodes, in the caller's thread: every mistake in them shows before a
+        node starts.
+        """
         pairs = zip((member.name for member in self.federation.members), self.identities, strict=True)
         return [setup_of(self.federation, self._node(name), identity, passing=True) for name, identity in pairs]
 
@@ -251,7 +253,7 @@ class InProcessFleet:
 
 
 def _refuse_failure(report: Report) -> None:
-    """A node that has dropped all of its rounds has learned nothing, and its first model is no result."""
+    """Refuse a run in which a node dropped all of its rounds: it learned nothing, and its first model is no result."""
     failed = [node.name for node in report.nodes if node.failed_rounds and node.failed_rounds >= (node.rounds or 0)]
     if failed:
         text = "every round ended in no finite model, or raised (learning_rate too high?)"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from p2pfl.config.load import load_config, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.features import FEATURES, brought
+from p2pfl.features import FEATURES, import_declared
 from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup, read_setup
 from p2pfl.node.leash import on_a_leash
@@ -16,10 +16,11 @@ from p2pfl.reporting.status import NodeLine, NodeResult
 
 
 def arrived(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
-    """Return the federation by which the node starts: features may know a newer one, or wait for it. Raises
-    UserError: a file is wrong.
+    """Return the federation by which the node starts: features may know a newer one, or wait for it.
+
+    Raises UserError: a file is wrong.
     """
-    for arrive in brought("ARRIVE"):
+    for arrive in import_declared("ARRIVE"):
         federation = arrive(federation, name, config)
     return federation
 
@@ -27,9 +28,9 @@ def arrived(federation: FederationConfig, name: str, config: Path | None = None)
 def prepared(federation: FederationConfig, node: NodeConfig, *, launched: bool) -> bool:
     """Let features wait for what they need before there is a model. False: the node was stopped.
 
-    Raises UserError: it cannot come to be.
+    Raises UserError: a feature can never get what it needs.
     """
-    return all(prepare(federation, node, launched=launched) for prepare in brought("PREPARE"))
+    return all(prepare(federation, node, launched=launched) for prepare in import_declared("PREPARE"))
 
 
 async def run_node(
@@ -39,10 +40,10 @@ async def run_node(
     launched: bool = False,
     make: Callable[..., Application] = Application,
 ) -> NodeResult | None:
-    """Run one node to its end, or until SIGINT or SIGTERM; returns its result, None where it was stopped at its start.
+    """Run one node to its end, or until SIGINT or SIGTERM; return its result, None where it was stopped at its start.
 
     `launched`: lines carry a sketch of the model, and the node stops when its stdin ends, as it does when the launcher
-    dies. `make` takes what `Application` takes.
+    dies. `make` has the arguments of `Application`.
     """
     application = make(setup, on_line=on_line, sketched=launched, features=FEATURES)
     async with on_a_leash(application.stop, launched=launched):
@@ -50,7 +51,7 @@ async def run_node(
 
 
 class Node:
-    """One node of a federation, as `p2pfl run` starts it; signals are the caller's business.
+    """One node of a federation, as `p2pfl run` starts it; the caller handles signals.
 
     `federation` is the file or its folder; `on_progress` gets its figures at most ten times a second, `on_round` its
     state after each local round, in the thread that trains.
@@ -80,5 +81,5 @@ class Node:
         return await self._application.run()
 
     def stop(self) -> None:
-        """End cleanly, keeping a snapshot. From the event loop that runs the node."""
+        """End cleanly, keeping a snapshot. Call it from the event loop that runs the node."""
         self._application.stop()

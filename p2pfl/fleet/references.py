@@ -1,6 +1,7 @@
 """The results that the nodes of a launched federation would have had without each other, beside theirs.
 
-It is computed after the run, in the launcher's process, from the nodes' own data: so only where all of them are here.
+They are computed after the run, in the launcher's process, from the nodes' own data: so only where all of these are
+here.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from p2pfl.storage import peek
 
 
 def refuse_references(federation: FederationConfig, key: str) -> None:
-    """Raises UserError: the data of nodes that promise privacy are not put in one place, nor learned without noise."""
+    """Refuse references with privacy. Raises UserError: the data of nodes that promise privacy are not pooled, nor
+    learned without noise.
+    """
     if federation.privacy is not None:
         text = "they would be learned from the nodes' rows without noise, while [privacy] is there"
         raise UserError(text, file=federation.path, key=key, allowed="without them")
 
 
 def add_references(report: Report, federation: FederationConfig, children: Sequence[Child]) -> None:
-    """Into `report`: each honest node alone, all their data in one place, with as many rounds as a node has taken; and
-    how far their targets are apart.
+    """Add to `report` each honest node alone, all their data in one place, with as many rounds as a node has taken, and
+    the distance between their targets.
 
     Raises LearningError: the task failed.
     """
@@ -69,8 +72,8 @@ def add_references(report: Report, federation: FederationConfig, children: Seque
 
 
 def _together(child: Child, learner: Learner, node: NodeReport) -> tuple[Any, Any] | None:
-    """Outputs of the model that a node has in the end, and targets, of its test set; None where it has not ended well,
-    or the task tells neither. The learner's own part of the model is as before.
+    """Return outputs of the node's final model, and targets, of its test set; None where it has not ended well, or the
+    task has neither. The learner's own part of the model is as before.
     """
     loaded = peek(child.node.state_dir) if node.finished else None
     if loaded is None or not hasattr(learner, "predictions"):

@@ -1,7 +1,7 @@
-"""One report of a run of real processes, in the shape that a simulated run has too.
+"""One report of a run of real processes, in the same shape as that of a simulated run.
 
-Honest about the dead: a node that did not reach its end is listed with how it ended, and no figure of it enters a
-mean. Nor does one of a liar: the result is what it made of the honest; nor one of an older model than the node's last.
+It is honest about the dead: a node that did not reach its end is listed with how it ended, and no figure of it enters a
+mean. Nor does a figure of a liar, or one of an older model than the node's last.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ class Nodes(Protocol):
 
 
 class History:
-    """The figures of a run as it goes on."""
+    """Collects the figures of a run as it goes on."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
 
     def look(self, nodes: Nodes) -> Point | None:
-        """The current figures, None before the first line of a node. Kept if more than the time has changed."""
+        """Return the current figures, None before the first line of a node. They are kept if more than the time has
+        changed.
+        """
         point = _point(nodes)
         last = self.points[-1] if self.points else None
         if point is not None and (last is None or point != msgspec.structs.replace(last, time_s=point.time_s)):
@@ -62,7 +64,7 @@ class History:
 
 
 def final_report(fleet: Nodes, history: Sequence[Point]) -> Report:
-    """Called after every node has ended: the consensus distance is computed from the models on disk."""
+    """Build the report after every node has ended: the consensus distance is computed from the models on disk."""
     federation = compacted(fleet.federation)
     nodes = [_node(child) for child in fleet.children]
     ended = [node for node in nodes if node.finished and not node.byzantine]
@@ -139,7 +141,7 @@ def _withheld(federation: FederationConfig, nodes: Sequence[NodeReport]) -> With
 
 
 def _sent(fleet: Nodes, nodes: Sequence[NodeReport]) -> dict[tuple[int, int], int]:
-    """Bytes by (sender, receiver), as far as nodes have left a result."""
+    """Return bytes by (sender, receiver), as far as nodes have left a result."""
     index = {member.name: member.index for member in compacted(fleet.federation).members}
     return {
         (sender, index[neighbor.name]): neighbor.bytes_sent or 0
@@ -195,16 +197,16 @@ def _node(child: Child) -> NodeReport:
         stranded=child.stranded,
         log=None if child.process is None else str(child.log_path),
     )
-    node.restarted = child.died and node.finished  # killed under us, then started by hand and brought to its end
+    node.restarted = child.died and node.finished  # killed under us, then started by hand and finished
     latest = result or line
     for key in node.__struct_fields__:
         if hasattr(latest, key):
             setattr(node, key, getattr(latest, key))
-    if child.ended_lives:  # figures of the last process alone say too little
+    if child.ended_lives:  # the figures of the last process alone say too little
         node.starts = child.starts
         node.bytes_sent = (node.bytes_sent or 0) + child.bytes_before
         node.messages_sent = (node.messages_sent or 0) + child.messages_before
-    if result is None and line is not None:  # it was killed: what it tested last is final by chance alone
+    if result is None and line is not None:  # it was killed: its latest test is that of its final model only by chance
         node.test_is_stale = line.accuracy is not None and line.tested_version != line.version
     return node
 

@@ -27,12 +27,12 @@ SHARED = ("click", "numpy.random", "p2pfl.config.load", "p2pfl.fleet.process")
 """The modules that every node imports."""
 SHARED_WITH_TORCH = ("p2pfl.learn.trainer", "p2pfl.learn.digits")
 WITHOUT_TORCH = ("quadratic",)
-"""Tasks for whose sake torch need not be imported."""
+"""Tasks that do not need torch."""
 
 
 class Starter:
-    """Starts children, until it gives up. `spawn`: each by itself, so that they share no import; `verbose`: so are
-    their logs.
+    """Starts children, until it gives up. `spawn`: each separately, so that they share no import; `verbose`: their logs
+    are verbose.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class Starter:
 
     @asynccontextmanager
     async def sharing(self, children: Sequence[Child]) -> AsyncIterator[list[Child]]:
-        """Within it `start` may fork. Gives the children in the order in which to start them: those that share no
-        import go first, for the others wait for it.
+        """Allow `start` to fork in this context. Yields the children in the order in which to start them: those that
+        share no import come first, for the others wait for it.
         """
         async with AsyncExitStack() as until_started:
             self._server = await self._fork_server(children, until_started)
@@ -53,7 +53,7 @@ class Starter:
         self._server = None
 
     async def start(self, child: Child) -> Process | ForkedProcess | None:
-        """One at a time. None: it has given up meanwhile."""
+        """Start a child, one at a time. None: it has given up meanwhile."""
         if not self._may_start():
             return None
         if self._server is not None and self._may_share(child):
@@ -67,7 +67,7 @@ class Starter:
         return await self.start_alone(child)
 
     async def start_alone(self, child: Child) -> Process:
-        """A plain process, whatever else is being started."""
+        """Start a plain process, whatever else is being started."""
         with child.log_path.open("ab") as stderr:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -80,13 +80,13 @@ class Starter:
             )
 
     def give_up(self) -> None:
-        """All shall stop: `start` starts nobody any more, and does not wait for the shared import."""
+        """Give up: `start` starts no more children, and does not wait for the shared import."""
         self._has_given_up = True
         if self._server is not None:
             self._server.give_up()
 
     def _may_start(self) -> bool:
-        """Asked again after each wait."""
+        """Return True if a child may start; a method, because it may change during each wait."""
         return not self._has_given_up
 
     async def _fork_server(self, children: Sequence[Child], until_started: AsyncExitStack) -> ForkServer | None:
@@ -103,12 +103,14 @@ class Starter:
             return None
 
     def _may_share(self, child: Child) -> bool:
-        """An import fixes how many threads the linear algebra has: one, as nodes have that say nothing else."""
+        """Return True if the child may be forked: an import fixes the linear algebra's threads at one, the default of
+        nodes.
+        """
         return child.node.threads == 1 and self._command(child)[0] == "-m"
 
     def _share_nothing(self, reason: NotForked) -> None:
         self._server = None
-        log.warning("the nodes cannot share one import (%s): each is started by itself", reason)
+        log.warning("the nodes cannot share one import (%s): each is started separately", reason)
 
     def _command(self, child: Child) -> list[str]:
         if child.byzantine and self._lies is not None:

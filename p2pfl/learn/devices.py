@@ -1,8 +1,8 @@
 """The device on which a node trains and tests: the CPU, or an accelerator that torch knows. Gossip stays on the host.
 
-A model is built on the host, so that all nodes of a federation begin with the same bits, and moved once; what a step
-needs is moved when it is needed. Vectors (d,) come and go as float32 on the host. Nothing here touches an accelerator
-before a node asks for one: a process that forks must not have.
+A model is built on the host, so that all nodes of a federation begin with the same bits, and moved once; the data of a
+step are moved for the step. Vectors (d,) come and go as float32 on the host. Nothing here touches an accelerator before
+a node uses one: a process that forks must not have.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from p2pfl.errors import UserError
 
 HOST = "cpu"
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-"""The words in torch's errors about memory where it has no exception class for that: on the host and on MPS."""
+"""Words in torch's errors for a lack of memory on the host and on MPS, which have no exception class for it."""
 
 
 class Device:
-    """`torch` is the device by torch's name for it. On the host nothing is moved: all is as without a device."""
+    """The device of a node; `torch` is torch's name for it. On the host nothing is moved."""
 
     def __init__(self, compute: Compute | None = None) -> None:
-        """Raises UserError: there is no such device; it names those that there are."""
+        """Choose the device. Raises UserError: there is no such device; the error names the existing ones."""
         self.compute = compute or Compute()
-        self.torch = _found(self.compute)
+        self.torch = _choose(self.compute)
         self.is_host = self.torch.type == HOST
         self.is_mixed = self.compute.precision == "bf16"
 
     def __str__(self) -> str:
-        return described(self.torch) + (", bf16" if self.is_mixed else "")
+        return describe(self.torch) + (", bf16" if self.is_mixed else "")
 
     def place(self, module: nn.Module) -> nn.Module:
-        """The module itself, with its tensors there.
+        """Move the tensors of the module to the device; return the module itself.
 
         Raises UserError: it does not fit into the memory, or has a type that the device does not have.
         """
         if self.is_host:
             return module
-        with self.told("the model cannot be placed there"):
+        with self.explaining_errors("the model cannot be placed there"):
             return module.to(self.torch)
 
     def move(self, value: Any) -> Any:
-        """A tensor, or tensors in lists, tuples and dictionaries, there; anything else as it is."""
+        """Move a tensor, or tensors in lists, tuples and dictionaries; return anything else as it is."""
         return value if self.is_host else over_tensors(lambda one: one.to(self.torch), value)
 
     def rows(self, read: Callable[[Tensor], tuple[Any, Any]]) -> Callable[[Tensor], tuple[Any, Any]]:
-        """The same reader of rows, with what it reads there."""
+        """Wrap a reader of rows so that it returns them on the device."""
         if self.is_host:
             return read
 
@@ -62,7 +62,9 @@ class Device:
         return moved
 
     def loss(self, module: Callable[[Any], Any], loss: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-        """The loss of (inputs, targets), in mixed precision where that is asked for: parameters stay as they are."""
+        """Wrap `loss` as a function of (inputs, targets), in mixed precision if configured: parameters
+        keep their type.
+        """
         if not self.is_mixed:
             return lambda inputs, targets: loss(module(inputs), targets)
 
@@ -73,12 +75,12 @@ class Device:
         return mixed
 
     def precision(self) -> AbstractContextManager[Any]:
-        """The context in which outputs and losses are computed: mixed precision if asked for."""
+        """Return the context in which outputs and losses are computed: mixed precision if configured."""
         return torch.autocast(self.torch.type, dtype=torch.bfloat16) if self.is_mixed else nullcontext()
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Torch's default generators of the host and of this device start at `seed` inside and are put back after."""
+        """Seed torch's default generators of the host and of this device with `seed`, and restore them afterwards."""
         with seeded(seed):
             if self.is_host:
                 yield
@@ -94,8 +96,8 @@ class Device:
                 module.set_rng_state(before, *on_it)
 
     @contextmanager
-    def told(self, what: str) -> Iterator[None]:
-        """Raises UserError in place of what torch raises where memory is short, or where `what` fails."""
+    def explaining_errors(self, what: str) -> Iterator[None]:
+        """Turn errors of torch into UserError where memory is short, or where `what` fails."""
         try:
             yield
         except (RuntimeError, TypeError, MemoryError) as error:
@@ -103,19 +105,19 @@ class Device:
             raise self.mistake(f"{what}: {_line(error)}", None) from error
 
     def refuse_shortage(self, error: BaseException) -> None:
-        """Raises UserError: it was memory that was short."""
+        """Raise UserError if the error says that memory is short."""
         if is_shortage(error):
             self.free()
             allowed = "a smaller batch_size or model, another device, or fewer nodes on this one"
             raise self.mistake("the memory of the device is too small", allowed) from error
 
     def free(self) -> None:
-        """Hand back what torch keeps for later of the device's memory."""
+        """Free the device memory that torch keeps for later."""
         if not self.is_host:
             torch.get_device_module(self.torch).empty_cache()
 
     def mistake(self, text: str, allowed: str | None) -> UserError:
-        """A mistake for the user to correct in the node file."""
+        """Make an error about the node file for its user."""
         return UserError(text, file=self.compute.file, key="node.device", value=str(self), allowed=allowed)
 
 
@@ -132,7 +134,7 @@ def over_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Torch's default CPU generator starts at `seed` inside and is put back afterwards."""
+    """Seed torch's default CPU generator with `seed`, and restore it afterwards."""
     before = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -141,11 +143,11 @@ def seeded(seed: int) -> Iterator[None]:
         torch.default_generator.set_state(before)
 
 
-def there() -> list[torch.device]:
+def available_devices() -> list[torch.device]:
     """All devices of this machine, the fastest kind first, the host last."""
     found: list[torch.device] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of drivers that are too old: then there is none
+        warnings.simplefilter("ignore")  # drivers may be too old: then there is no device
         if torch.cuda.is_available():
             found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
         if torch.backends.mps.is_available():
@@ -153,8 +155,8 @@ def there() -> list[torch.device]:
     return [*found, torch.device(HOST)]
 
 
-def described(device: torch.device) -> str:
-    """Its name, with that of the card."""
+def describe(device: torch.device) -> str:
+    """Return the device's name, with that of the card."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
@@ -165,23 +167,23 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
-def _found(compute: Compute) -> torch.device:
+def _choose(compute: Compute) -> torch.device:
     if compute.device == HOST:
         return torch.device(HOST)
-    known = there()
+    known = available_devices()
     if compute.device == "auto":
         return known[0]
     wanted = torch.device(compute.device)
     for one in known:
         if one.type == wanted.type and wanted.index in (None, one.index):
             return one
-    names = ", ".join(["auto", *map(described, known)])
+    names = ", ".join(["auto", *map(describe, known)])
     raise UserError("no such device here", file=compute.file, key="node.device", value=compute.device, allowed=names)
 
 
 @contextmanager
 def _current(device: torch.device) -> Iterator[None]:
-    """`manual_seed` is for the current device, where there are several of a kind."""
+    """Make the device current: `manual_seed` seeds the current one of several devices."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             yield

@@ -37,7 +37,9 @@ SIDE, IDX_CLASSES, IDX_BRIGHTEST = 28, 10, 255
 
 
 def digits(*, partition: str = "iid", hidden: int = 32) -> Task:
-    """`partition` as in `p2pfl.learn.partition`; `hidden` units give an MLP 64-hidden-10 (2,410 parameters)."""
+    """Build the task. `partition` as in `p2pfl.learn.partition`; `hidden` units give an MLP 64-hidden-10 (2,410
+    parameters).
+    """
     parse_partition(partition)
     at_least("hidden", hidden, 1)
 
@@ -52,7 +54,9 @@ def digits(*, partition: str = "iid", hidden: int = 32) -> Task:
 
 @cache
 def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Training and test pair: images (n, 64) float32 in [0, 1], labels (n,) int64. Shared: not to be written to."""
+    """Return the training and test pair: images (n, 64) float32 in [0, 1], labels (n,) int64. Shared: do not write to
+    them.
+    """
     with as_file(files("p2pfl.learn") / "data" / "digits.npz") as path, np.load(path, allow_pickle=False) as table:
         inputs = torch.from_numpy(table["images"]).to(torch.float32) / BRIGHTEST
         targets = torch.from_numpy(table["labels"]).to(torch.int64)
@@ -64,7 +68,9 @@ def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 def mlp(*sizes: int) -> nn.Sequential:
-    """Fully connected layers with ReLU between them: inputs (b, sizes[0]), flattened, to outputs (b, sizes[-1])."""
+    """Build fully connected layers with ReLU between them: inputs (b, sizes[0]), flattened, to outputs
+    (b, sizes[-1]).
+    """
     layers: list[nn.Module] = [nn.Flatten()]
     for width, following in pairwise(sizes):
         layers += [nn.Linear(width, following), nn.ReLU()]
@@ -74,7 +80,9 @@ def mlp(*sizes: int) -> nn.Sequential:
 def mnist_idx(
     *, path: str = "", model: Literal["mlp", "cnn"] = "mlp", hidden: int = 128, partition: str | None = None
 ) -> Task:
-    """`path` is relative to the federation file; without it every node names its own. `hidden` is for the mlp."""
+    """Build the task. `path` is relative to the federation file; without it every node names its own. `hidden` is for
+    the mlp.
+    """
     at_least("hidden", hidden, 1)
     if partition is not None:
         parse_partition(partition)
@@ -87,7 +95,7 @@ def mnist_idx(
         return _pair(images, labels, node.own_rows(labels, partition)), test
 
     def files_of(node: NodeContext) -> list[Path]:
-        """The files of a node; none if nodes share the images: these would be dealt anew whenever there are more."""
+        """Return the files of a node; none if nodes share the images: more images would be dealt out anew."""
         if partition is not None or "path" not in node.local:
             return []
         sets = [f"{prefix}-{kind}-ubyte" for prefix in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
@@ -96,12 +104,12 @@ def mnist_idx(
     def make() -> torch.nn.Module:
         return small_cnn() if model == "cnn" else mlp(SIDE * SIDE, hidden, IDX_CLASSES)
 
-    del path  # NodeContext.path finds it
+    del path  # NodeContext.path looks it up
     return Task(name="mnist-idx", model=make, data=data, files=files_of)
 
 
 def small_cnn() -> nn.Sequential:
-    """Two convolutions for images (b, 1, 28, 28), ten outputs; 28,938 parameters."""
+    """Build two convolutions for images (b, 1, 28, 28), ten outputs; 28,938 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, padding=2),
         nn.ReLU(),
@@ -115,7 +123,7 @@ def small_cnn() -> nn.Sequential:
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """The array in one file, plain or `.gz`.
+    """Read the array in one file, plain or `.gz`.
 
     Raises UserError: the file cannot be read, is of another kind or of another length than its header says.
     """
@@ -135,7 +143,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 
 def find_idx(folder: Path, name: str) -> Path:
-    """The file `name` or `name.gz` below `folder`, in torchvision's layout or directly.
+    """Find the file `name` or `name.gz` below `folder`, in torchvision's layout or directly.
 
     Raises UserError: there is none.
     """
@@ -155,7 +163,7 @@ def has_idx(folder: Path, name: str) -> bool:
 
 
 def _read(folder: Path, prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images (n, 28, 28) and labels (n,) of one set, checked against each other."""
+    """Read the images (n, 28, 28) and labels (n,) of one set, and check them against each other."""
     image_file, label_file = (find_idx(folder, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
     images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
     if images.shape[1:] != (SIDE, SIDE):

@@ -1,6 +1,6 @@
 """Look for problems in a node's own data that speak against a good result.
 
-Nothing here changes what is computed, and nothing leaves the node: what it finds becomes a line and an alarm.
+Nothing here changes what is computed, and nothing leaves the node: each problem becomes a line and an alarm.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MOST_CLASSES = 1_000
 
 
 def unscaled(learner: Learner) -> str | None:
-    """A warning, if some of the node's inputs spread far more than others. None also where nothing can be
-    said: of images, texts, and data that are not in memory.
+    """Warn if some of the node's inputs spread far more than others. None also where that is unknown: for images,
+    texts, and data that are not in memory.
     """
     inputs = getattr(getattr(learner, "train_set", None), "inputs", None)
     if inputs is None or inputs.ndim != 2 or not inputs.is_floating_point():
@@ -42,7 +42,8 @@ def unscaled(learner: Learner) -> str | None:
 
 
 def _spreads(inputs: Tensor) -> Tensor:
-    """The root mean square distance of each column of (n, d) to its median, over the rows that differ from it: (d,).
+    """Compute the root mean square distance of each column of (n, d) to its median, over the rows that differ from it:
+    (d,).
 
     So a rare indicator, or a pixel that is mostly empty, spreads as far as a frequent one. 0: the column is constant.
     """
@@ -52,7 +53,9 @@ def _spreads(inputs: Tensor) -> Tensor:
 
 
 def own_classes(learner: Learner) -> list[int] | None:
-    """The classes in the node's own data, ascending; None where there are none, or they are not known at once."""
+    """Return the classes in the node's own data, ascending; None where there are none, there are too many, or they are
+    not in memory.
+    """
     targets: Any = getattr(getattr(learner, "train_set", None), "targets", None)
     if targets is None or targets.ndim != 1 or targets.is_floating_point():
         return None
@@ -61,7 +64,7 @@ def own_classes(learner: Learner) -> list[int] | None:
 
 
 def lone_classes(held: Mapping[str, Iterable[int]]) -> dict[int, str]:
-    """The classes that one node alone has, and which. `held` are the classes by node."""
+    """Find the nodes that alone have some class, and name these classes. `held` are the classes by node."""
     holders: dict[int, list[str]] = {}
     for node, classes in held.items():
         for one in classes:
@@ -69,9 +72,11 @@ def lone_classes(held: Mapping[str, Iterable[int]]) -> dict[int, str]:
     return {one: nodes[0] for one, nodes in sorted(holders.items()) if len(nodes) == 1}
 
 
-def about_lone_classes(rule: str, held: Mapping[str, Iterable[int]]) -> str | None:
-    """A warning for who knows what all nodes hold; None: the `rule` is not robust, or no class is on one node alone."""
-    lone = lone_classes(held) if liars_of(rule) and len(held) > 1 else {}
+def about_lone_classes(rule: str, classes: Mapping[str, Iterable[int]]) -> str | None:
+    """Warn where the classes of all nodes are known; None: the `rule` is not robust, or no class is on
+    one node alone.
+    """
+    lone = lone_classes(classes) if liars_of(rule) and len(classes) > 1 else {}
     if not lone:
         return None
     some = ", ".join(f"{one} ({node})" for one, node in list(lone.items())[:5])

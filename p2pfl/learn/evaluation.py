@@ -21,9 +21,9 @@ from p2pfl.learn.task import Task
 from p2pfl.plugins import FAILURES, describe_failure
 
 BATCH = 1024
-"""The number of samples tested at a time."""
+"""The number of samples in a batch of a test."""
 SMALLER = (128, 16)
-"""The same where the memory is too small for more."""
+"""Smaller batches, tried where the memory is too small."""
 
 
 def loss_of(task: Task) -> Callable[[Any, Any], Tensor]:
@@ -46,9 +46,9 @@ def are_classes(outputs: Any, targets: Any) -> bool:
 
 
 def score(module: nn.Module, samples: Samples, task: Task, device: Device) -> Score:
-    """Evaluate without gradients, in evaluation mode and full precision; the module's mode is as before afterwards.
+    """Evaluate without gradients, in evaluation mode and full precision; the module's mode is restored afterwards.
 
-    The loss is the mean over samples of what the task's loss says of each batch. Raises LearningError: the task failed;
+    The loss is the mean over samples of the task's loss of each batch. Raises LearningError: the task failed;
     UserError: the memory is too small for any batch.
     """
     for batch in (BATCH, *SMALLER):
@@ -96,7 +96,7 @@ def _testing(module: nn.Module) -> Iterator[None]:
 
 
 def _failed(error: BaseException, task: Task, device: Device) -> LearningError:
-    """Raises UserError: it was memory that was short."""
+    """Make the error of a failed evaluation. Raises UserError: memory was short."""
     device.refuse_shortage(error)
     return LearningError(f"{task.name}: evaluation failed: {describe_failure(error)}")
 
@@ -123,7 +123,7 @@ def _score(module: nn.Module, batches: Iterator[tuple[Any, Any, int]], samples: 
 
 
 def batches_of(samples: Samples, device: Device, batch: int) -> Iterator[tuple[Any, Any, int]]:
-    """Inputs and targets on the device, so many rows at a time, and how many they are."""
+    """Yield inputs and targets on the device, `batch` rows at a time, and the number of rows."""
     read = device.rows(samples.rows)
     for numbers in torch.split(torch.arange(len(samples)), batch):
         inputs, targets = read(numbers)
@@ -144,7 +144,7 @@ def intervals_of(
 
 
 def _metrics(task: Task, kept: list[tuple[Any, Any]]) -> dict[str, float]:
-    """A metric sees the whole set at once, because not every metric is a mean over batches."""
+    """Compute the metrics on the whole set, because not every metric is a mean over batches."""
     if not kept:
         return {}
     outputs = torch.cat([pair[0] for pair in kept])

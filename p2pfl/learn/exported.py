@@ -1,4 +1,4 @@
-"""A model in a file that `p2pfl export` made: plain safetensors, with words about it. No federation, no torch."""
+"""A model in a file that `p2pfl export` made: plain safetensors, with metadata. Needs neither federation nor torch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ PREPROCESSING = "preprocessing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """`preprocessing` is empty where the file says nothing of it."""
+    """An exported model. `preprocessing` is empty where the file has none."""
 
     preprocessing: str
     state: Mapping[str, NDArray[Any]]
 
 
 def read_exported(path: Path) -> Exported | None:
-    """None: it says nothing of preprocessing, so that its federation must. Raises UserError: it cannot be read."""
+    """Read a model; None if it has no preprocessing, so that its federation must supply it. Raises UserError: it cannot
+    be read.
+    """
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             said = (file.metadata() or {}).get(PREPROCESSING, "")

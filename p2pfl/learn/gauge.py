@@ -10,14 +10,14 @@ from p2pfl.errors import UserError
 from p2pfl.learn.interface import Learner, Score
 
 OF_ROUND = "loss"
-"""The figure of the local rounds; all others are of the common test set."""
+"""The figure of the local rounds; all others are measured on the common test set."""
 FALLING = (OF_ROUND, "test_loss")
-"""Figures of which less is better. Of the task's metrics each says so itself."""
+"""Figures of which less is better. Each of the task's metrics has a direction of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """Reads figures as the core wants them: lower is better. `sign` is -1 where higher is."""
+    """Reads a figure such that lower is better, as the core expects. `sign` is -1 where higher is better."""
 
     of: str
     sign: float = 1.0
@@ -27,7 +27,9 @@ class Gauge:
         return self.of != OF_ROUND
 
     def read(self, loss: float, score: Score | None) -> float | None:
-        """`loss` is that of a local round, `score` the latest on the common test set; None: there is none yet."""
+        """Read the figure. `loss` is that of a local round, `score` the latest on the common test set; None: there is
+        none yet.
+        """
         figure = loss if not self.is_tested else None if score is None else figures(score).get(self.of)
         return None if figure is None else self.sign * figure
 
@@ -39,8 +41,7 @@ def figures(score: Score) -> dict[str, float]:
 
 
 def gauge_of(training: TrainingConfig, learner: Learner) -> Gauge | None:
-    """The gauge of a stop condition; None if nothing has to improve. Tests the first model if a test figure is asked
-    for.
+    """Make the gauge of a stop condition; None if nothing has to improve. A test figure makes it test the first model.
 
     Raises UserError: the task has no such figure.
     """

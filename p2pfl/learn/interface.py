@@ -53,9 +53,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """The input of a local round: `model` (d,), which is not changed, and the vectors (d,) `given` by `method`,
-    whose `gradient` each step uses. None: the round uses the loss's gradients as they are. `elapsed_s` is how long
-    the node has trained.
+    """The input of a local round: `model` (d,), which is not changed, and the vectors (d,) `given` by `method`, whose
+    `gradient` each step uses.
+
+    Without a method the round uses the loss's gradients as they are. `elapsed_s` is how long the node has trained.
     """
 
     model: Vector
@@ -97,7 +98,7 @@ class Learner(Protocol):
         ...
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
-        """The score on `part`: "test" (common test set) or "local" (own training data). None: no such data."""
+        """Score the model on `part`: "test" (common test set) or "local" (own training data). None: no such data."""
         ...
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
@@ -122,5 +123,5 @@ def plan_by(learner: Learner) -> Plan | None:
 
 
 def device_of(learner: Learner) -> str:
-    """The device on which a learner computes, in words; "cpu" if it does not say."""
+    """The device on which a learner computes, in words; "cpu" if the learner does not name it."""
     return str(getattr(learner, "device", "cpu"))

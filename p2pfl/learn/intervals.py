@@ -1,10 +1,10 @@
-"""95% intervals of metrics, by standard methods: how far one may be off by the chance of which rows are tested.
+"""95% intervals of metrics, by standard methods: the error that the choice of test rows can cause.
 
-Each is for rows drawn by themselves, one outcome a row. A proportion has Wilson's score interval (1927), the area under
+Each is for rows drawn independently, one outcome a row. A proportion has Wilson's score interval (1927), the area under
 a ROC curve the one that Newcombe made of Hanley and McNeil's variance in the same way (Statistics in Medicine 25:559,
 2006, method 5): unlike an estimate and twice its standard error, both stay honest where few rows are all right. Means
-of rows have Student's. What is combined of these is combined by MOVER (Zou and Donner, Statistics in Medicine 27:1693,
-2008). numpy only: a Raspberry Pi installs no scipy.
+of rows have Student's. Combinations of these are made by MOVER (Zou and Donner, Statistics in Medicine 27:1693, 2008).
+numpy only: a Raspberry Pi installs no scipy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HALVINGS = 60
 
 
 def wilson(share: float, rows: float) -> Interval | None:
-    """The score interval of a proportion `share` of so many `rows` (Wilson 1927, JASA 22:209); None of none."""
+    """The score interval of a proportion `share` of `rows` (Wilson 1927, JASA 22:209); None without rows."""
     if not rows > 0 or math.isnan(share):
         return None
     squared = Z * Z / rows
@@ -59,7 +59,7 @@ def area(theta: float, first: int, second: int) -> Interval | None:
 
 
 def of_rows(values: Floats, *, most: float = math.inf) -> Interval | None:
-    """The interval of the mean of `values` (n,), one per row and none below 0, by Student's t; None for one row."""
+    """The interval of the mean of `values` (n,), one per row and all at least 0, by Student's t; None for one row."""
     if len(values) < 2 or not np.isfinite(values).all():
         return None
     mean = float(np.mean(values))
@@ -68,8 +68,10 @@ def of_rows(values: Floats, *, most: float = math.inf) -> Interval | None:
 
 
 def of_influence(value: float, influence: Floats, *, most: float = math.inf) -> Interval | None:
-    """The interval of a `value` that is a smooth function of means, by the delta method: `influence` (n,) says how it
-    moves with the weight of each row (Efron 1982, The Jackknife, chapter 6), and Student's t replaces the normal.
+    """The interval of a `value` that is a smooth function of means, by the delta method.
+
+    `influence` (n,) is how the value moves with the weight of each row (Efron 1982, The Jackknife, chapter 6);
+    Student's t replaces the normal.
     """
     if len(influence) < 2 or not np.isfinite(influence).all():
         return None
@@ -93,11 +95,11 @@ def student(freedom: int) -> float:
 def of_mean(
     parts: Iterable[tuple[float, Interval | None]], weights: Sequence[float] | None = None, *, independent: bool = False
 ) -> Interval | None:
-    """The interval of the mean of several values with intervals, weighted by `weights` if given; None where one has
+    """The interval of the mean of several values with intervals, weighted by `weights` if given; None where a value has
     no interval.
 
-    `independent`: of rows of their own, by MOVER. Otherwise the mean of the ends, as if all erred alike: nothing can be
-    worse, for the deviation of a mean is at most the mean of the deviations.
+    If `independent`, the values are of different rows, and MOVER combines them. Otherwise it is the mean of the ends,
+    as if all erred alike: nothing can be worse, for the deviation of a mean is at most the mean of the deviations.
     """
     known = list(parts)
     ends = [ends for _, ends in known if ends is not None]
@@ -114,9 +116,11 @@ def of_mean(
 
 
 def bootstrap(compute: Callable[[Any, Any], float]) -> Callable[[Any, Any], Interval | None]:
-    """The interval of any metric of all outputs and targets: RESAMPLES times it is computed of as many rows, drawn with
-    replacement by a fixed seed (Efron's percentiles, widened for few rows as by Hesterberg, The American Statistician
-    69:371, 2015, section 3.3). None where one of the tables that are drawn has no such metric.
+    """Make the interval of any metric by the bootstrap: the metric is computed RESAMPLES times on as many rows, drawn
+    with replacement by a fixed seed.
+
+    Efron's percentiles, widened for few rows as by Hesterberg, The American Statistician 69:371, 2015, section 3.3.
+    None where the metric is undefined on one of the drawn tables.
     """
 
     def interval(outputs: Any, targets: Any) -> Interval | None:
@@ -131,7 +135,7 @@ def bootstrap(compute: Callable[[Any, Any], float]) -> Callable[[Any, Any], Inte
 
 
 def percentiles(values: Sequence[float] | Floats, rows: int) -> Interval | None:
-    """The interval that holds LEVEL of the resampled `values`, after Hesterberg's widening for tables of so many
+    """The interval that holds LEVEL of the resampled `values`, after Hesterberg's widening for tables of that many
     `rows`.
     """
     found = np.asarray(values)

@@ -36,7 +36,7 @@ ALLOWED = f"{', '.join(BUILT_IN)}, file.py:object or package.module:object"
 
 
 def load_task(config: TaskConfig, base_dir: Path, *, file: Path | None = None) -> Task | LearnerFactory:
-    """The task that `config` names. `file` is the federation file, to be named in errors.
+    """Load the task that `config` names. `file` is the federation file, to be named in errors.
 
     Raises UserError: there is none, it cannot be imported, or its options are wrong.
     """
@@ -68,11 +68,12 @@ def make_learner(
     protection: Protection | None = None,
     secret: Callable[[str], bytes] | None = None,
 ) -> Learner:
-    """One node's learner, on the processor unless `compute` says otherwise. `local` is its `[data]` table, with paths
-    relative to `local_dir`; `reload_s`: it must be able to read its data again so often. With a `protection` its
-    rounds are private. `secret` is `NodeContext.secret`.
+    """Make one node's learner, on the CPU unless `compute` says otherwise. `local` is its `[data]` table, with paths
+    relative to `local_dir`.
 
-    Raises UserError: the task, its options or the node's data are wrong, or `share` does not fit the model.
+    With `reload_s` it must be able to read its data again at that interval. With a `protection` its rounds are private.
+    `secret` is `NodeContext.secret`. Raises UserError: the task, its options or the node's data are wrong, or `share`
+    does not fit the model.
     """
     task = load_task(config, base_dir, file=file)
     context = NodeContext(
@@ -106,10 +107,10 @@ def learner_for(
     *,
     protection: Protection | None = None,
 ) -> Learner:
-    """The learner of one node, from a task that is already loaded; with a `protection` its rounds are private.
+    """Make the learner of one node, from a task that is already loaded; with a `protection` its rounds are private.
 
-    Raises UserError: the node's data are wrong, `share` does not fit the model, there is no such device, or what is
-    promised cannot be kept.
+    Raises UserError: the node's data are wrong, `share` does not fit the model, there is no such device, or a promise
+    cannot be kept.
     """
     compute = compute or Compute()
     if isinstance(task, Task):
@@ -130,7 +131,7 @@ def learner_for(
 
 
 def _refuse_device(compute: Compute) -> None:
-    """A task that makes its own learner says itself where that computes."""
+    """Refuse a device for a task that makes its own learner, which itself chooses where to compute."""
     for key, usual in (("device", ("cpu", "auto")), ("precision", ("float32",))):
         value = getattr(compute, key)
         if value not in usual:
@@ -139,7 +140,7 @@ def _refuse_device(compute: Compute) -> None:
 
 
 def resolved(key: str, value: Any, folder: Path) -> Any:
-    """A value of `[data]`; a path is absolute, or relative to `folder`."""
+    """Resolve a value of `[data]`; a path is absolute, or relative to `folder`."""
     if isinstance(value, str) and (key == "path" or key.endswith("_path")):
         return (folder / Path(value).expanduser()).absolute()
     return value
@@ -152,8 +153,8 @@ def _find(name: str, base_dir: Path) -> Any:
     return find_object(name, base_dir, what="task", key="task.name", allowed=ALLOWED)
 
 
-def _with_options(found: Any, config: TaskConfig, base_dir: Path) -> Task | LearnerFactory:
-    made = not isinstance(found, type) and isinstance(found, Task | LearnerFactory)
+def _with_options(named_object: Any, config: TaskConfig, base_dir: Path) -> Task | LearnerFactory:
+    made = not isinstance(named_object, type) and isinstance(named_object, Task | LearnerFactory)
     if made and config.options:
         key, value = next(iter(config.options.items()))
         raise UserError(
@@ -162,7 +163,7 @@ def _with_options(found: Any, config: TaskConfig, base_dir: Path) -> Task | Lear
             value=value,
             allowed="none; a function with keyword parameters that returns a Task takes some",
         )
-    task = found if made else _call(found, config, base_dir)
+    task = named_object if made else _call(named_object, config, base_dir)
     if not isinstance(task, Task | LearnerFactory):
         raise UserError(
             f"{config.name} is not a task",
@@ -188,14 +189,14 @@ def _call(function: Any, config: TaskConfig, base_dir: Path) -> Any:
 
 
 def bind_options(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options converted to the parameters' annotated types.
+    """Convert options to the parameters' annotated types.
 
-    Raises UserError: an unknown key, a wrong type, or a required one that is missing.
+    Raises UserError: an unknown key, a wrong type, or a required option is missing.
     """
     parameters = inspect.signature(function).parameters
     _check_names(parameters, options)
     hints = _hints(function)
-    return {key: _converted(key, value, hints.get(key, Any)) for key, value in options.items()}
+    return {key: _convert(key, value, hints.get(key, Any)) for key, value in options.items()}
 
 
 def _check_names(parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
@@ -218,7 +219,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _converted(key: str, value: Any, hint: Any) -> Any:
+def _convert(key: str, value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:

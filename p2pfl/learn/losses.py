@@ -2,8 +2,8 @@
 
 The loss on the common test set grows for several reasons, and only some of them are anybody's fault. A model that
 learns its own rows by heart fits these better and better; a model that is driven away, by steps that are too long or by
-a neighbor that lies, fits them worse as well. So the loss of the own rounds tells the two apart. With noise for privacy
-that loss is nobody's to look at, and noise alone explains the growth.
+a neighbor that lies, fits them worse as well. So the loss of the node's own rounds tells the two apart. With noise for
+privacy that loss is private, and noise alone explains the growth.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from statistics import median
 from typing import NamedTuple
 
 WINDOW = 10
-"""Rounds over which a loss is looked at: single ones say little."""
+"""Rounds over which the median of a loss is taken: single ones say little."""
 GROWN = 1.25
-"""The loss has grown where it is so many times what it was at its best, and SHARE above it."""
+"""A loss has grown if it is this many times its best, and SHARE above it."""
 SHARE = 0.1
-"""The difference must be at least this share of what the loss was at first: close to zero a factor means nothing."""
+"""The growth must be at least this share of the first loss: close to zero a factor means nothing."""
 FOLLOWS = 0.25
-"""The own rounds' loss has grown with that of the tests if it has grown by this share of it."""
+"""The own rounds' loss has grown with that of the tests if it has grown by this share of the tests' growth."""
 DIVERGED = 10.0
-"""Without tests the loss of the own rounds counts where it is so many times that of the untrained model."""
+"""Without tests the own rounds' loss counts as grown if it is this many times that of the untrained model."""
 
 DRIVEN, OVERFITTED, NOISY = "driven", "overfitted", "noisy"
-"""Why the loss on the common test set grows: something drives the model away from where it fits, its own rows too; it
-fits its own rows better meanwhile; there is noise for privacy."""
+"""The reasons for a growing loss on the common test set: something drives the model away from where it fits, its own
+rows too; it fits its own rows better meanwhile; there is noise for privacy.
+"""
 
 
 class Growth(NamedTuple):
-    """A loss that has grown: why, and in words by how much. `is_lost`: an untrained model's is lower."""
+    """A loss that has grown: the reason, and the growth in words. `is_lost`: an untrained model's is lower."""
 
     reason: str
     text: str
@@ -39,7 +40,7 @@ class Growth(NamedTuple):
 
 @dataclass(slots=True)
 class Trend:
-    """Losses of one model as it is trained: medians of the latest ones, at first and at best."""
+    """The losses of one model during training: medians of the latest ones, at first and at best."""
 
     latest: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     untrained: float | None = None
@@ -48,7 +49,7 @@ class Trend:
     best: float = float("inf")
 
     def note(self, loss: float) -> bool:
-        """Returns whether it is at its best now."""
+        """Note a loss; return whether it is now at its best."""
         self.untrained = loss if self.untrained is None else self.untrained
         self.latest.append(loss)
         if len(self.latest) < WINDOW:
@@ -60,13 +61,13 @@ class Trend:
         return is_best
 
     def forget(self) -> None:
-        """The data are others now: losses compare with earlier ones no more."""
+        """Forget the losses of earlier data, with which new ones do not compare."""
         self.latest.clear()
         self.first, self.best = None, float("inf")
 
     @property
     def now(self) -> float:
-        """The median of the latest ones."""
+        """The median of the latest losses."""
         return median(self.latest)
 
     @property
@@ -79,7 +80,9 @@ class Trend:
 
 @dataclass(slots=True)
 class Losses:
-    """`own` are those of the local rounds, `tests` those on the common test set. `private`: rounds have noise."""
+    """The losses of a node: `own` are those of the local rounds, `tests` those on the common test set. `private`:
+    rounds have noise.
+    """
 
     private: bool = False
     own: Trend = field(default_factory=Trend)
@@ -95,17 +98,18 @@ class Losses:
             self.own_at_best = self.own.now
 
     def forget(self) -> None:
-        """The data are others now."""
+        """Forget the losses of earlier data."""
         self.own.forget()
         self.tests.forget()
         self.own_at_best = None
 
     @property
     def growth(self) -> Growth | None:
-        """The loss that has grown; None: none has.
+        """Describe the loss that has grown; None: none has.
 
         The loss of the own rounds grows also where nodes with unlike data come to agree. So where there is a common
-        test set it only says why that one's has grown; else it counts once it is far above that of the untrained model.
+        test set it only explains why the test loss has grown; else it counts once it is far above that of the untrained
+        model.
         """
         if self.tests.latest:
             if not self.tests.has_grown:

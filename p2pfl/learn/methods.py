@@ -1,5 +1,5 @@
-"""The learning method of a federation, where it goes with its rule, its training and its privacy. `p2pfl.methods` has
-them all, and what a method of one's own is made of.
+"""The learning method of a federation, checked against its rule, training and privacy. `p2pfl.methods` has all methods,
+and the base of a user's own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["Method", "New", "NodeVectors", "Round", "like", "make_method", "meth
 
 
 def method_of(federation: FederationConfig) -> Method:
-    """The learning method of a federation.
+    """Make the learning method of a federation.
 
-    Raises UserError: it is the user's own and cannot be made, or does not go with the federation's rule, training or
+    Raises UserError: it is the user's own and cannot be made, or does not fit the federation's rule, training or
     privacy.
     """
     profile = ROBUST if liars_of(federation.gossip.rule) else CONSERVATIVE

@@ -2,7 +2,7 @@
 
 Definitions are scikit-learn's, against which the tests compare, in a few lines of numpy: a Raspberry Pi installs no
 scikit-learn. Classification takes logits (n, classes, ...) and integer labels (n, ...); one column (n, 1) of logits is
-the odds of class 1. Regression takes (n, outputs). A metric that the set does not define is NaN, such as the AUC where
+the odds of class 1. Regression takes (n, outputs). A metric that is undefined on the set is NaN, such as the AUC where
 all labels are equal, and so is the metric of outputs that are not finite.
 """
 
@@ -26,8 +26,8 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """`compute` maps all outputs and targets of a set to a number, `interval` to the 95% interval of that number by the
-    chance of which rows are in the set; None: there is none to tell.
+    """A metric. `compute` maps all outputs and targets of a set to a number, `interval` to the 95% interval of that
+    number, by the chance of which rows are in the set; None: it has none.
     """
 
     compute: Callable[[Any, Any], float]
@@ -99,8 +99,8 @@ class OfClasses:
         return self.compute(found) if _is_known(found) else np.nan
 
     def interval(self, outputs: Any, targets: Any) -> Interval | None:
-        """The interval; None where the metric is not defined, or where a row is many pixels, which are not drawn by
-        themselves.
+        """The interval; None where the metric is undefined, or where a row is many pixels, which are not drawn
+        independently.
         """
         found = classified(outputs, targets)
         return self.interval_of(found) if _is_known(found) and len(found.labels) == len(targets) else None
@@ -121,12 +121,14 @@ def balanced_accuracy(predictions: Classified) -> float:
 
 
 def auc(predictions: Classified) -> float:
-    """Area under the ROC curve; of several classes the mean of each against the rest, where there are both."""
+    """Area under the ROC curve; for several classes the mean of each against the rest, over those with rows of both
+    kinds.
+    """
     return _mean(_area(scores, positive) for scores, positive in predictions.one_against_rest())
 
 
 def average_precision(predictions: Classified) -> float:
-    """Precision over recall, as a sum of steps; of several classes the mean of those that occur."""
+    """Precision over recall, as a sum of steps; for several classes the mean of those that occur."""
     return _mean(_precision(scores, positive) for scores, positive in predictions.one_against_rest())
 
 
@@ -167,9 +169,9 @@ def r2(errors: Floats, targets: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OfNumbers:
-    """A metric of a regression, of errors (n, outputs) and targets (n, outputs), and its interval of one output's.
+    """A metric of a regression, of errors (n, outputs) and targets (n, outputs), with the interval for one output.
 
-    Raises ValueError: there are not as many targets as outputs.
+    Raises ValueError: the numbers of targets and outputs differ.
     """
 
     compute: Callable[[Floats, Floats], float]
@@ -205,7 +207,7 @@ def _accuracy_interval(predictions: Classified) -> Interval | None:
 
 
 def _balanced_interval(predictions: Classified) -> Interval | None:
-    """Each class's recall is a proportion of rows of its own."""
+    """The interval of balanced accuracy: each class's recall is a proportion of rows of its own."""
     hits = predictions.chosen == predictions.labels
     rows = [hits[predictions.labels == label] for label in np.unique(predictions.labels)]
     recalls = [(float(one.mean()), intervals.wilson(float(one.mean()), len(one))) for one in rows]
@@ -232,8 +234,8 @@ def _of_each(
 
 
 def _f1_interval(predictions: Classified) -> Interval | None:
-    """F1 is 2J / (1 + J), where J is a proportion: of the rows that are of the class or taken for it, those that are
-    both.
+    """The interval of F1 = 2J / (1 + J), where J is a proportion: of the rows that are of the class or predicted as it,
+    those that are both.
     """
     chosen, labels = predictions.chosen, predictions.labels
     ends = []
@@ -296,7 +298,7 @@ def _f1(chosen: NDArray[np.bool_], positive: NDArray[np.bool_]) -> float:
 
 
 def _mean(values: Iterator[float]) -> float:
-    """Over those that are defined."""
+    """The mean of the values that are defined."""
     known = [value for value in values if not np.isnan(value)]
     return float(np.mean(known)) if known else np.nan
 
@@ -306,7 +308,7 @@ def _array(value: Any) -> Floats:
 
 
 def _plain(value: Any) -> Any:
-    """A torch tensor, wherever it is, as numpy's array; anything else as it is."""
+    """Convert a torch tensor, on any device, to numpy's array; return anything else as it is."""
     return value.detach().cpu().double().numpy() if hasattr(value, "detach") else value
 
 
@@ -356,8 +358,8 @@ def measured_by(
 ) -> tuple[Measure, ...]:
     """The measures of a task, the main one first; loss is always included, accuracy where targets are `labels`.
 
-    Without a `main` one it is accuracy, else the first of `metrics`, else loss. A bare function is taken to be better
-    where it is higher.
+    Without `main` the main one is accuracy, else the first of `metrics`, else loss. For a bare function higher is taken
+    to be better.
     """
     own = [
         Measure(name, one.label, one.higher_is_better)

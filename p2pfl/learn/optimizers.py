@@ -34,8 +34,8 @@ class Optimizer(Protocol):
     memory: Memory
 
     def begin(self, rate: float) -> Step:
-        """A step function at this learning rate; parameters whose gradient is None are left alone. Its state is empty,
-        or what `memory` has.
+        """Make a step function at this learning rate; it leaves parameters alone whose gradient is None. Its state is
+        empty, or `memory`.
         """
 
 
@@ -119,9 +119,9 @@ class Adam:
 
 
 def make_optimizer(parameters: Sequence[nn.Parameter], training: TrainingConfig, source: str) -> Optimizer:
-    """The optimizer that `training.optimizer` names.
+    """Make the optimizer that `training.optimizer` names.
 
-    Raises UserError: no such optimizer, no parameter to train, or momentum where there is none.
+    Raises UserError: no such optimizer, no parameter to train, or momentum for an optimizer without it.
     """
     if not parameters:
         raise UserError("the model has no parameter that can be trained", file=source, key="model")
@@ -138,7 +138,7 @@ def make_optimizer(parameters: Sequence[nn.Parameter], training: TrainingConfig,
 
 
 def remembered(optimizer: Optimizer) -> dict[str, NDArray[np.generic]]:
-    """Copies of what an optimizer remembers, by kind and the number of the parameter, such as `momentum.0`."""
+    """Copy the memory of an optimizer, by kind and the number of the parameter, such as `momentum.0`."""
     numbers = {id(parameter): number for number, parameter in enumerate(optimizer.parameters)}
     return {
         f"{kind}.{numbers[id(parameter)]}": tensor.detach().float().cpu().numpy().copy()
@@ -148,7 +148,9 @@ def remembered(optimizer: Optimizer) -> dict[str, NDArray[np.generic]]:
 
 
 def remember(optimizer: Optimizer, state: Mapping[str, NDArray[np.generic]]) -> None:
-    """Restore what `remembered` returned. What does not fit the parameters is forgotten: another optimizer's."""
+    """Restore what `remembered` returned. Arrays that do not fit the parameters come from another optimizer and are
+    dropped.
+    """
     memory: Memory = {}
     for name, array in state.items():
         kind, _, number = name.rpartition(".")

@@ -6,9 +6,9 @@ count once, under their first name. float16, bfloat16 and float64 tensors are ca
 their own type when it is loaded. A `running_var` is raised to at least 0 when it is loaded, because mixing quantized
 models can push it just below.
 
-Local is what stays with the node and changes there: personal floating tensors, and all integer and boolean ones
-(BatchNorm's num_batches_tracked). A personal parameter that is not trained is what the task made it, on every start: it
-is not saved. Nor are buffers that are not persistent: they are no part of the `state_dict`.
+Local tensors stay with the node and change there: personal floating tensors, and all integer and boolean ones
+(BatchNorm's num_batches_tracked). A personal parameter that is not trained is rebuilt by the task on every start: it is
+not saved. Nor are buffers that are not persistent: they are no part of the `state_dict`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class TensorPlace:
 
 
 class FlatModule:
-    """Moves vectors (d,) in and out of one module. No copy of that size is kept: tensors are copied in place.
+    """Moves vectors (d,) in and out of one module. It keeps no copy of that size: tensors are copied in place.
 
-    `size` is d, `personal` how many floating values are not among them. Tensors are looked up anew each time, because a
-    module may put a new tensor in a buffer's place.
+    `size` is d, `personal` the number of floating values outside the vector. Tensors are looked up anew each time,
+    because a module may put a new tensor in a buffer's place.
     """
 
     def __init__(self, module: nn.Module, source: str, share: Sequence[str] = WHOLE) -> None:
-        """`source` names the task in errors; `share` are patterns as in `sharing`.
+        """Lay out the tensors of a module. `source` names the task in errors; `share` are patterns as in `sharing`.
 
         Raises UserError: the module has nothing to share or a tensor that cannot be, or a pattern matches nothing.
         """
@@ -86,8 +86,8 @@ class FlatModule:
         return vector
 
     def parts(self, vectors: Mapping[str, Vector]) -> list[tuple[nn.Parameter, dict[str, Tensor]]]:
-        """Each trained parameter with its part of each of the `vectors` (d,), in its shape and type: views, if that is
-        float32. What belongs to buffers and frozen parameters is left out.
+        """Pair each trained parameter with its part of each of the `vectors` (d,), in its shape and type: views, if
+        that is float32. Parts of buffers and frozen parameters are left out.
         """
         flat = {name: self._checked(vector) for name, vector in vectors.items()}
         return [
@@ -124,7 +124,7 @@ class FlatModule:
         return {name: _as_array(lookup()) for name, lookup in self._lookups.items()}
 
     def _checked(self, vector: Vector) -> Tensor:
-        """The memory of `vector` itself where torch can read it there."""
+        """Return the memory of `vector` itself where torch can read it there."""
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape {vector.shape}, but the model has {(self.size,)}")
         plain = np.ascontiguousarray(vector, np.float32)
@@ -132,7 +132,7 @@ class FlatModule:
 
 
 def _places(named: Mapping[str, Tensor]) -> list[TensorPlace]:
-    """Concatenate the tensors."""
+    """Place the tensors one after the other."""
     places, start = [], 0
     for name, tensor in named.items():
         part = slice(start, start + tensor.numel())

@@ -12,11 +12,12 @@
 
 `dirichlet:0.5,10` is drawn anew, then mended, until each node has at least 10 rows (flwr-datasets' min_partition_size).
 flwr-datasets' names `shard`, `pathological`, `size` and `natural-id` mean `shards`, `classes`, `sizes` and `natural`.
-Its pathological partition draws k classes for each node, so that one may be nobody's; here all are held.
+Its pathological partition draws k classes for each node, so that no node may have some class; here every class has a
+holder.
 
 Every node gets at least one row, no row is held twice, none is left over; the same seed gives the same parts. Only
-`draw` breaks this: nodes may share rows and some rows may be nobody's, so that a simulation can have more nodes than
-the set has rows. A node's rows are then the same however many nodes there are.
+`draw` breaks this: nodes may share rows and some rows may belong to no node, so that a simulation can have more nodes
+than the set has rows. A node's rows are then the same however many nodes there are.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Partition:
         return [np.sort(part) for part in parts]
 
     def part(self, labels: Labels, node: int, nodes: int, *, seed: int) -> Rows:
-        """One node's rows. A simulation asks this for every node of the same set: the last splits are remembered."""
+        """One node's rows. The last splits are cached: a simulation calls this for every node of the same set."""
         if self.name == "draw":
             return self._draw(len(labels), node, seed)
         if labels.dtype.kind not in "iuf":
@@ -100,7 +101,7 @@ def _sizes(split: Partition, labels: Labels, nodes: int, rng: np.random.Generato
 
 
 def _dirichlet(split: Partition, labels: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
-    """Drawn anew while a node has too few rows; if it still has after some draws, the largest part gives it some."""
+    """Draw anew while a node has too few rows; after some draws, the largest part gives it some."""
     least = int(split.numbers[1]) if len(split.numbers) > 1 else 1
     if least * nodes > len(labels):
         raise split.refusal(f"{nodes} nodes cannot have {least} of {len(labels)} samples each")
@@ -110,7 +111,7 @@ def _dirichlet(split: Partition, labels: Labels, nodes: int, rng: np.random.Gene
         parts = _draw_shares(classes, nodes, split.numbers[0], rng)
         if all(len(part) >= least for part in parts):
             return parts
-    return _filled(parts, least)
+    return _fill_up(parts, least)
 
 
 def _shards(split: Partition, labels: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
@@ -142,7 +143,9 @@ def _classes(split: Partition, labels: Labels, nodes: int, rng: np.random.Genera
 
 
 def _natural(split: Partition, ids: Labels, nodes: int, rng: np.random.Generator) -> list[Rows]:
-    """One group per node, in the groups' order; more groups than nodes are dealt out at random."""
+    """Give each node one group, in the groups' order; if there are more groups than nodes, they are dealt out at
+    random.
+    """
     groups = np.unique(ids)
     if len(groups) < nodes:
         raise split.refusal(f"{len(groups)} groups for {nodes} nodes", "at least one group per node")
@@ -173,7 +176,7 @@ def _draw_shares(classes: list[Rows], nodes: int, alpha: float, rng: np.random.G
     return [np.concatenate(shares) for shares in zip(*pieces, strict=True)]
 
 
-def _filled(parts: list[Rows], least: int) -> list[Rows]:
+def _fill_up(parts: list[Rows], least: int) -> list[Rows]:
     for node in range(len(parts)):
         while len(parts[node]) < least:
             largest = max(range(len(parts)), key=lambda other: len(parts[other]))

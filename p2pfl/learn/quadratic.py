@@ -1,7 +1,7 @@
 """Built-in task `quadratic`: node k minimizes F_k(w) = 1/2 (w - t_k)^T A_k (w - t_k), A_k diagonal. No torch.
 
-What the whole federation should find, the minimum of sum_k n_k F_k / sum_k n_k, is known exactly, so that tests, checks
-of the network and simulations can compare with it.
+The federation's optimum, the minimum of sum_k n_k F_k / sum_k n_k, is known exactly, so that tests, checks of the
+network and simulations can compare with it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ EQUAL_SAMPLES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuadraticTask:
-    """Options of `[task]`. `condition` is the ratio of the largest to the smallest curvature of each node, in an order
-    of its own; `noise` is the standard deviation of each gradient entry; `samples` are the n_k; `step_s` is slept in
-    each round, in place of slow training (a node's own `[data]` may say another).
+    """Options of `[task]`. `condition` is the ratio of the largest to the smallest curvature of each node.
+
+    Each node has the curvatures in an order of its own. `noise` is the standard deviation of each gradient entry;
+    `samples` are the n_k; `step_s` is slept in each round, in place of slow training (a node's own `[data]` may
+    override it).
     """
 
     size: int = 16
@@ -51,7 +53,7 @@ class QuadraticTask:
 
 
 class QuadraticLearner:
-    """One node's F_k. It computes in float64 and returns the type of the vector it is given."""
+    """One node's F_k. It computes in float64 and returns the type of its input vector."""
 
     def __init__(self, task: QuadraticTask, context: NodeContext, training: TrainingConfig) -> None:
         _check(task, context, training)
@@ -145,8 +147,8 @@ def _counts(task: QuadraticTask, nodes: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=2)
 def _problem(size: int, condition: float, nodes: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Targets and curvatures of all nodes, (nodes, d) each; the largest curvature is 1. Remembered, because a
-    simulation asks for the same at each of its nodes.
+    """Targets and curvatures of all nodes, (nodes, d) each; the largest curvature is 1. Cached, because a simulation
+    needs the same at each of its nodes.
     """
     targets, curvatures = [], []
     spread = np.geomspace(1 / condition, 1.0, size)

@@ -1,6 +1,6 @@
-"""Data that grow while a node runs: what a learner must be able to, and whether files have changed.
+"""Data that grow while a node runs: what a learner must offer, and whether files have changed.
 
-When they are read again, and what is said of it, is for `node.reloading`.
+`node.reloading` decides when they are read again, and reports it.
 """
 
 from __future__ import annotations
@@ -35,22 +35,20 @@ class Reloads(Protocol):
         ...
 
     def data_files(self) -> tuple[Path, ...] | None:
-        """The files behind them; None: not known. Raises UserError: the task's own code fails."""
+        """The files behind the data sets; None if unknown. Raises UserError: the task's own code fails."""
         ...
 
     def read_again(self) -> DataSets:
-        """Read the present data and check them as at the start; those in use stay. Raises UserError: something is
-        wrong.
-        """
+        """Read the present data and check them as at the start; those in use stay. Raises UserError: they are wrong."""
         ...
 
-    def adopt(self, found: DataSets) -> None:
+    def adopt(self, sets: DataSets) -> None:
         """Learn from these from now on, and be tested on them."""
         ...
 
 
 def reloads(learner: Learner, every_s: float) -> Reloads:
-    """The learner, which is to read its data again every `every_s` seconds. Raises UserError: it cannot."""
+    """The learner as one that reads its data again every `every_s` seconds. Raises UserError: it cannot."""
     if not isinstance(learner, Reloads):
         text = "the learner of this task cannot read its data again"
         raise UserError(text, key=KEY, value=every_s, allowed="no reload_s with this task")

@@ -65,13 +65,13 @@ class DatasetSamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSets:
-    """The training and test set of a node."""
+    """The training set of a node, and its test set if it has one."""
 
     train: Samples
     test: Samples | None
 
     def differ_from(self, other: DataSets) -> bool:
-        """True if one of the two sets differs, as far as that can be told: of a Dataset only its length is known."""
+        """True if one of the two sets differs, as far as can be known: of a Dataset only its length is known."""
         return not (are_equal(self.train, other.train) and are_equal(self.test, other.test))
 
     def compare_with(self, earlier: DataSets) -> bool:
@@ -87,7 +87,7 @@ def are_equal(first: Samples | None, other: Samples | None) -> bool:
 
 
 def begins_with(samples: Samples, other: Samples) -> bool:
-    """True if `samples` begins with all rows of `other`, as far as that can be told."""
+    """True if `samples` begins with all rows of `other`, as far as can be known."""
     if not (isinstance(samples, TensorSamples) and isinstance(other, TensorSamples)):
         return len(samples) >= len(other)
     pairs = ((samples.inputs, other.inputs), (samples.targets, other.targets))
@@ -102,13 +102,13 @@ class Distinct:
         self._known: dict[tuple[object, ...], int] = {}
 
     def add(self, samples: Samples | None) -> int:
-        """Its number; -1 for none."""
+        """Keep a set, if it is new; return its number, -1 for None."""
         if samples is None:
             return -1
         place = place_in_memory(samples)
         if place in self._known:
             return self._known[place]
-        if self.sets and _same(self.sets[-1], samples):  # the common one made anew, or there are as many as nodes
+        if self.sets and _same(self.sets[-1], samples):  # the common set made anew, or as many sets as nodes
             return len(self.sets) - 1
         self._known[place] = len(self.sets)
         self.sets.append(samples)
@@ -123,7 +123,7 @@ def _same(first: Samples, other: Samples) -> bool:
 
 
 def place_in_memory(samples: Samples) -> tuple[object, ...]:
-    """Equal for two sets in the same memory, as long as both are alive."""
+    """A key that is equal for two sets in the same memory, as long as both are alive."""
     if not isinstance(samples, TensorSamples):
         return (id(samples),)
     both = (samples.inputs, samples.targets)
@@ -131,7 +131,7 @@ def place_in_memory(samples: Samples) -> tuple[object, ...]:
 
 
 def read_samples(task: Task, context: NodeContext) -> tuple[Samples, Samples | None]:
-    """Call the task's `data` and check what it returned: training set and, where there is one, test set.
+    """Call the task's `data` and check its result: a training set and possibly a test set.
 
     Raises UserError: it failed, or returned something that cannot be learned from.
     """
@@ -182,7 +182,7 @@ def _dataset(task: Task, what: str, dataset: Dataset[Any]) -> Samples:
 
 
 def _tensor(task: Task, what: str, value: Any) -> Tensor:
-    """A torch tensor as it is; anything else through numpy, floating values as float32."""
+    """Return a torch tensor as it is; convert anything else through numpy, floating values to float32."""
     tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(task, what, value)
     if tensor.dtype == torch.bool or tensor.is_complex():
         raise _refused(task, what, f"its type is {tensor.dtype}", "floating or integer numbers")
@@ -221,18 +221,18 @@ def _refused(task: Task, key: str, message: str, allowed: str) -> UserError:
 
 
 def draw_batches(training: TrainingConfig, samples: int, rng: np.random.Generator) -> list[Tensor]:
-    """Row numbers (b,) of each step, in the order of a fresh permutation per pass.
+    """Draw the row numbers (b,) of each step, in the order of a fresh permutation per pass.
 
-    With `local_steps` every batch is full, so one may span two passes. With `local_epochs` a pass ends with what is
-    left, and a single row left over joins the batch before it, because BatchNorm cannot learn from one sample. A batch
-    size above the number of samples takes them all.
+    With `local_steps` every batch is full, so one may span two passes. With `local_epochs` a pass ends with the
+    remaining rows, and a single remaining row joins the batch before it, because BatchNorm cannot learn from one
+    sample. A batch size above the number of samples takes them all.
     """
     sizes = batch_sizes(training, samples)
     return list(torch.split(torch.from_numpy(draw_rows(samples, sum(sizes), rng)), sizes))
 
 
 def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
-    """The number of rows of each step of a round, at a node with so many samples."""
+    """The number of rows of each step of a round, at a node with `samples` rows."""
     size = min(training.batch_size, samples)
     if training.local_steps is not None:
         return [size] * training.local_steps
@@ -247,9 +247,9 @@ def batch_sizes(training: TrainingConfig, samples: int) -> list[int]:
 
 
 def draw_rows(samples: int, total: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The rows (total,) of all steps, one after the other: permutation after permutation.
+    """Draw the rows (total,) of all steps, one after the other: permutation after permutation.
 
-    Only what is needed of the last one is drawn.
+    The last permutation is drawn only as far as needed.
     """
     if total == samples:
         return rng.permutation(samples)

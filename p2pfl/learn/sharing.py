@@ -1,7 +1,8 @@
 """Select the tensors of a model that are gossiped, by shell patterns on their names from `[gossip] share`.
 
-A tensor is shared if one of its names matches a pattern, and none of them a pattern behind a `!`. What is not shared is
-personal: it is trained by its node and never leaves it. Patterns behind a `!` alone leave out of the whole model.
+A tensor is shared if one of its names matches a pattern, and none of them a pattern after a `!`. All others are
+personal: their node trains them, and they never leave it. If all patterns begin with `!`, they exclude from the whole
+model.
 
 Two nodes compare a digest of the shared tensors' names, shapes, dtypes and order before they mix.
 """
@@ -51,7 +52,7 @@ def _matches(names: Iterable[str], pattern: str) -> bool:
 
 
 def _shortened(names: Sequence[str]) -> str:
-    """Few names as they are; of many how they begin, and how many begin so."""
+    """List a few names as they are; for many, their beginnings, each with a count."""
     if len(names) <= _MOST_NAMES:
         return ", ".join(names)
     beginnings = _beginnings(names)
@@ -61,7 +62,7 @@ def _shortened(names: Sequence[str]) -> str:
 
 
 def _beginnings(names: Sequence[str]) -> Counter[str]:
-    """Counts of tensors by the beginning of their names, with as few parts as tell any two apart."""
+    """Count tensors by the beginning of their names, with as few parts as tell any two apart."""
     deepest = max(name.count(".") for name in names)
     for depth in range(1, deepest + 1):
         found = Counter(_beginning(name, depth) for name in names)

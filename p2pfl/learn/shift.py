@@ -1,10 +1,10 @@
 """Measure how unequal the nodes' data are: the distance of each node's targets, in distribution, from those of all.
 
 For class labels it is the total variation, half the sum of |p_k(class) - p(class)|, from 0 to 1: the share of a node's
-rows that would have to change their class. Of numbers it is Wasserstein's distance of order one, the integral of
-|F_k - F|, in the targets' own unit: how far they would have to be moved, on average.
+rows that would have to change their class. For numbers it is Wasserstein's distance of order one, the integral of |F_k
+- F|, in the targets' own unit: how far they would have to be moved, on average.
 
-This looks at all data at once, so it is for one machine that has them: no node tells another of its labels.
+The measure needs all data at once, so it is for one machine that has them: no node reveals its labels to another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from p2pfl.learn.interface import Learner
 
 MOST_COMPARED = 200_000_000
-"""Nodes times rows up to which numbers are compared: about two seconds."""
+"""The largest product of nodes and rows for which numbers are compared: about two seconds."""
 
 Floats = NDArray[np.float64]
 Kind = Literal["total variation", "Wasserstein-1"]
@@ -27,7 +27,9 @@ Kind = Literal["total variation", "Wasserstein-1"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelShift:
-    """`nodes` has each node's distance by name; `mean` weighs them by their samples, `max` is the largest."""
+    """The shift of all nodes. `nodes` has each node's distance by name; `mean` weighs them by their samples, `max` is
+    the largest.
+    """
 
     kind: Kind
     mean: float
@@ -40,20 +42,22 @@ class LabelShift:
 
 
 def targets_of(learner: Learner) -> NDArray[Any] | None:
-    """The targets (n,) that a node learns from; None where they are no labels or numbers in memory, one to a row."""
+    """The targets (n,) that a node learns from; None unless they are labels or numbers in memory, one to a row."""
     targets = getattr(getattr(learner, "train_set", None), "targets", None)
     return None if targets is None else flat_targets(targets.numpy())
 
 
 def flat_targets(targets: NDArray[Any]) -> NDArray[Any] | None:
-    """Integers of any shape are labels; numbers must be one to a row."""
+    """Return the targets flat. Integers of any shape are labels; numbers must be one to a row."""
     if targets.dtype.kind in "iu" or targets.size == len(targets):
         return targets.reshape(-1)
     return None
 
 
 def label_shift(targets: Mapping[str, NDArray[Any] | None]) -> LabelShift | None:
-    """The shift of each node's targets (n_k,), by name; None for under two nodes, or if they cannot be compared."""
+    """The shift of each node's targets (n_k,), by name; None for fewer than two nodes, or if they cannot
+    be compared.
+    """
     known = {name: values for name, values in targets.items() if values is not None and len(values)}
     kinds = {values.dtype.kind in "iu" for values in known.values()}
     if len(known) < 2 or len(known) < len(targets) or len(kinds) > 1:

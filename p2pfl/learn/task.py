@@ -83,8 +83,7 @@ class NodeContext:
     def partition(self, labels: ArrayLike, spec: str, ids: ArrayLike | None = None) -> NDArray[np.int64]:
         """This node's rows of a common set with `labels` (n,), in ascending order; for demos and simulations.
 
-        `spec` as in `p2pfl.learn.partition`. All nodes together hold each row exactly once,
-        unless it says `draw`.
+        `spec` as in `p2pfl.learn.partition`. All nodes together hold each row exactly once, except with `draw`.
         """
         partition, values = parse_partition(spec), np.asarray(labels)
         if ids is None and values.ndim == 1:

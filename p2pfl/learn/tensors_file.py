@@ -1,6 +1,6 @@
-"""A model's tensors as a file: plain safetensors, what torch's `state_dict` holds, under its names and in its dtypes.
+"""A model's tensors as a file: plain safetensors, with the names and dtypes of torch's `state_dict`.
 
-No torch for a learner that does without it.
+A learner without torch is written without torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def to_safetensors(learner: Learner, vector: Vector, metadata: Mapping[str, str]
 
 
 def from_safetensors(learner: Learner, content: bytes) -> Vector:
-    """The vector (d,) of a file that `to_safetensors` wrote; the learner takes what is not shared.
+    """Read the vector (d,) of a file that `to_safetensors` wrote; the learner takes the tensors that are not shared.
 
     Raises UserError: it is no such file, or of another model.
     """
@@ -50,7 +50,7 @@ def from_safetensors(learner: Learner, content: bytes) -> Vector:
     except safetensors.SafetensorError as error:
         raise UserError(f"this is not a safetensors file: {error}") from None
     torch_learner = of_torch(learner)
-    return _concatenated(learner, state) if torch_learner is None else _through(torch_learner, state)
+    return _concatenated(learner, state) if torch_learner is None else _load_through_torch(torch_learner, state)
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
@@ -77,7 +77,7 @@ def of_torch(learner: Learner) -> TorchLearner | None:
     return learner if isinstance(learner, TorchLearner) else None
 
 
-def _through(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
+def _load_through_torch(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
     try:
         return learner.model.load_state_dict(state)
     except RuntimeError as error:
@@ -85,7 +85,7 @@ def _through(learner: TorchLearner, state: Mapping[str, Any]) -> Vector:
 
 
 def _concatenated(learner: Learner, state: Mapping[str, NDArray[np.generic]]) -> Vector:
-    """Only if that gives the same tensors back: a learner may arrange them otherwise."""
+    """Join the tensors, if that gives the same tensors back: a learner may arrange them otherwise."""
     names = [name for name in learner.state_dict(learner.initial()) if name in state]
     parts = [np.asarray(state[name], dtype=np.float32).reshape(-1) for name in names]
     vector = np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)

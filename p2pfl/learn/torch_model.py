@@ -1,12 +1,11 @@
-"""A task's torch module as what is trained: steps of an optimizer from the vector that it holds, and what it keeps.
+"""A task's torch module in training: steps of an optimizer from the vector that it holds, and the state that stays.
 
 Each round starts with an empty optimizer state, because the model that it belongs to is mixed in between, unless
-`training.keep_optimizer` wants it kept: then it is part of what is not shared. What is on which device, and in which
-precision, is for `devices`; which rows are read, by which chance, and what may be told of them, for the learner.
+`training.keep_optimizer` is set: then the state is part of what is not shared. `devices` decides on device and
+precision; the learner decides which rows are read, with which random draws, and which figures may be reported.
 
-Between rounds the module is scratch space for what is shared, and the home of what is not: of the personal tensors and
-the integer ones. A copy of these is kept as the last round left them that ended well. A round that does not end well
-puts it back.
+Between rounds the module is scratch space for the shared tensors, and the home of the personal and the integer ones. A
+copy of these is kept as of the last successful round. A failed round restores it.
 """
 
 from __future__ import annotations
@@ -38,12 +37,15 @@ OPTIMIZER = "optimizer:"
 
 
 class TorchModel:
-    """The task's initial model, as drawn from the federation's `seed`, on a device. `share` are the patterns of what is
-    shared; `flat` moves vectors (d,) in and out.
+    """The task's initial model, as drawn from the federation's `seed`, on a device.
+
+    `share` are the patterns of what is shared; `flat` moves vectors (d,) in and out.
     """
 
     def __init__(self, task: Task, training: TrainingConfig, share: Sequence[str], device: Device, seed: int) -> None:
-        """Raises UserError: the task's function fails, or its model cannot be shared, trained or placed there."""
+        """Build the model. Raises UserError: the task's function fails, or its model cannot be shared, trained or
+        placed there.
+        """
         self.task, self.training, self.device, self.seed = task, training, device, seed
         self.share = tuple(share)
         built = self._build()
@@ -57,19 +59,20 @@ class TorchModel:
         """The parameters that are trained."""
         self._optimizer = make_optimizer(self.parameters, training, task.name)
         self._loss_of_batch = device.loss(self.module, loss_of(task))
-        self._settled = self._local()
+        self._last_local = self._local()
 
     def anew(self) -> TorchModel:
-        """Another one, as this was made."""
+        """Build another model in the same way."""
         return TorchModel(self.task, self.training, self.share, self.device, self.seed)
 
     @property
     def keeps_nothing(self) -> bool:
         """True if one round leaves nothing to the next, so that the rounds of several nodes may take turns."""
-        return not self._settled and not self.training.keep_optimizer
+        return not self._last_local and not self.training.keep_optimizer
 
     def initial(self) -> Vector:
-        """Builds the model once more: it is asked for once, and a copy kept for it would weigh as much as the model.
+        """Build the model once more: this is called once, and a copy kept for it would take as much memory as the
+        model.
 
         Raises UserError: the task gives the same module each time.
         """
@@ -101,7 +104,9 @@ class TorchModel:
         return self.device.rows(samples.rows)
 
     def backward(self, samples: Samples) -> Callable[[Tensor], Tensor]:
-        """Leaves the gradient of the batch of these rows at the parameters; returns its loss."""
+        """Make a function that leaves the gradient of the batch of these rows at the parameters, and
+        returns its loss.
+        """
         backward, loss_of_batch, read = torch.autograd.backward, self._loss_of_batch, self.reader(samples)
 
         def differentiate(rows: Tensor) -> Tensor:
@@ -113,7 +118,7 @@ class TorchModel:
         return differentiate
 
     def gradients(self, start: RoundStart) -> Callable[[], None]:
-        """Called after each backward pass: puts the method's gradients in place of the loss's."""
+        """Make a function to call after each backward pass: it replaces the loss's gradients by the method's."""
         method = start.method
         if method is None:
             return lambda: None
@@ -135,10 +140,11 @@ class TorchModel:
         put_gradients: Callable[[], None],
         rate: float,
     ) -> float:
-        """A step for each of `batches`, from where the module is. The mean of the steps' losses; not a number where no
-        step had a row. Gradients are gone afterwards, from memory too, and so is an optimizer's state that is not kept.
+        """Take a step for each of `batches`, from the module's present state. Returns the mean of the steps' losses;
+        NaN where no step had a row.
 
-        Raises LearningError: the task's code failed; UserError: the memory is too small.
+        Gradients are gone afterwards, from memory too, and so is an optimizer's state that is not kept. Raises
+        LearningError: the task's code failed; UserError: the memory is too small.
         """
         self.module.train()
         try:
@@ -160,7 +166,7 @@ class TorchModel:
         put_gradients: Callable[[], None],
         rate: float,
     ) -> list[Tensor]:
-        """The inner loop. What a step looks up stands in local names: a step of a small model takes 0.1 ms."""
+        """Run the inner loop. It looks everything up in local names: a step of a small model takes 0.1 ms."""
         step, losses, parameters = self._optimizer.begin(rate), [], self.parameters
         for rows in batches:
             for parameter in parameters:
@@ -176,7 +182,7 @@ class TorchModel:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Restore the state that is not shared if something fails inside."""
+        """Restore the state that is not shared if the body fails."""
         try:
             yield
         except BaseException:
@@ -185,12 +191,12 @@ class TorchModel:
 
     def put_back(self) -> None:
         """Restore the state that is not shared to the end of the last successful round."""
-        self._load_local(self._settled)
+        self._load_local(self._last_local)
 
     def settle(self, vector: Vector) -> None:
-        """Keep what a round that ended in `vector` (d,) made of the tensors that are not shared.
+        """Keep the tensors that are not shared as of a round that ended in `vector` (d,).
 
-        Raises LearningError: there is one in which training ended in no finite number.
+        Raises LearningError: training made one of them infinite or NaN.
         """
         if self.keeps_nothing:
             return
@@ -200,28 +206,28 @@ class TorchModel:
         settled = self._local()
         if not (self.flat.is_finite() and all(np.isfinite(settled[name]).all() for name in _of_optimizer(settled))):
             raise LearningError(f"{self.task.name}: a personal tensor is not finite (learning_rate too high?)")
-        self._settled = settled
+        self._last_local = settled
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         """The very arrays that are kept: a round replaces them, nobody writes to them."""
-        return dict(self._settled)
+        return dict(self._last_local)
 
     def load_local_state(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Restore what `local_state` returned. Raises UserError: it came from another model."""
         self._load_local(state)
-        self._settled = dict(state)
+        self._last_local = dict(state)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Vector:
-        """Take over a plain model: its shared part (d,) is returned, the rest becomes what is kept here.
+        """Load a plain model: its shared part (d,) is returned, the rest is kept here.
 
         Raises RuntimeError: torch says that it is of another model.
         """
         self.module.load_state_dict(dict(state), strict=True)
-        self._settled = self._local()
+        self._last_local = self._local()
         return self.flat.vector()
 
     def _local(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of what is not shared, as it is now."""
+        """Copy the present state that is not shared."""
         if not self.training.keep_optimizer:
             return self.flat.local_state()
         kept = {OPTIMIZER + name: array for name, array in remembered(self._optimizer).items()}

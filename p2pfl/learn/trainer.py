@@ -40,8 +40,8 @@ from p2pfl.plugins import FAILURES, describe_failure
 class TorchLearner:
     """The `Learner` of a `Task`. Building it reads the node's data and tries the model on two samples.
 
-    `share` are the patterns of what is shared, `compute` says on which device. With a `protection` its rounds are
-    `private`: it has a `plan`, and tells no figure of what it protects.
+    `share` are the patterns of what is shared, `compute` selects the device. With a `protection` its rounds are
+    `private`: it has a `plan`, and reports no figure of what it protects.
     """
 
     def __init__(
@@ -78,14 +78,15 @@ class TorchLearner:
         return None if self.private is None else self.private.plan
 
     def steps_with(self, samples: int) -> int:
-        """The number of steps of a local round on so many samples."""
+        """The number of steps of a local round on `samples` rows."""
         private = None if self.private is None else self.private.steps_with(samples)
         return len(batch_sizes(self.training, samples)) if private is None else private
 
     def at_node(self, context: NodeContext, train_set: Samples, test_set: Samples | None) -> TorchLearner:
         """The same task at another node, with data already read: as one made anew.
 
-        Where the model keeps nothing from one round to the next, both share it, and the new one weighs next to nothing.
+        Where the model keeps nothing from one round to the next, both share it, and the new learner takes almost no
+        memory.
         """
         other = copy(self)
         other.context, other.train_set, other.test_set = context, train_set, test_set
@@ -122,9 +123,9 @@ class TorchLearner:
             refuse_delta(self.plan.unit, self.plan.delta, len(train_set))
         return DataSets(train=train_set, test=test_set)
 
-    def adopt(self, found: DataSets) -> None:
-        self.train_set, self.test_set = found.train, found.test
-        self.samples = len(found.train)
+    def adopt(self, sets: DataSets) -> None:
+        self.train_set, self.test_set = sets.train, sets.test
+        self.samples = len(sets.train)
 
     def initial(self) -> Vector:
         return self.model.initial()
@@ -140,9 +141,9 @@ class TorchLearner:
         with model.attempt():
             with self.device.seeded(seed):
                 loss = model.descend(batches, self._backward(steps), put_gradients, rate)
-            vector = self._ended()
+            vector = self._end_round()
         if private is not None and draws is not None:
-            loss, vector = private.told_loss(loss), private.told_model(start.model, vector, draws)
+            loss, vector = private.public_loss(loss), private.next_model(start.model, vector, draws)
         return LocalRound(vector=vector, steps=len(batches), learning_rate=rate, samples=self.samples, loss=loss)
 
     def _batches(self, node: int, round_index: int) -> list[Tensor]:
@@ -153,7 +154,7 @@ class TorchLearner:
             return self.model.backward(self.train_set)
         return steps.backward(self.model.parameters, self.model.reader(self.train_set))
 
-    def _ended(self) -> Vector:
+    def _end_round(self) -> Vector:
         """The model at the end of a round, its local part kept. With protected members, a local part that is not finite
         makes the whole model NaN: a dropped round would reveal something about rows, without noise.
         """
@@ -201,7 +202,7 @@ class TorchLearner:
     def evaluate(self, vector: Vector, part: str) -> Score | None:
         sets = {"test": self.test_set, "local": self.train_set}
         samples = sets[part]
-        if samples is None or (self.private is not None and not self.private.tells(part)):
+        if samples is None or (self.private is not None and not self.private.may_report(part)):
             return None
         self.model.flat.load(vector)
         return score(self.model.module, samples, self.task, self.device)
@@ -211,7 +212,7 @@ class TorchLearner:
 
         Raises LearningError: the task failed.
         """
-        if self.test_set is None or (self.private is not None and not self.private.tells("test")):
+        if self.test_set is None or (self.private is not None and not self.private.may_report("test")):
             return None
         self.model.flat.load(vector)
         return outputs_of(self.model.module, self.test_set, self.task, self.device)
@@ -230,7 +231,7 @@ class TorchLearner:
 def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | None = None) -> bool:
     """Refuse at the start what would fail in the first round: outputs, targets and loss that do not match.
 
-    Returns whether targets are class labels, so that there is an accuracy.
+    Returns True if targets are class labels, so that there is an accuracy.
     """
     device = device or Device()
     module.eval()
@@ -255,7 +256,7 @@ def try_out(module: nn.Module, samples: Samples, task: Task, device: Device | No
 
 
 def _measures(task: Task, *, labels: bool) -> tuple[Measure, ...]:
-    """Raises UserError: accuracy is to be the main one, and there is none."""
+    """The measures of the task. Raises UserError: accuracy should be the main one, and there is none."""
     if task.metric == ACCURACY.name and not labels and task.metric not in task.metrics:
         text, others = "targets are not class labels, so there is no accuracy", (*task.metrics, LOSS.name)
         raise UserError(text, file=task.name, key="metric", value=task.metric, allowed=", ".join(others))

@@ -1,5 +1,5 @@
-"""Learning methods, one file each: what local rounds and mixing make of a node's model. Nothing here knows tasks, files
-or torch. `catalog` makes them from what `[training] method` says.
+"""Learning methods, one file each: the effect of local rounds and mixing on a node's model. Nothing here knows tasks,
+files or torch. `catalog` makes them from the spec in `[training] method`.
 """
 
 from p2pfl.methods.catalog import make_method

@@ -26,10 +26,10 @@ _UNFIT = {
 def make_method(
     spec: str, training: TrainingKeys, *, profile: str | None = CONSERVATIVE, folder: Path | None = None
 ) -> Method:
-    """The method of a spec, ready to use. One from a `file.py` is looked up from `folder`; with no `profile` it is not
-    asked where the method is right.
+    """Make the method of a spec, ready to use. A path to a `file.py` is relative to `folder`; without a `profile` the
+    check for the profile is left out.
 
-    Raises UserError: the spec is wrong, or the method is not right in this profile, or with this training.
+    Raises UserError: the spec is wrong, or the method is not valid in this profile, or with this training.
     """
     try:
         parsed = parse_method(spec)
@@ -40,7 +40,7 @@ def make_method(
     made.spec, made.is_users = str(parsed), parsed.is_object
     made.code = f"{parsed.name}@{_digest(made)}" if parsed.is_object else parsed.name
     if profile is not None and profile not in made.profiles:
-        raise UserError(made.unfit or _UNFIT[profile], key=KEY, value=spec, allowed=_fitting(profile))
+        raise UserError(made.unfit or _UNFIT[profile], key=KEY, value=spec, allowed=_methods_for(profile))
     try:
         made.prepare(training)
     except ValueError as error:
@@ -62,7 +62,7 @@ def _from_user(parsed: ParsedMethod, folder: Path) -> Method:
     return made
 
 
-def _fitting(profile: str) -> str:
+def _methods_for(profile: str) -> str:
     if profile == CONSERVATIVE:
         return "another method, or a robust rule"
     fitting = [name for name, entry in METHODS.items() if profile in getattr(entry.made, "profiles", ())]
@@ -96,7 +96,7 @@ def _check(method: Method, spec: str) -> None:
 
 
 def _digest(method: Method) -> str:
-    """A hash of the file that defines the method's class, and of what the method keeps and exchanges."""
+    """Hash the file that defines the method's class, and the names that the method keeps and exchanges."""
     try:
         text = Path(inspect.getfile(type(method))).read_bytes()
     except (OSError, TypeError):

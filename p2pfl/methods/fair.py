@@ -1,13 +1,13 @@
 """`fair:q=1`: nodes with a higher loss count for more. q-FFL, Li, Sanjabi, Beirami and Smith, arXiv 1905.10497.
 
-The goal is sum (n_k/N) F_k^(q+1)/(q+1). q-FedAvg (Algorithm 2) moves by sum F_k^q (w_k - w) / sum h_k, where
-h_k = F_k^q + q F_k^(q-1) |w_k - w|^2/eta keeps the step as short as the new goal's curvature asks for. (A round counts
-as one step here, so eta is the learning rate times the steps.) Here each node adds F_k^q/h times its change, with one h
-for all: the largest h_k. So no node moves further than by `plain`. A common factor does not move the optimum; one that
+The goal is sum (n_k/N) F_k^(q+1)/(q+1). q-FedAvg (Algorithm 2) moves by sum F_k^q (w_k - w) / sum h_k, where h_k =
+F_k^q + q F_k^(q-1) |w_k - w|^2/eta keeps the step as short as the new goal's curvature requires. (A round counts as one
+step here, so eta is the learning rate times the steps.) Here each node adds F_k^q/h times its change, with one h for
+all: the largest h_k. So no node moves further than by `plain`. A common factor does not move the optimum; one that
 differed from node to node would.
 
 The largest h_k falls as all learn, so it is collected anew again and again. The terms are a clock that every round
-advances, the largest h of this epoch of the clock so far, that of the one before, which is in use, and the own h.
+advances, the largest h so far in this epoch of the clock, that of the epoch before, which is in use, and the own h.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from p2pfl.methods.method import CONSERVATIVE, METHODS, MODEL, Array, Method, Ne
 from p2pfl.specs import Entry, Parameter, number
 
 EPOCH = 10.0
-"""Ticks of the clock. It is as fast as the fastest nodes, or a little faster; after a few ticks all know the same."""
+"""The length of an epoch in ticks of the clock. The clock is as fast as the fastest nodes, or a little faster; within a
+few ticks all nodes agree on the largest h.
+"""
 LEAST_LOSS = 1e-9
-"""Smaller losses count as this, and so do those that are no number."""
+"""Smaller losses, and those that are NaN, count as this."""
 BOUND = 600.0
-"""The logarithm of an h is at most this, and at least its negative."""
+"""The largest absolute value of the logarithm of an h."""
 
 
 @METHODS.add(
@@ -35,7 +37,7 @@ BOUND = 600.0
     )
 )
 class Fair(Method):
-    """F_k is the mean loss of the round's steps."""
+    """The method, in which F_k is the mean loss of the round's steps."""
 
     profiles = frozenset({CONSERVATIVE})
     unfit = "a liar could claim any loss, and with it slow all others down"
@@ -71,7 +73,7 @@ class Fair(Method):
         return clock, max(collected, ours[3]), used, ours[3]
 
     def _weight(self, round: Round) -> float:
-        """The logarithm of F_k^q."""
+        """Compute the logarithm of F_k^q."""
         return self.q * math.log(_loss(round))
 
 

@@ -24,7 +24,7 @@ MOMENTUM, LAST = "momentum", "last"
     )
 )
 class Momentum(Method):
-    """`last` is the model as it was when the latest round was about to be added to it."""
+    """The method; `last` is the model just before the latest round was added to it."""
 
     kept = (MOMENTUM, LAST)
     given = (MOMENTUM,)

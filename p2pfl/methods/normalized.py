@@ -1,8 +1,8 @@
 """`normalized:steps=20`: a local round counts as if it had 20 steps. FedNova, Wang et al., arXiv 2007.07481.
 
 Where rounds are passes over data of different sizes, nodes with more data take more steps and pull the mean toward
-their own optimum. FedNova divides what a round has changed by its number of steps (eq. 6, plain SGD) and lets all
-nodes move by one common number of them, which here is a parameter: there is no server to take the mean of the nodes'.
+their own optimum. FedNova divides what a round has changed by its number of steps (eq. 6, plain SGD) and lets all nodes
+move by one common number of them, which here is a parameter: there is no server to average the nodes' numbers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """`outer:momentum=0.5,rate=0.7`: an outer optimizer over local rounds. NoLoCo, Kolehmainen et al., arXiv 2506.10911.
 
-DiLoCo takes what a local round changed as the gradient of an outer step with Nesterov momentum, over a mean of all
-nodes. NoLoCo has no such mean: its velocity also takes in the difference to a neighbor, so that the models of different
+DiLoCo uses the change of a local round as the gradient of an outer step with Nesterov momentum, over a mean of all
+nodes. NoLoCo has no such mean: its velocity also includes the difference to a neighbor, so that the models of different
 nodes do not drift apart: delta <- momentum delta + rate change - gamma (x_i - the mean of both).
 
-Here that last term is mixing itself, which has moved the model already when a round ends. So delta is all that the
-model did since the latest round, and a round adds momentum (x now - x before) + rate change.
+Here that last term is mixing itself, which has moved the model already when a round ends. So delta is the whole
+movement of the model since the latest round, and a round adds momentum (x now - x before) + rate change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAST = "last"
     )
 )
 class Outer(Method):
-    """`last` is the model as it was when the latest round was about to be added to it."""
+    """The method; `last` is the model just before the latest round was added to it."""
 
     kept = (LAST,)
 

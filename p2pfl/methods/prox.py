@@ -16,7 +16,7 @@ from p2pfl.specs import Entry, Parameter, number
     )
 )
 class Prox(Method):
-    """The gradient of F(w) + mu/2 |w - anchor|^2."""
+    """The method whose steps follow the gradient of F(w) + mu/2 |w - anchor|^2."""
 
     def __init__(self, mu: float = 0.01) -> None:
         self.mu = mu

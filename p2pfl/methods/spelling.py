@@ -1,4 +1,4 @@
-"""The words of `training.method`: what a node learns by, for instance `variate:beta=0.1` or `prox:mu=0.01`.
+"""The grammar of `training.method`: the learning method of a node, for instance `variate:beta=0.1` or `prox:mu=0.01`.
 
 NAME[:key=value,...] | module:object[,key=value,...] | file.py:object[,key=value,...]
 """
@@ -23,7 +23,7 @@ class ParsedMethod:
 
     @property
     def is_object(self) -> bool:
-        """It is no method of ours, but one to import."""
+        """True if the method is the user's, and must be imported."""
         return self.name not in METHODS
 
     def __str__(self) -> str:
@@ -32,13 +32,13 @@ class ParsedMethod:
 
 
 def allowed() -> str:
-    """All methods in words."""
+    """Describe all methods in words."""
     known = ", ".join(entry.shown for entry in METHODS.values())
     return f"{known}; or your own: module:object,key=1 or file.py:object,key=1"
 
 
 def parse_method(text: str) -> ParsedMethod:
-    """The method of a spec. Raises ValueError: with the word, what is wrong with it and what would be right."""
+    """Read the method of a spec. Raises ValueError: names the wrong word, what is wrong with it and what is allowed."""
     if own := METHODS.own(text):
         return ParsedMethod(name=own[0], parameters=read_any_parameters(*own))
     entry, values = METHODS.read(text)
@@ -46,7 +46,7 @@ def parse_method(text: str) -> ParsedMethod:
 
 
 def from_here(spec: str) -> str:
-    """The same, with the path of a file from the working folder made absolute: a federation file may be elsewhere.
+    """Make the path of a file in a spec absolute, from the working folder: a federation file may be elsewhere.
 
     Raises ValueError: as `parse_method`.
     """

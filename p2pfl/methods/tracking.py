@@ -1,13 +1,13 @@
 """`tracking:gain=0.5`: gradient tracking with local steps. K-GT, Liu, Lin, Koloskova and Stich, arXiv 2301.01313.
 
-A second channel is the tracker y_i = g_i + C_i: g_i the mean gradient of the own latest round (the own part), C_i what
-mixing has brought (the flows: C_i = (1/n_i) sum_j S_ij, S_ij the sum of all D that the tracker's exchanges on that edge
-moved). Each step takes gradient + C_i, so that a round moves along y_i. A flow is opposite at its two ends, so
-sum n_i C_i is zero whatever a node has lost: at rest, where all y_i are equal, the sum of n_i g_i is zero.
+A second channel is the tracker y_i = g_i + C_i: g_i the mean gradient of the own latest round (the own part), C_i the
+contribution of mixing (the flows: C_i = (1/n_i) sum_j S_ij, S_ij the sum of all D that the tracker's exchanges on that
+edge moved). Each step takes gradient + C_i, so that a round moves along y_i. A flow is opposite at its two ends, so sum
+n_i C_i is zero whatever a node has lost: at rest, where all y_i are equal, the sum of n_i g_i is zero.
 
 In the paper (Algorithm 1) all nodes mix once a round: C_i <- C_i - y_i + sum_j w_ij y_j. Here a slow node's g_i is old
-when fast ones mix with it, and delayed gradients overshoot. So a flow takes in `gain` of what moves; 1 is the paper's,
-and better where speeds differ little. What a flow leaves out of y_i is put right when the next round is committed.
+when fast ones mix with it, and delayed gradients overshoot. So a flow includes only the share `gain` of a move; 1 is
+the paper's, and better where speeds differ little. The rest of y_i is corrected when the next round is committed.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ LEAST_DRIFT = 1e-9
     )
 )
 class Variate(Method):
-    """The drift a is the method's only term; it is 0 before a node has trained."""
+    """The method; the drift a is its only term, 0 before a node has trained."""
 
     profiles = frozenset({CONSERVATIVE})
     kept_edges = (FLOW,)
@@ -46,7 +46,7 @@ class Variate(Method):
     needs_company = True
     every_parameter = True
     least_drift = LEAST_DRIFT
-    """A smaller one from a neighbor would blow the variate up."""
+    """The smallest drift accepted from a neighbor: a smaller one would make the variate explode."""
 
     def __init__(self, beta: float = 0.1) -> None:
         self.beta = beta
@@ -72,7 +72,7 @@ class Variate(Method):
         return (max(ours[0], theirs[0]),)
 
     def moves(self, terms: tuple[float, ...]) -> bool:
-        """True if either end has trained: otherwise no disagreement that flows comes from training."""
+        """Return True if either end has trained: otherwise no disagreement that flows comes from training."""
         return terms[0] > 0.0
 
     def moved(self, edge: Vectors, move: Array, terms: tuple[Number, ...]) -> Vectors:

@@ -1,4 +1,4 @@
-"""`host:port` as users write it; an IPv6 host stands in brackets."""
+"""An address `host:port` as users write it; an IPv6 host stands in brackets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Address:
 
 
 def parse_address(text: str, key: str) -> Address:
-    """UserError, naming `key`, unless the port is a number from 0 to 65535 and the host not empty."""
+    """Parse an address. Raises UserError, naming `key`: the port is no number from 0 to 65535, or the host is empty."""
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
@@ -38,7 +38,7 @@ def parse_address(text: str, key: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """True if the host means this machine alone."""
+    """Return True if the host means this machine alone."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -48,16 +48,16 @@ def is_loopback(host: str) -> bool:
 
 
 def is_hidden(address: str | None, listen: str) -> bool:
-    """True if a node listens for its own machine alone (`listen`), though others dial it at `address`."""
+    """Return True if a node listens for its own machine alone (`listen`), though others dial it at `address`."""
     if address is None or is_loopback(parse_address(address, "address").host):
         return False
     return is_loopback(parse_address(listen, "listen").host)
 
 
 def misses(address: str | None, listen: str, forwarded_port: int | None = None) -> bool:
-    """True if others dial another port than the one at which a node listens.
+    """Return True if others dial another port than the one on which the node listens.
 
-    `forwarded_port` is the one that a router passes on to it, if there is such a router.
+    `forwarded_port` is the port that a router forwards to the node, if there is such a router.
     """
     if address is None:
         return False
@@ -66,7 +66,7 @@ def misses(address: str | None, listen: str, forwarded_port: int | None = None) 
 
 
 def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
-    """The user's error for a socket that could not be bound."""
+    """Return the user's error for a socket that could not be bound."""
     return UserError(
         f"cannot listen on {address}: {os.strerror(error.errno) if error.errno else error.strerror or error}",
         key=key,
@@ -75,7 +75,10 @@ def cannot_listen(address: Address, error: OSError, key: str) -> UserError:
 
 
 def require_free(text: str, key: str) -> None:
-    """Raise UserError if a node could not listen there now. The port is not kept; port 0 is always free."""
+    """Check that a node could listen there now. The port is not kept; port 0 is always free.
+
+    Raises UserError: the address cannot be bound.
+    """
     address = parse_address(text, key)
     try:
         for family, kind, protocol, _, place in socket.getaddrinfo(
@@ -91,17 +94,17 @@ def require_free(text: str, key: str) -> None:
 
 
 def own_address() -> str:
-    """The address of this machine that others on its network use, as well as it can know. Nothing is sent."""
+    """Return the address of this machine that others on its network use, as far as it can know. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # documentation only (RFC 5737): the kernel chooses a way out
+            probe.connect(("192.0.2.1", 9))  # a documentation address (RFC 5737): the kernel only chooses a route
             return str(probe.getsockname()[0])
         except OSError:
             return socket.gethostname()
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports below those that the system gives to outgoing connections, so that none is taken by chance."""
+    """Return free ports below the range for outgoing connections, so that no such connection takes one by chance."""
     chance = random.Random()
     ports: list[int] = []
     with ExitStack() as held:

@@ -1,5 +1,7 @@
-"""Both ways to a session: the dialer dials neighbors without a session whose address is configured or hinted at; the
-reception takes those that dial this node, and tells strangers nothing of value.
+"""Both ways to a session: dialing neighbors, and receiving peers that dial this node.
+
+The dialer dials neighbors without a session whose address is configured or hinted at. The reception tells strangers
+nothing of value.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Backoff:
         self._delay_s = self._limits.retry_first_s
 
     def exhaust(self) -> None:
-        """Wait for the longest delay: what was refused now will be refused in a second too."""
+        """Use the longest delay next: a refused dial would be refused again in a second."""
         self._delay_s = self._limits.retry_ceiling_s
 
     def next_s(self) -> float:
@@ -63,7 +65,7 @@ class Dialer:
         return self.routes.setdefault(peer, Route())
 
     def configure(self, addresses: Mapping[int, Address]) -> None:
-        """Take up the addresses in the federation's file. A dial to an outdated one is broken off."""
+        """Adopt the addresses in the federation's file. A dial to an outdated address is broken off."""
         for address in addresses.values():
             self.transport.know(address.host)
         for peer in self.routes.keys() | addresses.keys():
@@ -72,8 +74,9 @@ class Dialer:
                 expire(place.dial.scope)
 
     async def keep(self, peer: int) -> None:
-        """Keep a session with a neighbor; never returns. Each attempt has a deadline; waiting for a session's end has
-        none.
+        """Keep a session with a neighbor; never returns.
+
+        Each attempt has a deadline; the wait for a session's end has none.
         """
         place, route = self.table.places[peer], self.route(peer)
         backoff = Backoff(self.shared.limits, self.rng)
@@ -91,7 +94,7 @@ class Dialer:
                 await place.vacancy()
 
     async def _try(self, peer: int, place: NeighborPlace, route: Route) -> bool:
-        """Dial one address after the other until there is a session. True if an end has refused the other."""
+        """Dial one address after the other until there is a session. Return True if an end has refused the other."""
         route.news.clear()
         refused = False
         for address in route.next_go():
@@ -101,7 +104,7 @@ class Dialer:
         return refused and place.link is None
 
     async def _attempt(self, peer: int, place: NeighborPlace, address: Address) -> bool:
-        """Dial one address. True: the ends refused each other, which another attempt would hardly change."""
+        """Dial one address. Return True if an end refused the other, which another attempt would hardly change."""
         try:
             async with asyncio.timeout(self.shared.limits.connect_s + self.shared.limits.handshake_s) as scope:
                 place.dial = Dial(scope)

@@ -1,10 +1,10 @@
-"""The doorway: connections that are no session yet, their stages, their number, and which one has to go.
+"""The doorway: connections that are no session yet, their stages, their number, and which of them to drop.
 
 A `ConnectionGate` stands before the HTTP protocol of one accepted connection and drops it if it takes too long,
-whatever it does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has places of its own,
-so that whoever has come further never goes for somebody who has not: idle connections push out idle connections only.
-Within a stage the one that has waited longest goes, not the newcomer, for an honest peer is through in a round trip or
-two. All that is done for a connection before it is a session is paid for in time of the loop (`looptime`).
+whatever it does. The `Doorway` counts the gates, by stage and by group of addresses. Each stage has its own places, so
+that a connection never makes room for one at an earlier stage: idle connections replace idle connections only. Within a
+stage the connection that has waited longest goes, not the newcomer, because an honest peer is through in a round trip
+or two. All work for a connection before it is a session is paid for in time of the loop (`looptime`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from p2pfl.core.limits import TokenBucket
 from p2pfl.errors import PeerFault
 from p2pfl.net.limits import IDLE_BYTES, Limits, Tap
-from p2pfl.net.looptime import LoopTime, Stopwatch, measured
+from p2pfl.net.looptime import LoopTime, Stopwatch, measure
 
 GREETING_BYTES = 2**14
 """The bytes that a peer may send before it has shown that it knows our key: an HTTP request and 48 bytes."""
@@ -33,8 +33,11 @@ MOST_GROUPS = 1024
 MOST_VISITS = 8
 """The most visitors about the charter at one time: each may bring a MiB."""
 VISITS_PER_S, VISIT_BURST = 0.5, 16.0
-"""Such strangers of one group of addresses, and visits of one member that wants no session or may not have one: who was
-just taken in, or has an older graph, dials its neighbors once in a few seconds."""
+"""The visits of unlisted peers from one group of addresses, and of one member that asks for no session or may not have
+one.
+
+A member that was just added, or that has an older graph, dials its neighbors once in a few seconds.
+"""
 NEIGHBOR_HANDSHAKES = 2.0
 """The handshakes allowed at once for each neighbor: all may be behind one address, and start together."""
 
@@ -47,18 +50,19 @@ class ConnectionStage(IntEnum):
 
     CONNECTED = 0
     UPGRADED = 1
-    """It speaks WebSocket."""
+    """The connection speaks WebSocket."""
     ADDRESSED = 2
-    """Its first handshake message was meant for this node: the peer knows our public key."""
+    """The first handshake message was meant for this node: the peer knows our public key."""
     VISITING = 3
-    """The peer has a key that may not have a session, and speaks of the charter at most."""
+    """The peer has a key that may not have a session, and may at most exchange the charter."""
     PROVEN = 4
     """The peer is a member of the federation."""
 
 
 class Doorway:
-    """The places for connections at each stage. `greeting_bytes`: the most that one may bring before it is
-    ADDRESSED.
+    """The places for connections at each stage.
+
+    `greeting_bytes` is the most that a connection may bring before it is ADDRESSED.
     """
 
     def __init__(self, limits: Limits, *, neighbors: int = 0, greeting_bytes: int = GREETING_BYTES) -> None:
@@ -85,8 +89,10 @@ class Doorway:
         return sum(map(len, self._rooms.values()))
 
     def enter(self, gate: ConnectionGate, stage: ConnectionStage = ConnectionStage.CONNECTED) -> None:
-        """Give a connection a place; this may turn away the one that has waited longest in that stage, of the
-        newcomer's group or else of the most crowded one.
+        """Give a connection a place.
+
+        If the stage is full, this drops the connection that has waited longest in it, of the newcomer's group or else
+        of the most crowded one.
         """
         room = self._rooms[stage]
         most = MOST_VISITS if stage is ConnectionStage.VISITING else self.limits.pending
@@ -98,7 +104,7 @@ class Doorway:
         room[gate] = None
 
     def advance(self, gate: ConnectionGate, stage: ConnectionStage) -> None:
-        """Move a connection to a stage. Raises PeerFault: it is one handshake, or visit, too many of its group."""
+        """Move a connection to a stage. Raises PeerFault: its group exceeds the limit on handshakes, or on visits."""
         if not any(gate in room for room in self._rooms.values()):
             return
         if stage is ConnectionStage.ADDRESSED and not self._may(self._handshakes, gate.group, self._handshake_bucket):
@@ -139,7 +145,7 @@ def visit_bucket() -> TokenBucket:
 
 
 class ConnectionGate(Tap):
-    """A gate before the HTTP protocol of one connection; `speak` makes the protocol once something has come."""
+    """A gate before the HTTP protocol of one connection; `speak` makes the protocol once data have arrived."""
 
     def __init__(
         self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol], address: str = ""
@@ -152,9 +158,9 @@ class ConnectionGate(Tap):
         """The time at which the connection must be a session, by the loop's clock."""
         self._paid_s = 0.0
         self.pays = True
-        """True if the connection pays for the work about it; members do not, nor visitors with the page's token."""
+        """True if the connection pays for its work; members do not pay, nor do visitors with the page's token."""
         self.may_ask = False
-        """True if the latest request was an allowed one: then its answer is no cost of a stranger."""
+        """True if the latest request was an allowed one, whose answer costs strangers nothing."""
 
     def pay(self, cost_s: float) -> None:
         """Charge this connection with CPU time."""
@@ -163,12 +169,12 @@ class ConnectionGate(Tap):
             self._doorway.time.spend(self.group, cost_s)
 
     def watch(self) -> Stopwatch:
-        """A stopwatch that charges this connection."""
+        """Return a stopwatch that charges this connection."""
         return Stopwatch(self.pay)
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Do `work` at the cost of this connection."""
-        return measured(work, self.watch())
+        return measure(work, self.watch())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
@@ -199,12 +205,12 @@ class ConnectionGate(Tap):
             self.idle_bytes = IDLE_BYTES
 
     def admit(self) -> None:
-        """Let a connection stay that has become a session; it no longer counts."""
+        """Keep a connection that has become a session; it no longer counts."""
         self._leave()
         self.vouch()
 
     def vouch(self) -> None:
-        """Note that this is no stranger: give its time back, and remember its address."""
+        """Note that the peer is no stranger: give its time back, and remember its address."""
         if self.pays:
             self.pays = False
             self._doorway.time.spend(self.group, -self._paid_s)
@@ -230,7 +236,9 @@ class ConnectionGate(Tap):
 
 @lru_cache(MOST_GROUPS)
 def group_of(address: str) -> str:
-    """The group of addresses that one peer can choose from: one of IPv4, also mapped into IPv6, or a /64 of IPv6."""
+    """Return the group of addresses that one peer can choose from: one IPv4 address, also mapped into IPv6, or an IPv6
+    /64.
+    """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

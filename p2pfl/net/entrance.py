@@ -1,7 +1,7 @@
-"""The entrance accepts connections for a doorway, and closes at once those for which there is no time.
+"""The entrance accepts connections for a doorway, and closes those at once for which there is no time.
 
-Even that costs: while the share for it is spent, nothing is accepted, and the system answers alone. Open connections
-are not affected.
+Even that costs time: while its share is spent, nothing is accepted, and only the system answers. Open connections are
+not affected.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from contextlib import suppress
 
 from p2pfl.net.address import Address
 from p2pfl.net.doorway import ConnectionGate, Doorway, group_of
-from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Stopwatch, TimeBudget, measured
+from p2pfl.net.looptime import SHARE_OF_ACCEPTING, Stopwatch, TimeBudget, measure
 
 BACKLOG = 100
 """The connections that the system keeps until they are accepted."""
 AT_ONCE = 16
-"""The connections that are accepted before the loop does something else."""
+"""The connections that are accepted before the loop does other work."""
 BURST_S = 0.05
 RETRY_S = 1.0
-"""The rest after the system has had no room for a connection."""
+"""The pause after the system has had no room for a connection."""
 RESET = struct.pack("ii", 1, 0)
-"""Close without a word, and without a trace in the system's tables."""
+"""The option to close without a word, and without a trace in the system's tables."""
 
 
 class Entrance:
-    """The accepting sockets. `speak` makes the protocol above the gate, once something has come."""
+    """The accepting sockets. `speak` makes the protocol above the gate, once data have arrived."""
 
     def __init__(self, doorway: Doorway, speak: Callable[[ConnectionGate], asyncio.Protocol]) -> None:
         self._doorway, self._speak = doorway, speak
@@ -54,7 +54,7 @@ class Entrance:
         self._listen()
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more connections."""
         if self._rest is not None:
             self._rest.cancel()
         for each in self._sockets:
@@ -101,4 +101,4 @@ class Entrance:
 
     async def _let_in(self, connection: socket.socket, gate: ConnectionGate) -> None:
         with suppress(OSError):
-            await measured(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())
+            await measure(self._loop.connect_accepted_socket(lambda: gate, connection), gate.watch())

@@ -1,6 +1,6 @@
-"""Dialing a node for its charter alone: to bring a newer one, or to ask for one; without being, or having, a node.
+"""Dialing a node for its charter alone, to bring a newer one or to ask for one, without running a node.
 
-For `p2pfl member` on a laptop, for a newcomer that no neighbor lists yet, and for a node that has lost all of its
+`p2pfl member` on a laptop does this, a newcomer that no neighbor lists yet, and a node that has lost all of its
 neighbors.
 """
 
@@ -30,11 +30,11 @@ Result = TypeVar("Result")
 
 
 class UnreachableError(P2PFLError):
-    """The node does not answer, or not as one of this federation; the text says why."""
+    """The node does not answer, or not as a node of this federation; the text says why."""
 
 
 def visitors_binding(federation: FederationConfig) -> FederationBinding:
-    """The binding of a visitor, who knows the federation and has not loaded its task."""
+    """Return the binding of a visitor, which knows the federation and has not loaded its task."""
     sections = (*keys(federation), *((name, bytes(HASH_BYTES)) for name in LEARNED))
     return FederationBinding(federation_id=federation_id(federation), sections=sections)
 
@@ -52,21 +52,22 @@ class Errand:
         return cls(identity=identity, binding=visitors_binding(federation))
 
     async def bring(self, address: str, key: bytes, raw: bytes) -> int:
-        """Hand over a charter; return the version that the node at `address` with that public key has then.
+        """Hand over a charter; return the version that the node at `address` with that public key then has.
 
         Raises UnreachableError.
         """
         return await self._go(address, key, lambda line, session: bring(line, session, raw))
 
     async def ask(self, address: str, key: bytes, version: int) -> bytes | None:
-        """The node's charter if it is newer than `version`. Raises UnreachableError, also if the node does not tell
-        us.
+        """Return the node's charter if it is newer than `version`.
+
+        Raises UnreachableError, also if the node does not show us its charter.
         """
 
         async def act(line: Line, session: Session) -> bytes | None:
             try:
                 _, raw = await ask(line, session, version)
-            except GoneError:  # it has proven who it is by now
+            except GoneError:  # by now the node has proven its identity
                 raise GoneError("it answers, and does not list this key") from None
             return raw
 

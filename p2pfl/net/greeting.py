@@ -1,10 +1,10 @@
 """From a bare line to an authenticated connection: the handshake, then one sealed greeting each way.
 
 Three messages authenticate the two ends; the greetings prove that both hold the keys and exchange the random name of
-each running process (`boot`). The node that answers refuses one that is no neighbor in words that only that node can
+each running process (`boot`). The node that answers refuses a peer that is no neighbor in words that only that peer can
 read. Then the end with the lower index, and it alone, decides by a further notice whether this connection becomes the
 one session of its two ends (`session_table`), and numbers its decisions: the other end follows the highest number of
-one boot. So both always agree, whoever dialed and in whatever order the words arrive.
+one boot. So both always agree, whichever end dialed and in whatever order the notices arrive.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Connection:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Greeter:
-    """This node's part of a greeting, at either end; the caller sets the deadline. `members`: those listed now."""
+    """This node's part of a greeting, at either end; the caller sets the deadline. `members` are those listed now."""
 
     identity: Identity
     own_index: int
@@ -56,20 +56,20 @@ class Greeter:
     binding: FederationBinding
     counters: Counters
     charters: Charters | None = None
-    """None where the federation has no admin key."""
+    """The node's charters; None where the federation has no admin key."""
 
     def __post_init__(self) -> None:
         self.boot = os.urandom(BOOT_BYTES)
         self._tickets = itertools.count(1)
         self._visits: dict[int, TokenBucket] = {}
-        """The bounds on visits of each member: strangers at a member's address cannot use them up."""
+        """The limits on visits of each member: strangers at a member's address cannot use them up."""
 
     async def dial(self, line: Line, peer: int) -> Connection:
         """Greet as the end that connected to `peer`. Raises PeerFault: either end refuses the other."""
         line.book(peer, self.counters.peers[peer])
         key = next((key for key, index in self.members.items() if index == peer), None)
         if key is None:
-            raise PeerFault("no member any more")
+            raise PeerFault("no longer a member")
         initiator = Initiator(self.identity, key, self.binding)
         await line.send(initiator.first())
         try:
@@ -86,9 +86,9 @@ class Greeter:
         return self._candidate(line, session, self.own_index, answer)
 
     async def answer(self, line: Line, advance: Callable[[ConnectionStage], None]) -> Connection:
-        """Greet as the end that was connected to. `line.peer` is set as soon as it is proven, whatever follows.
+        """Greet as the end that was dialed. `line.peer` is set as soon as the peer is proven, whatever follows.
 
-        `advance` is told of each stage before the work of the next begins, and may raise PeerFault.
+        `advance` gets each stage before the work of the next begins, and may raise PeerFault.
         """
         receives = self.charters is not None
         responder = Responder(self.identity, self.members.__contains__, self.binding, receives=receives)
@@ -120,7 +120,7 @@ class Greeter:
     async def _greeting_or_visit(
         self, line: Line, session: Session, charters: Charters, refusal: HandshakeFault | None
     ) -> Notice:
-        """The greeting of a peer that may have a session. One that may not, or wants none, may visit."""
+        """Return the greeting of a peer that may have a session. Another peer, or one that asks for none, may visit."""
         listed = session.peer_public in self.members
         try:
             first = await hear(line, session)
@@ -140,7 +140,7 @@ class Greeter:
         raise refusal
 
     def _may_visit(self, line: Line) -> bool:
-        """Count a visit of this member; True if it visits seldom enough."""
+        """Count a visit of this member; return True if it visits rarely enough."""
         if line.peer is None:
             return False
         bucket = self._visits.setdefault(line.peer, visit_bucket())

@@ -26,7 +26,7 @@ CLOSED = "closed by the peer"
 
 
 class MemoryLine(Line):
-    """One end of a pair. `turned` wakes those that wait at either end: something has come, gone, or is over."""
+    """One end of a pair. `turned` wakes waiters at either end when a chunk has come or gone, or the line is over."""
 
     def __init__(self, turned: asyncio.Event) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class MemoryLine(Line):
         self._turned.set()
         return self.coming.popleft()
 
-    async def close(self, within_s: float) -> None:  # noqa: ARG002 - as a line does
+    async def close(self, within_s: float) -> None:  # noqa: ARG002 - the signature of a line
         self.closed = True
         self._turned.set()
 
@@ -87,7 +87,7 @@ class MemoryLine(Line):
 
 
 class MemoryVisit:
-    """A visit within the process: only its own nodes can come, so only the time is bounded."""
+    """A visit within the process: only its own nodes can come, so only the time is limited."""
 
     def __init__(self, limits: Limits) -> None:
         self.address = HOST
@@ -97,7 +97,7 @@ class MemoryVisit:
         """Do nothing: each stage has room."""
 
     def admit(self) -> None:
-        """Do nothing: it may stay."""
+        """Do nothing: the line may stay."""
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         return work
@@ -133,7 +133,7 @@ class MemoryTransport:
         """Do nothing: there is room for all."""
 
     def know(self, host: str) -> None:
-        """Do nothing: nobody else can come."""
+        """Do nothing: only nodes of this process can come."""
 
     async def dial(self, address: Address) -> Line:
         other = self._network.listening.get(str(address))

@@ -1,8 +1,8 @@
 """Limits on what a stranger or a neighbor may cost, and on how long anything may take. Seconds and bytes throughout.
 
-`Limits` is what one node allows. Messages under way are bound twice: by the memory that they hold together, and by the
-rate that each must keep. Below HTTP and WebSocket a `Tap` counts a connection's bytes, for aiohttp takes any number of
-empty fragments, each of which costs more than its bytes.
+`Limits` are those of one node. Incomplete messages are limited twice: by the memory that they hold together, and by the
+rate that each must keep. Below HTTP and WebSocket a `Tap` counts a connection's bytes, because aiohttp takes any number
+of empty fragments, each of which costs more than its bytes.
 """
 
 from __future__ import annotations
@@ -17,46 +17,50 @@ from p2pfl.errors import PeerFault
 class Limits:
     connect_s: float = 10.0
     handshake_s: float = 10.0
-    """Time from the accepted connection to the open session; a dialer has as long once it is connected."""
+    """The time from the accepted connection to the open session; a dialer has as long once it is connected."""
     contest_s: float = 3.0
     """The time for which a newcomer is held back in favor of a session that may be dead at the other end."""
     pending: int = 64
-    """Connections of one stage that are not a session yet (`doorway`)."""
+    """The most connections of one stage that are not a session yet (`doorway`)."""
     pending_per_address: int = 32
-    """The same from one IPv4 address, or from one /64 of IPv6."""
+    """The most such connections from one IPv4 address, or from one /64 of IPv6."""
     handshakes_per_s: float = 100.0
-    """Handshakes with one address or /64, after `handshake_burst` at once."""
+    """The handshakes per second with one address or /64, after `handshake_burst` at once."""
     handshake_burst: float = 128.0
     sessions_per_s: float = 1.0
-    """Sessions with one neighbor, after `session_burst` at once: above that there is none for `churn_rest_s`."""
+    """The sessions per second with one neighbor, after `session_burst` at once; above that there is none for
+    `churn_rest_s`.
+    """
     session_burst: float = 20.0
     churn_rest_s: float = 30.0
     min_rate: float = 1024.0
-    """Bytes per second that a message under way must bring, averaged over `rate_window_s`."""
+    """The bytes per second that an incomplete message must bring, averaged over `rate_window_s`."""
     rate_window_s: float = 30.0
     partial_bytes: int | None = None
-    """Memory for partly received messages of all sessions; None allows one of the largest per neighbor."""
+    """The memory for partly received messages of all sessions; None allows one of the largest per neighbor."""
     queue_messages: int = 64
     drain_s: float = 30.0
     """The time for which one chunk may wait for the peer to read."""
     silence_s: float = 45.0
-    """The longest time without a sealed chunk from the other end: then the session is dead, whatever the connection
-    says. A chunk of 256 KiB must pass in it,
-    behind as much in the socket, so links below about 150 kbit/s are too slow."""
+    """The longest time without a sealed chunk from the other end.
+
+    After that the session is dead, whatever the connection's state. A chunk of 256 KiB must pass in this time, behind
+    as much in the socket, so links below about 150 kbit/s are too slow.
+    """
     beat_s: float = 4.0
-    """An end with nothing to say for so long seals an empty chunk."""
+    """The silence after which an end seals an empty chunk."""
     close_s: float = 1.0
     """The time that a goodbye may take."""
     retry_first_s: float = 0.2
     retry_ceiling_s: float = 15.0
     settled_s: float = 5.0
-    """A session of this age proves that dialing works: the next dial is not delayed."""
+    """The age at which a session proves that dialing works: the next dial is not delayed."""
     session_s: float | None = None
     """The age at which the dialer renews a session; None leaves it to the cipher."""
 
 
 class ByteBudget:
-    """Bytes of partly received messages, all sessions together."""
+    """The memory for partly received messages, in bytes, of all sessions together."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -71,14 +75,14 @@ class ByteBudget:
 
 
 class MessagePace:
-    """A message under way must bring `min_rate * window_s` bytes in every window."""
+    """An incomplete message must bring `min_rate * window_s` bytes in every window."""
 
     def __init__(self, min_rate: float, window_s: float) -> None:
         self._least = min_rate * window_s
         self._window_s = window_s
         self._brought = 0
         self.deadline: float | None = None
-        """The time at which the window ends; None while no message is under way."""
+        """The time at which the window ends; None while no message is incomplete."""
 
     def note(self, now: float, size: int, *, under_way: bool) -> None:
         if not under_way:
@@ -98,8 +102,10 @@ class MessagePace:
 HEADER_BYTES = 14
 """The largest header of a WebSocket frame."""
 IDLE_BYTES = 2**21
-"""The bytes that may have come without completing a message: an honest end has 768 KiB held back by aiohttp and one
-message of 256 KiB under way."""
+"""The bytes that may have come without completing a message.
+
+An honest end has 768 KiB held back by aiohttp, and one incomplete message of 256 KiB.
+"""
 
 
 class Tap(asyncio.Protocol):

@@ -1,7 +1,7 @@
 """A line carries sealed chunks between two nodes, in order, until it ends, and counts them by peer.
 
-Whatever it is made of (`websocket`, `in_memory`), a line knows nothing of sessions: bytes go out and come in, and the
-connection is there or gone. It counts the sealed bytes, and not the overhead of what carries them.
+Whatever carries it (`websocket`, `in_memory`), a line knows nothing of sessions: bytes go out and come in, and the
+connection exists or has ended. It counts the sealed bytes, without the overhead of the carrier.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 OnAlarm = Callable[[str, int, str], Any]
-"""Called with the kind, the peer and a text when the network sees what the user should know."""
+"""Called with the kind, the peer and a text when the network sees something that the user should know."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class PeerTraffic:
 
 @dataclass(slots=True)
 class Counters:
-    """The traffic of `peers` by index; `unknown`: before a peer was known, or from a stranger."""
+    """The traffic of `peers` by index; `unknown` is the traffic of strangers, and of peers not identified yet."""
 
     peers: dict[int, PeerTraffic]
     unknown: PeerTraffic = field(default_factory=PeerTraffic)
@@ -55,7 +55,7 @@ class Counters:
 
 
 class GoneError(Exception):
-    """The connection has ended, and nobody is at fault."""
+    """The connection has ended, and neither end is at fault."""
 
 
 class Line(ABC):
@@ -79,7 +79,7 @@ class Line(ABC):
     @property
     @abstractmethod
     def bytes_came(self) -> int:
-        """All bytes that have come over the connection, those of unfinished messages included."""
+        """The number of bytes that have come over the connection, those of incomplete messages included."""
 
     def book(self, peer: int, traffic: PeerTraffic) -> None:
         """Count all traffic of the line, past and future, as that of `peer`, which is known now."""
@@ -93,7 +93,10 @@ class Line(ABC):
         self._traffic.bytes_sent += len(data)
 
     async def receive(self) -> bytes:
-        """Wait for the next chunk; the caller sets the deadline. Raises GoneError, or PeerFault: no node sends that."""
+        """Wait for the next chunk; the caller sets the deadline.
+
+        Raises GoneError, or PeerFault: no node sends such data.
+        """
         data = await self._pull()
         self._traffic.bytes_received += len(data)
         return data

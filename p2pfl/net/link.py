@@ -1,13 +1,13 @@
 """One open session: messages in, messages out, until either end closes it or the connection is lost.
 
-Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, since each way
-there and back costs the loop as much as a quarter of such a chunk. A session ends once, by `end`, whoever noticed
-first; from then on it delivers nothing. `Shared` is what all sessions of a node have in common.
+Nothing here blocks the loop: large chunks are sealed and opened in a worker thread, several at a time, since each
+handover to the thread costs the loop as much as a quarter of such a chunk. A session ends once, by `end`, whichever
+part noticed first; from then on it delivers nothing. `Shared` is what all sessions of a node have in common.
 
 Messages to be sent wait in the `Outbox`: on a slow line it keeps fewer and newer ones, instead of a longer queue. An
 edge has one transaction at a time, so the older of two bodies is void, and at most one waits behind the one being sent.
-The core repeats a request that is not answered; a session that is alive loses nothing, so a repeat is sent only when
-the body has long been sent. Of messages that merely tell where a node stands only the latest counts.
+The core repeats a request that is not answered; a live session loses nothing, so a repeat is sent only when the body
+was sent long ago. Of messages that only say where a node stands, only the latest counts.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ INLINE_BYTES = 64 * 1024
 BATCH_BYTES = 4 * CHUNK_BYTES
 """The bytes of a message that are sealed before the socket takes them."""
 BATCH_CHUNKS = 4
-"""The chunks that are read ahead while at most as many are opened."""
+"""The number of chunks that are read ahead while at most as many are opened."""
 LISTENER_PATIENCE_S = 60.0
 SILENCE_LOOKS = 9
-"""The number of looks for silence within the longest silence allowed. Looks are counted, not seconds: a process that
-was stopped for an hour must first read what has come meanwhile."""
+"""The number of checks for silence within the longest silence allowed.
+
+Checks are counted, not seconds: a process that was stopped for an hour must first read what has come meanwhile.
+"""
 BEATS_PER_S = 1.0
 """The empty chunks allowed per second, beside `BURST` at once: an honest end sends fewer."""
 SILENT = "silent-session"
-"""The kind of the alarm about a connection over which nothing sealed comes any more."""
+"""The kind of the alarm about a connection over which no sealed chunk comes any more."""
 
 MALFORMED = "protocol fault sealed by the peer: "
 """The start of the reason if the peer itself, and nobody on the way, sealed the fault that ended the session."""
@@ -79,23 +81,23 @@ class Shared:
     on_alarm: OnAlarm
     sides: Sides
     strange_versions: set[int] = field(default_factory=set)
-    """The neighbors whose other version of the protocol the log has reported."""
+    """The neighbors whose other version of the protocol was logged."""
 
     async def work(self, size: int, act: Callable[[], T]) -> T:
-        """Run `act()`, in a worker thread if `size` bytes would hold the loop up."""
+        """Run `act()`, in a worker thread if `size` bytes would hold up the loop."""
         if size < INLINE_BYTES:
             return act()
         return await asyncio.get_running_loop().run_in_executor(self.executor, act)
 
     def tell_of_version(self, peer: int, fault: OtherVersionError) -> None:
-        """Log a neighbor's other version, once: it stays so until somebody installs another, and the dials go on."""
+        """Log once that a neighbor has another version: this lasts until a person installs another, and dials go on."""
         if peer not in self.strange_versions:
             self.strange_versions.add(peer)
             self.log.warning("%s: %s: both need versions of p2pfl that share one", self.name_of(peer), fault)
 
 
 class Owner(Protocol):
-    def delivered(self, link: PeerLink, message: Message) -> None: ...
+    def deliver(self, link: PeerLink, message: Message) -> None: ...
     def ended(self, link: PeerLink, reason: str) -> None: ...
 
 
@@ -104,7 +106,7 @@ class FarewellError(Exception):
 
 
 class MalformedError(PeerFault):
-    """The peer has sealed something that is no message."""
+    """The peer has sealed bytes that are no message."""
 
 
 class Inbox:
@@ -122,7 +124,7 @@ class Inbox:
         self._heard = False
 
     def hears(self) -> bool:
-        """True if a sealed chunk has come since the last call."""
+        """Return True if a sealed chunk has come since the last call."""
         heard, self._heard = self._heard, False
         return heard
 
@@ -142,12 +144,12 @@ class Inbox:
             await self._arrived.put(reason)
 
     async def take(self) -> tuple[list[SessionMessage | Unknown], Exception | None]:
-        """The messages completed since the last call, and the reason why they are the last ones, if they are."""
+        """Return the messages completed since the last call, and the reason why they are the last ones, if they are."""
         batch = [await self._arrived.get()]
         while not self._arrived.empty():
             batch.append(self._arrived.get_nowait())
         size = sum(len(data) for data in batch if isinstance(data, bytes))
-        # The last chunk of a long message may be short, and still pays for the digest of the whole.
+        # The last chunk of a long message may be short, but still pays for the digest of the whole.
         messages, reason = await self._shared.work(
             max(size, self._assembler.pending_bytes), partial(self._unseal, batch)
         )
@@ -167,7 +169,7 @@ class Inbox:
             self._receiving = None
 
     def _unseal(self, batch: Iterable[bytes | Exception]) -> tuple[list[SessionMessage | Unknown], Exception | None]:
-        """The messages that the batch completes, and the reason if it is the last."""
+        """Return the messages that the batch completes, and the reason if it is the last."""
         messages: list[SessionMessage | Unknown] = []
         try:
             for data in batch:
@@ -202,13 +204,14 @@ class Inbox:
         self._held = self._shared.budget.change(self._held, under_way)
         self._pace.note(asyncio.get_running_loop().time(), size, under_way=under_way > 0)
         if self._receiving is not None and not self._receiving.expired():
-            # It began to wait before the deadline was known.
+            # The wait began before the deadline was known.
             self._receiving.reschedule(self._pace.deadline)
 
 
 class PeerLink:
-    """An open session. `number` is ours, `remote_number` the decider's (the same if we decide). `opening` is sent
-    first.
+    """An open session.
+
+    `number` is ours, `remote_number` is that of the end that decides (the same if we decide). `opening` is sent first.
     """
 
     def __init__(
@@ -243,7 +246,10 @@ class PeerLink:
             self.end(f"the peer does not read: {len(self._outbox)} messages wait for it")
 
     def say(self, message: Side, channel: SideChannel, *, if_free: bool = False) -> bool:
-        """Send it once no gossip waits; False: its queue is full. `if_free`: only if nothing waits at all."""
+        """Send a message once no gossip waits; return False if its queue is full.
+
+        `if_free`: only if nothing waits at all.
+        """
         if self._ended.is_set() or (if_free and not self._outbox.idle.is_set()):
             return False
         return self._outbox.put_aside(message, channel.most_waiting)
@@ -289,7 +295,7 @@ class PeerLink:
             self.end(f"renewed after {age_s:.0f} s")
 
     async def _watch(self) -> None:
-        """End a session over which nothing sealed comes. A ping proves nothing: anybody on the way can answer it."""
+        """End a session over which no sealed chunk comes. A ping proves nothing: anybody on the way can answer it."""
         longest_s, looks = self._shared.limits.silence_s, 0
         while looks < SILENCE_LOOKS - 1:
             await asyncio.sleep(longest_s / SILENCE_LOOKS)
@@ -303,7 +309,7 @@ class PeerLink:
             self.end(text)
 
     async def _next_message(self) -> Message | Side | None:
-        """The next message to send; while there is none, send an empty chunk from time to time."""
+        """Return the next message to send; while there is none, send an empty chunk from time to time."""
         clock, limits = asyncio.get_running_loop().time, self._shared.limits
         while True:
             try:
@@ -328,7 +334,7 @@ class PeerLink:
         except TimeoutError:
             self.end("the peer does not read")
         except PeerFault:
-            # The reader has found the fault and reports it; a session found dead cannot even say goodbye.
+            # The reader has found the fault and reports it; a dead session cannot even say goodbye.
             return
 
     @property
@@ -343,12 +349,12 @@ class PeerLink:
         self._traffic.messages_sent += 1
 
     async def _say(self, *chunks: bytes | memoryview, final: bool = False) -> None:
-        """Seal and send. Every sealed chunk must be sent, or the session is dead."""
+        """Seal and send chunks. Every sealed chunk must be sent, or the session is dead."""
         size = sum(len(chunk) for chunk in chunks)
         for sealed in await self._shared.work(size, partial(self._seal, chunks, final=final)):
             async with asyncio.timeout(self._shared.limits.drain_s):
                 await self.connection.line.send(sealed)
-            # A socket that takes it all does not give way: four large chunks would hold the loop up for milliseconds.
+            # A socket that takes it all does not yield: four large chunks would hold up the loop for milliseconds.
             await asyncio.sleep(0)
 
     def _seal(self, chunks: Iterable[bytes | memoryview], *, final: bool) -> list[bytes]:
@@ -385,13 +391,13 @@ class PeerLink:
         self._traffic.messages_received += 1
         if isinstance(message, Side | Unknown):
             try:
-                self._shared.sides.heard(self, message)
+                self._shared.sides.handle_message(self, message)
             except PeerFault as fault:
                 raise MalformedError(str(fault)) from fault
             return
         if isinstance(message, Busy):
             self._outbox.allow_repeat()
-        self._owner.delivered(self, message)
+        self._owner.deliver(self, message)
 
     def _agree(self, offer: Offer) -> None:
         if self._version is not None:
@@ -400,7 +406,7 @@ class PeerLink:
         if version < max(offer.least, LEAST_VERSION):
             raise OtherVersionError(f"the peer speaks protocol versions {offer.least} to {offer.most}")
         self._version = version
-        self._shared.sides.offered(self, offer)
+        self._shared.sides.handle_offer(self, offer)
 
     def _blame(self, fault: PeerFault) -> None:
         if self._ended.is_set():
@@ -415,7 +421,7 @@ class PeerLink:
 
 
 def batches(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
-    """Batches of chunks, of at most BATCH_BYTES each."""
+    """Yield batches of chunks, of at most BATCH_BYTES each."""
     batch: list[bytes | memoryview] = []
     for chunk in chunks:
         if sum(map(len, batch)) + len(chunk) > BATCH_BYTES:
@@ -432,11 +438,11 @@ class Outbox:
         self._limit = limit
         self._waiting: deque[Message] = deque()
         self._aside: deque[Side] = deque()
-        """Messages of side channels; they are sent when no gossip waits."""
+        """The messages of side channels; they are sent when no gossip waits."""
         self._filled = asyncio.Event()
         self._closed = False
         self._latest: Name | None = None
-        """The name of the body that was begun last."""
+        """The name of the body whose sending began last."""
         self._begun_s = 0.0
         self._repeat_at = float("inf")
         self.idle = asyncio.Event()
@@ -447,7 +453,10 @@ class Outbox:
         return len(self._waiting)
 
     def put(self, message: Message, now: float, *, hearing: bool) -> bool:
-        """Queue a message; False: there is no room. `hearing`: a body is coming from the peer, maybe the answer."""
+        """Queue a message; return False if there is no room.
+
+        `hearing`: a body is coming from the peer, maybe the answer.
+        """
         if self._closed or self._is_needless(message, now, hearing=hearing):
             return True
         self._make_room(message)
@@ -459,7 +468,7 @@ class Outbox:
         return True
 
     def put_aside(self, message: Side, most: int) -> bool:
-        """Queue a message of a side channel; False: `most` messages of its channel wait already."""
+        """Queue a message of a side channel; return False if `most` messages of its channel wait already."""
         if self._closed or sum(other.channel == message.channel for other in self._aside) >= most:
             return False
         self._aside.append(message)
@@ -468,7 +477,7 @@ class Outbox:
         return True
 
     async def take(self, now: float) -> Message | Side | None:
-        """Wait for the next message; None once closed. At `now` the one before had been sent."""
+        """Wait for the next message; None once closed. At `now` the previous message had been sent."""
         if self._repeat_at == float("inf"):
             self._repeat_at = now + max(LEAST_REPEAT_S, REPEAT_MULTIPLE * (now - self._begun_s))
         if not (self._waiting or self._aside or self._closed):
@@ -514,7 +523,7 @@ class Outbox:
 
 
 def name_of(message: SessionMessage) -> Name | None:
-    """The name that tells a message with a body from all others of its edge; it keeps no body alive."""
+    """Return the name that tells a message with a body from all others of its edge; it keeps no body alive."""
     match message:
         case Request(incarnation=incarnation, seq=seq, digest=digest):
             return Request, incarnation, seq, digest

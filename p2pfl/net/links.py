@@ -39,8 +39,10 @@ HEAP_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """This node's identity and its peers: `members` maps public keys to node indices, `dial` maps indices to
-    `host:port` or None. Both ends of a session must have the same `binding`.
+    """This node's identity and its peers.
+
+    `members` maps public keys to node indices, `dial` maps indices to `host:port` or None. Both ends of a session must
+    have the same `binding`.
     """
 
     identity: Identity
@@ -68,7 +70,7 @@ class Links:
 
     def __init__(
         self,
-        who: Membership,
+        membership: Membership,
         callbacks: Callbacks,
         watcher: Watcher | None = None,
         *,
@@ -79,7 +81,7 @@ class Links:
         transport: MakeTransport = WebSocketTransport,
     ) -> None:
         limits, watcher = limits or Limits(), watcher or Watcher()
-        self.counters = Counters.of(index for index in who.members.values() if index != who.own_index)
+        self.counters = Counters.of(index for index in membership.members.values() if index != membership.own_index)
         self.sides = Sides(name_of=watcher.name_of, on_alarm=watcher.on_alarm)
         """The side channels; features add theirs before the socket is bound."""
         executor = ThreadPoolExecutor(SEALING_THREADS, thread_name_prefix="p2pfl-seal")
@@ -95,16 +97,16 @@ class Links:
             sides=self.sides,
         )
         self._greeter = greeter = Greeter(
-            identity=who.identity,
-            own_index=who.own_index,
-            members=who.members,
-            neighbors=who.neighbors,
-            binding=who.binding,
+            identity=membership.identity,
+            own_index=membership.own_index,
+            members=membership.members,
+            neighbors=membership.neighbors,
+            binding=membership.binding,
             counters=self.counters,
         )
         self._table = SessionTable(
-            own=who.own_index,
-            neighbors=who.neighbors,
+            own=membership.own_index,
+            neighbors=membership.neighbors,
             boot=greeter.boot,
             callbacks=callbacks,
             shared=shared,
@@ -112,7 +114,7 @@ class Links:
         )
         self._refusals = refusals = Refusals(self.counters, watcher.log, watcher.on_alarm, watcher.name_of)
         self._transport = transport(limits, refusals, watcher.log)
-        self._transport.expect(len(who.neighbors))
+        self._transport.expect(len(membership.neighbors))
         self._listen = parse_address(listen, "listen")
         self._reception = Reception(
             greeter=greeter, table=self._table, refusals=refusals, shared=shared, spawn=self._visit
@@ -125,7 +127,7 @@ class Links:
             rng=rng,
             transport=self._transport,
         )
-        self._dialer.configure(self._parsed(who.dial))
+        self._dialer.configure(self._parse_addresses(membership.dial))
         self._set_memory_budget()
         self._is_open = False
         self._closing = False
@@ -147,7 +149,7 @@ class Links:
             link.send(message)
 
     def came(self, peer: int) -> tuple[int, int] | None:
-        """The number of the session with a neighbor and the bytes that came over it; None without a session."""
+        """Return the number of the session with a neighbor and the bytes that came over it; None without a session."""
         link = self._table.current(peer)
         return None if link is None else (link.number, link.connection.line.bytes_came)
 
@@ -179,12 +181,13 @@ class Links:
         neighbors: frozenset[int],
         binding: FederationBinding | None = None,
     ) -> None:
-        """Take up a change of the federation. Sessions with neighbors that stay are not touched, even if their address
-        has changed: the new one is dialed when they end. Others end, and a peer that is not listed is a stranger.
+        """Adopt a change of the federation.
 
-        Raises UserError: an address is not valid; then nothing has changed.
+        Sessions with neighbors that stay are not touched, even if their address has changed: the new one is dialed when
+        they end. Others end, and a peer that is not listed is a stranger. Raises UserError: an address is not valid;
+        then nothing has changed.
         """
-        addresses = self._parsed(dial)
+        addresses = self._parse_addresses(dial)
         greeter = self._greeter
         self.counters.include(index for index in members.values() if index != greeter.own_index)
         greeter.members, greeter.neighbors, greeter.binding = members, neighbors, binding or greeter.binding
@@ -195,14 +198,17 @@ class Links:
         self._keep_dialing()
 
     def hint(self, index: int, addresses: Sequence[str]) -> None:
-        """Add addresses where that member may be too, the newest first. Invalid ones, and non-members, are ignored."""
-        known = [address for address in map(_parsed, addresses) if address is not None]
+        """Add addresses where that member may also be, the newest first.
+
+        Invalid addresses, and non-members, are ignored.
+        """
+        known = [address for address in map(_parse_hint, addresses) if address is not None]
         if known and index != self._greeter.own_index and index in self._greeter.members.values():
             most = MOST_KEPT if index in self._table.places else MOST_HINTS
             self._dialer.route(index).hint(known, most=most)
             self._keep_dialing()
 
-    def _parsed(self, dial: Mapping[int, str | None]) -> dict[int, Address]:
+    def _parse_addresses(self, dial: Mapping[int, str | None]) -> dict[int, Address]:
         name_of = self._shared.name_of
         return {
             peer: parse_address(text, f"address of {name_of(peer)}")
@@ -239,8 +245,9 @@ class Links:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Send waiting messages, say goodbye, close everything. A bug in a task is raised here as an exception
-        group.
+        """Send waiting messages, say goodbye, close everything.
+
+        A bug in a task is raised here as an exception group.
         """
         cancelled = isinstance(error, asyncio.CancelledError)
         try:
@@ -258,7 +265,7 @@ class Links:
             self._table.close("the node stopped")
             if self._tasks.sessions:
                 await asyncio.wait(self._tasks.sessions, timeout=2 * self._shared.limits.close_s)
-        finally:  # a node may be cancelled while it takes its leave
+        finally:  # a node may be cancelled while it closes
             for task in self._tasks.sessions | self._tasks.visits:
                 task.cancel()
             self._shared.executor.shutdown(wait=False, cancel_futures=True)
@@ -271,8 +278,8 @@ class Links:
         return self._tasks.track(work, self._tasks.visits)
 
 
-def _parsed(text: str) -> Address | None:
-    """The address, or None if it is not valid: a hint may come from anybody, so that is no error."""
+def _parse_hint(text: str) -> Address | None:
+    """Return the address, or None if it is not valid: a hint may come from anybody, so this is no error."""
     try:
         return parse_address(text, "hint")
     except UserError:
@@ -280,12 +287,11 @@ def _parsed(text: str) -> Address | None:
 
 
 def keep_heap() -> None:
-    """Make the C library keep blocks of up to 8 MiB in its heap, and up to 16 MiB of it idle. This one is never
-    touched.
+    """Make the C library keep blocks of up to 8 MiB in its heap, and up to 16 MiB of it idle.
 
     Sockets and sealing allocate and free blocks of 256 KiB all the time. The GNU C library maps blocks above a
     threshold afresh, and trims its heap above another one, so that each block costs page faults, zeroing included: a
-    third of the CPU time of a large message. It raises both itself, to one and two times the size, when such a block is
-    freed.
+    third of the CPU time of a large message. It raises both thresholds by itself, to one and two times the size, when
+    such a block is freed. The block freed here is never touched.
     """
     bytes(HEAP_BYTES)

@@ -1,9 +1,9 @@
-"""The time of the event loop that strangers may take, by the address they come from and all together.
+"""The time of the event loop that strangers may take, by their address and all together.
 
-Bytes say little about it: an empty ping costs more than a kilobyte of one message. So the CPU time of the loop's thread
-is measured around all work for a connection that is no session yet, and taken from the purse of its address and
-from the purse of all strangers. A purse may be overdrawn; nobody new is let in before it has filled again. Addresses of
-members have purses of their own, so that a flood from elsewhere keeps no member out.
+Bytes say little about this time: an empty ping costs more than a kilobyte of one message. So the CPU time of the loop's
+thread is measured around all work for a connection that is no session yet, and charged to the budget of its address and
+to the budget of all strangers. A budget may be overdrawn; no newcomer is let in before it has filled again. Addresses
+of members have their own budgets, so that a flood from elsewhere keeps no member out.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 SHARE_OF_ALL = 0.1
 """The share of the loop's time that all strangers together may take, and those at members' addresses as much again."""
 SHARE_OF_ONE = 0.06
-"""The same of one address, or of one /64 of IPv6."""
+"""The share of the loop's time of one address, or of one /64 of IPv6."""
 SHARE_OF_ACCEPTING = 0.03
 """The share that may go to connections that are closed as soon as they are accepted."""
 BURST_S = 0.1
 NEIGHBOR_BURST_S = 0.02
 """The additional burst for each neighbor: all may be behind one address, and start together."""
 MOST_GROUPS = 1024
-"""The most groups of addresses that have a purse, of strangers and of members each."""
+"""The most groups of addresses that have a budget, of strangers and of members each."""
 EVENT_S = 3e-5
 """The time that the loop and the system take for one event beside the measured one."""
 
@@ -44,7 +44,7 @@ class TimeBudget:
         self.left_s = self.burst_s
 
     def fill(self, now: float) -> float:
-        """The seconds that are left."""
+        """Fill the budget up to `now`, and return the seconds that are left."""
         if self.filled_at is not None:
             self.left_s = min(self.burst_s, self.left_s + (now - self.filled_at) * self.share)
         self.filled_at = now
@@ -55,12 +55,12 @@ class TimeBudget:
         self.left_s = min(self.burst_s, self.fill(now) - cost_s)
 
     def wait_s(self, now: float) -> float:
-        """The seconds until there is something left."""
+        """Return the seconds until there is something left."""
         return max(0.0, -self.fill(now) / self.share)
 
 
 class Pot:
-    """The purse of all of a kind, and one for each group of addresses."""
+    """The budget of one kind of address as a whole, and one for each group of addresses."""
 
     def __init__(self, burst_s: float) -> None:
         self.all = TimeBudget(SHARE_OF_ALL, burst_s)
@@ -75,7 +75,7 @@ class Pot:
             purse.burst_s = burst_s
 
     def left_s(self, group: str, now: float) -> float:
-        """The seconds that are left for that group: the lower of the two figures."""
+        """Return the seconds that are left for that group: the lower of the two figures."""
         return min(self.all.fill(now), self._purse(group).fill(now))
 
     def spend(self, group: str, cost_s: float, now: float) -> None:
@@ -91,7 +91,7 @@ class Pot:
 
 
 class LoopTime:
-    """The purses of strangers and of members' addresses. `clock` is the time in which they fill."""
+    """The budgets of strangers and of members' addresses. `clock` is the time in which they fill."""
 
     def __init__(self, neighbors: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -105,18 +105,18 @@ class LoopTime:
             pot.allow(BURST_S + NEIGHBOR_BURST_S * neighbors)
 
     def know(self, group: str) -> None:
-        """A member has, or had, that address: the latest `MOST_GROUPS` are remembered."""
+        """Note that a member has, or had, that address: the latest `MOST_GROUPS` are remembered."""
         self._known_groups.pop(group, None)
         self._known_groups[group] = None
         if len(self._known_groups) > MOST_GROUPS:
             del self._known_groups[next(iter(self._known_groups))]
 
     def may_enter(self, group: str) -> bool:
-        """True if a new connection from that group may enter."""
+        """Return True if a new connection from that group may enter."""
         return self._pot(group).left_s(group, self._clock()) > 0.0
 
     def may_go_on(self, group: str) -> bool:
-        """True if a connection that was let in may go on: it is not dropped for those that came later."""
+        """Return True if a connection that was let in may go on: it is not dropped for later ones."""
         return self._pot(group).left_s(group, self._clock()) > -BURST_S
 
     def spend(self, group: str, cost_s: float) -> None:
@@ -128,7 +128,7 @@ class LoopTime:
 
 
 class Stopwatch:
-    """A context that reports the CPU time of this thread, and the fixed cost of an event beside."""
+    """A context that reports the CPU time of this thread, and the fixed cost of an event."""
 
     __slots__ = ("_began", "_tell")
 
@@ -144,8 +144,8 @@ class Stopwatch:
 
 
 @coroutine
-def measured(work: Coroutine[Any, Any, T], watch: Stopwatch) -> Generator[Any, Any, T]:
-    """Do the work; each of its steps, from one wait to the next, is measured."""
+def measure(work: Coroutine[Any, Any, T], watch: Stopwatch) -> Generator[Any, Any, T]:
+    """Do the work, and measure each of its steps, from one wait to the next."""
     thrown: BaseException | None = None
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The words that two ends say on an authenticated connection before it is a session: a byte, a name, a number."""
+"""The notices that two ends exchange on an authenticated connection before it is a session: byte, name, number."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class SealedFault(PeerFault):
 
 
 class NoEdgeFault(SealedFault):
-    """The other end does not take this node for a neighbor; it may yet hear of a change of the graph."""
+    """The other end has no edge to this node; it may not know of a change of the graph yet."""
 
 
 class LeftBehindFault(SealedFault):
-    """The other end's newer charter does not list this node: `Charters.left_behind` was told already."""
+    """The other end's newer charter does not list this node; `Charters.left_behind` was called already."""
 
 
 class Word(IntEnum):
@@ -38,7 +38,7 @@ class Word(IntEnum):
     CHARTER = 6
     """A charter of `number` bytes follows."""
     ASK = 7
-    """The sender wants a charter newer than its own, which is version `number`."""
+    """The sender asks for a charter newer than its own, which is version `number`."""
     HELD = 8
     """The sender has this charter or a newer one: version `number`."""
 
@@ -48,7 +48,7 @@ class Notice:
     word: Word
     boot: bytes
     number: int = 0
-    """With OPEN the decider's session number, with GREETING and NO_EDGE the version of the sender's charter."""
+    """The decider's session number with OPEN, the version of the sender's charter with GREETING and NO_EDGE."""
 
     def pack(self) -> bytes:
         return LAYOUT.pack(self.word, self.boot, self.number)

@@ -1,12 +1,12 @@
 """The refusals of connections, with their reasons, and how much of the log they may fill.
 
 A reason is logged once an hour and then only counted; one line at the end of the hour gives the counts. All strangers
-share one allowance and each member has its own, so that nobody can use up another's; most of a member's is for what it
-has sealed or signed, since somebody else at its address can fail in many ways as well. A reason is remembered by its
-wording: figures and keys in it are the peer's choice. Lesser events, such as a connection that left, are mentioned a
-few times an hour, at any level of the log.
+share one allowance and each member has its own, so that nobody can use up another's. Most of a member's allowance is
+for what it has sealed or signed, since somebody else at its address can fail in many ways as well. A reason is
+remembered by its wording, because the peer chooses figures and keys in it. Lesser events, such as a connection that
+left, are mentioned a few times an hour, at any level of the log.
 
-A member whose federation file differs is an alarm: both ends would train alone without it.
+A member whose federation file differs raises an alarm: both ends would train alone without it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LINE_BYTES = 512
 """The longest line; `STAMP_BYTES` of it are for the time, the level and the name before the text."""
 STAMP_BYTES = 112
 VARIANTS = 4
-"""The reasons of one wording that are logged."""
+"""The number of reasons of one wording that are logged."""
 FIGURES = re.compile(r"[0-9a-f]{16,}|\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class LinesAnHour:
-    """The lines per hour. `unsealed`: reasons that anybody at a member's address, or on the way, could cause."""
+    """The lines per hour. `unsealed` counts reasons that anybody at a member's address, or on the way, could cause."""
 
     reasons: int
     mentions: int
@@ -54,7 +54,7 @@ MEMBER = LinesAnHour(reasons=12, mentions=20, unsealed=4)
 
 
 def most_bytes_an_hour(members: int) -> int:
-    """The most bytes that `Refusals` may write in an hour, one line about the hour before included."""
+    """Return the most bytes that `Refusals` may write in an hour, one line about the hour before included."""
     return STRANGERS.bytes + members * MEMBER.bytes + LINE_BYTES
 
 
@@ -66,13 +66,16 @@ class HourOfRefusals:
     said: set[str] = field(default_factory=set)
     wordings: Counter[str] = field(default_factory=Counter)
     counted: int = 0
-    """The refusals that were counted and not logged."""
+    """The number of refusals that were counted and not logged."""
     mentions: int = 0
     unmentioned: int = 0
     unsealed: int = 0
 
     def note(self, reason: str, *, sealed: bool) -> bool:
-        """Note a reason; True: it is to be logged. `sealed`: the peer itself, and nobody else, is the cause."""
+        """Note a reason; return True if it should be logged.
+
+        `sealed`: the peer itself, and nobody else, is the cause.
+        """
         wording = FIGURES.sub("#", reason)
         full = len(self.said) >= self.allowance.reasons or self.wordings[wording] >= VARIANTS
         full |= not sealed and self.unsealed >= self.allowance.unsealed
@@ -101,26 +104,30 @@ class Refusals:
     name_of: Callable[[int], str] = "node {}".format
     _memories: dict[int | None, HourOfRefusals] = field(default_factory=dict)
 
-    def note(self, peer: int | None, who: str, fault: PeerFault) -> None:
-        """Log a refusal, or count it. `who` may be an address if no peer is known: then only the reason tells two
-        apart.
+    def note(self, peer: int | None, name_or_address: str, fault: PeerFault) -> None:
+        """Log a refusal, or count it.
+
+        `name_or_address` may be an address if no peer is known: then only the reason tells two refusals apart.
         """
         traffic = self.counters.unknown if peer is None else self.counters.peers[peer]
         traffic.refusals += 1
         reason, memory = clip(str(fault), REASON_BYTES), self._memory_of(peer)
-        if isinstance(fault, LeftBehindFault):  # the alarm about it is one for all who say so
+        if isinstance(fault, LeftBehindFault):  # one alarm covers all peers that say so
             memory.counted += 1
-            self.mention(peer, "refused %s: %s", who, reason)
+            self.mention(peer, "refused %s: %s", name_or_address, reason)
             return
         differs = isinstance(fault, FederationMismatch)
         if not memory.note(reason, sealed=isinstance(fault, FederationMismatch | SealedFault)):
             memory.counted += 1
-            self.mention(peer, "refused %s again: %s", who, reason)
+            self.mention(peer, "refused %s again: %s", name_or_address, reason)
             return
         if peer is not None and differs:
             self.on_alarm(DIFFERS, peer, reason)
         level = INFO if differs else WARNING  # the alarm is a warning already
-        self._say(level, f"refused {clip(who, REASON_BYTES // 2)}: {reason}; logged once an hour, else only counted")
+        self._say(
+            level,
+            f"refused {clip(name_or_address, REASON_BYTES // 2)}: {reason}; logged once an hour, else only counted",
+        )
 
     def mention(self, peer: int | None, text: str, *values: object, level: int = DEBUG) -> None:
         """Log a lesser event that a stranger or a member has caused, within the allowance."""
@@ -156,6 +163,6 @@ class Refusals:
 
 
 def clip(text: str, most_bytes: int) -> str:
-    """The text as one printable line of at most `most_bytes`."""
+    """Return the text as one printable line of at most `most_bytes`."""
     line = "".join(letter if letter.isprintable() else "?" for letter in text[:most_bytes])
     return line.encode(errors="replace")[:most_bytes].decode(errors="ignore")

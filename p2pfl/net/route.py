@@ -1,9 +1,9 @@
-"""The route to a member: its address in the federation's file, and the addresses that others have hinted at.
+"""The route to a member: its address in the federation's file, and hints from others.
 
-Anybody on the LAN can make hints up, and the handshake decides whose they are. So they wait in a queue, and a few are
-dialed in one go: the newest, and as many in turn, of each machine one port before the next, of IPv4 as many as of IPv6.
-Between them the configured address, and the one that worked last, are dialed again. So a flood of hints on a LAN
-delays a connection and does not prevent it: each machine of one IPv4 network has its turn.
+Anybody on the LAN can make up hints, and the handshake decides whether they are right. So hints wait in a queue, and a
+few are dialed at a time: the newest, and as many in turn, one port of each machine before the next port, as many of
+IPv4 as of IPv6. Between them the configured address, and the one that worked last, are dialed again. So a flood of
+hints on a LAN delays a connection and does not prevent it: each machine of one IPv4 network has its turn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from p2pfl.net.address import Address
 
 MOST_HINTS = 4
-"""The most hints dialed in one go; also the most kept of a member that is not a neighbor now."""
+"""The most hints dialed at a time; also the most kept of a member that is not a neighbor now."""
 MOST_KEPT = 512
 """The most hints kept of a neighbor: half of them hold one port of each machine of a usual network (/24)."""
 HASTE_S = 2.0
@@ -41,11 +41,11 @@ class Route:
     """The time at which a new address last brought a dial forward, by the loop's clock."""
 
     def addresses(self) -> list[Address]:
-        """All addresses: the configured one and the one that worked, then hints, the latest first."""
+        """Return all addresses: the configured one and the one that worked, then hints, the latest first."""
         return list(dict.fromkeys([*self._home(), *reversed(self.hints)]))
 
     def next_go(self) -> list[Address]:
-        """The addresses to dial now, one after the other; their hints then wait behind all others."""
+        """Return the addresses to dial now, one after the other; their hints then wait behind all others."""
         home = self._home()
         fresh = [hint for hint in self.latest if hint in self.hints and hint not in home][: MOST_HINTS // 2]
         chosen = list(dict.fromkeys([*fresh, *self._in_line(home)]))[:MOST_HINTS]
@@ -56,7 +56,7 @@ class Route:
         return [address for hint in chosen for address in (*home, hint)] if chosen else home
 
     def configure(self, address: Address | None) -> bool:
-        """Set the configured address; True if it has changed."""
+        """Set the configured address; return True if it has changed."""
         if address == self.configured:
             return False
         self.configured = address
@@ -80,7 +80,7 @@ class Route:
             self.worked = address
 
     async def rest(self, wait_s: float) -> bool:
-        """Wait; True if a new address cut that short."""
+        """Wait for `wait_s`; return True if a new address cut the wait short."""
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(wait_s):
@@ -108,7 +108,7 @@ class Route:
         return sorted(places, key=lambda hint: places[hint])
 
     def _one_too_many(self) -> Address:
-        """A random hint to drop: of the machine with the most ports, in the family with the most hints."""
+        """Return a random hint to drop: of the machine with the most ports, in the family with the most hints."""
         hosts = [hint.host for hint in self.hints]
         six = [":" in host for host in hosts]
         crowded = 2 * sum(six) > len(six)

@@ -1,11 +1,11 @@
 """At most one session for each neighbor: opens connections, ends what they replace, tells the node in that order.
 
 The lower index of two nodes decides which of several connections is the session; the other follows the highest number
-that it is told by one boot. Two dials that cross: the one of the lower index wins. Two from the same dialer: the newer
+that it gets from one boot. If two dials cross, that of the lower index wins. Of two from the same dialer the newer
 wins, because a node with a session does not dial. Another `boot` is another process: the session of the one before is
-dead. What remains is a newcomer dialed by the higher index while a session dialed by the lower one
-is open: either the dials crossed or the session is dead at the other end. That end drops the newcomer as soon as it
-hears of the session, so holding the newcomer back for a moment tells the two apart.
+dead. There remains a newcomer dialed by the higher index while a session dialed by the lower one is open: either the
+dials crossed or the session is dead at the other end. If they crossed, that end drops the newcomer as soon as it learns
+of the session, so holding the newcomer back for a moment tells the two cases apart.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Claim(Protocol):
 
 
 def decide(newcomer: Claim, current: Claim | None, *, own: int, own_dial: bool, overdue: bool) -> Admission:
-    """Decide about a newcomer. `own_dial`: a dial of ours has reached the same peer. `overdue`: it was held back
-    enough.
+    """Decide about a newcomer.
+
+    `own_dial`: a dial of ours has reached the same peer. `overdue`: the newcomer was held back long enough.
     """
     dialed_by_peer = newcomer.dialer != own
     if current is None:
@@ -90,15 +91,15 @@ class Dial:
 
     scope: asyncio.Timeout
     reached: bool = False
-    """True if the peer has proven who it is."""
+    """True if the peer has proven its identity."""
 
 
 @dataclass(slots=True)
 class NeighborPlace:
-    """The session, the dial and the bounds of one neighbor."""
+    """The session, the dial and the limits of one neighbor."""
 
     sessions: TokenBucket
-    """The bound on new sessions: a token for each that may open now."""
+    """The limit on new sessions: a token for each that may open now."""
     link: PeerLink | None = None
     dial: Dial | None = None
     held_back: set[asyncio.Timeout] = field(default_factory=set)
@@ -107,20 +108,20 @@ class NeighborPlace:
     """True if the last session lived long enough to dial again at once."""
     rests_until: float = 0.0
     """The end of the rest, by the loop's clock."""
-    churn_told_at: float = float("-inf")
-    """The last alarm about too many sessions, by the loop's clock."""
+    churn_alarm_at: float = float("-inf")
+    """The time of the last alarm about too many sessions, by the loop's clock."""
     address: str | None = None
     """The neighbor's address in the last session, without its port."""
     moves: TokenBucket = field(default_factory=lambda: TokenBucket(MOVES_PER_S, tokens=MOVES, burst=MOVES))
-    """The bound on log lines about a changed address: a token for each that may be logged now."""
+    """The limit on log lines about a changed address: a token for each that may be logged now."""
 
     @property
     def rest_s(self) -> float:
-        """The seconds for which there shall still be no session."""
+        """The seconds for which no session may open yet."""
         return max(0.0, self.rests_until - asyncio.get_running_loop().time())
 
     async def vacancy(self) -> None:
-        """Wait, for as long as it may take, until there is no session and there may be one."""
+        """Wait, without a deadline, until there is no session and a new one may open."""
         while self.link is not None or self.rest_s:
             await (asyncio.sleep(self.rest_s) if self.link is None else self.free.wait())
 
@@ -150,7 +151,7 @@ class SessionTable:
         self.amend(self.neighbors)
 
     def amend(self, neighbors: Iterable[int]) -> None:
-        """Take up new neighbors: sessions with all others end; those with these are not touched."""
+        """Adopt new neighbors: sessions with all others end; those with these are not touched."""
         self.neighbors = sorted(neighbors)
         for peer in [peer for peer in self.places if peer not in self.neighbors]:
             self._remove(peer)
@@ -163,7 +164,7 @@ class SessionTable:
     def _remove(self, peer: int) -> None:
         place = self.places[peer]
         if place.link is not None:
-            place.link.end("no neighbor any more")
+            place.link.end("no longer a neighbor")
         if place.dial is not None:
             expire(place.dial.scope)
         del self.places[peer]
@@ -174,16 +175,16 @@ class SessionTable:
         return link if link is not None and link.number == number else None
 
     def current(self, peer: int) -> PeerLink | None:
-        """The open session with that peer."""
+        """Return the open session with that peer."""
         return self.places[peer].link if peer in self.places else None
 
     def rest(self, peer: int, rest_s: float) -> None:
-        """Open no session with that peer for so long."""
+        """Open no session with that peer for `rest_s` seconds."""
         if peer in self.places:
             self.places[peer].rests_until = asyncio.get_running_loop().time() + rest_s
 
     async def admit(self, candidate: Connection) -> PeerLink | None:
-        """The session that the candidate becomes; None: another one, or none, is preferred."""
+        """Return the session that the candidate becomes; None: another one, or none, is preferred."""
         place = self.places.get(candidate.peer)
         if place is None or place.rest_s:
             return None
@@ -210,8 +211,9 @@ class SessionTable:
                     await self._hold_back(place, candidate, deadline)
 
     async def _hold_back(self, place: NeighborPlace, candidate: Connection, deadline: float) -> None:
-        """Wait until something about the peer changes. Raises GoneError: the other end drops the candidate
-        meanwhile.
+        """Wait until something about the peer changes.
+
+        Raises GoneError: the other end drops the candidate meanwhile.
         """
         scope = asyncio.timeout_at(deadline)
         place.held_back.add(scope)
@@ -269,20 +271,21 @@ class SessionTable:
             notice.info("%s has a new address: %s, before %s", name, place.address, before)
 
     def _churns(self, peer: int, place: NeighborPlace) -> bool:
-        """Count a new session; True if it is one too many: then there is none for a while. No honest neighbor gets
-        there.
+        """Count a new session; return True if it exceeds the limit: then there is none for a while.
+
+        No honest neighbor exceeds it.
         """
         limits, now = self.shared.limits, asyncio.get_running_loop().time()
         if place.sessions.take(now) == 0.0:
             return False
         self.rest(peer, limits.churn_rest_s)
-        if now - place.churn_told_at >= CHURN_ALARM_S:
-            place.churn_told_at = now
+        if now - place.churn_alarm_at >= CHURN_ALARM_S:
+            place.churn_alarm_at = now
             often = f"{limits.session_burst:g} sessions and then one every {1 / limits.sessions_per_s:g} s"
             self.shared.on_alarm(CHURN, peer, f"opens more than {often}: none for {limits.churn_rest_s:g} s")
         return True
 
-    def delivered(self, link: PeerLink, message: Message) -> None:
+    def deliver(self, link: PeerLink, message: Message) -> None:
         self.callbacks.on_message(link.peer, link.number, message)
 
     def ended(self, link: PeerLink, reason: str) -> None:

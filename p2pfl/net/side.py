@@ -1,10 +1,10 @@
 """Side channels: messages between neighbors beside gossip, each channel separate and with a name.
 
 Both ends use the channels that both have, by name and version; a message on another one is dropped and counted, so
-nodes with other features, or newer ones, learn together. A channel bounds the size of a message, how many may come in
-a second and how many wait to be sent; they are sent when no gossip waits. A channel's handler gets its messages
-decoded. If it fails on one, that channel is closed on that edge with an alarm: the session stays. The failure of a
-handler that guards something is the node's failure.
+nodes with other features, or newer ones, learn together. A channel limits the size of a message, how many may come per
+second and how many wait to be sent; they are sent when no gossip waits. A channel's handler gets its messages decoded.
+If it fails on one, that channel is closed on that edge with an alarm, and the session stays. If the handler belongs to
+a feature that guards the node, its failure ends the node.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer
 FAILED = "feature-failed"
 """The kind of the alarm about a handler that failed."""
 DROPPED_PER_S, DROPPED_AT_ONCE = 20.0, 1000.0
-"""The messages that a neighbor may send on channels that this node does not have."""
+"""The messages that a neighbor may send on channels that this node does not have, per second and at once."""
 
 
 class SideChannel:
-    """A side channel. `messages` are the structs that it carries, each with its own tag. Bounds hold for one neighbor.
+    """A side channel. `messages` are the structs that it carries, each with its own tag. Limits hold for one neighbor.
 
-    Raises ValueError: the name or a bound is not valid.
+    Raises ValueError: the name or a limit is not valid.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class OpenSides:
 
     link: SideLink
     open: dict[str, TokenBucket]
-    """The channels that both ends have, each with its bound on messages."""
+    """The channels that both ends have, each with its limit on messages."""
     vain: TokenBucket = field(
         default_factory=lambda: TokenBucket(DROPPED_PER_S, tokens=DROPPED_AT_ONCE, burst=DROPPED_AT_ONCE)
     )
@@ -142,7 +142,7 @@ class Sides:
         self._feedings[name] = feeding
 
     def drop(self, feeding: Feeding) -> None:
-        """Close a channel with all neighbors, and offer it to nobody any more: its feature is off."""
+        """Close a channel with all neighbors, and no longer offer it: its feature is off."""
         name = feeding.channel.name
         for peer in list(self._sessions):
             self._close(peer, name)
@@ -153,9 +153,9 @@ class Sides:
         return tuple(sorted(self._feedings))
 
     def say(self, peer: int, channel: SideChannel, message: msgspec.Struct, *, if_free: bool = False) -> bool:
-        """Send a message; True if it will be sent: the channel is open at both ends and not too many wait.
+        """Send a message; return True if it will be sent: the channel is open at both ends and not too many wait.
 
-        `if_free`: only where nothing else waits to be sent.
+        `if_free`: only if nothing else waits to be sent.
         """
         sides = self._sessions.get(peer)
         return (
@@ -164,7 +164,7 @@ class Sides:
             and sides.link.say(channel.pack(message), channel, if_free=if_free)
         )
 
-    def offered(self, link: SideLink, offer: Offer) -> None:
+    def handle_offer(self, link: SideLink, offer: Offer) -> None:
         """Open the channels that both ends have, after the other end's offer."""
         both = [feeding.channel for name, feeding in self._feedings.items() if name in offer.channels]
         self._sessions[link.peer] = OpenSides(
@@ -173,7 +173,7 @@ class Sides:
         for name in [channel.name for channel in both]:
             self._carry(link.peer, name, lambda handler: handler.opened(link.peer))
 
-    def heard(self, link: SideLink, message: Side | Unknown) -> None:
+    def handle_message(self, link: SideLink, message: Side | Unknown) -> None:
         """Hand a message to its handler. Raises PeerFault: no honest node sends such a message, or so many."""
         sides, now = self._sessions.get(link.peer), asyncio.get_running_loop().time()
         if sides is None or sides.link is not link:
@@ -214,7 +214,10 @@ class Sides:
             self.on_alarm(FAILED, peer, text)
 
     def _close(self, peer: int, name: str) -> bool:
-        """Close a channel with one neighbor; True if it was open. The handler forgets the neighbor, if it still can."""
+        """Close a channel with one neighbor; return True if it was open.
+
+        The handler forgets the neighbor, if it still can.
+        """
         sides = self._sessions.get(peer)
         if sides is None or sides.open.pop(name, None) is None:
             return False

@@ -27,7 +27,7 @@ class Tasks:
             return None
 
     def track(self, work: Work, tasks: set[asyncio.Task[None]]) -> asyncio.Task[None] | None:
-        """Start a task likewise; while it runs it is in `tasks`."""
+        """Start a task, and keep it in `tasks` while it runs; None as for `spawn`."""
         task = self.spawn(work)
         if task is not None:
             tasks.add(task)

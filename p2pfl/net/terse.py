@@ -1,4 +1,4 @@
-"""aiohttp's protocol of one accepted connection, but what it cannot parse gets no explanation and no traceback."""
+"""aiohttp's protocol of one accepted connection, without explanation or traceback for data that it cannot parse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from p2pfl.net.doorway import ConnectionGate
-from p2pfl.net.looptime import Stopwatch, measured
+from p2pfl.net.looptime import Stopwatch, measure
 from p2pfl.net.refusals import Refusals
 
 
@@ -19,7 +19,7 @@ def not_found() -> web.Response:
 
 
 class TerseHandler(web.RequestHandler):
-    """Answering is paid for by the gate. The stumbles that strangers cause are mentioned a few times an hour."""
+    """Charges the gate for answers, and mentions failures that strangers cause a few times an hour."""
 
     __slots__ = ("_gate", "_refusals")
 
@@ -29,7 +29,7 @@ class TerseHandler(web.RequestHandler):
         self._gate, self._refusals = gate, refusals
 
     async def _handle_request(self, *request: Any) -> tuple[web.StreamResponse, bool]:
-        return await measured(super()._handle_request(*request), Stopwatch(self._pay))
+        return await measure(super()._handle_request(*request), Stopwatch(self._pay))
 
     def _pay(self, cost_s: float) -> None:
         if not self._gate.may_ask:
@@ -42,17 +42,17 @@ class TerseHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        # Strangers can make aiohttp stumble in many ways. What is ours runs in a task of its own, not caught here.
+        # Strangers can make aiohttp fail in many ways. Our own code runs in another task, and is not caught here.
         del request, status, message
-        self.stumbled(exc)
+        self.drop_broken(exc)
         return not_found()
 
     def log_exception(self, *args: Any, exc_info: BaseException | None = None, **kw: Any) -> None:
-        """Called where the rest of a request cannot be read."""
+        """Drop the connection; aiohttp calls this when it cannot read the rest of a request."""
         del args, kw
-        self.stumbled(exc_info)
+        self.drop_broken(exc_info)
 
-    def stumbled(self, error: BaseException | None) -> None:
-        """Drop the connection."""
+    def drop_broken(self, error: BaseException | None) -> None:
+        """Mention the failure in the log, and drop the connection."""
         self._refusals.mention(None, "broken request from %s: %s", self._gate.address, type(error).__name__)
         self._gate.abort()

@@ -17,24 +17,24 @@ T = TypeVar("T")
 
 
 class Visit(Protocol):
-    """A line that somebody has dialed, until it is a session."""
+    """A line that a peer has dialed, until it is a session."""
 
     @property
     def address(self) -> str:
-        """The address that it comes from."""
+        """The address that the visit comes from."""
         ...
 
     @property
     def ends_at(self) -> float:
-        """The time at which it must be a session, by the loop's clock."""
+        """The time at which the visit must be a session, by the loop's clock."""
         ...
 
     def advance(self, stage: ConnectionStage) -> None:
-        """Move it to a stage. Raises PeerFault: there is no place for it there."""
+        """Move the visit to a stage. Raises PeerFault: there is no place for it there."""
         ...
 
     def admit(self) -> None:
-        """Let it stay: it is a session now."""
+        """Let the visit stay: it is a session now."""
         ...
 
     def work(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
@@ -43,7 +43,7 @@ class Visit(Protocol):
 
 
 Meet = Callable[[Line, Visit], "asyncio.Task[None] | None"]
-"""The function that takes a line that somebody has dialed. None: the node takes no more."""
+"""The function that takes a line that a peer has dialed. It returns None if the node takes no more lines."""
 
 
 class Transport(Protocol):

@@ -1,8 +1,8 @@
 """Visits: connections that only bring the charter or ask for it, become no session, and then end.
 
-A visitor that proves that it has a key may bring one charter, and need not be listed: so a newcomer gets in whose
-neighbor does not know of it yet, and so `p2pfl member` brings changes. An admin signs each charter, so it does not
-matter who carries it. Only a listed key, or an admin's, is given one.
+A visitor that proves that it has a key may bring one charter, and need not be listed. In this way a newcomer can reach
+a neighbor that does not know of it yet, and `p2pfl member` brings changes. An admin signs each charter, so it does not
+matter who carries it. Only a listed key, or an admin's, gets a charter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Charters(Protocol):
         ...
 
     def may_ask(self, public: bytes) -> bool:
-        """True if this key may see the charter although no allow-list has it."""
+        """Return True if this key may see the charter although no allow-list has it."""
         ...
 
 
@@ -89,7 +89,7 @@ async def settle(line: Line, session: Session, charters: Charters, answer: Notic
             charters.left_behind(held, line.peer)
             text = f"it has version {held} of the members, which does not list this node; here is {own}"
             raise LeftBehindFault(text)
-        raise GoneError(f"it does not go by version {own} of the members yet, and was handed it")
+        raise GoneError(f"it did not follow version {own} of the members yet, and has received it now")
     if answer.word is Word.NO_EDGE and answer.number > own:
         _, raw = await ask(line, session, own)
         if raw is not None:
@@ -98,20 +98,20 @@ async def settle(line: Line, session: Session, charters: Charters, answer: Notic
 
 
 async def bring(line: Line, session: Session, raw: bytes) -> int:
-    """Hand over a charter; returns the version that the other end has then."""
+    """Hand over a charter; return the version that the other end then has."""
     await hand_over(line, session, raw)
     held = await hear(line, session)
     if held.word is not Word.HELD:
         raise PeerFault(f"{held.word.name} in answer to a charter")
-    return _version_in(held)
+    return _checked_version(held)
 
 
 async def ask(line: Line, session: Session, version: int) -> tuple[int, bytes | None]:
-    """The version that the other end has, and its charter if that is newer than `version`."""
+    """Return the version that the other end has, and its charter if that is newer than `version`."""
     await say(line, session, Word.ASK, version)
     answer = await hear(line, session)
     if answer.word is Word.HELD:
-        return _version_in(answer), None
+        return _checked_version(answer), None
     if answer.word is not Word.CHARTER:
         raise PeerFault(f"{answer.word.name} in answer to a request for the charter")
     raw = await receive_charter(line, session, answer)
@@ -126,8 +126,9 @@ async def hand_over(line: Line, session: Session, raw: bytes) -> None:
 
 
 async def receive_charter(line: Line, session: Session, announced: Notice) -> bytes:
-    """Receive a charter of the announced size; the caller sets the deadline. Raises PeerFault: too long, or cut
-    wrongly.
+    """Receive a charter of the announced size; the caller sets the deadline.
+
+    Raises PeerFault: it is too long, or cut wrongly.
     """
     if not 0 < announced.number <= MOST_BYTES:
         raise PeerFault(f"a charter of {announced.number} bytes: at most {MOST_BYTES}")
@@ -144,7 +145,7 @@ async def say(line: Line, session: Session, word: Word, number: int) -> None:
     await line.send(session.seal(Notice(word, NOBODY, number).pack()))
 
 
-def _version_in(notice: Notice) -> int:
+def _checked_version(notice: Notice) -> int:
     if notice.number >= VERSIONS:
         raise PeerFault(f"it claims version {notice.number} of the members, which is impossible")
     return notice.number

@@ -1,6 +1,6 @@
 """Lines over WebSockets: dialed by a client without a browser's habits, or accepted behind the doorway.
 
-What aiohttp can raise ends here.
+No exception of aiohttp leaves this module.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ MESSAGE_BYTES = MAX_SEALED_BYTES + 1
 """The size from which aiohttp refuses a message."""
 
 PINGS_PER_S = 10.0
-"""Pings and pongs allowed, beside `BURST` at once: an honest end sends none. 256 KiB of them in
-one piece would hold up the loop for a tenth of a second or more."""
+"""The pings and pongs allowed per second, beside `BURST` at once: an honest end sends none.
+
+256 KiB of them in one piece would hold up the loop for a tenth of a second or more.
+"""
 
 WebSocket = ClientWebSocketResponse | web.WebSocketResponse
 
 
 def reason_of(error: Exception) -> str:
-    """The reason why a node was not reached, in a few words. (aiohttp's own text names TLS, which is not used.)"""
+    """Return in a few words why a node was not reached. (aiohttp's own text names TLS, which is not used.)"""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if not isinstance(error, ClientConnectorError):
@@ -110,7 +112,7 @@ class WebSocketLine(Line):
             case WSMsgType.TEXT, _:
                 raise PeerFault("a text message")
             case WSMsgType.ERROR, WebSocketError() as error:
-                # Its text may quote what the peer has sent.
+                # The error's text may quote data of the peer.
                 raise PeerFault(f"broken WebSocket frame, fault {error.code:d}")
             case WSMsgType.ERROR, error:
                 raise GoneError(str(error) or type(error).__name__)
@@ -177,7 +179,7 @@ async def dial_websocket(http: aiohttp.ClientSession, address: Address) -> WebSo
 
 
 class WebSocketTransport:
-    """The transport over WebSockets. In `doorway` wait the connections that are no session yet."""
+    """The transport over WebSockets. Connections that are no session yet wait in `doorway`."""
 
     def __init__(self, limits: Limits, refusals: Refusals, log: Logger) -> None:
         self.doorway = Doorway(limits, neighbors=0)
@@ -231,7 +233,7 @@ class WebSocketTransport:
         socket = web.WebSocketResponse(autoping=False, max_msg_size=MESSAGE_BYTES, compress=False)
         socket.headers["Server"] = ""
         transport = request.transport
-        # A subprotocol is nothing that a node asks for, and aiohttp would quote it in the log.
+        # A node asks for no subprotocol, and aiohttp would quote it in the log.
         plain = request.path == PATH and "Sec-WebSocket-Protocol" not in request.headers
         if transport is None or not plain or not socket.can_prepare(request):
             return not_found()

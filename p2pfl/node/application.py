@@ -1,4 +1,4 @@
-"""One node: build its parts, open the doors, run until the core is through."""
+"""One node: build its parts, open its listening sockets, run until the core is through."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from p2pfl.net.session_table import Callbacks
 from p2pfl.net.transport import MakeTransport
 from p2pfl.net.websocket import WebSocketTransport
 from p2pfl.node import assembly, attachments, conclusion, workshop
-from p2pfl.node.amendment import listed
+from p2pfl.node.amendment import keys_with_session
 from p2pfl.node.assembly import Setup
 from p2pfl.node.attachments import Attachments
 from p2pfl.node.driver import Driver
@@ -50,7 +50,7 @@ from p2pfl.storage import Store
 
 log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
-"""Logs what is worth a line although nothing is wrong."""
+"""Logs events that deserve a line although nothing is wrong."""
 
 QUIET_WAIT_S = 3.0
 OWN_ADDRESSES = ("listen", "status_listen")
@@ -58,9 +58,9 @@ OWN_ADDRESSES = ("listen", "status_listen")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneProcess:
-    """The parts that the nodes of one process share. A task that fails ends all of them.
+    """The parts that the nodes of one process share. A failing task ends all nodes.
 
-    `compute` is the thread in which they learn in turn; `all_ready` is awaited by each before it opens its doors.
+    `compute` is the thread in which they learn in turn; each node awaits `all_ready` before it opens its sockets.
     """
 
     compute: ThreadPoolExecutor
@@ -72,7 +72,7 @@ class OneProcess:
 class Audience:
     """The receivers of news while a node runs: a line of progress at most ten times a second, and each local round.
 
-    `sketched` lines have a sketch of the model, and each closing round adds one.
+    `sketched` lines have a sketch of the model, and each closing round adds a line.
     """
 
     on_line: Callable[[NodeLine], None]
@@ -81,10 +81,11 @@ class Audience:
 
 
 class Application:
-    """`features` are attached in their order; a node learns without any. The rest: `Audience`, `OneProcess`.
+    """One node, from its files to its result.
 
-    `run` returns the node's result, which is also in `<state_dir>/result.json`; None where it was stopped before it
-    began.
+    `features` are attached in their order; a node learns without any. For the other arguments see `Audience` and
+    `OneProcess`. `run` returns the node's result, which is also in `<state_dir>/result.json`; None if the node was
+    stopped before it began.
     """
 
     driver: Driver | None = None
@@ -108,7 +109,7 @@ class Application:
         self.in_force = FederationInForce(setup)
         self.shared = shared
         self.audience = Audience(on_line=on_line, on_round=on_round, sketched=sketched)
-        self.stopping = Stopping(self._waits)
+        self.stopping = Stopping(self._show_wait)
         self.begun = False
         self.cpu_began = 0.0
 
@@ -141,12 +142,12 @@ class Application:
             look_for_room(self.setup, engine, store)
             core = attachments.course(self.features, self.setup, engine.state)
             core = core or assembly.make_core(self.setup, engine.state, fresh=recovered is None)
-            self.in_force.built()
+            self.in_force.note_core_built()
             if recovered is not None:
                 notice.info("resuming after round %d", core.facts.rounds)
                 if core.facts.done:
                     text = "finished, only answers late neighbors for a while: to continue, raise rounds%s"
-                    private = self.setup.federation.privacy is not None  # its ledger is in that folder
+                    private = self.setup.federation.privacy is not None  # the ledger of its budget is in that folder
                     notice.info(text, ", as far as its privacy budget lasts" if private else f" or remove {folder}")
             driver = self._assemble(core, engine, store)
             began = "for the first time" if recovered is None else f"again, after round {core.facts.rounds}"
@@ -163,10 +164,13 @@ class Application:
                 shutil.rmtree(folder)
 
     def _check_features(self) -> None:
-        """Raises UserError: one that the federation needs is not there, or the files ask of one what cannot be."""
+        """Let each feature check the files.
+
+        Raises UserError: a feature that the federation needs is missing, or the files ask a feature for the impossible.
+        """
         self.features = all_features(self.setup.federation, self.features)
         for feature in self.features:
-            with attachments.starting(feature, "check"):
+            with attachments.failure_named(feature, "check"):
                 feature.check(self.setup)
 
     def stop(self) -> None:
@@ -176,8 +180,8 @@ class Application:
     async def _is_written(self, write: Callable[[], None]) -> bool:
         return await self.stopping.is_written(write, self.setup.node.state_dir)
 
-    def _waits(self, what: str) -> None:
-        """Shown in place of the phase."""
+    def _show_wait(self, what: str) -> None:
+        """Show `what` the node waits for in place of its phase."""
         if self.driver is None or not hasattr(self, "status"):
             return
         if what == workshop.WAITING_FOR_DISK != self.status.waits_for:
@@ -214,13 +218,13 @@ class Application:
         local = LocalRounds(
             self.thread,
             workshop,
-            on_measure=self._measured,
-            on_closed=lambda seen: self.lines.closed(seen),  # noqa: PLW0108 - there are none yet
+            on_measure=self._note_test,
+            on_closed=lambda seen: self.lines.closed(seen),  # noqa: PLW0108 - there are no lines yet
             compute=None if self.shared is None else self.shared.compute,
         )
         texts = alarm_texts(self.features)
         driver = self.driver = Driver(
-            core, self.thread, local, name_of=self._name_of, on_amended=self.in_force.took_effect
+            core, self.thread, local, name_of=self._name_of, on_amended=self.in_force.follow_core
         )
         driver.feed.texts = texts
         self.thread.listener = driver
@@ -229,8 +233,10 @@ class Application:
     async def _serve(
         self, core: Course, engine: Engine, driver: Driver, kept: Mapping[Feature, Recovered]
     ) -> NodeResult | None:
-        """Open the doors once there is a snapshot; then the core starts; on the way out neighbors hear goodbye before
-        the threads end. The status page is there for longer: the disk may have to be waited for.
+        """Open the listening sockets once there is a snapshot, then start the core.
+
+        On the way out neighbors get a goodbye before the threads end. The status page stays longer, because the node
+        may have to wait for the disk.
         """
         links = self.links = self._links(driver)
         self.status = self._status(core, driver, links)
@@ -238,7 +244,7 @@ class Application:
             self.audience.on_line,
             self.status,
             self.thread,
-            was_stopped=lambda: self.stopping.wanted,
+            was_stopped=lambda: self.stopping.is_requested,
             sketched=self.audience.sketched,
         )
         self.attached = Attachments(self.features, self._view(core, driver, links), links, kept)
@@ -260,11 +266,11 @@ class Application:
                 self._begin(driver, links)
                 tasks = [asyncio.create_task(self._upkeep()), *self.attached.works()]
                 for task in tasks:
-                    task.add_done_callback(self._look_how_it_ended)
+                    task.add_done_callback(self._end_on_failure)
                 await driver.finished.wait()
                 for task in tasks:
                     task.cancel()
-                await self.attached.farewell(hasty=self.stopping.wanted)
+                await self.attached.farewell(hasty=self.stopping.is_requested)
             if driver.failure is not None:
                 raise driver.failure
             result = await self._conclude(engine, driver)
@@ -305,7 +311,7 @@ class Application:
             durability=setup.durability,
             bearing=bearings(setup.federation)[setup.member.index],
             kept=lambda: {} if mixer is None else mixer.kept,
-            features=lambda: self.attached.status(),  # noqa: PLW0108 - there is none yet
+            features=lambda: self.attached.status(),  # noqa: PLW0108 - nothing is attached yet
             refusal=lambda: self.thread.refusal,
         )
 
@@ -320,9 +326,15 @@ class Application:
         if self.setup.unscaled is not None:
             driver.alarm("unscaled-inputs", None, self.setup.unscaled)
         self.in_force.begin(
-            Live(driver=driver, thread=self.thread, links=links, status=self.status, trusted=self.attached.trusted)
+            Live(
+                driver=driver,
+                thread=self.thread,
+                links=links,
+                status=self.status,
+                trusted_members=self.attached.trusted_members,
+            )
         )
-        if self.stopping.wanted:
+        if self.stopping.is_requested:
             driver.stop()
 
     def _links(self, driver: Driver) -> Links:
@@ -332,7 +344,7 @@ class Application:
             Membership(
                 identity=setup.identity,
                 own_index=setup.member.index,
-                members=listed(setup.federation),
+                members=keys_with_session(setup.federation),
                 neighbors=frozenset(setup.peers),
                 dial={peer: members[peer].address for peer in setup.peers},
                 binding=assembly.binding(setup),
@@ -349,20 +361,20 @@ class Application:
             ),
             listen=setup.node.listen,
             max_body_bytes=assembly.largest_bytes(setup),
-            rng=random.Random(os.urandom(16)),  # jitter of dials: nothing that a seed should repeat
+            rng=random.Random(os.urandom(16)),  # only jitter of dials, which no seed needs to repeat
             transport=WebSocketTransport if self.shared is None else self.shared.transport,
         )
 
-    def _look_how_it_ended(self, task: asyncio.Task[None]) -> None:
-        """Work in the background that fails ends the node: nobody else would notice."""
+    def _end_on_failure(self, task: asyncio.Task[None]) -> None:
+        """End the node if background work failed, because nothing else would notice."""
         error = None if task.cancelled() else task.exception()
         if error is not None and self.driver is not None:
             self.driver.fail(error)
 
     async def _upkeep(self) -> None:
-        """Do what is due by the clock: snapshots, the distance to the neighbors for whoever asks, who is missing."""
+        """Do what is due by the clock: snapshots, the distance to neighbors, missing neighbors."""
         driver, course = self.driver, self.status.core
-        assert driver is not None  # noqa: S101 - it has begun
+        assert driver is not None  # noqa: S101 - the node has begun
         began = saved_at = time.monotonic()
         told = False
         while True:
@@ -382,12 +394,12 @@ class Application:
                 saved_at = now
                 self.thread.jobs.put(Checkpoint())
 
-    def _measured(self) -> None:
+    def _note_test(self) -> None:
         if self.driver is not None and not self.driver.finished.is_set():
             self.lines.measured()
 
     async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
-        """The threads have ended: write the last snapshot, test what was learned, leave a result."""
+        """Write the last snapshot, test the final model, leave a result. The threads have ended."""
         running_s = time.process_time() - self.cpu_began
         status, core, state = self.status, self.status.core, engine.state
         status.over = True
@@ -396,7 +408,7 @@ class Application:
             state.ended = assembly.bound_of(core.settings)
         if not await self._is_written(lambda: self.thread.checkpoint(state)):
             raise StorageError(f"{self.thread.refusal}; given up: what was learned {self.thread.unkept} is lost")
-        status.neighbor_distance = await asyncio.to_thread(neighbor_distance, state, status.heard)
+        status.neighbor_distance = await asyncio.to_thread(neighbor_distance, state, status.heard_neighbors)
         self.stopping.test()
         local = await conclusion.last_test(
             self.setup.learner,
@@ -407,8 +419,10 @@ class Application:
             compute=None if self.shared is None else self.shared.compute,
         )
         self.lines.tell()
-        conclusion.say_how_it_went(status, never_exchanged=not (status.exchanges or self.stopping.wanted or had_ended))
-        finished = conclusion.has_finished(core) and not self.stopping.wanted
+        conclusion.say_how_it_went(
+            status, never_exchanged=not (status.exchanges or self.stopping.is_requested or had_ended)
+        )
+        finished = conclusion.has_finished(core) and not self.stopping.is_requested
         if finished:
             driver.feed.keep("finished", None, f"after round {core.facts.rounds}")
         cpu_time = None if self.shared else conclusion.CpuTime(total_s=time.process_time(), running_s=running_s)
@@ -421,7 +435,10 @@ class Application:
 
 
 def look_for_room(setup: Setup, engine: Engine, store: Store) -> None:
-    """Say what the state needs, before anything is written. Raises UserError: the volume is too small for it."""
+    """Log the disk space that the state needs, before anything is written.
+
+    Raises UserError: the volume is too small for it.
+    """
     needs = needs_of(engine.state, setup.durability, engine.codecs, engine.method)
     if shortage := needs.shortage(setup.node):
         log.warning("%s", shortage)

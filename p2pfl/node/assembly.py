@@ -1,6 +1,6 @@
 """A node's parts, made from its federation and node files: learner, state from disk, engine, core.
 
-Everything that can be wrong with a user's files is found here, before a socket is opened or a thread started.
+Every mistake in a user's files is reported here, before a socket is opened or a thread started.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ ORIGIN = {
     "shape": "model",
     "schema": "schema of the tables",
 }
-"""Entries of a snapshot's header that must be as they are now, and their names in errors. Other patterns may share the
-same tensors."""
+"""The entries of a snapshot's header that must match the present ones, and their names in errors.
+
+Other patterns may share the same tensors.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +71,9 @@ class Setup:
     method: Method
     durability: Durability
     unscaled: str | None = None
-    """A sentence on inputs that spread much more than others; None: none does, or it is not known."""
+    """A sentence on inputs that spread much more than others; None: there are none, or this is unknown."""
     gauge: Gauge | None = None
-    """Reads what must improve for training to go on; None: nothing must."""
+    """Reads the figure that must improve for training to go on; None: there is none."""
     passing: bool = False
     """True if key and folder were made for this run alone."""
 
@@ -86,7 +88,7 @@ class Setup:
 
 
 def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
-    """Load key, task and data; see whether the compressors fit the model.
+    """Load key, task and data; check that the compressors fit the model.
 
     Raises UserError: something in the user's files is wrong.
     """
@@ -106,7 +108,10 @@ def read_setup(federation: FederationConfig, node: NodeConfig) -> Setup:
 
 
 def setup_of(federation: FederationConfig, node: NodeConfig, identity: Identity, *, passing: bool = False) -> Setup:
-    """Likewise, with a key at hand; with a `passing` one, made for this run alone, see `load_learner`."""
+    """Return the setup for a key that is loaded already, as `read_setup`.
+
+    A `passing` key was made for this run alone: see `load_learner`.
+    """
     learner, method = load_learner(federation, node, identity, passing=passing), method_of(federation)
     if federation.privacy is not None and plan_by(learner) is None:
         text, allowed = "the learner of this task cannot keep what [privacy] promises", "a torch task, or no [privacy]"
@@ -140,9 +145,9 @@ def _gauge(federation: FederationConfig, learner: Learner) -> Gauge | None:
 
 
 def durability_of(node: NodeConfig, learner: Learner, *, private: bool = False) -> Durability:
-    """Return the durability, which for "auto" depends on the model; a `private` node pays for each round in its log.
+    """Return the durability, which for "auto" depends on the model; a `private` node logs the cost of each round.
 
-    Raises UserError: it is to have none.
+    Raises UserError: a private node is configured without a log.
     """
     if private:
         if node.durability == "snapshot":
@@ -166,9 +171,9 @@ def _keep_small_numbers() -> None:
 def load_learner(
     federation: FederationConfig, node: NodeConfig, identity: Identity | None = None, *, passing: bool = False
 ) -> Learner:
-    """The node's model and data. Without the `identity` it is read from the key file, if the task asks for a secret.
+    """Load the node's model and data. Without the `identity` it is read from the key file, if the task needs a secret.
 
-    Where the key is a `passing` one, made for this run alone, and nothing is private, the task draws from the seed.
+    If the key is a `passing` one, made for this run alone, and nothing is private, the task draws from the seed.
 
     Raises UserError: the task, its options or the node's data are wrong.
     """
@@ -204,13 +209,13 @@ def binding(setup: Setup) -> FederationBinding:
 
 
 def digest_of(learner: Learner) -> bytes:
-    """Digest what a learner must share with others beside its model's shape; empty: nothing."""
+    """Return the digest of what a learner must share with others beside its model's shape; empty: nothing."""
     digest: bytes = getattr(learner, "digest", b"")
     return digest
 
 
 def learned_sections(shape: bytes, schema: bytes) -> tuple[tuple[str, bytes], ...]:
-    """The last sections of a binding."""
+    """Return the last sections of a binding."""
     model = hashlib.blake2b(shape, digest_size=HASH_BYTES, person=b"p2pfl-model").digest()
     return ("schema", schema or bytes(HASH_BYTES)), ("model", model)
 
@@ -232,14 +237,16 @@ def snapshot_header(setup: Setup) -> dict[str, Any]:
 
 
 def _ever(setup: Setup) -> list[int]:
-    """The neighbors, and those with a compressor of their own that it may get before there is another snapshot."""
+    """Return the neighbors, and the members with their own compressor that may become neighbors before the next
+    snapshot.
+    """
     index = setup.member.index
     own = {a + b - index for a, b in setup.federation.edge_compressors if index in (a, b)}
     return sorted(own.union(setup.peers))
 
 
 def recover(setup: Setup, store: Store) -> NodeState | None:
-    """The state that the disk remembers, None if it remembers nothing.
+    """Return the state on disk, None if there is none.
 
     Raises UserError: the folder holds the state of another federation, node or model; StorageError: nothing in it can
     be used.
@@ -253,11 +260,12 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
     state = replay(loaded, setup.method)
     if state.ledger is not None:
         private = plan_by(setup.learner) is not None
-        state.ledger = state.ledger.recovered(private=private, complete=loaded.complete)
+        state.ledger = state.ledger.as_recovered(private=private, complete=loaded.complete)
         if state.ledger is None:
             store.end_log("rounds that are not private follow, which its ledger has not")
     if any(loaded.state.header.get(key) != value for key, value in snapshot_header(setup).items()):
-        store.end_log("it was written by other settings")  # what comes now could not be read by those in its snapshot
+        # records from now on could not be read by the settings in its snapshot
+        store.end_log("it was written by other settings")
     _drop_what_does_not_fit(setup, loaded, state)
     state.fit_edges(setup.peers)
     try:
@@ -269,25 +277,25 @@ def recover(setup: Setup, store: Store) -> NodeState | None:
 
 
 def _check_origin(setup: Setup, header: dict[str, Any]) -> None:
-    wanted, found = {"schema": ""} | snapshot_header(setup), {"schema": ""} | header
-    same_model = found["shape"] == wanted["shape"]
+    expected, found = {"schema": ""} | snapshot_header(setup), {"schema": ""} | header
+    same_model = found["shape"] == expected["shape"]
     same_key = setup.member.key.hex() in found["members"][setup.member.index : setup.member.index + 1]
     for key, what in ORIGIN.items():
         fits = (key == "share" and same_model) or (key == "node" and same_key)
-        if found[key] != wanted[key] and not fits:
+        if found[key] != expected[key] and not fits:
             raise UserError(
                 f"the state in this folder is of another {what}; remove it to begin anew",
                 file=setup.node.state_dir,
                 key=key,
                 value=found[key],
-                allowed=f"{wanted[key]}, or a folder of its own (node.toml: node.state_dir)",
+                allowed=f"{expected[key]}, or a folder of its own (node.toml: node.state_dir)",
             )
 
 
 def replay(loaded: Loaded, method: Method | None = None) -> NodeState:
-    """The newest snapshot and what the log says happened since, by the settings that were in force then.
+    """Return the newest snapshot with the changes in its log, by the settings that were in force then.
 
-    What another learning method than `method` keeps of edges is left out: they will begin anew. None: it is not asked.
+    What another learning method than `method` keeps of edges is left out: they will begin anew. None: any method's is.
     """
     header = loaded.state.header
     state = restore(header, loaded.state.arrays, loaded.state.blobs)
@@ -302,13 +310,14 @@ def replay(loaded: Loaded, method: Method | None = None) -> NodeState:
 
 
 def _drop_what_does_not_fit(setup: Setup, loaded: Loaded, state: NodeState) -> None:
-    """Drop from the loaded state what the federation does not bear out any more: lives after other members, what
-    another method kept, and a request under way that the edge's compressor did not encode. What the method keeps of
-    such an edge stays until both ends adopt the new incarnation. Where replicas and flows cannot be trusted, this node
-    begins a new life, and all its edges anew.
+    """Drop from the loaded state what no longer fits the federation.
+
+    This covers lives after other members, the vectors of another method, and a pending request that the edge's
+    compressor did not encode. What the method keeps of such an edge stays until both ends adopt the new incarnation. If
+    replicas and flows cannot be trusted, this node begins a new life, and all its edges begin anew.
     """
-    header, wanted = loaded.state.header, snapshot_header(setup)
-    then, now = header["members"], wanted["members"]
+    header, expected = loaded.state.header, snapshot_header(setup)
+    then, now = header["members"], expected["members"]
     same_members = then[: len(now)] == now[: len(then)]  # rows are only ever added
     if not same_members:
         state.lives.clear()
@@ -330,12 +339,12 @@ def _drop_what_does_not_fit(setup: Setup, loaded: Loaded, state: NodeState) -> N
 
 
 def method_then(header: Mapping[str, Any]) -> str:
-    """The learning method that wrote a snapshot."""
+    """Return the learning method that wrote a snapshot."""
     return str(header["method"])
 
 
 def _keep_nothing(setup: Setup, state: NodeState) -> None:
-    """Keep only the model of what another learning method has left."""
+    """Keep only the model of a state that another learning method has left."""
     peers = tuple(state.edges)
     fresh = NodeState.new(state.model, state.samples, peers, method=setup.method)
     state.channels, state.size, state.terms, state.kept = fresh.channels, fresh.size, fresh.terms, {}
@@ -389,7 +398,7 @@ def settings_for(setup: Setup) -> Settings:
 
 
 def largest_bytes(setup: Setup) -> int:
-    """No body is longer, on any edge that this node may get while it runs."""
+    """Return the size of the largest body on any edge that this node may get while it runs."""
     federation = setup.federation
     named = [spec for _, _, spec in federation.edge_tables]
     specs = {federation.gossip.compressor, *federation.edge_compressors.values(), *named}
@@ -397,7 +406,7 @@ def largest_bytes(setup: Setup) -> int:
 
 
 def make_core(setup: Setup, state: NodeState, *, fresh: bool) -> Core:
-    """The core gets records of its own: it and the engine move them in different threads."""
+    """Make the core, with its own records: it and the engine change them in different threads."""
     return Core(
         index=setup.member.index,
         neighbors=setup.peers,

@@ -1,7 +1,7 @@
 """The features of one node, called in their order.
 
-One that fails while the node starts stops it, with one clear error: somebody is there to mend it. Once the node runs it
-goes off with an alarm, and the node goes on; a guard ends the node.
+A feature that fails while the node starts stops it with one clear error, because a person is there to correct it. A
+feature that fails later is turned off with an alarm, and the node goes on; the failure of a guard ends the node.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FIELDS = frozenset(NodeStatus.__struct_fields__)
 
 
 @contextmanager
-def starting(feature: Feature, hook: str) -> Iterator[None]:
-    """Raises UserError: that the feature failed, and where."""
+def failure_named(feature: Feature, hook: str) -> Iterator[None]:
+    """Turn a failure of the feature in `hook` into a UserError that names both."""
     try:
         yield
     except P2PFLError:
@@ -43,31 +43,34 @@ def starting(feature: Feature, hook: str) -> Iterator[None]:
         raise UserError(text, allowed="a node without it, or its mistake mended") from error
 
 
-def recover(features: Iterable[Feature], found: FoundAtStart) -> dict[Feature, Recovered]:
-    """Let each recover what it has to keep. Raises UserError, as its `recover` does or because that failed."""
+def recover(features: Iterable[Feature], at_start: FoundAtStart) -> dict[Feature, Recovered]:
+    """Let each feature recover its own state.
+
+    Raises UserError, as a feature's `recover` does or because it failed.
+    """
     kept = {}
     for feature in features:
-        with starting(feature, "recover"):
-            one = feature.recover(found)
+        with failure_named(feature, "recover"):
+            one = feature.recover(at_start)
         if one is not None:
             kept[feature] = one
     return kept
 
 
 def withheld(features: Iterable[Feature], setup: Setup) -> frozenset[str]:
-    """The parts of the data of which no figure is told."""
+    """Return the parts of the data of which no figure may be shown."""
     found: frozenset[str] = frozenset()
     for feature in features:
-        with starting(feature, "withheld"):
+        with failure_named(feature, "withheld"):
             found |= feature.withheld(setup)
     return found
 
 
 def course(features: Iterable[Feature], setup: Setup, state: NodeState) -> Course | None:
-    """Return the course that replaces gossip, if a feature brings one. Raises UserError: two features bring a way."""
+    """Return the course that replaces gossip, if a feature brings one. Raises UserError: two features bring one."""
     found = {}
     for feature in features:
-        with starting(feature, "course"):
+        with failure_named(feature, "course"):
             brought = feature.course(setup, state)
         if brought is not None:
             found[feature.name] = brought
@@ -77,9 +80,9 @@ def course(features: Iterable[Feature], setup: Setup, state: NodeState) -> Cours
 
 
 class Attachments:
-    """`links` are not open yet, `recovered` is what each feature has kept.
+    """The attached features. `links` are not open yet; `recovered` holds the recovered state of each feature.
 
-    Raises UserError: one failed, or two have a side channel of one name, or more than one wants to be paid.
+    Raises UserError: a feature failed, two have a side channel of one name, or more than one asks for payment.
     """
 
     def __init__(
@@ -91,33 +94,33 @@ class Attachments:
         self._attached: dict[Feature, Attached] = {}
         for feature in features:
             options = options_of(feature, self._setup().federation)
-            own = replace(view, options=options, recovered=recovered.get(feature), other=self.named)
-            with starting(feature, "attach"):
+            own = replace(view, options=options, recovered=recovered.get(feature), other=self.find_attached)
+            with failure_named(feature, "attach"):
                 found = feature.attach(own)
             if found is None:
                 continue
-            with starting(feature, "feedings"):
+            with failure_named(feature, "feedings"):
                 self._feedings[feature] = feedings = found.feedings()
             for feeding in feedings:
-                with starting(feature, "feedings"):
+                with failure_named(feature, "feedings"):
                     links.sides.add(feeding)
             self._attached[feature] = found
             if found.door is not None:
                 links.receive(found.door)
 
-    def named(self, name: str) -> Attached | None:
+    def find_attached(self, name: str) -> Attached | None:
         """Return what the feature of that name has attached."""
         return next((one for feature, one in self._attached.items() if feature.name == name), None)
 
     @property
     def is_kept(self) -> bool:
-        """True if a feature wants to be asked before each round."""
+        """True if a feature must be asked before each round."""
         return any(type(one).before_round is not Attached.before_round for one in list(self._attached.values()))
 
     def before_round(self, plan: RoundPlan) -> Answer:
-        """Ask for objections to a round, or its cost. In the thread that trains.
+        """Ask for objections to a round, or its cost, in the thread that trains.
 
-        Raises what a guard has raised, and ValueError: two want to be paid.
+        Raises the error of a guard, and ValueError: two features ask for payment.
         """
         payment = None
         for feature, one in list(self._attached.items()):
@@ -136,24 +139,27 @@ class Attachments:
         return payment
 
     def of(self, kind: type[T]) -> T:
-        """The one of that class. Raises LookupError: there is none."""
+        """Return the attached object of that class. Raises LookupError: there is none."""
         for one in self._attached.values():
             if isinstance(one, kind):
                 return one
         raise LookupError(f"no {kind.__name__} is attached")
 
-    def trusted(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
-        """One that fails here might let in whom it should not: its error is the node's."""
+    def trusted_members(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
+        """Return the members that may have sessions.
+
+        A feature's failure is the node's: it might let in the wrong members.
+        """
         for one in self._attached.values():
             members = one.trusts(members)
         return members
 
     def status(self) -> dict[str, Any]:
-        """Fields of `NodeStatus`, and under `features` what else each says."""
+        """Return the fields of `NodeStatus` that features set, and their other fields under `features`."""
         found: dict[str, Any] = {"features": {}}
 
-        def ask(feature: Feature, one: Attached) -> None:
-            for name, value in one.status().items():
+        def ask(feature: Feature, attached: Attached) -> None:
+            for name, value in attached.status().items():
                 place = found if name in FIELDS else found["features"].setdefault(feature.name, {})
                 place[name] = value
 
@@ -162,12 +168,12 @@ class Attachments:
 
     async def opening(self, until_over: AsyncExitStack) -> None:
         for feature, one in self._attached.items():
-            with starting(feature, "opening"):
+            with failure_named(feature, "opening"):
                 await one.opening(until_over)
 
     async def opened(self, until_closed: AsyncExitStack) -> None:
         for feature, one in self._attached.items():
-            with starting(feature, "opened"):
+            with failure_named(feature, "opened"):
                 await one.opened(until_closed)
 
     def begin(self) -> None:
@@ -190,7 +196,7 @@ class Attachments:
         for feature, one in list(self._attached.items()):
             try:
                 act(feature, one)
-            except Exception as error:  # noqa: BLE001 - whatever it is
+            except Exception as error:  # noqa: BLE001 - any failure of a feature
                 self._give_up(feature, error)
 
     async def _in_turn(self, work: Callable[[Attached], Awaitable[None]]) -> None:
@@ -200,11 +206,11 @@ class Attachments:
     async def _carry(self, feature: Feature, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - whatever it is
+        except Exception as error:  # noqa: BLE001 - any failure of a feature
             self._give_up(feature, error)
 
     def _give_up(self, feature: Feature, error: Exception) -> None:
-        """Raises the error where the feature guards something."""
+        """Turn a failed feature off. Raises the error if the feature is a guard."""
         if feature.guards(self._setup()):
             raise error
         self._attached.pop(feature, None)

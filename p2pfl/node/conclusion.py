@@ -1,4 +1,4 @@
-"""The end of a node: the last test of its model, what its log says of the whole run, and its result."""
+"""The end of a node: the last test of its model, the log lines about the whole run, and its result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESULT_FILE = "result.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTime:
-    """Seconds of the process's CPU time, in all and while the node ran."""
+    """The CPU time of the process in seconds, in all and while the node ran."""
 
     total_s: float
     running_s: float
@@ -40,7 +40,7 @@ class CpuTime:
 async def last_test(
     learner: Learner, state: NodeState, driver: Driver, waiting: Waiting, *, hasty: bool, compute: Executor | None
 ) -> Score | None:
-    """Test the last model, however long that takes unless somebody wants the node to end; the score on own data."""
+    """Test the last model, for as long as it takes unless the node was asked to end; return the score on own data."""
     shop = driver.local.workshop
     local: list[Score | None] = []
 
@@ -56,7 +56,7 @@ async def last_test(
         if await waiting.until(errand.done, limit_s=workshop.LAST_TEST_S if hasty else None):
             errand.result()
             return local[0]
-    if shop.figures.tested is None or not shop.figures.tested.of.final:
+    if shop.figures.tested is None or not shop.figures.tested.moment.final:
         log.warning("%s", workshop.why_untested(under_way, shop.figures.tested))
     return None
 
@@ -79,7 +79,7 @@ def has_finished(core: Course) -> bool:
 
 
 def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: CpuTime | None) -> NodeResult:
-    """`local` is the score on the node's own data; no `cpu_time` where nodes share a process."""
+    """Return the result. `local` is the score on the node's own data; no `cpu_time` where nodes share a process."""
     core, shop = status.core, status.workshop
     return NodeResult(
         **msgspec.structs.asdict(status.full()),
@@ -99,7 +99,7 @@ def result_of(status: Status, *, finished: bool, local: Score | None, cpu_time: 
 
 
 def write_result(state_dir: Path, result: NodeResult) -> None:
-    """A disk that refuses costs the file, and nothing else."""
+    """Write the result; if the disk refuses, only this file is lost."""
     try:
         replace_file(state_dir / RESULT_FILE, [msgspec.json.format(result.to_bytes(), indent=2)])
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""The thin shell around the core: real time in, effects carried out.
+"""The thin shell around the core: it brings real time in and carries effects out.
 
 The core runs on the event loop, the engine in its own thread, training and evaluation in another, so that a large
 exchange never stalls the loop and gossip never stalls training.
@@ -49,11 +49,12 @@ NOTICES = frozenset(
         "budget-spent",
     }
 )
-"""Kinds of what has become right, or was meant to be: told, and no alarm."""
+"""The kinds of notices about good or planned events, which are no alarms."""
 FIRST_ALARMS = 5
 LATER_ALARMS = 100
-"""Alarms of one kind from one neighbor: the first FIRST_ALARMS are logged, then the 100th, the 200th, the 400th and
-so on.
+"""The limits on logged alarms of one kind from one neighbor.
+
+The first FIRST_ALARMS are logged, then the 100th, the 200th, the 400th and so on.
 """
 
 
@@ -95,7 +96,7 @@ class Driver:
         self.presence = Presence(
             core, name_of=name_of, on_alarm=self._raise_alarm, now=self.loop.time(), feed=self.feed
         )
-        self._told: Counter[tuple[str, int | None]] = Counter()
+        self._alarm_counts: Counter[tuple[str, int | None]] = Counter()
         self._timer: asyncio.TimerHandle | None = None
 
     # -- in -----------------------------------------------------------------------------------------------------------
@@ -117,19 +118,20 @@ class Driver:
         self.take(MessageReceived(peer=peer, session=session, message=message))
 
     def stop(self) -> None:
-        """The user wants this node to stop: end cleanly, keep a snapshot."""
+        """Stop the node for its user: end cleanly, keep a snapshot."""
         self.take(StopRequested())
 
     def amend(self, event: Amended) -> None:
-        """The federation has changed; the core says when that takes effect."""
+        """Tell the core that the federation has changed; the core decides when that takes effect."""
         self.take(event)
 
     def deliver(self, events: list[Event]) -> None:
-        """Called from the engine's thread."""
+        """Take events from the engine's thread."""
         self.loop.call_soon_threadsafe(self._take_all, events)
 
     def fail(self, error: BaseException) -> None:
         """End the node, from any thread, for our own bug or a learner that calls exit. Neither may look like a
+
         finish.
         """
         if isinstance(error, SystemExit | asyncio.CancelledError):
@@ -139,10 +141,10 @@ class Driver:
     def take(self, event: Event) -> None:
         """Hand one event to the core and carry out what it decides."""
         if isinstance(event, RoundCommitted) and event.failed:
-            self.local.put_back()
+            self.local.restore_learner()
         self.carry_out(self.core.handle(event, self.loop.time()))
         if isinstance(event, RoundCommitted) and self.core.phase is Phase.CLOSING:
-            self.local.look_between_rounds(event.version, self.core.facts.closed)
+            self.local.look_between_rounds(event.version, self.core.facts.closing_rounds_done)
 
     def _take_all(self, events: list[Event]) -> None:
         for event in events:
@@ -155,7 +157,7 @@ class Driver:
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Carry out what the course has decided. On the event loop."""
+        """Carry out what the course has decided, on the event loop."""
         for effect in effects:
             self._carry_out(effect)
         self._schedule()
@@ -180,7 +182,7 @@ class Driver:
                 self.engine_thread.jobs.put(Operate(effect))
 
     def _schedule(self) -> None:
-        """One timer, at the core's next deadline."""
+        """Set the one timer to the core's next deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -192,19 +194,19 @@ class Driver:
         self.carry_out(self.core.wake(self.loop.time()))
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
-        """The network, or who watches this node, has seen what the user should know."""
+        """Raise an alarm of the network, or of a feature that watches this node."""
         self._raise_alarm(Alarm(kind=kind, peer=peer, text=text))
 
     def _raise_alarm(self, alarm: Alarm) -> None:
-        """All are counted; logged are the first few of a kind, then ever fewer: no neighbor can fill the disk."""
+        """Count every alarm, and log the first few of a kind, then ever fewer: no neighbor can fill the disk."""
         planned = alarm.notice or alarm.kind in NOTICES
         if planned:
             self.feed.settle(alarm.kind, alarm.peer)
         else:
             self.alarms[alarm.kind] += 1
             self.feed.stand(alarm.kind, alarm.peer, alarm.text)
-        self._told[alarm.kind, alarm.peer] += 1
-        times = self._told[alarm.kind, alarm.peer]
+        self._alarm_counts[alarm.kind, alarm.peer] += 1
+        times = self._alarm_counts[alarm.kind, alarm.peer]
         hundreds, rest = divmod(times, LATER_ALARMS)
         if times <= FIRST_ALARMS or (rest == 0 and hundreds.bit_count() == 1):
             self.feed.tell(alarm.kind, alarm.peer, alarm.text, wrong=not planned, times=times)
@@ -212,7 +214,7 @@ class Driver:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop both threads: what the engine has to do is still done, what the learner is doing not waited for."""
+        """Stop both threads. The engine's remaining jobs are still done; the learner's work is not waited for."""
         self.local.close()
         if self._timer is not None:
             self._timer.cancel()

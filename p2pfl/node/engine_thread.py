@@ -1,8 +1,8 @@
-"""The engine's thread: operations in, events out, in order, with what they changed on disk first.
+"""The engine's thread: operations in, events out, in order; the changes they made are on disk first.
 
-All operations that wait are run before one flush, so that several exchanges share one write to the disk. If the disk
-refuses, the node learns it before any answer that depended on it, and a full snapshot is tried again later.
-`Needs` is the room that a state takes on a disk, and what there is.
+All waiting operations are run before one flush, so that several exchanges share one write to the disk. If the disk
+refuses, the node is told before any answer that depends on the write, and a full snapshot is tried again later. `Needs`
+is the room that a state takes on a disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("p2pfl")
 
 RETRY_S = 5.0
 LOOK_S = 1.0
-"""Time between two adaptations of a growing log's limit to the free space."""
+"""The time between two adaptations of a growing log's limit to the free space."""
 
 USUAL_LOG_BYTES = 4 << 20
 LOG_MULTIPLE = 4
@@ -61,10 +61,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Pay:
-    """Call `use` once the cost of a round is on disk; else the event RoundRefused says why that was not to be.
+    """Call `use` once the cost of a round is on disk; otherwise the event RoundRefused says why not.
 
-    `wrong` is asked with the ledger as it is, and says what speaks against one more round. The file beside the key gets
-    so many rounds at once that are `reserved`.
+    `wrong` gets the present ledger and returns an objection to one more round. The file beside the key gets `reserved`
+    rounds at once.
     """
 
     spend: Spend
@@ -75,7 +75,7 @@ class Pay:
 
 @dataclass(frozen=True, slots=True)
 class Correct:
-    """Replace the ledger by what `correct` makes of it, and have that durable at once."""
+    """Replace the ledger by the result of `correct`, and make that durable at once."""
 
     correct: Callable[[Ledger | None], Ledger | None]
 
@@ -97,27 +97,30 @@ class Listener(Protocol):
     """The receiver of the thread's news; both methods are called in the thread."""
 
     def deliver(self, events: list[Event]) -> None:
-        """The events of one batch, in order."""
+        """Deliver the events of one batch, in order."""
 
     def fail(self, error: BaseException) -> None:
-        """Our own bug ended the thread."""
+        """Report our own bug, which ended the thread."""
 
 
 class SecondLedger(Protocol):
-    """Where what is paid for stands before the log takes it. Each raises StorageError: the disk refuses."""
+    """The second record of paid rounds, written before the log. Each method raises StorageError: the disk refuses."""
 
     def cover(self, least: Ledger, most: Ledger) -> None:
-        """Have at least what `least` has spent; else write `most`."""
+        """Record at least what `least` has spent; if the file has less, write `most`."""
 
     def write(self, ledger: Ledger) -> None:
-        """Durable when this returns."""
+        """Write a ledger; it is durable when this returns."""
 
     def retry(self) -> None:
-        """Write what the disk has refused."""
+        """Write the ledger that the disk has refused."""
 
 
 class EngineThread(threading.Thread):
-    """`extra` joins the header of every snapshot. `second_ledger` has what is paid for before the log does."""
+    """The thread that runs the engine.
+
+    `extra` joins the header of every snapshot. `second_ledger` records paid rounds before the log does.
+    """
 
     def __init__(
         self,
@@ -135,13 +138,13 @@ class EngineThread(threading.Thread):
         self.extra = extra
         self.second_ledger = second_ledger
         self.listener: Listener
-        """Set before `start`."""
+        """The receiver of events; set it before `start`."""
         self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.broken_since: float | None = None
         self.refusal: str | None = None
         """Why the disk does not take the state; None while it does."""
         self.kept_rounds: int | None = None
-        """The own rounds of the state on disk; None while nothing is."""
+        """The number of rounds of the state on disk; None while there is none."""
         self._look_at = float("-inf")
         self._log_limit = 0
 
@@ -199,7 +202,7 @@ class EngineThread(threading.Thread):
         return not quitting
 
     def _wait(self) -> list[Job]:
-        """Everything that is waiting; at least one job, unless a broken disk is to be tried again first."""
+        """Return all waiting jobs; at least one, unless a broken disk must be tried again first."""
         jobs: list[Job] = []
         try:
             jobs.append(self.jobs.get(timeout=None if self.broken_since is None else RETRY_S))
@@ -222,9 +225,9 @@ class EngineThread(threading.Thread):
         return outcome.urgent
 
     def _pay(self, job: Pay, events: list[Event]) -> None:
-        """At once, without the batch's flush: nothing of the round may be computed before it is paid for.
+        """Pay at once, without the batch's flush: nothing of the round may be computed before it is paid for.
 
-        What was paid and cannot be written is lost: a later snapshot has it, although nothing came of it.
+        A payment that cannot be written is lost: a later snapshot has it, although nothing came of it.
         """
         if self.durability != "exchange":
             raise ValueError("a budget needs a log")
@@ -262,7 +265,7 @@ class EngineThread(threading.Thread):
         self._flush()
 
     def _guard(self, events: list[Event], write: Callable[[], object]) -> None:
-        """Write; if the disk refuses, say so before every event of this batch."""
+        """Write; if the disk refuses, report it before every event of this batch."""
         try:
             write()
         except StorageError as error:
@@ -273,7 +276,7 @@ class EngineThread(threading.Thread):
             self.broken_since = time.monotonic()
 
     def _upkeep(self, events: list[Event]) -> None:
-        """A broken disk is tried again, a long log becomes a snapshot."""
+        """Try a broken disk again, and turn a long log into a snapshot."""
         if self.broken_since is not None:
             if time.monotonic() - self.broken_since < RETRY_S:
                 return
@@ -295,14 +298,17 @@ class EngineThread(threading.Thread):
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_S
             needs = needs_of(self.engine.state, self.durability, self.engine.codecs, self.engine.method)
-            with suppress(StorageError):  # then it stays as it was
+            with suppress(StorageError):  # then the limit stays as it was
                 self._log_limit = needs.log_limit(self.store.room_bytes)
         return self._log_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """`snapshot_bytes` is the size of one at most; `logging`: a log goes with it."""
+    """The disk space that a state needs.
+
+    `snapshot_bytes` is the size of one snapshot at most; `logging`: a log goes with it.
+    """
 
     snapshot_bytes: int
     logging: bool
@@ -326,7 +332,7 @@ class Needs:
         return disk.log_limit(room_bytes, snapshot_bytes=self.snapshot_bytes, usual_bytes=self._usual_log_bytes)
 
     def shortage(self, node: NodeConfig) -> str | None:
-        """What is to be said where state and free space together are less than the least.
+        """Return the text to log if state and free space together are less than the least; None: there is enough.
 
         Raises UserError: not even the whole volume is that large.
         """
@@ -347,7 +353,7 @@ class Needs:
 
 
 def needs_of(state: NodeState, durability: Durability, codecs: Codecs, method: Method) -> Needs:
-    """Room for unanswered messages is included, two for each edge, and for what the learning method will keep."""
+    """Return the room that the state needs, with two unanswered messages per edge and all vectors of the method."""
     logging = durability == "exchange"
     picture = image(state, with_replicas=logging, copied=False)
     kept = size_bytes(State(header=picture.header, arrays=picture.arrays, blobs=picture.blobs))

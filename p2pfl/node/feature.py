@@ -1,7 +1,7 @@
-"""The seam: what a feature brings to a node, and all that it gets of one.
+"""The seam: what a feature brings to a node, and all that it gets from one.
 
 A feature is a room under `p2pfl/features`; `p2pfl.features.FEATURES` lists them, and the node calls them in that order.
-The node names none of them, and learns without any. What a feature leaves out is nothing.
+The node names none of them, and learns without any. A hook that a feature leaves out does nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from p2pfl.storage import Store
 
 
 class Say(Protocol):
-    """Sends a message on a side channel to a neighbor; False where it is not sent. `if_free`: only on a free line."""
+    """Sends a message on a side channel to a neighbor; False if it is not sent. `if_free`: only on a free line."""
 
     def __call__(self, peer: int, channel: SideChannel, message: Struct, *, if_free: bool = False) -> bool: ...
 
@@ -52,8 +52,9 @@ class NetworkView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundAtStart:
-    """The state that a start has found on disk, before there is a core. `until_over` is closed when the node's folder
-    is.
+    """The state that a start has read from disk, before there is a core.
+
+    `until_over` is closed when the node's folder is.
     """
 
     setup: Setup
@@ -64,19 +65,19 @@ class FoundAtStart:
 
 class Recovered(Protocol):
     def keep(self, state: NodeState, store: Store) -> None:
-        """Make durable what was found; called again while the disk refuses. Raises StorageError, UserError."""
+        """Make the recovered state durable; called again while the disk refuses. Raises StorageError, UserError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """All that a feature gets of its node. `core`, `status`, `thread` and `workshop` are there to look at."""
+    """All that a feature gets of its node. `core`, `status`, `thread` and `workshop` may only be read."""
 
     setup: Callable[[], Setup]
     """The contents of the files, with the present federation."""
     core: Course
     status: Status
     presence: Presence
-    """Told how long nothing has come of a neighbor, by whoever counts that (`silent_s`)."""
+    """The absences of neighbors. A feature may set its `silent_s`, which says how long a neighbor has been silent."""
     workshop: Workshop
     thread: EngineThread
     line: Callable[[], NodeLine]
@@ -87,11 +88,11 @@ class NodeView:
     """Monotonic seconds: those of the event loop."""
     alarm: Callable[[str, int | None, str], None]
     carry_out: Callable[[Iterable[Effect]], None]
-    """Carries out what this feature's course has decided beside its answers to events."""
+    """Carries out effects that this feature's course has decided beside its answers to events."""
     amend: Callable[[FederationConfig], None]
-    """Go by a changed federation from the end of the round on. Raises UserError: not while the node runs."""
+    """Goes by a changed federation from the end of the round on. Raises UserError: not while the node runs."""
     trust_anew: Callable[[], None]
-    """Tells the node that `Attached.trusts` may let in others now."""
+    """Tells the node that `Attached.trusts` may now let in other members."""
     options: Any = None
     """This feature's table in the file, as its `section`."""
     recovered: Any = None
@@ -101,7 +102,10 @@ class NodeView:
 
 
 class Attached:
-    """One node's share of a feature, from before its doors open until it is over. Hooks in the order of a life."""
+    """One node's part of a feature, from before its sockets open until the node is over.
+
+    Hooks in the order of a life.
+    """
 
     door: Charters | None = None
     """The charters that visitors may hand over or ask for."""
@@ -111,39 +115,43 @@ class Attached:
         return ()
 
     def trusts(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
-        """Those of the listed members, by key, with whom there may be sessions."""
+        """Return those of the listed members, by key, that may have sessions."""
         return members
 
     def status(self) -> Mapping[str, Any]:
-        """Return its part of `GET /status`: fields of `NodeStatus` that it knows, and rows of its own (`features`)."""
+        """Return its part of `GET /status`: fields of `NodeStatus`, and rows of its own (`features`)."""
         return {}
 
     async def opening(self, until_over: AsyncExitStack) -> None:
-        """No door is open, and this start has no snapshot yet. A UserError stops the start, here and in `opened`."""
+        """Run before the sockets open; this start has no snapshot yet.
+
+        A UserError stops the start, here and in `opened`.
+        """
 
     async def opened(self, until_closed: AsyncExitStack) -> None:
-        """The doors are open."""
+        """Run once the sockets are open."""
 
     def begin(self) -> None:
-        """The core starts now."""
+        """Run when the core starts."""
 
     def before_round(self, plan: RoundPlan) -> Answer:  # noqa: ARG002 - most do not care
-        """Return objections to a local round, or its cost. Called in the thread that trains; only one feature may
-        want to be paid.
+        """Return objections to a local round, or its cost, in the thread that trains.
+
+        Only one feature may ask for payment.
         """
         return None
 
     def look(self) -> None:
-        """About once a second."""
+        """Run about once a second."""
 
     async def run(self) -> None:
-        """Work in the background, cancelled when the core is through."""
+        """Work in the background; cancelled when the core is through."""
 
     async def farewell(self, *, hasty: bool) -> None:
-        """The core is through; the doors close next. `hasty`: somebody has asked the node to stop."""
+        """Run when the core is through, before the sockets close. `hasty`: the node was asked to stop."""
 
     async def over(self, result: NodeResult) -> None:
-        """The doors are closed, and the result is written."""
+        """Run when the sockets are closed and the result is written."""
 
 
 class Feature:
@@ -153,27 +161,27 @@ class Feature:
     needs: tuple[str, ...] = ()
     """The features without which it cannot work, by name. Those that come earlier are attached already."""
     section: type[Struct] | None = None
-    """The type of its table: keys, bounds, defaults. None: it has no table."""
+    """The type of its table: keys, limits, defaults. None: it has no table."""
     alarms: Mapping[str, AlarmText] = MappingProxyType({})
     """The kinds of alarm that it raises."""
 
     def guards(self, setup: Setup) -> bool:  # noqa: ARG002 - some guard whatever the files say
-        """True if a failure stops the node. Else it ends the feature alone, with an alarm."""
+        """Return True if a failure of the feature stops the node; otherwise the feature alone ends, with an alarm."""
         return False
 
     def check(self, setup: Setup) -> None:
-        """Before anything is written. Raises UserError: the files ask for what cannot be."""
+        """Check the files before anything is written. Raises UserError: the files ask for the impossible."""
 
     def findings(self) -> Findings | None:
         """Return its findings before there are nodes, for a plug-in of the file; rooms declare theirs."""
         return None
 
     def withheld(self, setup: Setup) -> frozenset[str]:  # noqa: ARG002 - most withhold nothing
-        """The parts of the data ("local", "test") of which no figure is told, not even to features."""
+        """Return the parts of the data ("local", "test") of which no figure may be shown, not even to features."""
         return frozenset()
 
-    def recover(self, found: FoundAtStart) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
-        """Look at what was found on disk, and correct it. Raises UserError: it cannot be used."""
+    def recover(self, at_start: FoundAtStart) -> Recovered | None:  # noqa: ARG002 - most keep nothing in the state
+        """Check the state that was read from disk, and correct it. Raises UserError: it cannot be used."""
         return None
 
     def course(self, setup: Setup, state: NodeState) -> Course | None:  # noqa: ARG002 - most leave gossip as it is

@@ -1,4 +1,4 @@
-"""The federation that a node goes by, and how it becomes another one while the node runs."""
+"""The federation that a node follows, and how it is replaced while the node runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.engine.codecs import codecs_of
 from p2pfl.net.links import Links
 from p2pfl.node import assembly
-from p2pfl.node.amendment import amended, check_amended, in_words, listed, with_federation
+from p2pfl.node.amendment import amended, check_amended, in_words, keys_with_session, with_federation
 from p2pfl.node.assembly import Setup
 from p2pfl.node.driver import Driver
 from p2pfl.node.engine_thread import Checkpoint, EngineThread, Look
@@ -29,36 +29,38 @@ class Live:
     thread: EngineThread
     links: Links
     status: Status
-    trusted: Callable[[Mapping[bytes, int]], Mapping[bytes, int]]
-    """Selects the listed members, by key, with whom there may be sessions."""
+    trusted_members: Callable[[Mapping[bytes, int]], Mapping[bytes, int]]
+    """Selects the listed members, by key, that may have sessions."""
 
 
 class FederationInForce:
-    """`setup` is with the federation that was heard of last."""
+    """Keeps core and network on the latest federation, which is that of `setup`."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.told = setup.federation
+        self.core_federation = setup.federation
         """The federation that the core follows, or was given last."""
         self.live: Live | None = None
 
-    def built(self) -> None:
-        """The core was made for the federation of now."""
-        self.told = self.setup.federation
+    def note_core_built(self) -> None:
+        """Note that the core was made for the present federation."""
+        self.core_federation = self.setup.federation
 
     def begin(self, live: Live) -> None:
         self.live = live
         self._hand_over()
-        self._amend_links(live)  # the doors were open already: somebody may have been removed
+        self._amend_links(live)  # the sockets were open already, and a member may have been removed
 
     def amend(self, federation: FederationConfig) -> None:
-        """Go by a changed federation from the end of the round under way on. On the event loop, at any time; of several
-        the newest counts, and the same once more changes nothing.
+        """Follow a changed federation from the end of the current round on.
+
+        Call this on the event loop, at any time; of several changes the newest counts, and a repeated one changes
+        nothing.
 
         Members keep their rows: rows may be added, or become retired, and names and addresses may change. Besides, the
-        edges, the schedule, the topology and the rounds to do may be others. Nothing is exchanged any more with whoever
-        was removed, from now on; a node that was removed itself ends. What is written is the caller's business: the
-        state on disk fits the federation of before and the new one.
+        edges, the schedule, the topology and the number of rounds may change. From now on nothing is exchanged with a
+        removed member; a node that was removed itself ends. The caller writes the federation to disk: the state on disk
+        fits both the previous federation and the new one.
 
         Raises UserError: something else has changed. Then nothing has happened.
         """
@@ -68,24 +70,26 @@ class FederationInForce:
             self._hand_over()
 
     def trust_anew(self) -> None:
-        """Ask features anew whom they let in."""
+        """Ask features again which members they let in."""
         live = self.live
         if live is not None and not live.driver.finished.is_set():
             self._amend_links(live)
 
     def _hand_over(self) -> None:
-        """Hand the federation to core and network, once they run; they end with the federation that they have."""
+        """Hand the federation to core and network, once they run; after their end it no longer changes."""
         live, federation = self.live, self.setup.federation
-        if live is None or live.driver.finished.is_set() or federation is self.told:
+        if live is None or live.driver.finished.is_set() or federation is self.core_federation:
             return
-        live.driver.feed.tell("federation-changed", None, in_words(self.told, federation, self.setup.member.index))
-        self.told = federation
+        live.driver.feed.tell(
+            "federation-changed", None, in_words(self.core_federation, federation, self.setup.member.index)
+        )
+        self.core_federation = federation
         live.status.name = self.setup.member.name
         live.driver.amend(amended(self.setup))
         self._amend_links(live)
 
-    def took_effect(self) -> None:
-        """The core goes by the new one from here on."""
+    def follow_core(self) -> None:
+        """Follow the new federation, as the core does from here on."""
         live, setup = self.live, self.setup
         if live is None:
             return
@@ -94,7 +98,7 @@ class FederationInForce:
         live.status.rounds = done = live.status.core.settings.rounds
         todo, trained = setup.federation.training.rounds or 0, live.status.core.facts.rounds
         if done is not None and max(done, trained) < todo:
-            text = "%d rounds are to be done now, and this node does not train any more: start it again, and it goes on"
+            text = "there are %d rounds to do now, but this node no longer trains: start it again to continue"
             notice.info(text, todo)
         live.status.bearing = bearing = bearings(setup.federation)[setup.member.index]
         if not bearing.mixes:
@@ -102,17 +106,17 @@ class FederationInForce:
         self._amend_links(live)
 
     def _recode(self, thread: EngineThread) -> None:
-        """The edge to a newcomer may have a compressor of its own; what is logged from here on is read with it."""
+        """Give the engine the compressor of a new edge; a snapshot makes later log records readable with it."""
         codecs = codecs_of(self.setup.federation, self.setup.member.index)
         if codecs.specs != thread.engine.codecs.specs:
             thread.jobs.put(Look(lambda engine: setattr(engine, "codecs", codecs)))
             thread.jobs.put(Checkpoint())
 
     def _amend_links(self, live: Live) -> None:
-        """Sessions are there for those who are neighbors, for those who will be, and for those who are about to go."""
+        """Allow sessions with present neighbors, with future ones, and with those that are about to leave."""
         setup = self.setup
         members = setup.federation.members
-        trusted = live.trusted(listed(setup.federation))
+        trusted = live.trusted_members(keys_with_session(setup.federation))
         neighbors = frozenset(live.status.core.edges).union(setup.peers).intersection(trusted.values())
         live.links.amend(
             members=trusted,

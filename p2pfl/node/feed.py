@@ -32,14 +32,14 @@ class RaisedAlarm:
 
 @dataclass(slots=True, eq=False)
 class Feed:
-    """`name_of` turns a member index into a name. Belongs to the event loop."""
+    """The events and standing alarms of one node, on the event loop. `name_of` turns a member index into a name."""
 
     name_of: Callable[[int], str]
     events: deque[NotableEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
-    told: int = 0
-    """Number of events so far."""
+    event_count: int = 0
+    """The number of events so far."""
     changes: int = 0
-    """Grows whenever the standing alarms change."""
+    """A counter that grows whenever the standing alarms change."""
     texts: Mapping[str, AlarmText] = field(default_factory=lambda: ALARMS)
     """The texts of each kind of alarm: those of every node, and of its features."""
     _standing: dict[tuple[str, int | None], RaisedAlarm] = field(default_factory=dict)
@@ -53,16 +53,16 @@ class Feed:
 
     def keep(self, kind: str, peer: int | None, text: str, *, wrong: bool = False) -> None:
         """Keep an event for the page alone: the log has it in other words."""
-        self.told += 1
+        self.event_count += 1
         about = None if peer is None else self.name_of(peer)
         self.events.append(
             NotableEvent(
-                number=self.told, at=round(time.monotonic(), 1), kind=kind, about=about, text=text, wrong=wrong
+                number=self.event_count, at=round(time.monotonic(), 1), kind=kind, about=about, text=text, wrong=wrong
             )
         )
 
     def stand(self, kind: str, peer: int | None, text: str) -> None:
-        """An alarm was raised."""
+        """Add an alarm to those that stand, or count it again."""
         now = time.monotonic()
         one = self._standing.get((kind, peer))
         if one is None:
@@ -72,7 +72,7 @@ class Feed:
         self.changes += 1
 
     def reword(self, kind: str, peer: int | None, text: str) -> bool:
-        """Replace the text of a standing alarm; False: it does not stand."""
+        """Replace the text of a standing alarm; return False if it does not stand."""
         one = self._standing.get((kind, peer))
         if one is not None and one.text != text:
             one.text = text
@@ -80,18 +80,18 @@ class Feed:
         return one is not None
 
     def settle(self, event: str, peer: int | None) -> list[str]:
-        """Something happened that ends alarms about that member: the kinds of those that stood."""
-        ended = [key for key in self._standing if key[1] == peer and self.described(key[0]).ended_by == event]
+        """End the alarms about that member that this event ends; return their kinds."""
+        ended = [key for key in self._standing if key[1] == peer and self.text_of(key[0]).ended_by == event]
         self._drop(ended)
         return [kind for kind, _ in ended]
 
     def expire(self) -> None:
-        """Drop what nothing ends and what has not come again for long. Call about once a second."""
+        """Drop alarms that no event ends and that were not raised again for long. Call about once a second."""
         before = time.monotonic() - LASTS_S
         old = [key for key, one in self._standing.items() if one.last_at < before]
-        self._drop(key for key in old if self.described(key[0]).ended_by is None)
+        self._drop(key for key in old if self.text_of(key[0]).ended_by is None)
 
-    def described(self, kind: str) -> AlarmText:
+    def text_of(self, kind: str) -> AlarmText:
         return self.texts.get(kind, OTHER)
 
     def _drop(self, keys: Iterable[tuple[str, int | None]]) -> None:
@@ -100,7 +100,7 @@ class Feed:
             self.changes += 1
 
     def forget(self, peer: int) -> None:
-        """Forget the alarms about a member for which nobody waits any more."""
+        """Forget the alarms about a member that is no longer awaited."""
         self._drop([key for key in self._standing if key[1] == peer])
 
     def stands(self, kind: str, peer: int | None) -> bool:
@@ -108,7 +108,7 @@ class Feed:
 
     @property
     def kinds(self) -> list[str]:
-        """Return the kinds of the standing alarms, each once."""
+        """The kinds of the standing alarms, each once."""
         return list(dict.fromkeys(kind for kind, _ in self._standing))
 
     def standing(self) -> list[StandingAlarm]:
@@ -119,9 +119,9 @@ class Feed:
                 text=one.text,
                 since=round(one.since, 1),
                 count=one.count,
-                means=self.described(kind).means,
-                does=self.described(kind).does,
-                advice=self.described(kind).advice,
+                means=self.text_of(kind).means,
+                does=self.text_of(kind).does,
+                advice=self.text_of(kind).advice,
             )
             for (kind, peer), one in self._standing.items()
         ]

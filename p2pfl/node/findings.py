@@ -12,7 +12,10 @@ from p2pfl.learn.interface import Learner
 
 @dataclass(slots=True)
 class Inspected:
-    """`learners` and `here` are by member index, for those whose folder is here; `unusable` get no learner."""
+    """The inspected files.
+
+    `learners` and `here` are by member index, for members whose folder is here; `unusable` ones get no learner.
+    """
 
     federation: FederationConfig
     mistakes: list[UserError]
@@ -25,24 +28,25 @@ class Inspected:
 
 
 class Findings:
-    """The findings of one feature. It adds mistakes and warnings to what was inspected. `part` names its part of the
-    report.
+    """The findings of one feature, which adds mistakes and warnings to the inspected files.
+
+    `part` names its part of the report.
     """
 
     part = ""
 
-    def of_files(self, found: Inspected) -> None:
-        """Inspect the files of the nodes that are here; their learners are loaded next."""
+    def of_files(self, inspected: Inspected) -> None:
+        """Inspect the files of the nodes whose folders are here; their learners are loaded next."""
 
-    def before_launch(self, found: Inspected) -> None:
+    def before_launch(self, inspected: Inspected) -> None:
         """Inspect what each node would find, or wait for in vain: all are here and start next. Imports no torch."""
 
-    def of_learners(self, found: Inspected) -> None:
+    def of_learners(self, inspected: Inspected) -> None:
         """Inspect the learners that could be loaded."""
 
     def told(self) -> Any:
-        """Return its part of the report, as JSON has it; None: nothing."""
+        """Return its part of the report, for JSON; None: nothing."""
         return None
 
-    def show(self, told: Any) -> None:
+    def show(self, facts: Any) -> None:
         """Print that part for people."""

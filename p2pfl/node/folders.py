@@ -27,10 +27,10 @@ KEY_FILE = "node.key"
 
 
 def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Compute] | None = None) -> Path:
-    """Write the federation into a new folder, with keys, and addresses on this machine; returns its path. `compute`
-    says by node where it trains.
+    """Write the federation into a new folder, with keys, and addresses on this machine; return its path.
 
-    Raises UserError: the folder exists, or something in the federation has no name by which a file could find it.
+    `compute` says by node where it trains. Raises UserError: the folder exists, or something in the federation has no
+    name by which a file could refer to it.
     """
     if federation.task.given is not None:
         text = "the task is an object of this program, and a file can only name one"
@@ -45,7 +45,10 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
         own = {(i, j): (members[i].name, members[j].name) for i, j in federation.edge_compressors}
         topology = own_graph(federation.topology, staging, beside)
         head = {"name": federation.name, "seed": federation.seed, "topology": topology}
-        training, gossip = _said(federation.training, TrainingConfig()), _said(federation.gossip, GossipConfig())
+        training, gossip = (
+            _non_defaults(federation.training, TrainingConfig()),
+            _non_defaults(federation.gossip, GossipConfig()),
+        )
         for table, key in ((training, "method"), (gossip, "rule")):
             if key in table:
                 table[key] = _own_code(key, str(table[key]), beside, staging)
@@ -63,14 +66,14 @@ def save(federation: FederationConfig, folder: Path, *, compute: Mapping[str, Co
     return target
 
 
-def _said(config: TrainingConfig | GossipConfig, usual: TrainingConfig | GossipConfig) -> dict[str, Any]:
-    """Return what is not the default. None cannot be written, and need not be: it is said by another key."""
+def _non_defaults(config: TrainingConfig | GossipConfig, usual: TrainingConfig | GossipConfig) -> dict[str, Any]:
+    """Return the values that are not the default. None cannot be written, and another key expresses it."""
     found = {field.name: getattr(config, field.name) for field in fields(config)}
     return {key: value for key, value in found.items() if value is not None and value != getattr(usual, key)}
 
 
 def _own_code(key: str, spec: str, beside: Path, folder: Path) -> str:
-    """A spec of the user's own code; the file that it names is copied into `folder`."""
+    """Return the spec of the user's own code; the file that it names is copied into `folder`."""
     if spec.startswith("__main__:"):
         text = "this stands in the program itself, and a file can only name what stands in a module"
         raise UserError(text, key=key, value=spec, allowed="file.py:object or package.module:object")
@@ -90,7 +93,7 @@ def _table(head: str, values: Mapping[str, Any]) -> str:
 
 @contextmanager
 def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
-    """A folder that becomes `target` in one step if the block ends well, and vanishes if it does not."""
+    """Make a folder that becomes `target` in one step if the block succeeds, and vanishes otherwise."""
     if not target.parent.is_dir():
         raise UserError("no such folder", key="DIR", value=str(target.parent), allowed="a folder that exists")
     if not replacing and target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -110,8 +113,9 @@ def appearing(target: Path, *, replacing: bool = False) -> Iterator[Path]:
 def make_node(
     folder: Path, name: str, port: int, compute: Compute | None = None, data: Mapping[str, Any] | None = None
 ) -> NewMember:
-    """A node's folder with its key and its node file. `compute` says where it trains (None: nothing is said of that),
-    `data` is the file's `[data]` table.
+    """Make a node's folder with its key and its node file.
+
+    `compute` says where it trains (None: the file does not say); `data` is the file's `[data]` table.
     """
     (folder / name).mkdir(mode=0o700)
     identity = Identity.generate()
@@ -125,7 +129,7 @@ def make_node(
 
 
 def own_graph(topology: str, folder: Path, beside: Path = Path()) -> str:
-    """The spec for the federation file. A graph file, or one of labels, is looked up from `beside` and copied."""
+    """Return the spec for the federation file. A graph file, or a file of labels, is found in `beside` and copied."""
     if not is_file(topology):
         labels = parse(topology).parameters.get("labels")
         if not labels:
@@ -138,6 +142,6 @@ def own_graph(topology: str, folder: Path, beside: Path = Path()) -> str:
 
 
 def check_result(folder: Path) -> None:
-    """Raise what is wrong with the federation in `folder`."""
+    """Raise the mistakes in the federation in `folder`."""
     if mistakes := federation_mistakes(folder):
         raise ExceptionGroup("mistakes in a new federation", mistakes)

@@ -1,4 +1,4 @@
-"""The answers to whether a local round may begin: it may, it may not, or it may for a cost that is paid first."""
+"""The answers to whether a local round may begin: yes, no, or at a cost that is paid first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p2pfl.learn.privacy import Spend
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """The local round that is to begin: its number, from 0, on how many samples, and what was paid for before."""
+    """The planned local round: its number, from 0, its number of samples, and the ledger of earlier payments."""
 
     index: int
     samples: int
@@ -22,16 +22,16 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The round begins a little later: ask again after so many seconds. Meanwhile the node decides nothing."""
+    """The round begins a little later: ask again after `wait_s` seconds. Meanwhile the node decides nothing."""
 
     wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """The round may begin once `spend` is on disk. `wrong` is asked once more with the ledger as it is by then.
+    """The round may begin once `spend` is on disk. `wrong` is asked once more with the ledger of that time.
 
-    A second ledger gets so many rounds at once that are `reserved`.
+    A second ledger gets `reserved` rounds at once.
     """
 
     spend: Spend
@@ -40,16 +40,18 @@ class Payment:
 
 
 Answer = RoundRefused | Wait | Payment | None
-"""None: it may begin. A refusal that is not `for_good` lets the node look first whether the federation has ended; it
-asks again half a second later.
+"""None: the round may begin.
+
+After a refusal that is not `for_good` the node first checks whether the federation has ended; it asks again half a
+second later.
 """
 
 
 class Gate(Protocol):
-    """Asked before each round, in the thread that trains or on the event loop."""
+    """The gate that is asked before each round, in the thread that trains or on the event loop."""
 
     @property
     def is_kept(self) -> bool:
-        """True if anybody wants to be asked."""
+        """True if a feature must be asked."""
 
     def before_round(self, plan: RoundPlan) -> Answer: ...

@@ -1,4 +1,4 @@
-"""The charter that a node has kept on this machine, read from outside: who the members are by the newest one here."""
+"""The charter that a node has kept on this machine, read from outside: the members by the newest one here."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ FILE_NAME = "charter"
 NONE = Edition(0, b"")
 
 
-def stored(folder: Path, federation: FederationConfig) -> Charter | None:
-    """The charter that was kept in a state folder; None where there is none that can be used, which the log then says.
+def load_kept(folder: Path, federation: FederationConfig) -> Charter | None:
+    """Return the charter that was kept in a state folder; None if there is none that can be used, which the log then
+    says.
 
-    A damaged one is not trusted, and no reason not to start: neighbors have it.
+    A damaged charter is not trusted, but does not prevent a start: neighbors have it.
     """
     file = folder / FILE_NAME
     try:
@@ -34,16 +35,18 @@ def stored(folder: Path, federation: FederationConfig) -> Charter | None:
 
 
 def newest(federation: FederationConfig, folder: Path) -> FederationConfig:
-    """The federation by the newer one of two charters: beside the federation file, or kept in the state `folder`."""
-    charter = stored(folder, federation) if federation.admin else None
+    """Return the federation by the newer of two charters: beside the federation file, or kept in the state `folder`."""
+    charter = load_kept(folder, federation) if federation.admin else None
     if charter is None or charter.edition <= (federation.edition or NONE):
         return federation
     return amended(federation, charter)
 
 
 def newest_here(federation: FederationConfig) -> FederationConfig:
-    """The federation by the newest charter on this machine: beside the federation file, or kept by a node that has its
-    folder there. A node that was taken in later stands in its own alone. Raises UserError: a node file is wrong.
+    """Return the federation by the newest charter on this machine.
+
+    It is beside the federation file, or kept by a node that has its folder there. A node that was added later stands in
+    its own charter alone. Raises UserError: a node file is wrong.
     """
     keys = sorted(federation.path.parent.glob(f"*/{KEY_FILE}")) if federation.admin else []
     for folder in [key.parent for key in keys]:

@@ -1,5 +1,6 @@
-"""Stop a node's process: by a signal and, if it was launched, by the end of its stdin, which comes when
-the launcher lets go or dies.
+"""Stop a node's process by a signal or, if it was launched, by the end of its stdin.
+
+Stdin ends when the launcher closes it or dies.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @asynccontextmanager
 async def on_a_leash(stop: Callable[[], None], *, launched: bool) -> AsyncIterator[None]:
-    """Within it `stop` is called by SIGINT, SIGTERM and, if `launched`, the end of stdin, which is left open."""
+    """Call `stop` on SIGINT, SIGTERM and, if `launched`, at the end of stdin, which is left open."""
     loop = asyncio.get_running_loop()
     leash = None
     if launched:

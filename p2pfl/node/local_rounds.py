@@ -1,4 +1,4 @@
-"""The local rounds and the tests of one node, in the thread that trains: begun on the event loop, reported there."""
+"""The local rounds and tests of one node, in the thread that trains: begun on the event loop, reported there."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ log = logging.getLogger("p2pfl")
 WAITING_BYTES = 64 << 20
 """The memory for models that wait for their test: a large one may take longer than until the next is due."""
 TRAINING_NICE = 10
-"""The lower priority of training: it takes all time that nothing else wants, and no more."""
+"""The lower priority of training: it takes the time that nothing else needs, and no more."""
 
 
 def _yield_to_gossip() -> None:
     """Lower the priority of this thread, and of those that torch starts from it, below the loop's and the engine's.
 
-    Linux alone gives each thread its own. Else a loop thread that wakes waits for its turn behind training, or for the
-    interpreter lock of a thread that does.
+    Only Linux gives each thread its own priority. Otherwise a loop thread that wakes waits for its turn behind
+    training, or for the interpreter lock of a thread that does.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -48,7 +48,7 @@ def _yield_to_gossip() -> None:
 
 
 def compute_thread() -> ThreadPoolExecutor:
-    """One thread for training and testing: torch draws from one generator of the whole process."""
+    """Return an executor with one thread for training and testing, because torch has one generator per process."""
     return ThreadPoolExecutor(1, thread_name_prefix="train", initializer=_yield_to_gossip)
 
 
@@ -63,8 +63,10 @@ class Reports(Protocol):
 
 
 class LocalRounds:
-    """`on_measure` is called after each evaluation, `on_closed` after each closing round. `compute` is the thread in
-    which nodes of one process learn in turn, else this node has one of its own.
+    """Runs a node's local rounds and tests.
+
+    `on_measure` is called after each evaluation, `on_closed` after each closing round. `compute` is the thread in which
+    nodes of one process learn in turn; None: this node has its own.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class LocalRounds:
         self.on_measure = on_measure
         self.on_closed = on_closed
         self.gate: Gate | None = None
-        """Asked before each round; None: there is none."""
+        """The gate that is asked before each round; None: there is none."""
         self.loop = asyncio.get_running_loop()
         self.under_way = ""
         """The learner's work now: a "round", a "test", or nothing."""
@@ -108,7 +110,7 @@ class LocalRounds:
             self._submit(self._ask, self.gate, effect.index, begin)
 
     def _ask(self, gate: Gate, index: int, begin: Callable[[Engine], None]) -> None:
-        """Ask the gate. Objections may depend on the rows that there are then: they are read before."""
+        """Ask the gate. Objections may depend on the present rows, so the data are read first."""
         try:
             self._renew_data()
             ledger = self.engine_thread.engine.state.ledger
@@ -140,11 +142,11 @@ class LocalRounds:
                 work(*arguments)
             self.under_way = ""
 
-    def _train(self, start: RoundStart, index: int, of: Moment, asked_at: float) -> None:
+    def _train(self, start: RoundStart, index: int, moment: Moment, asked_at: float) -> None:
         waited_s = time.monotonic() - asked_at if self._shares_compute else 0.0
         try:
             if self.workshop.is_due(index):
-                self._measure(start.model, of)
+                self._measure(start.model, moment)
             if self.closed:
                 return
             self.under_way = "round"
@@ -155,14 +157,14 @@ class LocalRounds:
                 self._node.fail(error)
                 return
             log.error("round %d raised: %s", index + 1, error)  # noqa: TRY400 - the user's task, not our traceback
-            self.loop.call_soon_threadsafe(self._trained, start.model, None, waited_s)
+            self.loop.call_soon_threadsafe(self._report_round, start.model, None, waited_s)
         except BaseException as error:  # noqa: BLE001 - a bug in this thread must end the node, not vanish
             self._node.fail(error)
         else:
-            self.loop.call_soon_threadsafe(self._trained, start.model, local, waited_s)
+            self.loop.call_soon_threadsafe(self._report_round, start.model, local, waited_s)
 
     def _renew_data(self) -> float:
-        """Read the data again if they have grown; the seconds that it took, which are no part of the round."""
+        """Read the data again if they have grown; return the seconds that it took, which are no part of the round."""
         began = time.monotonic()
         news = self.workshop.renew_data()
         if news is not None:
@@ -171,7 +173,7 @@ class LocalRounds:
 
     def _tell_of_data(self, news: DataNews) -> None:
         text = news.text
-        if "local" in self.workshop.figures.withheld:  # it tells of rows
+        if "local" in self.workshop.figures.withheld:  # the text reveals something about rows
             log.log(logging.WARNING if news.refused else logging.INFO, "data: %s", text)
             text = news.counts
         if not text:
@@ -181,15 +183,15 @@ class LocalRounds:
         else:
             self._node.alarm("data-reloaded", None, text)
 
-    def _trained(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
-        """The engine takes what came of the round when the core asks it to commit one."""
+    def _report_round(self, start: Vector, local: LocalRound | None, waited_s: float) -> None:
+        """Hand the result of the round to the engine, which takes it when the core commits a round."""
         self.engine_thread.engine.outcomes.put(None if local is None else (start, local))
         steps, samples = (local.steps, local.samples) if local else (0, 0)
         figure = self.workshop.gauged if local else None
         self._node.take(RoundTrained(steps=steps, samples=samples, waited_s=waited_s, figure=figure))
 
-    def put_back(self) -> None:
-        """A round was dropped: what the learner keeps for itself is, before the next one, what it was before."""
+    def restore_learner(self) -> None:
+        """Restore what the learner keeps for itself, because a round was dropped."""
         self.engine_thread.jobs.put(Look(lambda engine: self._submit(self._load, engine.state.local)))
 
     def _load(self, local: dict[str, NDArray[np.generic]]) -> None:
@@ -198,26 +200,26 @@ class LocalRounds:
         except BaseException as error:  # noqa: BLE001 - as above
             self._node.fail(error)
 
-    def _measure(self, model: Vector, of: Moment) -> None:
+    def _measure(self, model: Vector, moment: Moment) -> None:
         self.under_way = "test"
-        self.workshop.measure(model, of)
+        self.workshop.measure(model, moment)
         self.loop.call_soon_threadsafe(self.on_measure)
 
     def look_between_rounds(self, tick: int, closing_rounds: int) -> None:
-        """Test the model between closing rounds, in which nothing trains and the model gets better."""
+        """Test the model between closing rounds, in which nothing trains and the model improves."""
         self.engine_thread.jobs.put(Look(lambda engine: self._see_closed(engine, closing_rounds)))
         if self.workshop.is_due(tick):
             self.measure()
 
     def _see_closed(self, engine: Engine, closing_rounds: int) -> None:
-        """Take the model in the engine's thread, so that no exchange comes in between; the trainer's may be busy for
+        """Take the model in the engine's thread, so that no exchange comes in between; the trainer may be busy for
         long.
         """
         seen = ClosedRound(closing_rounds, engine.exchanges, self.workshop.sketch_of(engine.state.model))
         self.loop.call_soon_threadsafe(self.on_closed, seen)
 
     def measure(self) -> None:
-        """Score the model as it is, once the trainer is free; not if copies wait for that which are large."""
+        """Score the model as it is, once the trainer is free; not if large copies already wait for that."""
         untested_bytes = (self._untested + 1) * self.engine_thread.engine.state.model.nbytes
         if not self.workshop.evaluate_every or (self._untested and untested_bytes > WAITING_BYTES):
             return
@@ -232,10 +234,10 @@ class LocalRounds:
             )
         )
 
-    def _measure_next(self, model: Vector, of: Moment, begun: Callable[[], None]) -> None:
+    def _measure_next(self, model: Vector, moment: Moment, begun: Callable[[], None]) -> None:
         self.loop.call_soon_threadsafe(begun)
         try:
-            self._measure(model, of)
+            self._measure(model, moment)
         except BaseException as error:  # noqa: BLE001 - as above
             self._node.fail(error)
 
@@ -246,7 +248,7 @@ class LocalRounds:
             self._trainer.shutdown(wait=False, cancel_futures=True)
 
     def learner_is_free(self) -> bool:
-        """After `close`: whether nothing trains or evaluates any more, so that others may use the learner."""
+        """After `close`, return True if nothing trains or evaluates any more, so that others may use the learner."""
         return not self._learning.locked()
 
 

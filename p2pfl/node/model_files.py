@@ -1,7 +1,7 @@
 """Checkpoints for people: the model as a file, every so many rounds, the newest few of them.
 
-They are what `p2pfl export` writes, and `p2pfl evaluate` reads. A restart needs none of them: that is what the state
-folder is for.
+`p2pfl export` writes the same files, and `p2pfl evaluate` reads them. A restart needs none of them: it uses the state
+folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ModelFiles:
 
     @classmethod
     def of(cls, setup: Setup) -> ModelFiles | None:
-        """None where the node file asks for none."""
+        """Return the writer, or None if the node file asks for no checkpoints."""
         node = setup.node
         if not node.checkpoint_every:
             return None
@@ -54,8 +54,9 @@ class ModelFiles:
         return rounds > 0 and rounds % self.every == 0
 
     def save(self, vector: Vector, rounds: int) -> None:
-        """Write the model (d,) after so many rounds, whole or not at all, and remove the oldest beyond `kept`. A disk
-        that refuses costs this file, and no round.
+        """Write the model (d,) after `rounds` rounds, whole or not at all, and remove the oldest files beyond `kept`.
+
+        If the disk refuses, only this file is lost, and no round.
         """
         told = {"federation": self.federation, "node": self.node, "rounds": str(rounds), "software": software()}
         try:
@@ -67,6 +68,6 @@ class ModelFiles:
             log.warning("no checkpoint after round %d: %s", rounds, error)
 
     def files(self) -> list[Path]:
-        """Those that are there, by rounds."""
+        """Return the existing files, by rounds."""
         found = [path for path in self.folder.iterdir() if NAMES.fullmatch(path.name)]
         return sorted(found, key=lambda path: int(path.stem.rpartition("-")[2]))

@@ -1,5 +1,6 @@
-"""A learned model, read from a node's folder or from an exported file. A node may be running in that folder:
-nothing in it is locked or changed, and its key is not needed.
+"""A learned model, read from a node's folder or from an exported file.
+
+A node may be running in that folder: nothing in it is locked or changed, and its key is not needed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ALLOWED = "the folder of a node that has run, its state folder, or a file from `
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """`vector` (d,) is the model after `rounds` own rounds, None where a file does not say; `learner` has the rest."""
+    """A learned model: `vector` (d,) after `rounds` own rounds, None if a file does not say; `learner` has the rest."""
 
     federation: str
     node: str
@@ -54,11 +55,11 @@ class Learned:
         learner = of_torch(self.learner)
         return {} if learner is None else learner.task.preprocessing
 
-    def finetuned(self, epochs: int) -> Learned:
-        """The same after `epochs` passes over the node's own data; nothing in its folder changes.
+    def finetune(self, epochs: int) -> Learned:
+        """Return the model after `epochs` more passes over the node's own data; nothing in its folder changes.
 
-        Where the node trains a part of the model for itself, that part alone is trained. Raises UserError: the task has
-        no torch model; LearningError: training failed.
+        If the node trains a part of the model for itself, that part alone is trained. Raises UserError: the task has no
+        torch model; LearningError: training failed.
         """
         learner = of_torch(self.learner)
         if learner is None:
@@ -67,8 +68,8 @@ class Learned:
             )
         return replace(self, vector=learner.finetune(self.vector, epochs))
 
-    def exported(self, software: str) -> bytes:
-        """A safetensors file that says where it comes from."""
+    def export(self, software: str) -> bytes:
+        """Return a safetensors file that names its origin."""
         return to_safetensors(self.learner, self.vector, self.metadata(software))
 
     def metadata(self, software: str) -> dict[str, str]:
@@ -80,15 +81,17 @@ class Learned:
             "version": self.version,
             "software": software,
         }
-        told = {PREPROCESSING: json.dumps(self.preprocessing, ensure_ascii=False)} if self.preprocessing else {}
-        return {key: str(value) for key, value in said.items() if value is not None} | told
+        preprocessing = (
+            {PREPROCESSING: json.dumps(self.preprocessing, ensure_ascii=False)} if self.preprocessing else {}
+        )
+        return {key: str(value) for key, value in said.items() if value is not None} | preprocessing
 
 
 def read_learned(path: Path, *, federation: Path | None = None, node: str | None = None) -> Learned:
-    """`federation` and `node` are needed where `path` and what stands in it do not tell.
+    """Read the model at `path`. `federation` and `node` are needed where `path` and its content do not name them.
 
-    Raises UserError: no state there, of another federation or model, or no federation to be found; StorageError: the
-    state there cannot be used.
+    Raises UserError: there is no state, it is of another federation or model, or no federation was found; StorageError:
+    the state cannot be used.
     """
     if not path.exists():
         raise UserError("no such file or folder", key="SNAPSHOT", value=str(path), allowed=ALLOWED)
@@ -100,7 +103,7 @@ def read_learned(path: Path, *, federation: Path | None = None, node: str | None
 
 
 def _folder_of(federation: Path, node: str | None) -> Path:
-    """The node's folder in that of a federation."""
+    """Return the node's folder in that of a federation."""
     if node is not None and (federation / node).is_dir():
         return federation / node
     here = sorted(file.parent.name for file in federation.glob(f"*/{NODE_FILE}"))
@@ -109,7 +112,7 @@ def _folder_of(federation: Path, node: str | None) -> Path:
 
 
 def _from_folder(path: Path, federation_path: Path | None, name: str | None) -> Learned:
-    """A state folder, or else a node's folder, whose node file says where the state is."""
+    """Read a state folder, or else a node's folder, whose node file says where the state is."""
     federation = _federation(path, federation_path)
     folder, loaded = path.parent, peek(path)
     if loaded is None:
@@ -118,10 +121,10 @@ def _from_folder(path: Path, federation_path: Path | None, name: str | None) -> 
         loaded = peek(node.state_dir) if node.state_dir.is_dir() else None
     if loaded is None:
         raise UserError("no state here", file=path, allowed=ALLOWED)
-    return _restored(loaded, federation, folder, path, name)
+    return _restore(loaded, federation, folder, path, name)
 
 
-def _restored(loaded: Loaded, federation: FederationConfig, folder: Path, path: Path, name: str | None) -> Learned:
+def _restore(loaded: Loaded, federation: FederationConfig, folder: Path, path: Path, name: str | None) -> Learned:
     header = loaded.state.header
     _check(path, "federation", header.get("federation"), federation.name)
     _check(path, "node", header.get("node"), name)
@@ -129,9 +132,9 @@ def _restored(loaded: Loaded, federation: FederationConfig, folder: Path, path: 
     if header.get("schema", "") != digest_of(learner).hex():
         raise _other(path, "schema", header.get("schema"), digest_of(learner).hex(), ORIGIN["schema"])
     if header.get("shape") != learner.shape_digest.hex():
-        share, wanted = header.get("share", list(WHOLE)), list(federation.gossip.share)
-        if share != wanted:
-            raise _other(path, "share", share, str(wanted), ORIGIN["share"])
+        share, expected = header.get("share", list(WHOLE)), list(federation.gossip.share)
+        if share != expected:
+            raise _other(path, "share", share, str(expected), ORIGIN["share"])
         raise _other(path, "model", header.get("shape"), learner.shape_digest.hex())
     state = replay(loaded)
     learner.load_local_state(state.local)
@@ -175,10 +178,10 @@ def _from_file(path: Path, federation_path: Path | None, name: str | None) -> Le
     )
 
 
-def _federation(path: Path, told: Path | None) -> FederationConfig:
-    """The one that was told, else the nearest in the folders above."""
-    if told is not None:
-        return _for_readers(load_config(federation_file(told)), path)
+def _federation(path: Path, given: Path | None) -> FederationConfig:
+    """Return the federation in the given file, else the nearest one in the folders above `path`."""
+    if given is not None:
+        return _for_readers(load_config(federation_file(given)), path)
     for folder in (path, *path.parents):
         if (folder / FILE_NAME).is_file():
             return _for_readers(load_config(folder / FILE_NAME), path)
@@ -207,19 +210,19 @@ def _learner(federation: FederationConfig, folder: Path, name: str) -> Learner:
 
 
 def _node_file(federation: FederationConfig, folder: Path, name: str | None) -> Path:
-    """The node file in the folder that was named, else the one beside the federation file."""
+    """Return the node file in the named folder, else the one beside the federation file."""
     here = folder / NODE_FILE
     return here if name is None or here.is_file() else node_file(federation, name)
 
 
-def _check(path: Path, key: str, found: Any, wanted: str | None) -> None:
-    if wanted is not None and found != wanted:
-        raise _other(path, key, found, wanted)
+def _check(path: Path, key: str, value: Any, expected: str | None) -> None:
+    if expected is not None and value != expected:
+        raise _other(path, key, value, expected)
 
 
-def _other(path: Path, key: str, found: Any, wanted: str, what: str | None = None) -> UserError:
-    return UserError(f"this is the state of another {what or key}", file=path, key=key, value=found, allowed=wanted)
+def _other(path: Path, key: str, value: Any, expected: str, name: str | None = None) -> UserError:
+    return UserError(f"this is the state of another {name or key}", file=path, key=key, value=value, allowed=expected)
 
 
-def _count(said: dict[str, str], key: str) -> int | None:
-    return int(said[key]) if said.get(key, "").isdecimal() else None
+def _count(metadata: dict[str, str], key: str) -> int | None:
+    return int(metadata[key]) if metadata.get(key, "").isdecimal() else None

@@ -1,4 +1,4 @@
-"""Features of the user's own, which a federation file names: found, and held against what they say of themselves."""
+"""The user's own features, which a federation file names: import them, and check them against their declarations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ ALLOWED = "file.py:object or package.module:object, a class derived from p2pfl.n
 
 
 def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tuple[Feature, ...]:
-    """Those that are `known`, then those of the file.
+    """Return the `known` features, then those of the file.
 
-    Raises UserError: one cannot be found, or is none; two have one name; one needs another that is not there.
+    Raises UserError: a feature cannot be imported, or is no feature; two have one name; one needs another that is
+    missing.
     """
     found = list(known)
     for one in federation.plug_ins:
-        found.append(_made(one, federation))
+        found.append(_make(one, federation))
         if one.name in {other.name for other in found[:-1]}:
             text, allowed = "there is a feature of that name already", "another name, here and in the feature"
             raise UserError(text, file=federation.path, key=f"features.{one.name}", value=one.spec, allowed=allowed)
@@ -43,7 +44,7 @@ def all_features(federation: FederationConfig, known: Iterable[Feature]) -> tupl
 
 
 def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
-    """Return the texts of each kind of alarm. Raises UserError: one is there already."""
+    """Return the texts of each kind of alarm. Raises UserError: two features have the same kind."""
     found = dict(ALARMS)
     for feature in features:
         for kind, said in feature.alarms.items():
@@ -54,28 +55,29 @@ def alarm_texts(features: Iterable[Feature]) -> dict[str, AlarmText]:
     return found
 
 
-def _made(one: PlugIn, federation: FederationConfig) -> Feature:
-    key, file = f"features.{one.name}", federation.path
+def _make(plug_in: PlugIn, federation: FederationConfig) -> Feature:
+    key, file = f"features.{plug_in.name}", federation.path
     try:
-        made = find_object(one.spec, file.parent, what="feature", key=key, allowed=ALLOWED)
+        made = find_object(plug_in.spec, file.parent, what="feature", key=key, allowed=ALLOWED)
         made = made() if isinstance(made, type) else made
     except UserError as error:
         error.file = error.file or str(file)
         raise
     except FAILURES as error:
         text = f"the feature could not be made: {describe_failure(error)}"
-        raise UserError(text, file=file, key=key, value=one.spec, allowed=ALLOWED) from error
+        raise UserError(text, file=file, key=key, value=plug_in.spec, allowed=ALLOWED) from error
     if not isinstance(made, Feature):
-        raise UserError("is not a feature", file=file, key=key, value=one.spec, allowed=ALLOWED)
-    if made.name != one.name:
+        raise UserError("is not a feature", file=file, key=key, value=plug_in.spec, allowed=ALLOWED)
+    if made.name != plug_in.name:
         text = f"the feature there calls itself {made.name!r}"
-        raise UserError(text, file=file, key=key, value=one.spec, allowed=f"{made.name} = {one.spec!r}")
+        raise UserError(text, file=file, key=key, value=plug_in.spec, allowed=f"{made.name} = {plug_in.spec!r}")
     return made
 
 
 def options_of(feature: Feature, federation: FederationConfig) -> Any:
-    """Return the feature's table in the federation file as its `section`; None: it has none. Raises UserError: a key
-    is wrong.
+    """Return the feature's table in the federation file as its `section`; None: it has none.
+
+    Raises UserError: a key is wrong.
     """
     found = next((one.options for one in federation.plug_ins if one.name == feature.name), None)
     if found is None or (feature.section is None and not found):

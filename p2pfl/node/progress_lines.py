@@ -20,12 +20,15 @@ notice = logging.getLogger("p2pfl.notice")
 
 LEAST_LINE_S = 0.1
 LOOKING_SHARE = 0.01
-"""The share of one processor for measuring the distance to neighbors: of a large model not every second."""
+"""The share of one processor for measuring the distance to neighbors: that of a large model is not measured every
+second.
+"""
 
 
 class ProgressLines:
-    """Calls `on_line`, at most ten times a second while rounds go on, and measures the distance to the neighbors now
-    and then. `was_stopped` says whether the node was asked to end. `sketched`: each line has a sketch of the model.
+    """Calls `on_line` at most ten times a second, and measures the distance to the neighbors now and then.
+
+    `was_stopped` says whether the node was asked to end. `sketched`: each line has a sketch of the model.
     """
 
     def __init__(
@@ -43,8 +46,8 @@ class ProgressLines:
         self.was_stopped = was_stopped
         self.sketched = sketched
         shop = status.workshop
-        self.untold = own_classes(shop.learner) if sketched and "local" not in shop.figures.withheld else None
-        """The classes in this node's data, for a launcher on this machine, which compares them."""
+        self.unsent_classes = own_classes(shop.learner) if sketched and "local" not in shop.figures.withheld else None
+        """The classes in this node's data, which a launcher on this machine compares; None once they were sent."""
         self.last_line_at = self.look_again_at = float("-inf")
 
     def line(self) -> NodeLine:
@@ -53,14 +56,14 @@ class ProgressLines:
             line.phase = "stopped"
         if self.sketched:
             line.sketch = self.status.workshop.figures.sketched
-            line.classes, self.untold = self.untold, None
+            line.classes, self.unsent_classes = self.unsent_classes, None
         return line
 
     def tell(self) -> None:
         self.on_line(self.line())
 
     def measured(self) -> None:
-        """The node has tested its model."""
+        """Send a line after a test of the model."""
         now = time.monotonic()
         if now - self.last_line_at >= LEAST_LINE_S:
             self.last_line_at = now
@@ -68,7 +71,7 @@ class ProgressLines:
             self.tell()
 
     def closed(self, seen: ClosedRound) -> None:
-        """Closing rounds are few and show a launcher how fast the nodes come together: each has a line of its own."""
+        """Send a line for a closing round: these are few, and show a launcher how fast the nodes come together."""
         if self.sketched:
             # It may come when the node has gone on, but never after its last line.
             line = self.line()
@@ -76,23 +79,26 @@ class ProgressLines:
             self.on_line(line)
 
     def look(self) -> None:
-        """A float is written in one step: no lock is needed between the threads."""
-        if time.monotonic() >= self.look_again_at:
-            self.thread.jobs.put(Look(partial(self._see, self.status.heard)))
+        """Measure the distance to the neighbors.
 
-    def _see(self, heard: list[int], engine: Engine) -> None:
+        A float is written in one step: no lock is needed between the threads.
+        """
+        if time.monotonic() >= self.look_again_at:
+            self.thread.jobs.put(Look(partial(self._see, self.status.heard_neighbors)))
+
+    def _see(self, neighbors: list[int], engine: Engine) -> None:
         began = time.thread_time()
-        self.status.neighbor_distance = neighbor_distance(engine.state, heard)
+        self.status.neighbor_distance = neighbor_distance(engine.state, neighbors)
         self.look_again_at = time.monotonic() + (time.thread_time() - began) / LOOKING_SHARE
 
     def say_who_is_missing(self, start_wait_s: float) -> None:
-        """Log for whom the node waits at its start, at most `start_wait_s` once one is there."""
+        """Log which neighbors the node waits for at its start, at most `start_wait_s` once one is connected."""
         core = self.status.core
         missing = [self.status.name_of(peer) for peer, edge in core.edges.items() if not edge.is_open]
         if not missing or core.phase is not Phase.WAITING:
             return
         if len(missing) == len(core.edges):
-            log.warning("no neighbor is there yet (%s): nothing is trained until one is", ", ".join(missing))
+            log.warning("no neighbor is connected yet (%s): training starts once one is", ", ".join(missing))
         else:
             text = "no session yet with %s; starts without them after at most %g s"
             log.warning(text, ", ".join(missing), start_wait_s)

@@ -19,30 +19,30 @@ from p2pfl.plugins import FAILURES, describe_failure
 log = logging.getLogger("p2pfl")
 
 SETTLED_S = 2.0
-"""A file that has not changed for so long is taken to be whole."""
+"""A file that has not changed for so long counts as complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataNews:
-    """A change of the data: they are others now, or they were `refused`."""
+    """A change of the data: they were replaced, or they were `refused`."""
 
     text: str
     refused: bool = False
     counts: str = field(default="", compare=False)
-    """Number of rows before and now, if it has changed: all that a node with a privacy budget reports."""
+    """The number of rows before and now, if it has changed: all that a node with a privacy budget reports."""
 
 
 @dataclass(slots=True, eq=False)
 class Reloading:
-    """`look` belongs to the thread that trains, and to the time between two rounds."""
+    """Reads data again when their files have changed; `look` runs between two rounds, in the thread that trains."""
 
     learner: Reloads
     every_s: float
     clock: Callable[[], float] = time.monotonic
     due_s: float = field(init=False)
-    """When files are looked at next."""
+    """The time at which files are checked next."""
     handled: Mark | None = None
-    """The mark of the files when they were read last; they may have changed since the node's start read them."""
+    """The mark of the files when they were last read; they may have changed since the node's start read them."""
     seen: Mark | None = None
     """The latest mark of the files."""
     refusal: str = ""
@@ -52,16 +52,16 @@ class Reloading:
         self.due_s = self.clock() + self.every_s
 
     def look(self) -> DataNews | None:
-        """Read the data again if it is time for that and they have changed; what is to be told, if anything is."""
+        """Read the data again if it is time for that and they have changed; return the news, if any."""
         if self.clock() < self.due_s:
             return None
         self.due_s = self.clock() + self.every_s
         try:
             return self._look()
         except P2PFLError as error:
-            return self._refused(str(error))
+            return self._refuse(str(error))
         except FAILURES as error:
-            return self._refused(describe_failure(error))
+            return self._refuse(describe_failure(error))
 
     def _look(self) -> DataNews | None:
         files = self.learner.data_files()
@@ -99,8 +99,8 @@ class Reloading:
             text += "; rows of the test set are others than before, so that scores do not compare with earlier ones"
         return DataNews(text, counts=counts)
 
-    def _refused(self, text: str) -> DataNews | None:
-        """Said once: the same mistake is found again until somebody corrects it."""
+    def _refuse(self, text: str) -> DataNews | None:
+        """Report a mistake once: the same one is found again until a person corrects it."""
         text = f"{' '.join(text.split())}; the node goes on with the {self.learner.samples} samples that it has"
         if text == self.refusal:
             return None
@@ -109,5 +109,8 @@ class Reloading:
 
 
 def reloading_of(learner: Learner, every_s: float | None) -> Reloading | None:
-    """None: the node reads its data at its start alone. Raises UserError: the learner cannot read them again."""
+    """Return None if the node reads its data at its start alone.
+
+    Raises UserError: the learner cannot read them again.
+    """
     return None if every_s is None else Reloading(reloads(learner, every_s), every_s)

@@ -1,6 +1,4 @@
-"""The argument of a program's callback after each local round of a node: `on_round` of `Federation.run` and of
-`Node`.
-"""
+"""The argument of a program's callback after each local round: `on_round` of `Federation.run` and of `Node`."""
 
 from __future__ import annotations
 
@@ -17,23 +15,23 @@ from p2pfl.learn.interface import Learner, LocalRound, Score, Vector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundState:
-    """A node after a local round, before what it has learned is mixed with its neighbors'.
+    """A node after a local round, before its model is mixed with its neighbors'.
 
     `accuracy`, `test_loss` and `metrics` are of the latest test, which was made after `tested_rounds` rounds; None and
-    empty where nothing was tested yet.
+    empty before the first test.
     """
 
     node: str
     rounds: int
-    """Rounds that the node has trained, this one included."""
+    """The number of rounds that the node has trained, this one included."""
     seconds: float
-    """Since the node began."""
+    """The seconds since the node began."""
     steps: int
-    """Steps of the optimizer in this round."""
+    """The number of steps of the optimizer in this round."""
     samples: int
     """The size of the node's training set."""
     loss: float
-    """The mean over the steps of this round."""
+    """The mean loss over the steps of this round."""
     accuracy: float | None
     test_loss: float | None
     metrics: Mapping[str, float]
@@ -43,7 +41,7 @@ class RoundState:
     learner: Learner = field(repr=False)
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
-        """Copies of the model's tensors by name, personal ones included."""
+        """Return copies of the model's tensors by name, personal ones included."""
         return self.learner.state_dict(self.vector)
 
 
@@ -51,7 +49,7 @@ OnRound = Callable[[RoundState], Any]
 
 
 class EachRound:
-    """Calls `on_round` in the thread that trains, which waits for it: what it raises ends the node."""
+    """Calls `on_round` in the thread that trains, which waits for it; an exception in it ends the node."""
 
     def __init__(self, node: str, learner: Learner, on_round: OnRound) -> None:
         self.node = node
@@ -60,7 +58,7 @@ class EachRound:
         self.began_at = time.monotonic()
 
     def __call__(self, local: LocalRound, rounds: int, score: Score | None, tested_rounds: int | None) -> None:
-        """`score` is that of the latest test, which was made after `tested_rounds`."""
+        """Call `on_round`. `score` is that of the latest test, which was made after `tested_rounds`."""
         vector = local.vector.view()
         vector.flags.writeable = False
         self.on_round(

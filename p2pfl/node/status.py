@@ -1,7 +1,7 @@
 """A node's figures about itself, for its status, live view and result; and its log lines about neighbors.
 
-A session may end and another begin at once, as when it is renewed: who is back within seconds was never lost. Nor is a
-neighbor that has finished, or one that is in quarantine, or all of them while the own disk refuses.
+A session may end and another begin at once, for example when it is renewed: a neighbor that is back within seconds does
+not count as lost. Nor does one that has finished or is in quarantine, nor any while this node's disk refuses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from p2pfl.reporting.status import MeanAndMax, NeighborStatus, NodeLine, NodeSta
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """Reads the running parts, owns nothing. `kept`: by neighbor, the share of its pull that the rule let through."""
+    """Reads the running parts, owns nothing.
+
+    `kept` is, by neighbor, the share of its pull that the rule let through.
+    """
 
     name: str
     federation: str
@@ -48,10 +51,10 @@ class Status:
     bearing: Bearing
     kept: Callable[[], Mapping[int, float]]
     features: Callable[[], Mapping[str, Any]] = dict
-    """Fields that features know."""
+    """The fields that features add."""
     neighbor_distance: float | None = None
     waits_for: str = ""
-    """The thing that the node waits for at its start or end, shown as its phase: a disk that refuses, the last test."""
+    """What the node waits for at its start or end, shown as its phase: a disk that refuses, or the last test."""
     refusal: Callable[[], str | None] = lambda: None
     """Why the disk does not take the state; None while it does."""
     privacy: Callable[[], PrivacyStatus | None] = lambda: None
@@ -60,10 +63,10 @@ class Status:
     started_at: float = field(default_factory=time.monotonic)
 
     def full(self) -> NodeStatus:
-        """Everything, for `GET /status`."""
+        """Return all figures, for `GET /status`."""
         bearing, mixing, now = self.bearing, self.core.mixing, time.monotonic()
         held, kept = self.core.standings(now), self.kept()
-        counted = mixing if bearing.liars > 0 else None  # with the mean nothing is
+        counted = mixing if bearing.liars > 0 else None  # with the mean nothing is counted
         return NodeStatus(
             **msgspec.structs.asdict(self.line()),
             federation=self.federation,
@@ -75,7 +78,7 @@ class Status:
             through=self.core.is_through,
             ended_by=self.core.ended_by,
             unfinished=[self.name_of(member) for member in self.core.unfinished],
-            pace_set_by=self._pace_set_by(now),
+            pace_set_by=self._pace_setter(now),
             rule=bearing.rule,
             liars=bearing.liars,
             liars_borne=bearing.borne,
@@ -91,13 +94,13 @@ class Status:
             **self.features(),
         )
 
-    def _pace_set_by(self, now: float) -> str | None:
-        """The neighbor for which rounds have waited most in the last minute, and much more than for any other."""
+    def _pace_setter(self, now: float) -> str | None:
+        """Return the neighbor that rounds have waited for most in the last minute, and much more than for any other."""
         peer = pace_setter({peer: edge.service.patience.waited.total_s(now) for peer, edge in self.core.edges.items()})
         return None if peer is None else self.name_of(peer)
 
     def line(self) -> NodeLine:
-        """The short form: one line of a live view, one point of a history."""
+        """Return the short form: one line of a live view, one point of a history."""
         tested, traffic = self.workshop.figures.tested, self.counters.total
         away = sum(held.quarantined_s > 0 for held in self.core.standings(time.monotonic()).values())
         return NodeLine(
@@ -113,9 +116,9 @@ class Status:
             test_samples=None if tested is None else tested.score.samples,
             intervals={} if tested is None else rounded(tested.score.intervals),
             measures=self.workshop.measures,
-            tested_round=None if tested is None else tested.of.rounds,
-            tested_version=None if tested is None else tested.of.version,
-            test_is_stale=tested is not None and self._is_stale(tested.of),
+            tested_round=None if tested is None else tested.moment.rounds,
+            tested_version=None if tested is None else tested.moment.version,
+            test_is_stale=tested is not None and self._is_outdated(tested.moment),
             loss=self.workshop.figures.loss,
             staleness=self.staleness(),
             bytes_sent=traffic.bytes_sent,
@@ -125,23 +128,21 @@ class Status:
             peers=sum(edge.is_open for edge in self.core.edges.values()),
             quarantined=away,
             exchanges=self.exchanges,
-            closing_rounds=self.core.facts.closed,
+            closing_rounds=self.core.facts.closing_rounds_done,
             neighbor_distance=self.neighbor_distance,
             disk_refuses=self.refusal(),
             privacy=self.privacy(),
         )
 
-    def _is_stale(self, tested: Moment) -> bool:
-        """Return True if the test is of an older model than it should be: the last one, or the one due while
-        running.
-        """
+    def _is_outdated(self, tested: Moment) -> bool:
+        """Return True if a newer model should have been tested: the last one, or the one due while running."""
         if self.over:
             return not tested.final
         return self.core.facts.version - tested.version > max(1, self.workshop.evaluate_every)
 
     @property
-    def heard(self) -> list[int]:
-        """The neighbors whose models are known as they are now: who is gone is not measured by an old copy."""
+    def heard_neighbors(self) -> list[int]:
+        """The neighbors whose present models are known: an old copy of an absent neighbor is not measured."""
         return [peer for peer, edge in self.core.edges.items() if edge.is_heard]
 
     @property
@@ -149,7 +150,7 @@ class Status:
         return sum(edge.service.exchanges for edge in self.core.edges.values())
 
     def staleness(self) -> MeanAndMax:
-        """Over all exchanges that were weighed."""
+        """Return the staleness over all weighed exchanges."""
         edges = self.core.edges.values()
         weighed = sum(edge.exchange.weighing.weighed for edge in edges)
         return MeanAndMax(
@@ -157,7 +158,7 @@ class Status:
             max=max((edge.exchange.weighing.staleness_max for edge in edges), default=0),
         )
 
-    def _neighbor(self, edge: Edge, held: View, kept: float | None, now: float) -> NeighborStatus:
+    def _neighbor(self, edge: Edge, standing: View, kept: float | None, now: float) -> NeighborStatus:
         traffic = self.counters.peers[edge.peer]
         return NeighborStatus(
             name=self.name_of(edge.peer),
@@ -175,12 +176,12 @@ class Status:
             waited_s=round(edge.service.patience.waited.total_s(now), 3),
             resyncs=edge.exchange.record.resyncs,
             kept=kept,
-            standing=held.score,
-            faults=held.faults,
-            latest_fault=held.latest or None,
-            quarantined_s=held.quarantined_s,
-            probation=held.probation,
-            quarantines=held.quarantines,
+            standing=standing.score,
+            faults=standing.faults,
+            latest_fault=standing.latest or None,
+            quarantined_s=standing.quarantined_s,
+            probation=standing.probation,
+            quarantines=standing.quarantines,
         )
 
 
@@ -190,27 +191,27 @@ SESSION_LINE_S = 60.0
 """The least time between two lines of a kind about one neighbor's sessions."""
 LOST_S = 3.0
 ALARM_S = 15.0
-"""Absence of a neighbor after which there is an alarm."""
+"""The absence of a neighbor after which there is an alarm."""
 FIRST_ALARM_S = 60.0
-"""The same for one that has not been there since the start."""
+"""The absence after which there is an alarm if the neighbor had no session since the start."""
 FIRST_LINES = 10
 LATER_LINES = 100
-"""Lines about a neighbor that comes and goes: the first FIRST_LINES are logged, then one in LATER_LINES."""
+"""The lines about a neighbor that comes and goes: the first FIRST_LINES are logged, then one in LATER_LINES."""
 
 
 @dataclass(slots=True)
 class Absence:
-    """The absence of one neighbor, without a session; `since` by the loop's clock."""
+    """The absence of one neighbor, without a session; `since` is by the loop's clock."""
 
     since: float
     reason: str = ""
-    told: bool = False
+    is_logged: bool = False
     alarmed: bool = False
 
 
 @dataclass(slots=True)
 class SessionLines:
-    """Lines of one kind about one neighbor's sessions: one a minute, and how many were left out before it."""
+    """Lines of one kind about one neighbor's sessions: one a minute, with the number of omitted lines before it."""
 
     next_at: float = float("-inf")
     left_out: int = 0
@@ -241,10 +242,10 @@ class Presence:
         self.on_alarm = on_alarm
         self.feed = feed or Feed(name_of)
         self.silent_s: Callable[[int], float] = lambda peer: 0.0  # noqa: ARG005 - until somebody counts
-        """Seconds since anything came over the session with a neighbor."""
+        """Returns the seconds since any data came over the session with a neighbor."""
         self.away = {peer: Absence(now) for peer in core.edges}
-        self.known: set[int] = set()
-        """Neighbors that have had a session since the start."""
+        self.seen: set[int] = set()
+        """The neighbors that have had a session since the start."""
         self._lines: defaultdict[int, int] = defaultdict(int)
         self._opened: defaultdict[int, SessionLines] = defaultdict(SessionLines)
         self._ended: defaultdict[int, SessionLines] = defaultdict(SessionLines)
@@ -252,11 +253,11 @@ class Presence:
     def opened(self, peer: int, now: float) -> None:
         self._opened[peer].tell(f"session with {self.name_of(peer)} is open", now)
         absence = self.away.pop(peer, None)
-        if absence is not None and (absence.told or absence.alarmed):
-            what = "back" if peer in self.known else "there"
+        if absence is not None and (absence.is_logged or absence.alarmed):
+            what = "back" if peer in self.seen else "there"
             self._tell(peer, BACK, f"{what} after {now - absence.since:.0f} s")
         self.feed.settle(BACK, peer)
-        self.known.add(peer)
+        self.seen.add(peer)
 
     def ended(self, peer: int, reason: str, now: float) -> None:
         reason = clip(reason, REASON_BYTES)
@@ -265,7 +266,7 @@ class Presence:
             self.away.setdefault(peer, Absence(now - self.silent_s(peer), reason))
 
     def follow(self, now: float) -> None:
-        """The neighbors have changed: those who are gone are not missed, those who are new may be."""
+        """Adopt changed neighbors: former ones are no longer missed, new ones may be."""
         edges = self.core.edges
         self.away = {peer: absence for peer, absence in self.away.items() if peer in edges}
         for peer, edge in edges.items():
@@ -277,12 +278,12 @@ class Presence:
             if self._may_be_away(peer):
                 continue
             away_s = now - absence.since
-            if peer in self.known and away_s >= LOST_S and not absence.told:
-                absence.told = True
+            if peer in self.seen and away_s >= LOST_S and not absence.is_logged:
+                absence.is_logged = True
                 self._tell(peer, "neighbor-away", absence.reason)
-            if away_s >= (ALARM_S if peer in self.known else FIRST_ALARM_S) and not absence.alarmed:
+            if away_s >= (ALARM_S if peer in self.seen else FIRST_ALARM_S) and not absence.alarmed:
                 absence.alarmed = True
-                since = f"since {absence.reason}" if peer in self.known else "since this node started"
+                since = f"since {absence.reason}" if peer in self.seen else "since this node started"
                 text = f"no session for {away_s:.0f} s, {since}"
                 self.on_alarm(Alarm(kind="neighbor-lost", peer=peer, text=text))
 

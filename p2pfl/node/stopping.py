@@ -1,4 +1,4 @@
-"""The request to end a node, and what it may have to wait for before it ends."""
+"""The request to end a node, and the waits before it ends."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ log = logging.getLogger("p2pfl")
 
 
 class Stopping:
-    """`show` gets what the node waits for, then an empty text. `wanted`: somebody has asked it to stop."""
+    """The request to stop.
+
+    `show` gets what the node waits for, then an empty text; `is_requested`: the node was asked to stop.
+    """
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        self.wanted = False
+        self.is_requested = False
         self.waiting = Waiting(show)
         self._driver: Driver | None = None
         self._testing = False
         self._asked_again = False
-        """True if somebody asked after the core had ended."""
+        """True if the node was asked again after the core had ended."""
 
     @property
     def hurries(self) -> bool:
-        """True if the rest has to be short."""
-        return self.wanted or self._asked_again
+        """True if the remaining work must be short."""
+        return self.is_requested or self._asked_again
 
     def begin(self, driver: Driver) -> None:
         """Note that the node has a state now, which it keeps when it ends."""
@@ -34,25 +37,28 @@ class Stopping:
         self._driver = driver
 
     def test(self) -> None:
-        """The last test begins: it may be given up at once."""
+        """Note that the last test begins, which may be given up at once."""
         self._testing = True
 
     def stop(self) -> None:
-        """End cleanly, keeping a snapshot. Before the node has begun it is only remembered.
+        """End cleanly, keeping a snapshot. Before the node has begun the request is only remembered.
 
-        Once its core is through, do not wait for the last test; asked twice, nor for a disk that refuses.
+        Once its core is through, do not wait for the last test; at a second request, nor for a disk that refuses.
         """
         if self._driver is not None and self._driver.finished.is_set():
             self._hurry()
             return
-        self.wanted = True
+        self.is_requested = True
         if self._driver is not None:
             self._driver.stop()
         else:
             self.waiting.hurried.set()
 
     def _hurry(self) -> None:
-        """Only who has been told that the disk is waited for can give up what it does not have yet."""
+        """End the current wait.
+
+        A wait for the disk ends only at a second request, because it discards unsaved rounds.
+        """
         if self._testing or (self.waiting.for_disk and self.hurries):
             self.waiting.hurried.set()
         elif self.waiting.for_disk:
@@ -60,5 +66,5 @@ class Stopping:
         self._asked_again = True
 
     async def is_written(self, write: Callable[[], None], folder: Path) -> bool:
-        """Return True if the disk has taken it in the end, and nobody has given up."""
+        """Return True if the disk has taken the state in the end, and the wait was not given up."""
         return await self.waiting.until_written(write, folder) is None

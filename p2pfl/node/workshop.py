@@ -1,7 +1,8 @@
-"""The place of learning: local rounds and evaluations, one at a time, in the trainer's thread; and how a node waits
-where it must not go on: for a disk that refuses, and for the last test of its model.
+"""The learner at work, and the waits at a node's end.
 
-What was learned stays in memory for as long as the process lives, so a full disk is waited for; only a person gives up.
+Local rounds and evaluations run one at a time, in the trainer's thread. A node waits for a disk that refuses, and for
+the last test of its model. The learned model stays in memory for as long as the process lives, so the node waits for a
+full disk; only a person gives up.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from p2pfl.reporting.sketch import Sketch
 log = logging.getLogger("p2pfl")
 
 LAST_ROUND_S = 3.0
-"""Time for which a stopped node waits for the local round or test under way."""
+"""The time for which a stopped node waits for the current local round or test."""
 LAST_TEST_S = 8.0
-"""Time for which a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
+"""The time for which a stopped node waits for the test of its last model: a launcher waits 15 s in all."""
 RETRY_S = 3.0
 POLL_S = 0.02
 SAID_AFTER_S = 0.5
 """A wait that takes longer than this is shown."""
 SAID_AGAIN_S = 300.0
-"""Time between two log lines on a wait for the disk."""
+"""The time between two log lines on a wait for the disk."""
 WAITING_FOR_DISK = "waiting for disk"
 TESTING = "testing"
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A model's place in time: the node's own rounds and versions up to it; `final`: nothing moves it any more."""
+    """A model's place in time: the node's own rounds and versions up to it; `final`: it no longer changes."""
 
     rounds: int
     version: int
@@ -55,32 +56,33 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """A score on the common test set, and of which model it is."""
+    """A score on the common test set, and the model to which it belongs."""
 
     score: Score
-    of: Moment
+    moment: Moment
 
 
 @dataclass(slots=True)
 class TrainingFigures:
-    """The results of a node's rounds and tests so far, as far as they may be shown. `tested` is the latest score on the
-    common test set, `loss` that of the latest local round.
+    """The results of a node's rounds and tests so far, as far as they may be shown.
+
+    `tested` is the latest score on the common test set, `loss` that of the latest local round.
     """
 
     withheld: frozenset[str] = frozenset()
-    """The parts of the data of which no figure may be told, not even to the node's own log: "local", "test"."""
+    """The parts of the data of which no figure may be shown, not even in the node's own log: "local", "test"."""
     losses: Losses = field(default_factory=Losses)
     """The trend of the losses of its rounds and tests."""
     tested: Tested | None = None
     loss: float | None = None
     sketched: list[float] = field(default_factory=list)
-    """The sketch of the model that was tested last; empty where nobody wants to know."""
+    """The sketch of the model that was tested last; empty where nobody needs it."""
     steps: int = 0
     cpu_s: float = 0.0
     """The CPU-seconds of training alone, in its thread."""
 
     def after_round(self, local: LocalRound, cpu_s: float) -> LocalRound:
-        """Note a round that took so long; what of it may be told."""
+        """Note a round that took `cpu_s` CPU-seconds; return it without withheld figures."""
         self.cpu_s += cpu_s
         self.steps += local.steps
         if "local" in self.withheld:
@@ -89,29 +91,30 @@ class TrainingFigures:
         self.losses.trained(local.loss)
         return local
 
-    def after_test(self, score: Score | None, of: Moment) -> None:
+    def after_test(self, score: Score | None, moment: Moment) -> None:
         if score is not None:
             self.losses.tested(score.loss)
-        self.tested = None if score is None else Tested(score, of)  # in one step: others read it meanwhile
+        # replaced in one step, because other threads read it
+        self.tested = None if score is None else Tested(score, moment)
 
 
 @dataclass(slots=True)
 class Workshop:
-    """A learner at work. `sketch` is set where a launcher on this machine wants to know how far the nodes are apart."""
+    """A learner at work. `sketch` is set where a launcher on this machine compares the nodes' models."""
 
     learner: Learner
     evaluate_every: int
     sketch: Sketch | None = None
     figures: TrainingFigures = field(default_factory=TrainingFigures)
     strict: bool = False
-    """True if a test that fails is an error; else it is logged, and the node goes on."""
+    """True if a failing test is an error; otherwise it is logged, and the node goes on."""
     files: ModelFiles | None = None
-    """Files to which the model is written now and then; None: none."""
+    """The files to which the model is written now and then; None: none."""
     after_round: EachRound | None = None
     reloading: Reloading | None = None
-    """Reads the data again when they have grown; None: they are those of the start."""
+    """Reads the data again when they have grown; None: the data stay those of the start."""
     gauge: Gauge | None = None
-    """Reads what must improve for training to go on; None: nothing must."""
+    """Reads the figure that must improve for training to go on; None: there is none."""
     gauged: float | None = None
     """The gauge's reading after the latest local round."""
 
@@ -132,15 +135,15 @@ class Workshop:
         if self.gauge is not None:
             self.gauged = self.gauge.read(local.loss, score)
         if self.after_round is not None:
-            self.after_round(local, index + 1, score, None if tested is None else tested.of.rounds)
+            self.after_round(local, index + 1, score, None if tested is None else tested.moment.rounds)
         return replace(local, local=self.learner.local_state())
 
     def score(self, vector: Vector, part: str) -> Score | None:
-        """Score the model as `Learner.evaluate` does; None also for what is withheld."""
+        """Score the model as `Learner.evaluate` does; None also for a withheld part."""
         return None if part in self.figures.withheld else self.learner.evaluate(vector, part)
 
     def renew_data(self) -> DataNews | None:
-        """Between two rounds, see whether the data have grown; what is to be told, if anything is."""
+        """Check between two rounds whether the data have grown; return the news, if any."""
         news = None if self.reloading is None else self.reloading.look()
         if news is not None and not news.refused:
             self.figures.losses.forget()
@@ -153,11 +156,11 @@ class Workshop:
         """Return the sketch of `vector` (d,); empty where nobody needs it. Any thread may ask."""
         return [] if self.sketch is None else [round(float(value), 6) for value in self.sketch.of(vector)]
 
-    def measure(self, vector: Vector, of: Moment) -> None:
+    def measure(self, vector: Vector, moment: Moment) -> None:
         """Score `vector` (d,) on the common test set. Raises LearningError: the task failed, and this is `strict`."""
         self.figures.sketched = self.sketch_of(vector)
-        if of.final and self.files is not None:
-            self.files.save(vector, of.rounds)
+        if moment.final and self.files is not None:
+            self.files.save(vector, moment.rounds)
         try:
             score = self.score(vector, "test")
         except LearningError as error:
@@ -165,20 +168,23 @@ class Workshop:
                 raise
             log.error("evaluation failed: %s", error)  # noqa: TRY400 - the user's task, not our traceback
         else:
-            self.figures.after_test(score, of)
+            self.figures.after_test(score, moment)
 
 
 class Waiting:
-    """`show` gets what the node waits for, then an empty text. Set `hurried` to end the wait early."""
+    """The waits of a node.
+
+    `show` gets what the node waits for, then an empty text. Set `hurried` to end a wait early.
+    """
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self.show = show
         self.hurried = asyncio.Event()
         self.for_disk = False
-        """True while it waits for a disk."""
+        """True while the node waits for a disk."""
 
     async def until_written(self, write: Callable[[], None], folder: Path) -> str | None:
-        """Call `write` in a thread until the disk takes it; None, or the reason of the last refusal if hurried."""
+        """Call `write` in a thread until the disk takes it; return None, or the last refusal if the wait was ended."""
         said_at = float("-inf")
         while True:
             try:
@@ -202,7 +208,7 @@ class Waiting:
         return None
 
     async def until(self, done: Callable[[], bool], *, limit_s: float | None) -> bool:
-        """Wait until it is `done`; True if that is within `limit_s` (None: ever), and before somebody hurries."""
+        """Wait until it is `done`; return True if that is within `limit_s` (None: ever) and before `hurried` is set."""
         began, shown = time.monotonic(), False
         while not done():
             waited_s = time.monotonic() - began
@@ -224,17 +230,17 @@ class Waiting:
 
 
 def why_untested(under_way: str, tested: Tested | None) -> str:
-    """Explain in what a node was stopped (a "round" or a "test"), its cost, and which model its accuracy is of."""
+    """Explain what the node was stopped in (a "round" or a "test"), what is lost, and which model it has scored."""
     if under_way == "round":
         what = "stopped in a long local round, whose work is discarded"
     else:
         what = "stopped in a long test; nothing that was learned is lost"
-    of = "is not known" if tested is None else f"is that after round {tested.of.rounds}"
+    of = "is not known" if tested is None else f"is that after round {tested.moment.rounds}"
     return f"{what}: the last model is not tested, its accuracy {of}"
 
 
 def start_errand(work: Callable[[], None], compute: Executor | None = None) -> Future[None]:
-    """Work that the process need not wait for when it ends: in a thread of its own, or by `compute`."""
+    """Do work that the process need not wait for when it ends: in its own thread, or by `compute`."""
     if compute is not None:
         return compute.submit(work)
     outcome: Future[None] = Future()

@@ -1,6 +1,6 @@
 """The kinds of alarm of every node: what each means, what the node does, what to do.
 
-Features bring more; docs/reference/alarms.md has all of them for readers.
+Features bring more; docs/reference_pages.py makes the page docs/reference/alarms.md of all of them.
 
 An alarm stands until it is settled: by an event of another kind (`ended_by`), or because it has not come again for
 `LASTS_S`.
@@ -17,13 +17,13 @@ LASTS_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmText:
-    """One kind of alarm. Each text is a sentence or two."""
+    """The description of one kind of alarm. Each text is a sentence or two."""
 
     means: str
     does: str
     advice: str
     ended_by: str | None = None
-    """The kind of event, about the same member, after which it does not stand any more."""
+    """The kind of event, about the same member, that ends the alarm."""
 
 
 BACK = "neighbor-back"
@@ -210,4 +210,4 @@ NEWS: Mapping[str, str] = {
     "storage-restored": "The disk takes the state again.",
     "trained-enough": "The node's training has ended by `stop`.",
 }
-"""Kinds of events that are told and are no alarm; some end one (`AlarmText.ended_by`)."""
+"""Kinds of events that are reported and are no alarm; some end one (`AlarmText.ended_by`)."""

@@ -1,8 +1,8 @@
-"""Compare models that learned together with others: are they better, or are the test rows too few to tell?
+"""Compare models that learned together with others: are they better, or are the test rows too few to decide?
 
 Two models that are tested on the same rows are compared row by row: by the bootstrap of the difference, with a fixed
-seed (Efron and Tibshirani 1993, chapter 16), widened as in `learn.intervals`. Where rows are not at hand it takes two
-intervals that do not overlap, which asks for more.
+seed (Efron and Tibshirani 1993, chapter 16), widened as in `learn.intervals`. Where rows are not available it takes two
+intervals that do not overlap, which demands more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from p2pfl.reporting.report import Report
 
 FEWEST_ROWS = 30
 FEWEST_OF_A_CLASS = 5
-"""A rule of thumb: of fewer test rows, on all nodes together, nothing is compared."""
+"""The fewest test rows of a class, on all nodes together, for a comparison: a rule of thumb."""
 MOST_VALUES = 20_000
 LEAST_RESAMPLES = 200
 BETTER, WORSE, OPEN = "better", "worse", "open"
@@ -45,14 +45,14 @@ class Pair:
     place: int
 
     def difference(self, value: Value, rows: Any = slice(None)) -> float:
-        """Together less the other."""
+        """Return the value of `together` minus that of `other`."""
         targets = self.targets[rows]
         return float(value(self.together[rows], targets)) - float(value(self.other[rows], targets))
 
 
 def paired(pairs: Sequence[Pair], measure: Measure, value: Value) -> Comparison | None:
-    """The mean over nodes, each with its pair; `value` is the measure of outputs and targets. None without any that is
-    defined.
+    """Compare the means over nodes, each with its pair; `value` is the measure of outputs and targets. None if it is
+    defined for no pair.
     """
     pairs = [pair for pair in pairs if math.isfinite(pair.difference(value))]
     if not pairs:
@@ -87,7 +87,7 @@ def by_intervals(together: Bounded, other: Bounded, measure: Measure) -> Compari
 
 
 def against(report: Report, other: Alone | ModelScore | None) -> Comparison | None:
-    """A report's mean over the nodes beside a reference, by the main measure and its intervals."""
+    """Compare a report's mean over the nodes with a reference, by the main measure and its intervals."""
     main = report.main_measure
     value, reference = value_of(report, main), None if other is None else value_of(other, main)
     if value is None or reference is None or other is None:
@@ -102,7 +102,7 @@ def _verdict(difference: float, measure: Measure) -> str:
 
 
 def _too_few(sets: Sequence[Any], rows: int) -> str:
-    """Why these targets tell nothing; empty where they may."""
+    """Say why these targets decide nothing; empty where they may."""
     if rows < FEWEST_ROWS:
         return f"there are only {rows} test rows"
     arrays = [np.asarray(targets) for targets in sets]
@@ -114,8 +114,8 @@ def _too_few(sets: Sequence[Any], rows: int) -> str:
 
 
 def _ends(pairs: Sequence[Pair], value: Value, rows: int) -> Interval | None:
-    """Each test set is drawn anew, once for all nodes that have it. Tables that do not define the measure at a node are
-    left out there.
+    """Resample each test set, once for all nodes that have it. Tables that do not define the measure at a node are left
+    out there.
     """
     draws, found = generator(0, "comparison"), []
     sizes = {pair.place: len(pair.targets) for pair in pairs}

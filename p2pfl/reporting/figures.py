@@ -38,7 +38,7 @@ class ClosingPoint(NamedTuple):
 
 
 def spread(values: Iterable[float | None]) -> Statistic | None:
-    """Mean, minimum, maximum; None where nobody has a value, NaN where one value is."""
+    """Return mean, minimum, maximum; None where nobody has a value, NaN where one value is NaN."""
     known = [float(value) for value in values if value is not None]
     if not known:
         return None
@@ -61,13 +61,14 @@ def contraction(
     ends: float | None = None,
     size: int | None = None,
 ) -> Contraction:
-    """Predicted for one synchronous exchange on every edge; measured in the closing rounds, per exchange on an edge.
+    """Predict the contraction of one synchronous exchange on every edge, and measure it in the closing rounds, per
+    exchange on an edge.
 
     In a schedule: on every edge of one of its rounds. `closing` has each node's line after each of its closing rounds,
-    by number, with `sketch` and `exchanges`; `ends` is how many ends of edges one round uses at these nodes, None where
-    they are all; `size` is the number of parameters, None: not known. Where a node told no number of samples, because
-    it died, all count as equal in the prediction, and `samples_known` says so. Under a robust rule mixing is no
-    Laplacian step: nothing is predicted.
+    by number, with `sketch` and `exchanges`; `ends` is how many ends of edges one round uses at these nodes, None: all;
+    `size` is the number of parameters, None if unknown. Where a node reported no number of samples, because it died,
+    all count as equal in the prediction, and `samples_known` is False. Under a robust rule mixing is no Laplacian step:
+    nothing is predicted.
     """
     known = [n for n in samples if n]
     complete = len(known) == len(samples)
@@ -75,7 +76,7 @@ def contraction(
     return Contraction(
         predicted=None if robust else predicted(federation, known if complete else None, size),
         samples_known=complete,
-        measured=_measured(closing, 2 * federation.edges_at_once if ends is None else ends),
+        measured=_measured_contraction(closing, 2 * federation.edges_at_once if ends is None else ends),
         per="one exchange on every edge of a round" if federation.schedule else "one exchange on every edge",
     )
 
@@ -109,15 +110,16 @@ def configuration(federation: FederationConfig) -> dict[str, Any]:
 
 
 def predicted(federation: FederationConfig, samples: Sequence[float] | None, size: int | None = None) -> float:
-    """The factor by which one exchange on every edge in use shrinks the n-weighted distance to consensus.
+    """Compute the factor by which one exchange on every edge in use shrinks the n-weighted distance to consensus.
 
     With `size`, the number of parameters, each edge takes the step that its compressor allows; without it all take a
-    full one. What travels counts as exact: what a compressor leaves out arrives in later exchanges, by error feedback,
-    so that under a sparse one the distance falls more slowly at first than this says.
+    full one. Messages count as exact: what a compressor leaves out arrives in later exchanges, by error feedback, so
+    that under a sparse one the distance falls more slowly at first than predicted.
 
-    In a schedule: that of a whole period from its worst start, to the power of one over the period; 0 where every node
-    has the mean at its end. The weights are those that nodes use, c_ij = min(n_i/(deg_i+1), n_j/(deg_j+1)), deg the
-    largest number of edges that one round uses, not those of the schedule's own matrices. Without `samples` n is 1.
+    For a schedule it is the factor of a whole period from its worst start, to the power of one over the period; 0 where
+    every node has the mean at its end. The weights are those that nodes use, c_ij = min(n_i/(deg_i+1), n_j/(deg_j+1)),
+    deg the largest number of edges that one round uses, not those of the schedule's own matrices. Without `samples` n
+    is 1.
     """
     topology = Topology(federation.topology, len(federation.members), federation.edges, federation.seed)
     gammas = _gammas(federation, size)
@@ -147,7 +149,9 @@ class _Rounds:
         self.mean = root / np.linalg.norm(root)
 
     def apply(self, z: NDArray[np.float64], *, back: bool = False) -> NDArray[np.float64]:
-        """All rounds in turn to each column of z (nodes, k), in place. Each is symmetric: `back` is the transpose."""
+        """Apply all rounds in turn to each column of z (nodes, k), in place. Each is symmetric: `back` is the
+        transpose.
+        """
         root = self.root.reshape(-1, *[1] * (z.ndim - 1))
         for i, j, weight in reversed(self.rounds) if back else self.rounds:
             flow = weight.reshape(-1, *[1] * (z.ndim - 1)) * (z[i] / root[i] - z[j] / root[j])
@@ -160,7 +164,7 @@ class _Rounds:
         return float(np.linalg.norm(self.apply(away), 2))
 
     def lanczos_norm(self) -> float:
-        """From below, to about six digits."""
+        """Approximate the norm from below, to about six digits."""
         krylov = Krylov(lambda z: self.apply(self.apply(z.copy()), back=True), self.mean)
         while True:
             krylov.extend(krylov.size + 4)
@@ -169,9 +173,9 @@ class _Rounds:
                 return math.sqrt(max(0.0, top.value))
 
 
-def _measured(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> float | None:
-    """The contraction in the closing rounds, from sketches: how much closer the nodes came, per exchange at so many
-    ends of edges.
+def _measured_contraction(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> float | None:
+    """Measure the contraction in the closing rounds, from sketches: how much closer the nodes came, per exchange at
+    `ends` ends of edges.
     """
     ticks = sorted(set.intersection(*(set(lines) for lines in closing))) if closing and ends else []
     points = []
@@ -187,7 +191,7 @@ def _measured(closing: Sequence[Mapping[int, ClosedRound]], ends: float) -> floa
 
 
 def _gammas(federation: FederationConfig, size: int | None) -> Mapping[tuple[int, int], float]:
-    """The step on each edge."""
+    """Return the step size on each edge."""
     gamma = federation.gossip.gamma
     if size is None:
         return dict.fromkeys(federation.edges, gamma)

@@ -1,4 +1,4 @@
-"""The figures of a run over time, and what it is compared with."""
+"""The figures of a run over time, and of its references."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from p2pfl.reporting.status import MeanAndMax
 
 
 class Statistic(msgspec.Struct, frozen=True):
-    """Over honest nodes that have a value; NaN where one of these is."""
+    """A figure over the honest nodes that have a value; NaN where one of these is NaN."""
 
     mean: float
     min: float
@@ -35,14 +35,14 @@ class Point(msgspec.Struct, kw_only=True):
     train_loss: Statistic | None = None
     consensus_distance: float | None = None
     neighbor_distance: Statistic | None = None
-    """Real runs only."""
+    """The distance of nodes to their neighbors' replicas; real runs only."""
     staleness: MeanAndMax | None = None
     bytes_sent: int | None = None
     messages_sent: int | None = None
     running: int | None = None
     """The number of nodes that had not ended."""
     evaluated: int | None = None
-    """Over how many nodes the figures are; null: all honest ones."""
+    """The number of nodes in the figures; null: all honest ones."""
 
 
 class ModelScore(msgspec.Struct, kw_only=True):
@@ -51,7 +51,7 @@ class ModelScore(msgspec.Struct, kw_only=True):
     metrics: dict[str, float | None] = {}
     """The task's own metrics, by name."""
     intervals: dict[str, tuple[float, float]] = {}
-    """95% intervals of accuracy and metrics, by name, by the chance of which rows are in the test set."""
+    """95% intervals of accuracy and metrics, by name, for the chance of which rows are in the test set."""
 
 
 class ReferencePoint(ModelScore):
@@ -89,15 +89,15 @@ class Comparison(msgspec.Struct, kw_only=True):
     """
 
     measure: str
-    """The main one."""
+    """The task's main measure."""
     difference: float
-    """Together less the reference."""
+    """The mean over the nodes minus the reference."""
     interval: tuple[float, float] | None
     """The 95% interval of the difference; null where the same rows were not tested, or too few."""
     rows: int | None = None
     """The number of test rows in all."""
     verdict: str
-    """"better", "worse", or "open": the figures say nothing about which is better."""
+    """"better", "worse", or "open": the figures do not decide which is better."""
     why: str
     """The reason, in words."""
 
@@ -106,11 +106,12 @@ class References(msgspec.Struct, kw_only=True):
     """The results of the same learning without a network of peers."""
 
     alone: Alone | None = None
-    """Each node with its own data; null unless it was asked for."""
+    """Each node with its own data; null unless the run was started with references."""
     against_alone: Comparison | None = None
-    """The nodes together, compared with each alone; null if they were not compared."""
+    """The nodes together compared with each alone; null if they were not compared."""
     centralized: Centralized | None = None
+    """One model that learns from all data; null if they cannot be pooled."""
     against_pooled: Comparison | None = None
-    """Likewise beside all data in one place, with as many steps as all nodes."""
+    """The nodes together compared with all data in one place, with as many steps as all nodes."""
     fedavg: Reference | None = None
-    """A server that averages all models each round."""
+    """A server that averages all models each round; null if nodes keep part of the model to themselves."""

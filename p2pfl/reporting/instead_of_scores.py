@@ -1,4 +1,4 @@
-"""The way for a table's owner to get the scores that a private run withholds."""
+"""The way for a table's owner to compute the scores that a private run withholds."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ SCORE = "`p2pfl score NODE TABLE` says how good the model is, on a labelled tabl
 
 
 def instead(task: str) -> str | None:
-    """The command to use where scores are withheld, by the name of the task; None: there is none."""
+    """Return the command to use where scores are withheld, by the name of the task; None: there is none."""
     return SCORE if task == TABLES else None

@@ -1,7 +1,7 @@
 """Lying neighbors, for reports and readers: how many a node tolerates under its rule, and which it has proven.
 
-What a node tolerates is for `p2pfl check`, a node's log and its status. What the graph makes of it is for
-`topologies.metrics.byzantine`, what rules do for `aggregate`, which faults count for the core.
+`p2pfl check`, a node's log and its status show how many a node tolerates. `topologies.metrics.byzantine` has the effect
+of the graph, `aggregate` the rules, and the core the faults that count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from p2pfl.reporting.report import HeldAgainst, NodeReport
 class Bearing:
     """The number of malicious neighbors that one node tolerates. `liars` is the rule's b, 0 if it gives no protection.
 
-    `needed`: the neighbors without which it does not mix, 2 b + 1 or more, for of 2 b the liars could be half.
+    `needed`: the fewest neighbors with which it mixes, 2 b + 1 or more, because of 2 b the liars could be half.
     """
 
     rule: str
@@ -37,7 +37,7 @@ class Bearing:
         return self.liars if self.mixes else 0
 
     def __str__(self) -> str:
-        """The tolerance as one sentence."""
+        """Describe the tolerance in one sentence."""
         if self.liars and not self.mixes:
             return f"mixes with nobody: {self.rule} needs {self.needed} neighbors and has {self.neighbors}"
         borne = f"tolerates {count(self.liars, 'malicious neighbor')} of {self.neighbors}"
@@ -59,18 +59,18 @@ def bearings(federation: FederationConfig) -> list[Bearing]:
 
 
 def count(number: int, what: str) -> str:
-    """`1 liar`, `2 liars`."""
+    """Write a number with its noun: `1 liar`, `2 liars`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def names(federation: FederationConfig, nodes: Sequence[int], most: int = 5) -> str:
-    """The first few names, and the number of the others."""
+    """Write the first few names, and the number of the others."""
     told = ", ".join(federation.members[node].name for node in nodes[:most])
     return f"{told} and {len(nodes) - most} more" if len(nodes) > most else told
 
 
 def held_against(nodes: Iterable[NodeReport]) -> list[HeldAgainst]:
-    """One entry for each neighbor of which a node has proven a fault."""
+    """Return one entry for each neighbor of which a node has proven a fault."""
     return [
         HeldAgainst(
             node=node.name,
@@ -86,7 +86,9 @@ def held_against(nodes: Iterable[NodeReport]) -> list[HeldAgainst]:
 
 
 def in_words(held: Sequence[HeldAgainst]) -> str | None:
-    """`node3: payload 40, flood 2, told by 4 neighbors, quarantined by 3`; None where nobody has proven anything."""
+    """Write the faults: `node3: payload 40, flood 2, told by 4 neighbors, quarantined by 3`; None where
+    there is none.
+    """
     told = []
     for name in sorted({one.neighbor for one in held}):
         against = [one for one in held if one.neighbor == name]

@@ -1,7 +1,7 @@
 """The figures of a run as it goes on, for other programs: `--log csv:FILE` and `--log tensorboard:DIR`.
 
-A row is about one node, or about all honest ones together (`mean`, `min` and `max`). A log that cannot be written any
-more is given up, with a line that says so, and the run goes on.
+A row is about one node, or about all honest ones together (`mean`, `min` and `max`). A log that can no longer be
+written is given up, with a line that says so, and the run goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = Mapping[str, Any]
 """A row of a log, by column; an unknown figure is left out or None."""
 
 WHERE = ("time_s", "node", "rounds")
-"""Columns that say what a row is about: seconds, whose figures, after how many own rounds."""
+"""Columns that identify a row: seconds, the node or `mean`, `min`, `max`, and its own rounds."""
 FIGURES = (
     "accuracy",
     "loss",
@@ -39,20 +39,22 @@ FIGURES = (
 )
 """The columns, as in a report's history: `loss` is that of the common test set."""
 COLUMNS = (*WHERE, "phase", *FIGURES, "metrics")
-"""`metrics` are the task's own on the common test set, by name: as a JSON object in a table, as curves of their own."""
+"""All columns of a table. `metrics` are the task's own on the common test set, by name: a JSON object in a table,
+curves of their own in TensorBoard.
+"""
 OF_ALL = ("mean", "min", "max")
 KEY = "--log"
 
 
 class Sink(Protocol):
-    """The destination of rows. Raises OSError: they cannot be written."""
+    """A destination of rows. Raises OSError: they cannot be written."""
 
     def write(self, row: Row) -> None: ...
     def close(self) -> None: ...
 
 
 class CsvLog:
-    """A table with a row for each row, to which a later run adds its own."""
+    """A CSV file with one line for each row; a later run appends to it."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("a", newline="", encoding="utf-8")
@@ -115,7 +117,7 @@ ALLOWED = "csv:FILE or tensorboard:DIR"
 
 
 def check_logs(specs: Sequence[str], *, coming: Path | None = None) -> None:
-    """Before the run, so that a mistake does not show after it. `coming` is a folder that the run creates.
+    """Check before the run that logs can be written. `coming` is a folder that the run creates.
 
     Raises UserError: no such kind of log, or its place cannot be one.
     """
@@ -124,7 +126,7 @@ def check_logs(specs: Sequence[str], *, coming: Path | None = None) -> None:
 
 
 def open_logs(specs: Sequence[str]) -> Logs:
-    """Raises UserError: as `check_logs`."""
+    """Open the logs. Raises UserError: as `check_logs`."""
     check_logs(specs)
     try:
         return Logs([KINDS[kind](path) for kind, path in _places(specs)])
@@ -149,38 +151,38 @@ def _require_folder(kind: str, path: Path, coming: Path) -> None:
 
 
 class Logs:
-    """All logs of one run; without any, nothing happens. What has not changed is not written again."""
+    """All logs of one run; without any, nothing happens. Figures that have not changed are not written again."""
 
     def __init__(self, sinks: Sequence[Sink] = ()) -> None:
         self._sinks = list(sinks)
         self._latest: dict[str, object] = {}
 
     def line(self, line: NodeLine) -> None:
-        """A line of a node's progress, if its model has moved or was tested since the last one."""
+        """Log a line of a node's progress, if its model has moved or was tested since the last one."""
         if self._sinks and self._is_new(line.node, (line.rounds, line.version, line.tested_version, line.phase)):
             self._write(row_of(line))
 
     def point(self, point: Point | None) -> None:
-        """The figures of all nodes, if they are newer than the last ones."""
+        """Log the figures of all nodes, if they are newer than the last ones."""
         if self._sinks and point is not None and self._is_new(OF_ALL[0], point.time_s):
             for row in rows_of(point):
                 self._write(row)
 
     def close(self) -> None:
         for sink in self._sinks:
-            self._try(sink.close, sink)
+            self._attempt(sink.close, sink)
 
-    def _is_new(self, who: str, key: object) -> bool:
-        if self._latest.get(who) == key:
+    def _is_new(self, source: str, key: object) -> bool:
+        if self._latest.get(source) == key:
             return False
-        self._latest[who] = key
+        self._latest[source] = key
         return True
 
     def _write(self, row: Row) -> None:
         for sink in list(self._sinks):
-            self._try(lambda sink=sink: sink.write(row), sink)  # type: ignore[misc]
+            self._attempt(lambda sink=sink: sink.write(row), sink)  # type: ignore[misc]
 
-    def _try(self, work: Callable[[], None], sink: Sink) -> None:
+    def _attempt(self, work: Callable[[], None], sink: Sink) -> None:
         try:
             work()
         except OSError as error:
@@ -189,7 +191,7 @@ class Logs:
 
 
 def row_of(line: NodeLine) -> Row:
-    """The row of one node; its time counts from the start of its process."""
+    """Make the row of one node; its time counts from the start of its process."""
     return {
         "time_s": line.uptime_s,
         "node": line.node,
@@ -202,12 +204,12 @@ def row_of(line: NodeLine) -> Row:
         "staleness": line.staleness.mean,
         "bytes_sent": line.bytes_sent,
         "messages_sent": line.messages_sent,
-        "metrics": _others(line.metrics),
+        "metrics": _other_metrics(line.metrics),
     }
 
 
 def rows_of(point: Point) -> list[Row]:
-    """The rows of all honest nodes: one for each of `OF_ALL`. Figures without a spread are in the first."""
+    """Make the rows of all honest nodes: one for each of `OF_ALL`. Figures without a spread are in the first."""
     once = {name: getattr(point, name) for name in ("consensus_distance", "bytes_sent", "messages_sent")}
     rows: list[Row] = []
     for which in OF_ALL:
@@ -215,11 +217,11 @@ def rows_of(point: Point) -> list[Row]:
         for name in ("rounds", "accuracy", "loss", "train_loss", "neighbor_distance", "staleness"):
             found: Statistic | MeanAndMax | None = getattr(point, name)
             row[name] = getattr(found, which, None)
-        row["metrics"] = _others({name: getattr(found, which) for name, found in point.metrics.items()})
+        row["metrics"] = _other_metrics({name: getattr(found, which) for name, found in point.metrics.items()})
         rows.append(row)
     return rows
 
 
-def _others(metrics: Mapping[str, float | None]) -> dict[str, float]:
+def _other_metrics(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """The known metrics that have no column of their own."""
     return {name: value for name, value in metrics.items() if value is not None and name not in FIGURES}

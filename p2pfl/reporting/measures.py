@@ -1,7 +1,7 @@
 """The measures of a task in tables and pictures: its main metric first, then its others, then the loss.
 
-Whoever has figures of a model (a line of a node, a point of a history, a report) has `accuracy`, `metrics` by name, and
-the loss, as `test_loss` where there is a training loss too. Here is how to find one of them by a `Measure`.
+Everything with figures of a model (a line of a node, a point of a history, a report) has `accuracy`, `metrics` by name,
+and the loss, as `test_loss` where there is a training loss too. This module finds one of them by a `Measure`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def measures_of(sources: Iterable[Any]) -> tuple[Measure, ...]:
 def measures_in(learner: Learner, score: Score | None) -> list[Measure]:
     """The measures of a learner; if it names none, those in its latest `score`, empty before there is one.
 
-    Of such a metric nothing is known but its name: higher counts as better.
+    Such a metric has only a name: higher counts as better.
     """
     if told := getattr(learner, "measures", ()):
         return list(told)
@@ -57,7 +57,7 @@ def value_of(source: Any, measure: Measure) -> Any:
 
 
 def local_value_of(source: Any, measure: Measure) -> Any:
-    """The same on the node's own training data; reports have no loss there."""
+    """The value of a measure on the node's own training data; reports have no loss there."""
     if measure.name == ACCURACY.name:
         return source.local_accuracy
     return source.local_metrics.get(measure.name)
@@ -69,7 +69,7 @@ def worst(values: Statistic, measure: Measure) -> float:
 
 
 def in_words(source: Any, measures: Sequence[Measure]) -> str | None:
-    """The main measure over all nodes, `AUC 0.912 (worst 0.874)`; None where nothing is tested."""
+    """Write the main measure over all nodes, `AUC 0.912 (worst 0.874)`; None where nothing is tested."""
     main = (measures or measures_of([source]))[0]
     values: Statistic | None = value_of(source, main)
     if values is None:
@@ -79,14 +79,15 @@ def in_words(source: Any, measures: Sequence[Measure]) -> str | None:
 
 
 def merit(value: float | None, measure: Measure) -> tuple[bool, float]:
-    """A sort key, the worst first; a missing value comes before all."""
+    """Make a sort key, the worst first; a missing value comes before all."""
     if value is None or math.isnan(value):
         return (False, 0.0)
     return (True, value if measure.higher_is_better else -value)
 
 
 def metrics_in(score: Score) -> dict[str, float | None]:
-    """The metrics of a score as in a report: None for one that the set does not define, such as the AUC of one class.
+    """Return the metrics of a score as in a report: None for one that the set does not define, such as the AUC of one
+    class.
 
     For a model that has diverged, whose loss is not finite either, they stay as they are.
     """
@@ -101,7 +102,8 @@ def rounded(intervals: Mapping[str, tuple[float, float]]) -> dict[str, tuple[flo
 
 
 def mean_intervals(sources: Iterable[Any]) -> dict[str, tuple[float, float]]:
-    """The intervals of the mean of nodes that each have `intervals`, by name, as if all were tested on the same rows.
+    """Compute the intervals of the mean of nodes that each have `intervals`, by name, as if all were tested on the same
+    rows.
 
     A metric for which some node has no interval gets none.
     """
@@ -129,7 +131,7 @@ def model_score(score: Score | None) -> ModelScore | None:
 
 
 def spreads(scores: Iterable[Mapping[str, float | None]], *, defined: bool = False) -> dict[str, Statistic]:
-    """The mean, minimum and maximum of each metric, by name. `defined`: over the scores in which it is a number."""
+    """Compute mean, minimum and maximum of each metric, by name. `defined`: over the scores in which it is a number."""
     found: dict[str, list[float]] = {}
     for metrics in scores:
         for name, value in metrics.items():

@@ -1,7 +1,7 @@
 """One node's view of its whole federation, the answer of `GET /federation`: page, `watch` and `status` read it.
 
-A field that is null is not known. Times are seconds of one clock of the node that answers, which begins anywhere:
-`now` minus another of them is an age. Nobody has to agree about the hour.
+A field that is null is unknown. Times are seconds of one clock of the node that answers, which begins anywhere: `now`
+minus another of them is an age. Clocks of different nodes need not agree.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class MemberRow(msgspec.Struct, kw_only=True):
     index: int
     name: str
     at: float | None = None
-    """When it said so, by the clock of the answering node."""
+    """When the member sent this row, by the clock of the answering node."""
     source: str | None = None
     """The node that passed the row on to the answering node, if it was not the member itself."""
     quiet: bool = False
-    """True if it should have sent a newer row, and has not."""
+    """True if the member should have sent a newer row, and has not."""
     lost: bool = False
-    """True if none of its neighbors hears it, as far as they say."""
+    """True if no neighbor of the member hears it, as far as they report."""
     phase: str | None = None
     rounds: int | None = None
     main: float | None = None
-    """The main one of the task's measures."""
+    """The score of its latest test by the task's main measure."""
     accuracy: float | None = None
     scores: dict[str, float | None] = {}
     """The scores of its latest test, by name of each of the task's measures, the main one first."""
@@ -40,12 +40,12 @@ class MemberRow(msgspec.Struct, kw_only=True):
     bytes_sent: int | None = None
     bytes_received: int | None = None
     bytes_per_s: float | None = None
-    """Sent, between its latest two rows."""
+    """Bytes sent per second between its latest two rows."""
     exchanges: int | None = None
     live: list[int] | None = None
-    """The members with whom it has a session."""
+    """The members with which it has a session."""
     unheard: list[int] = []
-    """The neighbors with a session from which nothing has come for some heartbeats."""
+    """The neighbors with a session that have sent nothing for some heartbeats."""
     alarms: int | None = None
     """The number of alarms raised since its process started."""
     standing: list[str] = []
@@ -82,7 +82,7 @@ class StandingAlarm(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class FederationStatus(msgspec.Struct, kw_only=True):
-    """Everything that `GET /federation` says."""
+    """The answer of `GET /federation`."""
 
     federation: str
     node: str
@@ -120,4 +120,4 @@ class FederationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
     alarms: list[StandingAlarm] | None = None
     privacy: PrivacyStatus | None = None
     point: dict[str, list[float | None]] | None = None
-    """The next point of the curves, where it is time for one."""
+    """The next point of the curves, if one is due."""

@@ -28,7 +28,7 @@ X = Literal["time", "rounds", "bytes"]
 FORMATS = (".png", ".svg", ".pdf")
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#333333")
-"""Okabe and Ito's, told apart by everybody."""
+"""The colors of Okabe and Ito, which everybody can tell apart."""
 STYLES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
 GRAY = "#555555"
 DOTS: Any = "dotted"
@@ -62,7 +62,7 @@ class Drawable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A report as it is drawn. `label` tells it from the others in the picture."""
+    """A report as it is drawn. `label` distinguishes it from the others in the picture."""
 
     report: Drawable
     history: list[Point]
@@ -70,7 +70,7 @@ class Run:
 
 
 def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None) -> None:
-    """Before a run, so that a mistake does not show after it. `coming`: a folder that the run makes; `key`: the option.
+    """Check before a run that its picture can be drawn. `coming`: a folder that the run makes; `key`: the option.
 
     Raises UserError: no such folder, or a format that cannot be drawn.
     """
@@ -83,7 +83,7 @@ def check_picture(path: Path, *, key: str = "--plot", coming: Path | None = None
     import matplotlib as _  # noqa: F401, ICN001, PLC0415 - an extra: missing, it must show before the run
 
 
-def _held(report: Drawable) -> list[Point]:
+def _repeat_points(report: Drawable) -> list[Point]:
     """Repeat a simulated point until shortly before the next after a gap, without bytes: no model moved meanwhile."""
     history = report.history
     gaps = [after.time_s - before.time_s for before, after in itertools.pairwise(history)]
@@ -99,10 +99,10 @@ def _held(report: Drawable) -> list[Point]:
 
 
 def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", labels: Sequence[str] = ()) -> Figure:
-    """The picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file.
+    """Draw the picture as a matplotlib figure; with a `path` also as a .png, .svg or .pdf file.
 
-    Raises UserError: there are too many, one has no history, or `path` is no file that can be drawn; TopologyError: the
-    file cannot be written.
+    Raises UserError: there are too many runs, one has no history, or `path` is no file that can be drawn;
+    TopologyError: the file cannot be written.
     """
     if len(reports) > MOST_RUNS:
         raise UserError("too many runs for one picture", key="REPORT", value=len(reports), allowed=f"up to {MOST_RUNS}")
@@ -111,7 +111,7 @@ def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", lab
     if path is not None:
         check_picture(path, key="path")
     named = zip(reports, itertools.chain(labels, itertools.repeat("")), strict=False)
-    runs = [Run(report, _held(report), label) for report, label in named]
+    runs = [Run(report, _repeat_points(report), label) for report, label in named]
     panels: list[Callable[[Any], None]] = [
         partial(_draw_learned, runs=runs, measure=measure, x=x) for measure in _learned(runs)
     ]
@@ -135,10 +135,10 @@ def draw_runs(reports: Sequence[Drawable], path: Path | None, x: X = "time", lab
 
 
 def _learned(runs: Sequence[Run]) -> list[Measure]:
-    """The main measure of the first run that has a value of its own, and the metrics that the task adds."""
+    """Return the main measure of the first run that has a value of its own, and the metrics that the task adds."""
     for run in runs:
         main, *others = measures_of([run.report, *run.report.nodes, *run.history])
-        found = [one for one in (main, *others) if any(_known(value_of(point, one)) for point in run.history)]
+        found = [one for one in (main, *others) if any(_finite(value_of(point, one)) for point in run.history)]
         own = [one for one in found if one is main or one.name not in (ACCURACY.name, LOSS.name)]
         if own or found:
             return (own or found)[:MOST_LEARNED]
@@ -146,11 +146,11 @@ def _learned(runs: Sequence[Run]) -> list[Measure]:
 
 
 def _have(runs: Sequence[Run], name: str) -> bool:
-    return any(_known(getattr(point, name)) for run in runs for point in run.history)
+    return any(_finite(getattr(point, name)) for run in runs for point in run.history)
 
 
-def _known(value: Statistic | float | None) -> Any:
-    """A statistic of a run in which somebody's model diverged is not drawn."""
+def _finite(value: Statistic | float | None) -> Any:
+    """Return a statistic to draw; None for a run in which a node's model diverged."""
     return None if isinstance(value, Statistic) and not value.is_finite else value
 
 
@@ -159,7 +159,7 @@ def _known(value: Statistic | float | None) -> Any:
 
 def _draw_learned(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> None:
     for place, run in enumerate(runs):
-        spreads = [(_place(run, point, x), _known(_of_point(point, measure))) for point in run.history]
+        spreads = [(_place(run, point, x), _finite(_of_point(point, measure))) for point in run.history]
         known = [(at, spread) for at, spread in spreads if spread is not None and at is not None]
         at = [one for one, _ in known]
         low, high = [spread.min for _, spread in known], [spread.max for _, spread in known]
@@ -173,7 +173,7 @@ def _draw_learned(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> Non
     if measure.name == ACCURACY.name:
         axes.set_ylim(0, 1.02)
     elif not measure.higher_is_better:
-        found = [_known(_of_point(point, measure)) for run in runs for point in run.history]
+        found = [_finite(_of_point(point, measure)) for run in runs for point in run.history]
         means = [one.mean for one in found if one]
         if min(means) > 0 and max(means) / min(means) >= POWERS_FROM:
             axes.set_yscale("log")
@@ -185,7 +185,8 @@ def _of_point(point: Point, measure: Measure) -> Statistic | None:
 
 
 def _draw_references(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> None:
-    """Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run: all data at once.
+    """Draw the references. Dashed: federated averaging, as a curve where it has the same axis. Dotted, of a single run:
+    all data at once.
 
     Dashed and dotted, of a single run: the mean of the nodes, had each been alone. In gray where it is the same for all
     runs, else in the run's own color.
@@ -209,7 +210,7 @@ def _draw_references(axes: Any, runs: Sequence[Run], measure: Measure, x: X) -> 
 
 
 def _fedavg(run: Run, measure: Measure, x: X) -> list[tuple[float, float]]:
-    """Points of its curve; over time, which a server does not have, the end alone."""
+    """Return the points of its curve; over time, which a server does not have, the end alone."""
     fedavg = run.report.reference.fedavg if run.report.reference else None
     if fedavg is None:
         return []
@@ -236,7 +237,7 @@ def _draw_bytes(axes: Any, runs: Sequence[Run], x: X) -> None:
 
 
 def _line(axes: Any, points: Sequence[tuple[float | None, float | None]], place: int) -> None:
-    """Through the points that are known. A single one is no line: it shows as a dot."""
+    """Draw a line through the known points. A single one shows as a dot."""
     known = [(at, value) for at, value in points if at is not None and value is not None]
     style = STYLES[place // len(COLORS)]
     marker = "o" if len(known) == 1 else None
@@ -259,8 +260,8 @@ def _color(place: int) -> str:
 
 
 def _place(run: Run, point: Point, x: X) -> float | None:
-    """The position on the horizontal axis. Real processes take a while to start: their time begins with the first
-    point.
+    """Return the position on the horizontal axis. Real processes take a while to start: their time begins with the
+    first point.
     """
     match x:
         case "time":
@@ -303,7 +304,7 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
     mixed = len({run.report.simulated for run in runs}) > 1
     for place, run in enumerate(runs):
         line = Line2D([], [], color=_color(place), linewidth=1.7, linestyle=STYLES[place // len(COLORS)])
-        marks.append((line, "mean of the nodes" if len(runs) == 1 else _named(run, mixed=mixed)))
+        marks.append((line, "mean of the nodes" if len(runs) == 1 else _run_label(run, mixed=mixed)))
     marks.append((Patch(color=COLORS[0] if len(runs) == 1 else GRAY, alpha=0.16), _band(runs)))
     found = [run.report.reference for run in runs if run.report.reference is not None]
     if any(one.fedavg for one in found):
@@ -319,13 +320,13 @@ def _explain(figure: Any, runs: Sequence[Run]) -> None:
 
 
 def _band(runs: Sequence[Run]) -> str:
-    """A run of very many nodes looks at some of them on its way."""
+    """Describe the band; a run of very many nodes evaluates only some of them on its way."""
     run = runs[0]
     some, honest = run.history[-1].evaluated, len(run.report.nodes) - len(run.report.byzantine)
     return f"worst to best of {some} nodes" if len(runs) == 1 and some and some < honest else "worst to best node"
 
 
-def _named(run: Run, *, mixed: bool) -> str:
+def _run_label(run: Run, *, mixed: bool) -> str:
     kind = (", simulated" if run.report.simulated else ", real") if mixed else ""
     return f"{shown(run.label, 32)}\n{counted(len(run.report.nodes), 'node')}, {shown(run.report.topology, 28)}{kind}"
 

@@ -1,8 +1,8 @@
 """References without a network of peers: each node alone with its own data, and all data in one place.
 
 Both take the same optimizer, batch size and length of a round, and plain steps. Where nodes have test sets of their
-own, one model's score is the mean over the nodes, as that of the federation is. A schedule that goes by time sees the
-rounds take as long as they took in the run. Imported by who asks for it: it needs torch where the task does.
+own, one model's score is the mean over the nodes, as that of the federation is. A schedule by time takes rounds to be
+as long as they were in the run. Import it only when needed: it needs torch where the task does.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def centralized(
     most_steps: int = MOST_STEPS,
     round_s: float = 0.0,
 ) -> Centralized | None:
-    """One model that learns from all data; None where data cannot be pooled.
+    """Train one model on all data; None where data cannot be pooled.
 
     The first takes as many steps as one of `learners` in `rounds` rounds, on average; the second goes on until it has
     taken as many as all of them, or `most_steps`. Each has accuracy, loss (of the test set, or the training loss where
-    there is none), metrics, steps and history. `rows` are all data, where they are together already; `round_s` is how
+    there is none), metrics, steps and history. `rows` are all data, if they are in one set already; `round_s` is how
     long a round took. A schedule of the learning rate is stretched to the length of the second.
     """
     rows = joined([learner.train_set for learner in learners]) if rows is None else rows
@@ -64,7 +64,7 @@ def centralized(
 
 
 def joined(sets: Sequence[Samples]) -> TensorSamples | None:
-    """All rows in one set; None where they are read row by row, or differ in shape or type."""
+    """Join all rows in one set; None where they are read row by row, or differ in shape or type."""
     import torch  # noqa: PLC0415 - a task without torch has no such sets
 
     tensors = [samples for samples in sets if isinstance(samples, TensorSamples)]
@@ -75,15 +75,15 @@ def joined(sets: Sequence[Samples]) -> TensorSamples | None:
 
 
 def alone(learner: Learner, rounds: int, round_s: float = 0.0) -> ModelScore | None:
-    """The score of a node's model on its test set after `rounds` rounds on its own data, without neighbors.
+    """Score a node's model on its test set after `rounds` rounds on its own data, without neighbors.
 
-    None where there is no test set. The learner's own part of the model is another one afterwards.
+    None where there is no test set. Afterwards the learner's own part of the model has changed.
     """
     return model_score(learner.evaluate(learned_alone(learner, rounds, round_s), "test"))
 
 
 def learned_alone(learner: Learner, rounds: int, round_s: float = 0.0) -> Vector:
-    """A node's model (d,) after `rounds` rounds on its own data. The learner's own part of it is that one's, too."""
+    """Train a node's model (d,) for `rounds` rounds on its own data. The learner keeps the own part of that model."""
     model = learner.initial()
     for index in range(rounds):
         model = learner.train(RoundStart(model, elapsed_s=index * round_s), index).vector
@@ -104,7 +104,7 @@ def of_alone(scores: Sequence[ModelScore | None]) -> Alone | None:
 
 
 def reference_point(score: Score | None, training_loss: float) -> ReferencePoint:
-    """Without a test set it is the loss in training that is known."""
+    """Make a point of a reference; without a test set its loss is that in training."""
     if score is None:
         return ReferencePoint(loss=training_loss)
     return ReferencePoint(
@@ -113,18 +113,18 @@ def reference_point(score: Score | None, training_loss: float) -> ReferencePoint
 
 
 def with_history(history: list[ReferencePoint]) -> Reference:
-    """The last point, and those on the way to it."""
+    """Make a reference from its last point, and those on the way to it."""
     return Reference(**msgspec.structs.asdict(history[-1]), history=history)
 
 
 def moments(rounds: int) -> list[int]:
-    """After which rounds a model is evaluated: evenly spaced, the last among them."""
+    """Return the rounds after which a model is evaluated: evenly spaced, the last among them."""
     count = min(rounds, EVALUATIONS)
     return [rounds * (place + 1) // count for place in range(count)]
 
 
 def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
-    """The score of one model on several test sets, each with the number of nodes that have it: the mean over the nodes.
+    """Average the scores of one model on several test sets, each with the number of nodes that have it.
 
     A metric that a set does not define is left out of the mean. A single score is returned as it is; None: there is
     none.
@@ -144,7 +144,7 @@ def mean_score(scores: Iterable[tuple[Score | None, int]]) -> Score | None:
 
 
 def _intervals_of_mean(known: Sequence[tuple[Score, int]]) -> Iterator[tuple[str, Interval]]:
-    """The intervals of means over test sets without common rows; each counts for so many nodes."""
+    """The intervals of means over test sets without common rows, each weighted by its number of nodes."""
     for name in dict.fromkeys(name for score, _ in known for name in score.intervals):
         parts = [(score.accuracy if name == ACCURACY.name else score.metrics.get(name), score, n) for score, n in known]
         there = [(value, score.intervals.get(name), n) for value, score, n in parts if value is not None]
@@ -165,13 +165,13 @@ def round_seconds(history: Sequence[Point]) -> float:
 
 
 def _mean(values: Iterable[tuple[float | None, int]]) -> float:
-    """Each value counts for so many nodes; not a number where none of them is."""
+    """Average values, each weighted by its number of nodes; NaN where there are no nodes."""
     known = [(value, nodes) for value, nodes in values if value is not None and not math.isnan(value)]
     return math.fsum(value * nodes for value, nodes in known) / sum(nodes for _, nodes in known) if known else math.nan
 
 
 def _tests_of(learners: Sequence[TorchLearner]) -> list[tuple[Samples, int]]:
-    """The different test sets, and how many nodes have each."""
+    """Return the different test sets, and how many nodes have each."""
     distinct, counts = Distinct(), Counter[int]()
     for learner in learners:
         counts[distinct.add(learner.test_set)] += 1
@@ -179,13 +179,13 @@ def _tests_of(learners: Sequence[TorchLearner]) -> list[tuple[Samples, int]]:
 
 
 class _Pooled:
-    """`learner` has all data, `tests` are what its model is tested on."""
+    """One model of all data: `learner` has all rows, `tests` are the sets that it is tested on."""
 
     def __init__(self, learner: TorchLearner, tests: Sequence[tuple[Samples, int]], round_s: float) -> None:
         self.learner, self.tests, self.round_s = learner, tests, round_s
 
     def run(self, goals: Sequence[int]) -> Iterator[Reference]:
-        """A reference after each of these numbers of rounds; one that has passed already changes nothing."""
+        """Yield a reference after each of these numbers of rounds; a number that has passed adds nothing."""
         learner, steps = self.learner, self.learner.training.local_steps or 1
         model, done, history = learner.initial(), 0, list[ReferencePoint]()
         for goal in goals:
@@ -202,9 +202,9 @@ class _Pooled:
             yield with_history(list(history))
 
     def _score(self, model: Vector) -> Score | None:
-        return mean_score((self._tested(model, samples), nodes) for samples, nodes in self.tests)
+        return mean_score((self._score_on(model, samples), nodes) for samples, nodes in self.tests)
 
-    def _tested(self, model: Vector, samples: Samples) -> Score | None:
+    def _score_on(self, model: Vector, samples: Samples) -> Score | None:
         self.learner.test_set = samples
         return self.learner.evaluate(model, "test")
 

@@ -1,6 +1,6 @@
-"""The report of a run, real or simulated: one shape, so that the two can be held side by side.
+"""The report of a run, real or simulated, in one shape, so that the two can be compared.
 
-A field that is null is not known, or does not apply. Sizes are in bytes, times in seconds. JSON has neither NaN nor
+A field that is null is unknown, or does not apply. Sizes are in bytes, times in seconds. JSON has neither NaN nor
 infinity: both are written as null, and a null in a `Statistic` is read as NaN.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PRIVATE_FIGURES = ("losses in training", "scores on a node's own data", "which classes a node has")
 """The figures that a private run withholds."""
 SCORES = "scores on the test set"
-"""Nor that, unless the set is nobody's data."""
+"""A further figure that a private run withholds, unless the test set is public."""
 
 
 class NodeReport(msgspec.Struct, kw_only=True):
@@ -56,7 +56,7 @@ class NodeReport(msgspec.Struct, kw_only=True):
     ended_by: str | None = None
     """Why its training ended."""
     through_by: str | None = None
-    """Why it had trained all that it had to; null: it had not."""
+    """Why it had trained all that it had to; null if it had not."""
     device: str | None = None
     """The device on which it trained, and the precision if that was not float32."""
     stranded: bool = False
@@ -68,11 +68,13 @@ class NodeReport(msgspec.Struct, kw_only=True):
     test_samples: int | None = None
     """The rows that it was tested on."""
     intervals: dict[str, tuple[float, float]] = {}
-    """95% intervals of accuracy and metrics, by name, by the chance of which rows these are."""
+    """95% intervals of accuracy and metrics, by name, for the chance of which rows these are."""
     local_metrics: dict[str, float | None] = {}
     """The same on the node's own training data."""
     alone: ModelScore | None = None
-    """The score that it would have on the common test set without neighbors; null unless asked for."""
+    """The score that it would have on the common test set without neighbors; null unless the run was started with
+    references.
+    """
     samples: int | float | None = None
     steps: int | None = None
     alarms: dict[str, int] | None = None
@@ -89,7 +91,7 @@ class NodeReport(msgspec.Struct, kw_only=True):
     starts: int | None = None
     log: str | None = None
     attack_success: float | None = None
-    """The share of samples that its model puts where poisoned data was to lead them."""
+    """The share of samples that its model labels as the poisoned data teach."""
     privacy: PrivacyStatus | None = None
     """The spending of its privacy budget; null if nothing is promised."""
 
@@ -99,13 +101,13 @@ class Withheld(msgspec.Struct, kw_only=True):
 
     unit: str
     epsilon: float | None
-    """The most that any node has spent; null where it is not known of one."""
+    """The most that any node has spent; null if unknown for some node."""
     budget: float
     delta: float
     figures: list[str]
     """The withheld figures, in words: they would reveal rows without noise."""
     instead: str | None = None
-    """The way to find out how good the model is nevertheless, in words."""
+    """Another way to find out how good the model is, in words."""
 
 
 class HeldAgainst(msgspec.Struct, kw_only=True):
@@ -131,9 +133,11 @@ class Contraction(msgspec.Struct, kw_only=True):
     predicted: float | None = None
     """Computed from the graph's spectrum; null under a robust rule."""
     samples_known: bool = True
+    """False: computed as if all nodes had equally many samples."""
     measured: float | None = None
     """Measured in the closing rounds."""
     per: str = ""
+    """The unit: an exchange on every edge, or a round of a schedule."""
 
 
 class Cost(msgspec.Struct, kw_only=True):
@@ -142,6 +146,7 @@ class Cost(msgspec.Struct, kw_only=True):
     cpu_s: float
     set_up_cpu_s: float
     abandoned_cpu_s: float
+    """Of a batched run that had to start over, one operation at a time."""
     run_cpu_s: float
     evaluation_cpu_s: float
     report_cpu_s: float
@@ -154,22 +159,30 @@ class Batching(msgspec.Struct, kw_only=True):
     """The way in which a simulation was computed."""
 
     operations: str
+    """Batched, or one at a time."""
     why: str | None
+    """The reason for one at a time."""
     training: str
+    """Batched, or one node at a time."""
     batch_stable: bool
+    """True if a sample's result does not depend on what else is in its batch."""
 
 
 class Report(msgspec.Struct, kw_only=True):
     """The result of a run. Figures are those of honest nodes that reached their end."""
 
     nodes: list[NodeReport]
+    """Each node, malicious ones and those that died included."""
     topology: str = ""
+    """The graph, as the federation file names it."""
     algebraic_connectivity: float | None = None
+    """Of the graph; for a schedule, of the union of all its rounds."""
     rounds: dict[str, int | None] = {}
-    """Own rounds, by node."""
+    """The number of own rounds, by node."""
     accuracy: Statistic | None = None
     """The accuracy on the common test set; null where there is none."""
     local_accuracy: Statistic | None = None
+    """The accuracy on each node's own training data."""
     loss: Statistic | None = None
     """The loss on the common test set."""
     measures: list[Measure] = []
@@ -179,53 +192,74 @@ class Report(msgspec.Struct, kw_only=True):
     intervals: dict[str, tuple[float, float]] = {}
     """95% intervals of the means, by name, as if the nodes were all tested on the same rows."""
     local_metrics: dict[str, Statistic] = {}
+    """The task's own metrics on each node's own training data, by name."""
     label_shift: LabelShift | None = None
     """The differences between the targets of honest nodes; null if no machine has seen all of them."""
     mean_model: ModelScore | None = None
     """The score of the mean of the honest models, which no node has. Simulated runs only."""
     attack: str | None = None
+    """The attack of the malicious nodes."""
     attack_success: Statistic | None = None
+    """The share of test samples that go where poisoned data lead; null for attacks that poison none."""
     consensus_distance: float | None = None
     """The root mean square distance of the models to their mean, divided by that mean's norm."""
     bytes_sent: int | None = None
+    """By all nodes together: headers, retries and encryption included, TCP and WebSocket not."""
     messages_sent: int | None = None
+    """By all nodes together."""
     compressors: dict[str, EdgeTraffic] = {}
+    """For each compressor, on how many edges it was used and the bytes that their ends sent."""
     wall_time_s: float | None = None
+    """Seconds of real time."""
     virtual_time_s: float | None = None
+    """Seconds that the nodes of a simulation took."""
     staleness: MeanAndMax | None = None
+    """The age of what was mixed, in rounds, as nodes weight it."""
     contraction: Contraction = msgspec.field(default_factory=Contraction)
+    """How fast models agree: predicted from the graph, and measured."""
     rule: str = "mean"
+    """The rule by which neighbors were mixed."""
     held_against: list[HeldAgainst] = []
+    """Which honest node has proven which fault of which neighbor."""
     died: list[str] = []
+    """Names of the nodes that neither finished nor were stopped cleanly."""
     byzantine: list[str] = []
+    """Names of the malicious nodes."""
     warnings: list[str] = []
-    """The doubts about the result that are known on this machine."""
+    """Doubts about the result that are visible from this machine."""
     stopped: bool = False
     """True if somebody stopped the run before its end."""
     reached_limit: bool | None = None
     """True if a simulation ended at the limit of its virtual time."""
     history: list[Point] = []
+    """The same figures at about forty times."""
     config: dict[str, Any] = {}
     """The contents of the federation file, with the graph resolved."""
     world: dict[str, Any] | None = None
     """The world of a simulation."""
     seed: int = 0
+    """The seed of the federation."""
     simulated: bool = False
+    """True if no real node ran."""
     digest: str | None = None
     """A hash of a simulation's trace of events, without vectors: the same for the same seed on any machine."""
     value_digest: str | None = None
     """A hash of every bit that the simulated nodes have at the end."""
     reference: References | None = None
+    """The results of a server, of all data in one place, and of each node alone."""
     peak_memory_bytes: int | None = None
+    """Of the process that simulated."""
     cost: Cost | None = None
+    """CPU-seconds of a simulation, by part."""
     batching: Batching | None = None
+    """Whether a simulation was computed in batches, and if not, why."""
     privacy: Withheld | None = None
     """The privacy of a real run with a budget; null if nothing is withheld."""
     sweep: dict[str, Any] | None = None
     """The sweep and the run in it, for a simulation of a sweep."""
 
     def __repr__(self) -> str:
-        """One line: a report shows itself in a notebook."""
+        """Summarize the report in one line, as a notebook shows it."""
         main = self.main_measure
         value: Statistic | None = value_of(self, main)
         learned = f"no {main.label}" if value is None else f"{main.label} {value.min:.4g} to {value.max:.4g}"
@@ -247,7 +281,9 @@ class Report(msgspec.Struct, kw_only=True):
 
     @classmethod
     def from_json(cls, content: bytes | str) -> Report:
-        """A report from what `to_json` gave, of this version or an older one. Raises ValueError: this is no report."""
+        """Read a report from the result of `to_json`, of this version or an older one. Raises ValueError: this is no
+        report.
+        """
         return msgspec.convert(_with_nan(msgspec.json.decode(content)), type=cls)
 
     def to_frame(self, of: Literal["history", "nodes"] = "history") -> DataFrame:
@@ -270,7 +306,7 @@ class Report(msgspec.Struct, kw_only=True):
         """Draw what was learned, how far the nodes were apart and what they sent, over `x`; also into a file.
 
         Raises ModuleNotFoundError: matplotlib is not installed; UserError: the history is empty, or `path` is no .png,
-        .svg or .pdf in a folder that exists; TopologyError: `path` cannot be written.
+        .svg or .pdf in an existing folder; TopologyError: `path` cannot be written.
         """
         from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - matplotlib is an extra
 
@@ -280,7 +316,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def _with_nan(value: Any) -> Any:
-    """Nulls of statistics as NaN."""
+    """Turn nulls of statistics into NaN."""
     if isinstance(value, list):
         return [_with_nan(one) for one in value]
     if not isinstance(value, dict):
@@ -291,7 +327,7 @@ def _with_nan(value: Any) -> Any:
 
 
 def _flat(row: Point | NodeReport) -> dict[str, Any]:
-    """The same columns for every row, whatever it knows."""
+    """Flatten a row, with the same columns for every row, known or not."""
     flat: dict[str, Any] = {}
     metrics: dict[str, Statistic | float | None] = {}
     for field in msgspec.structs.fields(row):

@@ -18,7 +18,10 @@ BLOCK = 2**16
 
 
 class Sketch:
-    """The same for all nodes of a federation: a function of its seed and the model's size alone. Two bytes a value."""
+    """A sketch that is the same for all nodes of a federation: a function of its seed and the model's size alone.
+
+    It takes two bytes a value.
+    """
 
     def __init__(self, size: int, seed: int) -> None:
         chance = np.random.default_rng([seed, size])
@@ -26,7 +29,7 @@ class Sketch:
         self.sign = 2 * chance.integers(0, 2, size, dtype=np.int8) - 1
 
     def of(self, vector: Vector) -> NDArray[np.float64]:
-        """(d,) -> (256,)."""
+        """Map (d,) -> (256,)."""
         buckets = np.zeros(WIDTH)
         for start in range(0, vector.size, BLOCK):
             part = slice(start, start + BLOCK)
@@ -36,7 +39,9 @@ class Sketch:
 
 
 def consensus_distance(rows: NDArray[np.float64]) -> float:
-    """Root mean square distance of the rows (k, m) to their mean, over that mean's norm; of equal rows exactly 0."""
+    """Compute the root mean square distance of the rows (k, m) to their mean, divided by that mean's norm; of equal
+    rows exactly 0.
+    """
     from_first = rows - rows[0]
     center = from_first.mean(axis=0)
     norm = float(np.linalg.norm(rows[0] + center))

@@ -1,6 +1,6 @@
 """A node's status: one line of a live view, its status page, and the result that it leaves.
 
-Each form has all fields of the one before. Times are in seconds, sizes in bytes; a field that is null is not known.
+Each form has all fields of the one before. Times are in seconds, sizes in bytes; a field that is null is unknown.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from p2pfl.learn.metrics import Measure
 
 
 class MeanAndMax(msgspec.Struct, frozen=True):
-    """Staleness over all exchanges that were weighed, in own rounds in which the edge has its turn."""
+    """Staleness over all exchanges in which it was measured, in own rounds in which the edge has its turn."""
 
     mean: float
     max: int | float
 
 
 class ClosedRound(msgspec.Struct, frozen=True):
-    """The place of the model after closing round `closing_rounds`."""
+    """The position of the model after closing round `closing_rounds`."""
 
     closing_rounds: int
     exchanges: int
-    """Exchanges of all edges since the process began, when the model was there."""
+    """Exchanges of all edges since the process began, until that round."""
     sketch: list[float]
     """A short random projection of the model: distances between sketches estimate distances between models."""
 
@@ -35,14 +35,14 @@ class PrivacyStatus(msgspec.Struct, frozen=True):
     unit: str
     """The unit of protection: a "record", or the "member" with all its rows."""
     epsilon: float | None
-    """A bound on the epsilon spent so far; null if unknown."""
+    """An upper bound on the epsilon spent so far; null if unknown."""
     budget: float
     """The epsilon for the whole run."""
     delta: float
     rounds_left: int
     """The number of further rounds that the budget has room for."""
     state: str
-    """"open"; "spent"; or nothing is left because it is not known what was spent: "missing", "unsure"."""
+    """"open"; "spent"; or "missing" or "unsure", where nothing is left because the spending is unknown."""
 
 
 class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -62,7 +62,7 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     test_samples: int | None = None
     """The rows of that test set."""
     intervals: dict[str, tuple[float, float]] = {}
-    """95% intervals of accuracy and metrics, by name, by the chance of which rows are in the test set."""
+    """95% intervals of accuracy and metrics, by name, for the chance of which rows are in the test set."""
     measures: list[Measure] = []
     """The measures of the task, the main one first."""
     tested_round: int | None
@@ -83,15 +83,15 @@ class NodeLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     exchanges: int
     closing_rounds: int
     neighbor_distance: float | None
-    """The root mean square distance to the models of the neighbors that are heard, relative to the own model's norm."""
+    """The root mean square distance to the models of the neighbors in contact, relative to the own model's norm."""
     disk_refuses: str | None
     """Why the disk does not take the state; null while it does."""
     sketch: list[float] | None = None
     closed: ClosedRound | None = None
     classes: list[int] | None = None
-    """The classes in the node's own data: once, for a launcher on the same machine."""
+    """The classes in the node's own data, reported once, for a launcher on the same machine."""
     privacy: PrivacyStatus | None = None
-    """Null where nothing is promised."""
+    """The privacy budget; null where nothing is promised."""
 
 
 class NeighborStatus(msgspec.Struct, kw_only=True):
@@ -102,13 +102,13 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     bytes_sent: int | None = None
     messages_sent: int | None = None
     standing: float | None = None
-    """1 where nothing is proven against it, 0 in quarantine."""
+    """The neighbor's standing: 1 where nothing is proven against it, 0 in quarantine."""
     faults: dict[str, int] = {}
     """The number of faults proven since this process started, by kind."""
     quarantines: int = 0
     latest_fault: str | None = None
     quarantined_s: float | None = None
-    """The rest of its quarantine."""
+    """The remaining time of its quarantine."""
     probation: bool | None = None
     bytes_received: int | None = None
     messages_received: int | None = None
@@ -125,11 +125,11 @@ class NeighborStatus(msgspec.Struct, kw_only=True):
     """The time that rounds waited for it alone in the last minute."""
     resyncs: int | None = None
     kept: float | None = None
-    """The share of its pull that came through the robust rule."""
+    """The share of its pull that passed the robust rule."""
 
 
 class NodeStatus(NodeLine, kw_only=True):
-    """Everything that `GET /status` says."""
+    """The answer of `GET /status`."""
 
     federation: str
     rounds_to_do: int | None
@@ -165,7 +165,7 @@ class NodeStatus(NodeLine, kw_only=True):
     """The further status of each feature, by its name."""
     """The version of the newest charter that the node has; null in a federation without admin keys."""
     through_by: str | None = None
-    """Why the node has trained all that it had to; null: it has not."""
+    """Why the node has trained all that it had to; null if it has not."""
     device: str | None = None
     """The device on which it trains, and the precision if that is not float32."""
 
@@ -190,7 +190,7 @@ class NodeResult(NodeStatus, kw_only=True):
     steps: int
     wall_time_s: float
     cpu_time_s: float | None
-    """The whole process's; null where it has other nodes too."""
+    """The CPU time of the whole process; null if the process has other nodes too."""
     cpu_time_running_s: float | None
     """The CPU time from the core's start to its end; null if the process has other nodes too."""
     cpu_time_training_s: float

@@ -20,7 +20,9 @@ BITS = 8
 
 
 def compressor_mistakes(federation: FederationConfig, size: int | None = None) -> list[UserError]:
-    """The mistakes in the compressors of all and of single edges, for models of `size` values if that is known."""
+    """Return the mistakes in the common compressor and those of single edges, for models of `size` values if that is
+    known.
+    """
     found = []
     for key, spec in _named(federation):
         try:
@@ -56,11 +58,11 @@ def compressor_figures(compressor: Compressor, size: int) -> dict[str, Any]:
 
 
 def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
-    """Figures of a federation whose models have `size` values, and of which no compressor is a mistake.
+    """Return the traffic of a federation whose models have `size` values, and whose compressors are all valid.
 
     A node sends a compressed model to each neighbor in its round, and another when that neighbor asks in its own. So
-    the figures of a round are bounds: one exchange on every edge, and two. Of a schedule: on the edges of a round, for
-    all nodes on average. Where a compressor is not `exact`, its bytes are the most that may be.
+    the figures of a round are bounds: one exchange on every edge, and two. For a schedule they are for the edges of a
+    round, for all nodes on average. Where a compressor is not `exact`, its bytes are the most that may be.
     """
     names = [member.name for member in federation.members]
     edges = Counter(federation.compressor_of(*edge) for edge in federation.edges)
@@ -92,7 +94,7 @@ def traffic(federation: FederationConfig, size: int) -> dict[str, Any]:
 
 
 def _busiest(edges: Edges, payloads: dict[tuple[int, int], int]) -> int:
-    """The most that one node sends to its neighbors, once to each."""
+    """Return the most that one node sends to its neighbors, once to each."""
     sent: Counter[int] = Counter()
     for edge in edges:
         for end in edge:

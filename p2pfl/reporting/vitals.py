@@ -1,8 +1,9 @@
-"""The row that a node tells all members about itself, and its signature. For eyes only: nothing decides by it.
+"""The row that a node sends to all members about itself, and its signature. It is for people only: nothing decides by
+it.
 
-A row is msgpack, its fields in order, followed by an Ed25519 signature. What is signed begins with a name for this
-purpose and the federation's name and seed, so that no other signature of the same key can stand in its place. Fields
-may be added at the end: who does not know them leaves them out.
+A row is msgpack, its fields in order, followed by an Ed25519 signature. The signed bytes begin with a name for this
+purpose and the federation's name and seed, so that no other signature of the same key can take its place. Fields may be
+added at the end: a node that does not know them ignores them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from p2pfl.learn.metrics import ACCURACY, LOSS, Measure
 MOST_ROW_BYTES = 384
 """The most bytes of one row, its signature included."""
 MOST_WORDS = 6
-"""Kinds of alarms in one row."""
+"""The most kinds of alarms in one row."""
 MOST_METRICS = 8
-"""Metrics in one row."""
+"""The most metrics in one row."""
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Figure = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)] | None
@@ -41,13 +42,13 @@ Bits = Annotated[bytes, Meta(max_length=128)]
 class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A member's report about itself. `counter` grows with each row that it signs; a null figure is unknown.
 
-    `live` is the set of members with whom it has a session, as a bitmap whose lowest bit is member 0, cut off where it
+    `live` is the set of members with which it has a session, as a bitmap whose lowest bit is member 0, cut off where it
     would be too long. `alarms` counts those of this process; `standing` are the kinds of those that still stand, as
     many as there is room for. `loss` is that of the latest local round. `metrics` are the task's own and the loss of
-    the latest test, in the order of `in_row`: every member has the same task. `epsilon` is what is spent of its privacy
-    budget; `budget`, `begun` and `paid` say of which one, by name and order, and how many steps are paid for
-    (`engine.ledger.Signed`). Where nothing is promised none of these is in the row. `unheard` are those of `live` of
-    whom nothing has come for some heartbeats.
+    the latest test, in the order of `in_row`: every member has the same task. `epsilon` is what it has spent of its
+    privacy budget; `budget`, `begun` and `paid` identify that budget by name and order, and say how many steps are paid
+    for (`engine.ledger.Signed`). Where nothing is promised the row has none of these. `unheard` are the members of
+    `live` that have sent nothing for some heartbeats.
     """
 
     member: Count
@@ -76,7 +77,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 _LATER = ("epsilon", "budget", "begun", "paid", "unheard")
-"""Fields that no row has while they have their default, the first one first."""
+"""Fields that a row leaves out at its end while they have their default, in order."""
 _DEFAULTS = [field.default for field in msgspec.structs.fields(Vitals) if field.name in _LATER]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Vitals)
@@ -88,8 +89,8 @@ def realm_of(federation: FederationConfig) -> bytes:
     return hashlib.blake2b(name + b"\0%d" % federation.seed, digest_size=32, person=b"p2pfl-vitals").digest()
 
 
-def fitted(vitals: Vitals) -> Vitals:
-    """As much as a row holds: kinds of alarms are left out from the end, then who is live. The rest always fits."""
+def shortened(vitals: Vitals) -> Vitals:
+    """Shorten a row until it fits: kinds of alarms are left out from the end, then `live`. The rest always fits."""
     while vitals.standing and not _fits(vitals):
         vitals = msgspec.structs.replace(vitals, standing=vitals.standing[:-1])
     return vitals if _fits(vitals) else msgspec.structs.replace(vitals, live=b"")
@@ -109,7 +110,7 @@ def _row(vitals: Vitals) -> bytes:
 
 
 def sign(vitals: Vitals, identity: Identity, realm: bytes) -> bytes:
-    """The row as it travels. Raises ValueError: it holds what no member would accept."""
+    """Encode and sign the row. Raises ValueError: it holds what no member would accept."""
     row = _row(vitals)
     try:
         _DECODER.decode(row)
@@ -129,7 +130,7 @@ def read(raw: bytes) -> Vitals:
 
 
 def prove(raw: bytes, key: bytes, realm: bytes) -> None:
-    """Raises PeerFault: the member with that public key has not signed the row."""
+    """Check the signature. Raises PeerFault: the member with that public key has not signed the row."""
     try:
         VerifyKey(key).verify(realm + raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:])
     except (BadSignatureError, ValueError):
@@ -148,14 +149,16 @@ def word(text: str) -> str:
 
 
 def in_row(measures: Sequence[Measure]) -> list[Measure]:
-    """Whose values a row has, in this order: all but accuracy, which has a place of its own, by name."""
+    """Return the measures whose values a row has, by name, in this order: all but accuracy, which has a field of its
+    own.
+    """
     return sorted((one for one in measures if one.name != ACCURACY.name), key=lambda one: one.name)[:MOST_METRICS]
 
 
 def scores(vitals: Vitals, measures: Sequence[Measure]) -> dict[str, float | None]:
-    """What a member says of its latest test, by the names of its task's `measures`, the main one first.
+    """Return the scores of a member's latest test, by the names of its task's `measures`, the main one first.
 
-    Where these are not known, because the task does not say: accuracy if there is one, else the latest round's loss.
+    Where the task does not name its measures: accuracy if there is one, else the latest round's loss.
     """
     found = {ACCURACY.name: vitals.accuracy}
     found |= {one.name: value for one, value in zip(in_row(measures), vitals.metrics, strict=False)}

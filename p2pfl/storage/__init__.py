@@ -1,6 +1,6 @@
 """Durable state: atomic snapshots in two generations and a write-ahead log between them.
 
-It knows names, arrays and bytes, and nothing of what they mean.
+It knows names, arrays and bytes, and nothing of their meaning.
 """
 
 from p2pfl.storage.snapshot import State

@@ -1,10 +1,10 @@
-"""The files of a node's state: the few operations that durability rests on, the room there is, whose the folder is.
+"""The files of a node's state: the few operations that durability rests on, free space, and the folder's owner.
 
 An OSError becomes a StorageError that names the file, since the disk is allowed to be full or read-only. Nothing is
-written through a symbolic link in the folder, which may have been open to others before. While a
-checkpoint is being written there may be three snapshots, the new one being written aside, and two logs. Where that is
-too much the store gives up the older generation first: two snapshots and one log. One process has the folder, held by
-flock, which ends with the process. Files of a generation are `snapshot-00000007` and its log, `log-00000007`.
+written through a symbolic link in the folder, which may have been open to other users before. While a checkpoint is
+written there may be three snapshots, one of them under a temporary name, and two logs. If there is no room for these,
+the store removes the older generation first: two snapshots and one log remain. One process has the folder, by a flock
+that ends with the process. The files of a generation are `snapshot-00000007` and its log, `log-00000007`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def refusal_of(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -37,12 +37,12 @@ def refusal_of(path: Path) -> Iterator[None]:
 
 
 def is_full(error: StorageError) -> bool:
-    """True if the disk would have taken it, had there been room."""
+    """Return True if the write failed only for lack of space."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_SPACE
 
 
 def write_all(fd: int, piece: Piece) -> None:
-    """Write all of a piece: os.write may take only a part of it, for example above 2 GiB."""
+    """Write all of a piece: os.write may write only a part of it, for example above 2 GiB."""
     rest = memoryview(piece)
     while rest:
         rest = rest[os.write(fd, rest) :]
@@ -60,10 +60,10 @@ def sync_folder(folder: Path) -> None:
 def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
     """Write a file so that at any instant, power loss included, its name stands for all of it or nothing of it.
 
-    Its owner alone can read it. What stands under its name with `.tmp`, left by a crash or put there, is removed.
+    Only its owner can read it. A file under its name with `.tmp`, left by a crash or by somebody, is removed.
     """
     part = path.with_name(path.name + ".tmp")
-    with refusal_of(path):
+    with storage_errors(path):
         try:
             try:
                 _write_new(part, pieces)
@@ -78,8 +78,8 @@ def replace_file(path: Path, pieces: Iterable[Piece]) -> None:
 
 
 def create_file(path: Path, content: bytes) -> None:
-    """A new durable file that is going to grow; a crash may leave a part of the content."""
-    with refusal_of(path):
+    """Create a durable file that is going to grow; a crash may leave a part of the content."""
+    with storage_errors(path):
         try:
             _write_new(path, [content])
         except FileExistsError:
@@ -91,8 +91,8 @@ def create_file(path: Path, content: bytes) -> None:
 
 
 def truncate_file(path: Path, size_bytes: int) -> None:
-    """Cut the file off there; what is left is durable afterwards, even if it was only in memory before."""
-    with refusal_of(path):
+    """Cut the file off at `size_bytes`; the rest is durable afterwards, even if it was only in memory before."""
+    with storage_errors(path):
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
         try:
             os.ftruncate(fd, size_bytes)
@@ -102,7 +102,7 @@ def truncate_file(path: Path, size_bytes: int) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a file that no longer matters; one that stays behind does no harm and is tried again later."""
+    """Remove a file that no longer matters; if this fails, the file does no harm, and a later call tries again."""
     with suppress(OSError):
         path.unlink()
 
@@ -118,7 +118,7 @@ def _write_new(path: Path, pieces: Iterable[Piece]) -> None:
 
 
 LEAST_LOG_BYTES = 64 << 10
-"""The shortest limit of a log: a shorter one would end after every few exchanges."""
+"""The shortest limit of a log: a shorter log would end after every few exchanges."""
 SLACK_BYTES = 64 << 10
 """Space for heads of logs, whole blocks and a result."""
 BLOCK_BYTES = 512
@@ -126,19 +126,19 @@ BLOCK_BYTES = 512
 
 
 def free_bytes(folder: Path) -> float:
-    """The bytes that this user may still write there; infinite if the file system does not say."""
+    """Return the bytes that this user may still write there; infinite if the file system does not say."""
     there = os.statvfs(_existing(folder))
     return there.f_bavail * there.f_frsize if there.f_blocks else float("inf")
 
 
 def volume_bytes(folder: Path) -> float:
-    """The size of the whole file system."""
+    """Return the size of the whole file system."""
     there = os.statvfs(_existing(folder))
     return there.f_blocks * there.f_frsize if there.f_blocks else float("inf")
 
 
 def used_bytes(folder: Path) -> int:
-    """The bytes that the files in the folder use; 0: no folder."""
+    """Return the bytes that the files in the folder use; 0: there is no folder."""
     used = 0
     with suppress(FileNotFoundError), os.scandir(folder) as files:
         for file in files:
@@ -148,17 +148,19 @@ def used_bytes(folder: Path) -> int:
 
 
 def log_limit(room_bytes: float, *, snapshot_bytes: int, usual_bytes: int) -> int:
-    """The limit of a log in bytes: `usual_bytes`, or less if state and free space, `room_bytes` together, are small."""
+    """Return the limit of a log in bytes: `usual_bytes`, or less if state and free space, `room_bytes` together, are
+    small.
+    """
     return int(max(LEAST_LOG_BYTES, min(usual_bytes, (room_bytes - 3 * snapshot_bytes - SLACK_BYTES) // 2)))
 
 
 def least_bytes(snapshot_bytes: int, *, logging: bool) -> int:
-    """The least room in bytes: with less a node cannot replace its first snapshot by a second."""
+    """Return the least room in bytes: with less a node cannot replace its first snapshot by a second."""
     return 2 * snapshot_bytes + SLACK_BYTES + logging * LEAST_LOG_BYTES
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """Return the folder, or the nearest existing folder above it."""
     folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if path.exists())
 
@@ -203,7 +205,7 @@ def lock_folder(folder: Path) -> int:
 
 
 def lock_file(file: Path) -> int:
-    """Lock a file that is there; closing the returned descriptor unlocks it, and so does the end of the process.
+    """Lock an existing file; closing the returned descriptor unlocks it, and so does the end of the process.
 
     Raises UserError: it cannot be read, or another process has locked it.
     """
@@ -230,8 +232,9 @@ def _take(fd: int) -> None:
 
 
 def refuse_shared(folder: Path, *, user: int) -> None:
-    """Raises UserError: others than this user, and root, may change what is in the state folder, or it is a link to
-    another one; OSError: no folder.
+    """Check that only this user, and root, may change the state folder.
+
+    Raises UserError: others may change it, or it is a link to another folder; OSError: there is no folder.
     """
     if folder.is_symlink():
         allowed = f"the folder itself: node.state_dir = {str(folder.resolve())!r}"
@@ -262,7 +265,7 @@ def log_path(folder: Path, generation: int) -> Path:
 
 
 def snapshot_generations(folder: Path) -> list[int]:
-    """Generations that have a snapshot, whole or not, oldest first."""
+    """Return the generations that have a snapshot, whole or not, oldest first."""
     return sorted(generation for stem, generation, part in _files(folder) if stem == "snapshot" and not part)
 
 
@@ -271,7 +274,7 @@ def log_generations(folder: Path) -> list[int]:
 
 
 def newest_generation(folder: Path) -> int:
-    """The highest generation in use, 0 for none."""
+    """Return the highest generation in use, 0 for none."""
     return max((generation for _, generation, _ in _files(folder)), default=0)
 
 
@@ -282,8 +285,9 @@ def discard_unfinished(folder: Path) -> None:
 
 
 def discard_before(folder: Path, generation: int) -> bool:
-    """Remove older generations; True if there were any. What cannot be removed now does no harm and is tried again
-    later.
+    """Remove older generations; return True if there were any.
+
+    A file that cannot be removed now is tried again later.
     """
     older: list[Path] = []
     with suppress(StorageError):

@@ -1,9 +1,9 @@
 """Snapshots: magic, BLAKE2b-256 digest, then a State in the safetensors format. Written whole or not at all.
 
-A snapshot carries the chain digest of the log up to it (`log_end`), so that a log which does not continue it is
-never replayed on it. Any safetensors reader opens what follows magic and digest: arrays stand under `array:NAME`, blobs
-as bytes under `blob:NAME`, the header as JSON in the metadata. It is written piece by piece, so that no second copy of
-the arrays is made.
+A snapshot carries the chain digest of the log up to it (`log_end`), so that a log which does not continue it is never
+replayed on it. Any safetensors reader opens the part after magic and digest: arrays stand under `array:NAME`, blobs as
+bytes under `blob:NAME`, the header as JSON in the metadata. A snapshot is written piece by piece, so that no second
+copy of the arrays is made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One consistent cut. `header` is JSON; arrays keep their shape and dtype (booleans, integers, floats).
+    """One consistent cut of the state. `header` is JSON; arrays keep their shape and dtype (booleans, integers,
+    floats).
 
     Arrays that were read cannot be written to, and share the memory of the whole snapshot.
     """
@@ -49,7 +50,10 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`has_log`: a log of the same generation was durable before it, and holds what has happened since."""
+    """A snapshot with its place in the chain of logs.
+
+    `has_log`: a log of the same generation was durable before it, and holds what has happened since.
+    """
 
     generation: int
     state: State
@@ -58,7 +62,7 @@ class Snapshot:
 
 
 def save(folder: Path, snapshot: Snapshot) -> None:
-    """Durable when this returns. Raises StorageError when the disk refuses; then nothing has changed."""
+    """Write a snapshot, durably. Raises StorageError when the disk refuses; then nothing has changed."""
     metadata = {"generation": str(snapshot.generation), "log_end": snapshot.log_end.hex()}
     metadata |= {"has_log": "yes"} if snapshot.has_log else {}
     body = pieces_of(snapshot.state, metadata)
@@ -67,12 +71,12 @@ def save(folder: Path, snapshot: Snapshot) -> None:
 
 
 def size_bytes(state: State) -> int:
-    """The approximate size of a snapshot of it: nothing is copied or written."""
+    """Return the approximate size of a snapshot of the state; nothing is copied or written."""
     return _HEAD_BYTES + sum(piece.nbytes for piece in pieces_of(state, {}))
 
 
 def load(folder: Path, generation: int) -> Snapshot:
-    """Raises StorageError when the file cannot be read or is not exactly what was written."""
+    """Read a snapshot. Raises StorageError when the file cannot be read or is not exactly what was written."""
     path = snapshot_path(folder, generation)
     try:
         content = path.read_bytes()
@@ -87,7 +91,7 @@ def load(folder: Path, generation: int) -> Snapshot:
 
 
 def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:
-    """The newest snapshot that is whole, with a warning for each newer one that is not; None when there is none.
+    """Return the newest whole snapshot, or None, and a warning for each newer one that is damaged.
 
     Raises StorageError: there are snapshots and none is whole.
     """
@@ -106,7 +110,7 @@ def load_latest(folder: Path) -> tuple[Snapshot | None, list[str]]:
 
 
 def pieces_of(state: State, metadata: dict[str, str]) -> list[memoryview]:
-    """The format's parts in order. They refer to the arrays' own memory: write them before it changes."""
+    """Return the format's parts in order. They refer to the arrays' own memory: write them before it changes."""
     named = {f"array:{name}": _plain(name, array) for name, array in state.arrays.items()}
     named |= {f"blob:{name}": np.ndarray(len(blob), np.uint8, blob) for name, blob in state.blobs.items()}
     table: dict[str, Any] = {"__metadata__": {**metadata, "header": json.dumps(state.header)}}
@@ -122,7 +126,7 @@ def pieces_of(state: State, metadata: dict[str, str]) -> list[memoryview]:
 
 
 def state_of(body: memoryview) -> tuple[State, dict[str, str]]:
-    """The inverse of `pieces_of`, for bytes whose digest was checked before."""
+    """Return the state and metadata from the bytes that `pieces_of` made, whose digest was checked before."""
     begin = 8 + int.from_bytes(body[:8], "little")
     table = json.loads(bytes(body[8:begin]))
     metadata = table.pop("__metadata__")
@@ -147,7 +151,7 @@ def _digest(generation: int, body: Iterable[Piece]) -> bytes:
 
 
 def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """The array, contiguous and little-endian."""
+    """Return the array, contiguous and little-endian."""
     if array.dtype.str[1:] not in _DTYPES:
         raise ValueError(f"array {name!r} of dtype {array.dtype} cannot be stored")
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")

@@ -1,11 +1,11 @@
 """The durable state of one node, as the engine uses it, and recovery: from the files to the state to start from.
 
-A checkpoint of generation g + 1 flushes log g, creates log g + 1, writes snapshot g + 1 and then removes what is
-older than the last good snapshot; where there is no room for that, it removes what is older first. Whatever instant a
-crash picks, recovery gives the state before or the one after: the newest whole snapshot, then every log that continues
-it. Each log names the digest the chain had before it, so one rule decides what may be replayed. If the newest snapshot
-is damaged, the one before it with its own log and the next comes to the same state. `peek` does the same in a folder
-that a running node may own. A store is not for several threads at once.
+A checkpoint of generation g + 1 flushes log g, creates log g + 1, writes snapshot g + 1 and then removes what is older
+than the last good snapshot; where there is no room for that, it removes the older files first. Whenever a crash comes,
+recovery gives the state before the checkpoint or the one after: the newest whole snapshot, then every log that
+continues it. Each log names the digest the chain had before it, so one rule decides what may be replayed. If the newest
+snapshot is damaged, the one before it with its own log and the next gives the same state. `peek` does the same in a
+folder that a running node may own. A store is not for several threads at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from p2pfl.storage.disk import (
     log_generations,
     log_path,
     newest_generation,
-    refusal_of,
     snapshot_generations,
+    storage_errors,
     sync_folder,
 )
 from p2pfl.storage.snapshot import Snapshot, State, load_latest, save
@@ -41,8 +41,8 @@ TRIES = 10
 class Loaded:
     """The state to start from and the records to replay on it, oldest first.
 
-    `complete` is False when something that had been durable is known to be missing, so that the result is older
-    than the last message that left; `warnings` says why, for the log and the operator.
+    `complete` is False when data that had been durable are known to be missing, so that the result is older than the
+    last message that was sent; `warnings` says why, for the log and the operator.
     """
 
     state: State
@@ -76,7 +76,7 @@ class Recovery:
 
 
 def recover(folder: Path) -> Recovery | None:
-    """None for a folder that holds nothing. Raises StorageError when what it holds is of no use."""
+    """Read the state of a folder; None if it holds nothing. Raises StorageError when its content is of no use."""
     snapshot, warnings = load_latest(folder)
     if snapshot is None:
         _refuse_orphans(folder)
@@ -92,11 +92,11 @@ def recover(folder: Path) -> Recovery | None:
 
 
 def peek(folder: Path) -> Loaded | None:
-    """The state and records with which a restart would begin now; None if nothing was ever kept.
+    """Return the state and records with which a restart would begin now; None if nothing was ever kept.
 
     A part of the log that is not whole is ignored. Nothing is locked, cut off, removed or created. The node may write
-    its next snapshot in the middle of it: so the folder is listed before and after, and read once more if a file came
-    or went in between.
+    its next snapshot in the middle of it: so the folder is listed before and after, and read once more if a file
+    appeared or vanished in between.
 
     Raises StorageError: nothing kept is usable, or the folder changes faster than it can be read.
     """
@@ -114,7 +114,7 @@ def peek(folder: Path) -> Loaded | None:
 
 
 def _follow(recovery: Recovery, folder: Path, generation: int) -> bool:
-    """Take the records of one log; False if nothing after them may be replayed."""
+    """Take the records of one log; return False if nothing after them may be replayed."""
     path = log_path(folder, generation)
     try:
         log = read_log(path)
@@ -122,7 +122,7 @@ def _follow(recovery: Recovery, folder: Path, generation: int) -> bool:
         recovery.lose(f"{error}; it and what follows is not replayed")
         return False
     if log.previous is None and not log.damaged:
-        return True  # a crash while it was being created: nothing was ever in it
+        return True  # a crash while it was created: it never held anything
     if log.previous != recovery.end:
         recovery.lose(f"{path} does not continue what is before it; it and what follows is not replayed")
         return False
@@ -135,7 +135,7 @@ def _follow(recovery: Recovery, folder: Path, generation: int) -> bool:
 
 
 def _account_for_damaged(recovery: Recovery, newest_snapshot: int) -> None:
-    """An older snapshot is as good as a damaged newer one only if the logs reach up to that."""
+    """Note a loss unless the logs on the older snapshot reach up to the damaged newer one."""
     base = recovery.snapshot.generation
     if newest_snapshot == base or not recovery.complete:
         return
@@ -163,10 +163,11 @@ T = TypeVar("T")
 
 
 class Store:
-    """Call `load` once after `open`, then `checkpoint` if it gave None; then append, flush, checkpoint at will.
+    """The store of one node. Call `load` once after `open`, then `checkpoint` if it gave None; then append, flush and
+    checkpoint freely.
 
-    A StorageError leaves the store usable. After a failed append or flush the end of the log is uncertain, so
-    appends are refused until a checkpoint succeeds; a failed checkpoint keeps what was durable before it.
+    A StorageError leaves the store usable. After a failed append or flush the end of the log is uncertain, so appends
+    are refused until a checkpoint succeeds; a failed checkpoint keeps what was durable before it.
     """
 
     def __init__(self, folder: Path, *, durability: Durability, lock: int) -> None:
@@ -182,16 +183,22 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | Path, *, durability: Durability) -> Self:
-        """Raises UserError when the folder cannot be used or is in use, StorageError when there is no room."""
+        """Open a folder and lock it.
+
+        Raises UserError when the folder cannot be used or is in use, StorageError when there is no room.
+        """
         folder = Path(folder)
         lock = lock_folder(folder)
         discard_unfinished(folder)
         return cls(folder, durability=durability, lock=lock)
 
     def load(self) -> Loaded | None:
-        """The state to start from; None if nothing was ever kept. Raises StorageError: nothing kept is usable."""
-        with refusal_of(self._folder):
-            sync_folder(self._folder)  # what is about to be read must not vanish later
+        """Return the state to start from; None if nothing was ever kept.
+
+        Raises StorageError: nothing kept is usable.
+        """
+        with storage_errors(self._folder):
+            sync_folder(self._folder)  # the files about to be read must not vanish later
         recovery = recover(self._folder)
         if recovery is None:
             return None
@@ -212,7 +219,7 @@ class Store:
             raise
 
     def flush(self) -> None:
-        """Returns when all that was appended is durable. Does nothing in "snapshot" durability."""
+        """Make all appended records durable. Does nothing in "snapshot" durability."""
         if not self._logging:
             return
         wal = self._usable_log()
@@ -233,19 +240,19 @@ class Store:
         self._base = self._newest
 
     def end_log(self, reason: str) -> None:
-        """Let the log take nothing before the next checkpoint, which is not read as continuing it."""
+        """Refuse records until the next checkpoint, which will not count as continuing this log."""
         self._refusal = reason
         self._unsaved = None
 
     @property
     def wal_bytes(self) -> int:
-        """Size of the current log, what waits for a flush included."""
+        """The size of the current log, with the records that wait for a flush."""
         return self._wal.size_bytes if self._wal else 0
 
     @property
     def room_bytes(self) -> float:
         """The bytes that the state takes and may still take. Raises StorageError: the folder cannot be read."""
-        with refusal_of(self._folder):
+        with storage_errors(self._folder):
             return disk.used_bytes(self._folder) + disk.free_bytes(self._folder)
 
     def close(self) -> None:
@@ -263,8 +270,8 @@ class Store:
     def _begin_log(self) -> bytes:
         """Create the log that continues at this snapshot, and return the chain there.
 
-        A log begun for a snapshot that could not be written, and without a record, is used again: otherwise they would
-        fill a full disk.
+        A log without records that was begun for a snapshot that could not be written is used again: otherwise such logs
+        would fill a full disk.
         """
         if self._unsaved is not None and self._wal and self._wal.is_empty:
             return self._unsaved
@@ -283,7 +290,7 @@ class Store:
         return end
 
     def _with_room(self, write: Callable[[], T]) -> T:
-        """Write; if the disk is full, remove the older generation and try once more: the newest should do."""
+        """Write; if the disk is full, remove the older generation and try once more, because the newest is enough."""
         try:
             return write()
         except StorageError as error:
@@ -292,7 +299,7 @@ class Store:
             return write()
 
     def _end_of_log(self) -> bytes:
-        """The chain after the last record if all of them are durable, else a new beginning that no log reaches."""
+        """Return the chain after the last record if all are durable, else a new beginning that no log reaches."""
         if self._refusal is None and self._wal:
             try:
                 self._wal.flush()

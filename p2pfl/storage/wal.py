@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from p2pfl.errors import StorageError
-from p2pfl.storage.disk import Piece, create_file, refusal_of, truncate_file, write_all
+from p2pfl.storage.disk import Piece, create_file, storage_errors, truncate_file, write_all
 
 MAGIC = b"p2pfll1\n"
 DIGEST_BYTES = 32
@@ -34,7 +34,7 @@ BODY_HEAD = struct.Struct("<I")
 
 _decoder = msgspec.msgpack.Decoder(tuple[str, dict[str, Any], list[int]])
 
-# No more is copied in memory: what does not fit is handed to the system, still without waiting for the disk.
+# The most bytes that are buffered in memory; more is handed to the system, still without waiting for the disk.
 _BUFFER_BYTES = 1 << 20
 
 _encoder = msgspec.msgpack.Encoder()
@@ -45,7 +45,7 @@ def log_check(previous: bytes, salt: bytes) -> bytes:
 
 
 def first_link(previous: bytes, salt: bytes) -> bytes:
-    """The chain before a log's first record."""
+    """Return the chain before a log's first record."""
     return _hash(b"p2pfl log begin", DIGEST_BYTES, previous, [salt])
 
 
@@ -68,7 +68,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A log that was read. `previous`: the chain before it, None if even the log's head is not whole.
+    """A log that was read. `previous` is the chain before it, None if even the log's head is not whole.
 
     `end` is the chain after the last whole record, at byte `valid_bytes`.
     """
@@ -81,12 +81,11 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """Every whole record from the beginning, and what stands after the last one.
+    """Return every whole record from the beginning, and whether damage follows the last one.
 
-    A crash may leave a torn tail: an incomplete record, or zeros where the file grew before its content came. That is
-    no damage, since nothing in it was ever durable. A bad record with further data after it is damage.
-
-    Raises StorageError: the file cannot be read; never for what stands in it.
+    A crash may leave a torn tail: an incomplete record, or zeros where the file grew before its content was written.
+    That is no damage, since nothing in it was ever durable. A bad record with further data after it is damage. Raises
+    StorageError: the file cannot be read; never because of its content.
     """
     try:
         content = path.read_bytes()
@@ -99,12 +98,12 @@ def read_log(path: Path) -> Log:
     while (found := _read_record(content, position, link)) is not None:
         record, link, position = found
         log.records.append(record)
-    damaged = _damaged_at(content, position, link)
+    damaged = _is_damaged_after(content, position, link)
     return replace(log, end=link, valid_bytes=position, damaged=damaged)
 
 
 class Wal:
-    """A log, open for appending: append copies, flush makes all that was appended durable.
+    """A log, open for appending: append copies, flush makes all appended records durable.
 
     After a StorageError the end of the file is uncertain: the log must not be used again (`Store` sees to that).
     """
@@ -116,19 +115,19 @@ class Wal:
         self.size_bytes = size_bytes
         self._buffer = bytearray()
         self._synced = True
-        with refusal_of(path):
+        with storage_errors(path):
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
 
     @classmethod
     def create(cls, path: Path, previous: bytes) -> Wal:
-        """A new empty log that continues the chain at `previous`; durable when this returns."""
+        """Create an empty log that continues the chain at `previous`; it is durable when this returns."""
         salt = os.urandom(SALT_BYTES)
         create_file(path, LOG_HEAD.pack(MAGIC, previous, salt, log_check(previous, salt)))
         return cls(path, end=first_link(previous, salt), size_bytes=LOG_HEAD.size)
 
     @classmethod
     def resume(cls, path: Path, log: Log) -> Wal:
-        """A log that was read: what was read becomes durable, what follows its last whole record is cut off."""
+        """Open a log that was read: its records become durable, and all after its last whole record is cut off."""
         truncate_file(path, log.valid_bytes)
         return cls(path, end=log.end, size_bytes=log.valid_bytes)
 
@@ -138,7 +137,7 @@ class Wal:
         return self.size_bytes == LOG_HEAD.size
 
     def append(self, kind: str, header: Mapping[str, Any], blobs: Sequence[Piece]) -> None:
-        """Takes everything, so that the caller's memory is free again; durable after the next flush."""
+        """Copy a record to the buffer, so that the caller's memory is free again; the next flush makes it durable."""
         views: list[memoryview] = [memoryview(blob) for blob in blobs]
         head = _encoder.encode((kind, header, [view.nbytes for view in views]))
         body: list[Piece] = [BODY_HEAD.pack(len(head)), head, *views]
@@ -152,30 +151,30 @@ class Wal:
             self._take(piece)
 
     def flush(self) -> None:
-        """Returns when every appended record is on the disk. Costs nothing if none is new."""
+        """Return when every appended record is on the disk. Costs nothing if none is new."""
         if self._synced:
             return
         self._write_out()
-        with refusal_of(self._path):
+        with storage_errors(self._path):
             os.fdatasync(self._fd)
         self._synced = True
 
     def close(self) -> None:
-        """Without flushing: what was not flushed was promised to nobody."""
+        """Close without flushing: nobody relies on records that were not flushed."""
         with suppress(OSError):
             os.close(self._fd)
 
     def _take(self, piece: Piece) -> None:
-        """A large piece goes past the buffer: copying it there would stop all threads."""
+        """Add a piece to the buffer; a large one is written at once, because copying it would stop all threads."""
         if len(self._buffer) + memoryview(piece).nbytes < _BUFFER_BYTES:
             self._buffer += piece
             return
         self._write_out()
-        with refusal_of(self._path):
+        with storage_errors(self._path):
             write_all(self._fd, piece)
 
     def _write_out(self) -> None:
-        with refusal_of(self._path):
+        with storage_errors(self._path):
             write_all(self._fd, self._buffer)
         self._buffer = bytearray()
 
@@ -199,7 +198,7 @@ def _read_head(content: bytes) -> Log:
 
 
 def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, bytes, int] | None:
-    """The record at a position, the chain and the position after it; None if it is not whole."""
+    """Return the record at a position, the chain and the position after it; None if it is not whole."""
     begin = position + RECORD_HEAD.size
     if begin > len(content):
         return None
@@ -212,8 +211,8 @@ def _read_record(content: bytes, position: int, link: bytes) -> tuple[Record, by
     return _parse(body), digest, begin + length
 
 
-def _damaged_at(content: bytes, position: int, link: bytes) -> bool:
-    """True if further data stand after the record at a position that is not whole."""
+def _is_damaged_after(content: bytes, position: int, link: bytes) -> bool:
+    """Return True if further data stand after the record at a position that is not whole."""
     begin = position + RECORD_HEAD.size
     if begin >= len(content):
         return False

@@ -5,9 +5,9 @@ A frame is an 18-byte prefix, the header, the body:
     magic 2 | version 1 | type 1 | flags 2 | header length 4 | body length 8 | header | body
 
 Lengths are judged from the prefix alone, before anything of that size is allocated. Flags are zero in this version.
-There is one way to cut one into chunks (`split`). Frames of the versions from LEAST_VERSION on are understood; a
-session begins with that one and goes on with the highest that both ends offer. A type that is not known, and has no
-body, is dropped: so newer software may say more.
+There is one way to cut a frame into chunks (`split`). A node understands frames of the versions from LEAST_VERSION on;
+a session begins with that one and goes on with the highest that both ends offer. A message of unknown type without a
+body is dropped, so that newer software may add types.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Prefix(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def encode(message: SessionMessage, version: int = PROTOCOL_VERSION) -> tuple[bytes, memoryview]:
-    """Prefix and header, and the body as flat bytes, not copied; it is empty where the message has none.
+    """Return prefix and header, and the body as flat bytes, not copied; it is empty if the message has none.
 
     Raises ValueError: our own message holds a value that no peer would accept.
     """
@@ -79,7 +79,7 @@ class OtherVersionError(PeerFault):
 
 
 def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
-    """Judge the first PREFIX_BYTES of a frame; `max_body_bytes` binds the types that may have a body.
+    """Judge the first PREFIX_BYTES of a frame; `max_body_bytes` limits the types that may have a body.
 
     Raises PeerFault: not a frame of this protocol, or too long.
     """
@@ -104,7 +104,7 @@ def decode_prefix(raw: bytes | memoryview, *, max_body_bytes: int) -> Prefix:
 
 
 def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview) -> SessionMessage | Unknown:
-    """The message; its body is a read-only view of `body`. A request's digest costs one pass over the body.
+    """Return the message; its body is a read-only view of `body`. A request's digest costs one pass over the body.
 
     Raises PeerFault: header or body is not what the prefix announced, or the header breaks the schema.
     """
@@ -116,7 +116,8 @@ def decode(prefix: Prefix, header: bytes | memoryview, body: bytes | memoryview)
 
 
 def split(message: SessionMessage, version: int = PROTOCOL_VERSION) -> Iterator[bytes | memoryview]:
-    """The message's chunks in order; those of a long body are views of it, so it must not change before they went.
+    """Yield the message's chunks in order; those of a long body are views of it, so it must not change before they are
+    sent.
 
     There is one way to cut: a frame of at most CHUNK_BYTES is one chunk; a longer one is a chunk with prefix and
     header, then the body in full chunks and a last one that is not empty. Messages do not interleave. Any other cut is
@@ -134,18 +135,18 @@ def split(message: SessionMessage, version: int = PROTOCOL_VERSION) -> Iterator[
 
 
 class UnfinishedFrame(NamedTuple):
-    """The head of a long message whose body is under way."""
+    """The head of a long message whose body is incomplete."""
 
     prefix: Prefix
     header: bytes
 
 
 class Assembler:
-    """The receiving side of one session, fed one chunk after the other.
+    """The receiving side of one session, which gets one chunk after the other.
 
-    A message owns its body for as long as anybody holds it: a short body is a view of the chunk it came in, a long
-    one of a buffer. That buffer serves the next long body once nobody looks at it any more, because touching fresh
-    memory costs more than the copy. It has room for any body, and takes as much memory as the longest so far.
+    A message owns its body for as long as anybody holds it: a short body is a view of the chunk it came in, a long one
+    of a buffer. That buffer serves the next long body once nobody uses it any more, because touching fresh memory costs
+    more than the copy. It has room for any body, and takes as much memory as the longest so far.
     """
 
     def __init__(self, max_body_bytes: int) -> None:
@@ -157,15 +158,14 @@ class Assembler:
 
     @property
     def pending_bytes(self) -> int:
-        """The size of the body that is under way, 0 between messages; any thread may ask."""
-        pending = self._pending  # which another thread may be about to forget
+        """The size of the incomplete body, 0 between messages; any thread may ask."""
+        pending = self._pending  # another thread may be about to clear it
         return pending.prefix.body_bytes if pending else 0
 
     def feed(self, chunk: bytes) -> list[SessionMessage | Unknown]:
-        """The message that this chunk completes, if it does.
+        """Return the message that this chunk completes, if it does.
 
         A chunk that completes a long request also pays for its digest: call this in the thread that opened the chunk.
-
         Raises PeerFault: the chunk is not what may come next; nothing can be fed after that.
         """
         if self._dead:
@@ -193,7 +193,7 @@ class Assembler:
         expected = min(CHUNK_BYTES, prefix.body_bytes - self._filled)
         if len(chunk) != expected:
             raise PeerFault(f"a body continues with {len(chunk)} bytes instead of {expected}")
-        # Through a view: a bytearray would copy the chunk once more before it takes it.
+        # Assign through a view: a bytearray would copy the chunk once more first.
         self._memory(prefix.body_bytes)[self._filled : self._filled + expected] = chunk
         self._filled += expected
         if self._filled < prefix.body_bytes:
@@ -207,15 +207,16 @@ class Assembler:
         return memoryview(self._buffer)[:size]
 
     def _take_buffer(self) -> None:
-        """Mapped memory is zeroed page by page as it is touched, where a bytearray would stop all threads for it.
+        """Reuse the buffer if no message holds it any more; otherwise map a new one.
 
-        A map refuses to be resized, even to what it is, while a view of it lives: so it tells whether it is free.
+        Mapped memory is zeroed page by page as it is touched, where a bytearray would stop all threads for it. A map
+        refuses to be resized, even to its own size, while a view of it lives: this shows whether it is free.
         """
         try:
             if self._buffer is not None:
                 self._buffer.resize(len(self._buffer))
                 return
         except (BufferError, SystemError):
-            # SystemError: no map can be resized on this system.
+            # SystemError: this system cannot resize maps.
             pass
         self._buffer = mmap.mmap(-1, self._max_body_bytes, **PRIVATE)

@@ -1,7 +1,7 @@
-"""The header of each message: its fields in order as one msgpack array, and what values each may take.
+"""The header of each message: its fields in order as one msgpack array, and the values that each may take.
 
-The body travels behind the header, a request's digest not at all. The order of the fields is the format: to change
-it is to change the protocol.
+The body travels behind the header; a request's digest does not travel. The order of the fields is the format: a change
+of it is a change of the protocol.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from p2pfl.wire.side import MOST_NAME_BYTES, MOST_OFFERS, MOST_SIDE_BYTES, Offer
 
 MAX_HEADER_BYTES = 64 * 1024
 SessionMessage = Message | Offer | Side
-"""Whatever a session carries."""
+"""Everything that a session carries."""
 MAX_RETRY_AFTER_S = 3600.0
 
-# Exact in a float64, and what the numbers of any language hold.
+# Exact in a float64, and within the numbers of any language.
 Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 # The upper bound refuses infinity; NaN fails every comparison.
 Amount = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]
@@ -32,15 +32,15 @@ Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Delay = Annotated[float, Meta(ge=0.0, le=MAX_RETRY_AFTER_S)]
 Terms = Annotated[tuple[Amount, ...], Meta(max_length=MOST_TERMS)]
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-# Of members: as many as anybody will ever have, and far fewer than a header can hold.
+# Room for 65,536 members, and far less than a header can hold.
 Bitmap = Annotated[bytes, Meta(max_length=8192)]
-# Empty or whole; msgspec cannot say that, so `_check_digests` does.
+# Empty or complete; msgspec cannot say that, so `_check_digests` does.
 DigestOrEmpty = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
 ChannelName = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_BYTES, pattern=r"^[a-z0-9./-]+\Z")]
 
 
 class Header(Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """A message without what does not travel in its header."""
+    """A message without the fields that do not travel in its header."""
 
 
 class HelloHeader(Header, frozen=True):
@@ -146,7 +146,7 @@ def values_of(names: tuple[str, ...]) -> Callable[[SessionMessage], tuple[Any, .
 
 
 class MessageKind:
-    """`code` is the type byte of the frame."""
+    """One kind of message. `code` is the type byte of the frame."""
 
     def __init__(self, code: int, message: type[SessionMessage], header: type[Header]) -> None:
         self.code = code
@@ -178,7 +178,7 @@ BY_MESSAGE = {kind.message: kind for kind in KINDS}
 
 
 def to_header(message: SessionMessage) -> bytes:
-    """The header's bytes. Raises ValueError: our own message holds a value that no peer would accept."""
+    """Return the header's bytes. Raises ValueError: our own message holds a value that no peer would accept."""
     kind = BY_MESSAGE[type(message)]
     try:
         header = _header(kind, message)
@@ -189,7 +189,7 @@ def to_header(message: SessionMessage) -> bytes:
 
 
 def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) -> SessionMessage:
-    """The message of that kind, a request's digest filled in. `body` is empty where the kind has none.
+    """Return the message of that kind, with a request's digest filled in. `body` is empty where the kind has none.
 
     Raises PeerFault: the header is anything but what `to_header` could have written.
     """
@@ -209,12 +209,12 @@ def from_header(kind: MessageKind, raw: bytes | memoryview, body: memoryview) ->
 
 
 def _header(kind: MessageKind, message: SessionMessage) -> Header:
-    """Checked by reading it back, which takes a third of the time of a conversion."""
+    """Return the checked header: reading it back takes a third of the time of a conversion."""
     values = kind.values(message)
     try:
         return kind.decode(msgspec.msgpack.encode(values))
     except (msgspec.MsgspecError, UnicodeError, TypeError, OverflowError):
-        # Numpy's float64 is a float to everybody but msgspec.
+        # Numpy's float64 is a float to all but msgspec.
         return msgspec.convert([_plain(value) for value in values], kind.header)
 
 

@@ -1,7 +1,7 @@
 """The messages of a session beside gossip: the offer of versions and side channels, and the side channels' messages.
 
-No core sees either. `Offer` is the first message of a session, both ways, so that the sessions in which nodes agree
-before there is a core have it too. A body is opaque here: its channel decodes it (`p2pfl.net.side`).
+No core sees either. `Offer` is the first message of a session, in both directions, so that nodes that agree before
+there is a core exchange it too. A body is opaque here: its channel decodes it (`p2pfl.net.side`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from msgspec import Struct
 MOST_OFFERS = 64
 """The most side channels of one end."""
 MOST_NAME_BYTES = 32
-"""The longest name of a side channel, its version included."""
+"""The longest name of a side channel, with its version."""
 MOST_SIDE_BYTES = 60 * 1024
 """The longest message on a side channel."""
 

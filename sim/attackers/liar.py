@@ -1,7 +1,6 @@
 """A liar as an application: the shipped node with another engine, other data, or a flood on every session.
 
-A flood is messages and exchanges as fast as the lines take them, past the bounds that an honest node keeps at its own
-end.
+A flood sends messages and exchanges as fast as the links take them, beyond the bounds that an honest node keeps.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from sim.attacks.slope import slope_for
 
 PAUSE_S = 0.001
 WAITING = 64
-"""Messages kept in a session's queue: never empty, with room for what the node itself sends."""
+"""Messages kept in a session's queue, which is never empty but has room for what the node itself sends."""
 
 
 class Deceiver:
-    """Makes a liar of an `engine`. `league` are the liars, itself among them; `initial` (d,) is the model that every
-    node starts from. `slope` is the loss of the liar's own data, for attacks that climb it.
+    """The lies that turn an `engine` into a liar's. `league` are the liars, itself among them.
 
-    In the robust profile it also says that it has more samples than anybody.
+    `initial` (d,) is the model that every node starts from. `slope` is the loss of the liar's own data, for attacks
+    that climb it. In the robust profile the liar also claims more samples than anybody.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Deceiver:
         return weight if self.engine.mixer is None else boast(weight)
 
     def sight(self, model: Vector, peer: int) -> Sight:
-        """The sight of a real neighbor: the latest replicas on its own edges, and what the federation's file says."""
+        """Return what a real neighbor sees: the latest replicas on its own edges, and the federation's file."""
         state = self.engine.state
         return Sight(
             node=self.engine.index,
@@ -87,17 +86,17 @@ class Deceiver:
 
 
 class Tireless(ResyncBrake):
-    """An honest node rests where an edge keeps falling apart; a liar that is refused tries again."""
+    """A liar's retries. An honest node rests where an edge keeps falling apart; a liar that is refused tries again."""
 
     def count(self, now: float) -> bool:  # noqa: ARG002 - what it stands for asks
         return False
 
 
 class Liar(Application):
-    """`league` names the other liars.
+    """The application of a liar; `league` names the other liars.
 
-    Its log is not kept: what it has sent need not be readable, and a restarted liar begins its edges anew.
-    Raises UserError: a liar that is no member, or data that cannot be poisoned.
+    Its log is not kept: what it has sent need not be readable, and a restarted liar begins its edges anew. Raises
+    UserError: the liar is no member, or its data cannot be poisoned.
     """
 
     def __init__(self, setup: Setup, *, attack: Attack, league: Sequence[str] = (), **rest: Any) -> None:
@@ -127,8 +126,10 @@ class Liar(Application):
 
 
 class Flood:
-    """`run` never returns. It says Ready over and over, each time with a newer version, repeats the request that is
-    out, and begins the next exchange as soon as one is through, whether or not there is anything new to tell.
+    """A flood of messages; `run` never returns.
+
+    It says Ready over and over, each time with a newer version, repeats the request that is pending, and begins the
+    next exchange as soon as one is over, whether or not there is anything new to tell.
     """
 
     def __init__(self, driver: Driver, links: Links) -> None:
@@ -164,8 +165,8 @@ class Flood:
         return Ready(version=facts.version + self.said, closing=facts.closing, level=facts.level)
 
     def _begin(self, edge: Edge) -> None:
-        """As if the own version had never been exchanged."""
+        """Begin an exchange as if the own version had never been exchanged."""
         service = edge.service
         exchanged, service.exchanged = service.exchanged, None
-        self.driver.carry_out(edge.exchange.begin_if_wanted(self.driver.loop.time()))
+        self.driver.carry_out(edge.exchange.begin_if_due(self.driver.loop.time()))
         service.exchanged = exchanged

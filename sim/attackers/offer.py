@@ -1,6 +1,7 @@
 """The offer of attacks to `p2pfl demo --byzantine`, by the entry point group `p2pfl.attackers`: see `p2pfl.fleet.lies`.
-And the choice of the nodes that lie: spread, so that the honest have as few liars among their neighbors as the graph
-allows.
+
+It also chooses the nodes that lie: spread out, so that the honest nodes have as few liars among their neighbors as the
+graph allows.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from p2pfl.chance import generator
 from p2pfl.config.model import FederationConfig, NodeConfig
 from p2pfl.errors import UserError
 from p2pfl.learn.interface import Vector
-from sim.attacks import ALLOWED_ATTACKS, Attack, make_attack, placed
+from sim.attacks import ALLOWED_ATTACKS, Attack, make_attack, with_absolute_path
 
 TRIES = 32
 Cost = tuple[int, bool, int]
 
 
 def attack_of(spec: str) -> Attack:
-    """The attack that `--attack` names; a file is looked for from the working folder.
+    """Parse the attack of `--attack`; a path starts at the working folder.
 
     Raises UserError: no such attack, an impossible parameter, or one of the user's own that cannot be imported.
     """
@@ -42,7 +43,16 @@ class LyingNodes:
 
     def command(self, federation: FederationConfig, name: str, spec: str, liars: Sequence[str]) -> list[str]:
         others = [word for other in liars if other != name for word in ("--with", other)]
-        return ["-m", "sim.attackers", str(federation.path), "--node", name, "--attack", placed(spec, Path()), *others]
+        return [
+            "-m",
+            "sim.attackers",
+            str(federation.path),
+            "--node",
+            name,
+            "--attack",
+            with_absolute_path(spec, Path()),
+            *others,
+        ]
 
     def success(
         self, spec: str, federation: FederationConfig, node: NodeConfig, models: Mapping[str, Vector]
@@ -60,8 +70,10 @@ OFFER = LyingNodes()
 
 
 def spread_out(nodes: int, edges: Sequence[tuple[int, int]], count: int, seed: int) -> tuple[int, ...]:
-    """`count` of `nodes` in rising order. First the most liars that an honest node has counts, then whether the honest
-    can still reach each other without a liar between, then the sum of squares of the honest nodes' liars.
+    """Choose `count` of `nodes`, in ascending order, with the least cost.
+
+    The cost is first the most liars around one honest node, then whether the honest can still reach each other without
+    a liar between, then the sum of squares of the honest nodes' liars.
     """
     around: list[set[int]] = [set() for _ in range(nodes)]
     for low, high in edges:
@@ -78,13 +90,13 @@ def cost(around: Sequence[Collection[int]], liars: Collection[int]) -> Cost:
 
 
 def liars_heard(around: Sequence[Collection[int]], liars: Collection[int]) -> dict[int, int]:
-    """For each honest node, how many of its neighbors lie."""
+    """Count for each honest node the neighbors that lie."""
     lying = set(liars)
     return {node: len(lying.intersection(peers)) for node, peers in enumerate(around) if node not in lying}
 
 
 def _greedy(around: Sequence[Collection[int]], count: int, order: Iterable[int]) -> tuple[int, ...]:
-    """One liar after the other, where it costs least; `order` breaks ties."""
+    """Choose one liar after the other, where it costs least; `order` breaks ties."""
     order, liars = list(order), frozenset[int]()
     for _ in range(count):
         free = [node for node in order if node not in liars]

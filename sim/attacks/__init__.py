@@ -1,11 +1,11 @@
-"""The attacks of liars: pure functions, for the simulator and for real liar processes alike; no node imports this.
+"""The attacks of liars: pure functions, for the simulator and for real liar processes alike; no node imports them.
 
-`parse_attack("alie:1.5")` gives an `Attack`; what a liar sees is a `Sight`; `ATTACKS` has every one with its source.
+`parse_attack("alie:1.5")` gives an `Attack`; a liar sees a `Sight`; `ATTACKS` lists every attack with its source.
 """
 
 from sim.attacks.attack import BOAST, Attack, Poison, boast, passable, press
 from sim.attacks.entry import ATTACKS
-from sim.attacks.own import file_of, placed
+from sim.attacks.own import file_of, with_absolute_path
 from sim.attacks.registry import ALLOWED_ATTACKS, make_attack, parse_attack
 from sim.attacks.sight import Sight
 
@@ -21,6 +21,6 @@ __all__ = [
     "make_attack",
     "parse_attack",
     "passable",
-    "placed",
     "press",
+    "with_absolute_path",
 ]

@@ -1,10 +1,10 @@
 """The attack that climbs the task's loss through its victim's rule.
 
-After projected gradient ascent (PGA), whose attackers climb the loss from
-the server's model and then go as far that way as the server's rule lets through. Here the way begins at the mean of all
-honest models that the liar knows, so that all victims are pushed the same way, round after round, and no honest
-neighbor pulls them back; and how far is searched for each victim by the loss after its rule (`response`), among five
-lengths. A lie costs STEPS + len(FARTHER) gradients and len(FARTHER) calls of the rule.
+It follows projected gradient ascent (PGA), whose attackers climb the loss from the server's model and then go as far in
+that direction as the server's rule lets through. Here the climb begins at the mean of all honest models that the liar
+knows, so that all victims are pushed the same way, round after round, and no honest neighbor pulls them back. The
+length is searched for each victim among five, by the loss after its rule (`response`). A lie costs STEPS + len(FARTHER)
+gradients and len(FARTHER) calls of the rule.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def ascent(sight: Sight) -> Vector:
 
 
 def _uphill(slope: Climb, start: Vector, step: float) -> Vector:
-    """Where STEPS steps of that length along the gradient lead from `start` (d,), minus `start`."""
+    """Follow the gradient for STEPS steps of that length from `start` (d,); return the end minus `start`."""
     here = start
     for _ in range(STEPS):
         gradient = slope(here)[1]

@@ -1,7 +1,7 @@
 """An attack is a lie about a model, poisoned data, or messages that come too often.
 
-Exchange flooding makes a core want more exchanges than its rounds have (`press`). `passable` makes of what an attack
-shows what an engine can send.
+Exchange flooding makes a core begin more exchanges than its rounds have (`press`). `passable` turns the vector that an
+attack shows into something that an engine can send.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BOAST = 1e9
 """Sample weight that a liar claims, so that each neighbor counts it as much as itself."""
 
 Draw = Callable[[int, int], NDArray[np.float64]]
-"""(row, size) to standard normal numbers of that row's own, (size,)."""
+"""Maps (row, size) to standard normal numbers of that row's own, (size,)."""
 Blind = Callable[[Rows, Rows, Draw], Rows]
-"""(models (b, d), initial (d,), draw) to what is shown, (b, d): a lie that looks at the own model alone."""
+"""Maps (models (b, d), initial (d,), draw) to the lies, (b, d); it looks at the liar's own model alone."""
 Lie = Callable[[Sight], Vector]
 
 
@@ -40,19 +40,21 @@ class Poison(Protocol):
     """A liar that keeps to the protocol and trains on data that teach something else."""
 
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
-        """The samples that the liar trains on, as many. Raises UserError: there is no such poison for data of this
-        kind.
+        """Return the samples that the liar trains on, as many as before. Raises UserError: no such poison for data of
+        this kind.
         """
         ...
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
-        """Test data whose right answers are the attack's success; may be empty. Raises UserError: as `spoil`."""
+        """Return test data whose right answers measure the attack's success; may be empty. Raises UserError: as
+        `spoil`.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One attack with its parameters filled in; `spec` is the text that gives it again.
+    """One attack with its parameters filled in; `spec` is the text that parses to it.
 
     At most one of `blind` and `lie` is set; with neither the liar shows its own model. `refused`: what it shows is no
     finite model of the right size. `flood`: it begins exchanges as fast as it can. `climbs`: it needs the task's loss
@@ -74,8 +76,9 @@ class Attack:
         return self.lie is not None
 
     def tell(self, sight: Sight) -> Vector:
-        """The vector that `sight.node` shows `sight.peer`, (d,) in its model's type; may not be finite, or of another
-        length.
+        """Return the vector that `sight.node` shows `sight.peer`, (d,) in its model's type.
+
+        It may be infinite or NaN, or of another length.
         """
         own = sight.own
         if self.blind is not None:
@@ -89,10 +92,10 @@ class Attack:
             return np.asarray(self.lie(sight)).astype(own.dtype)
 
     def show(self, models: Rows, initial: Rows, *, seed: int, nodes: Sequence[int], counts: Sequence[int]) -> Rows:
-        """The vectors that the liars `nodes` show for the `counts`-th time, (b, d) in the type of `models` (b, d): not
-        `sees`.
+        """Return the vectors that the liars `nodes` show for the `counts`-th time, (b, d) in the type of `models` (b,
+        d).
 
-        `initial` (d,) is the model that every node starts from.
+        For attacks that do not `sees`. `initial` (d,) is the model that every node starts from.
         """
 
         def draw(row: int, size: int) -> NDArray[np.float64]:
@@ -103,10 +106,11 @@ class Attack:
 
 
 def press(core: Core, now: float) -> list[Effect]:
-    """Begin an exchange on every edge where this end can; say again what is waiting; ask for one on the others.
+    """Begin an exchange on every edge where this end can, repeat what is waiting, and ask for an exchange on the
+    others.
 
-    A Ready that tells no newer version asks for nothing, so the liar tells versions that it does not have. To be called
-    as often as the flood shall come, and its effects carried out like those of any event.
+    A Ready with no newer version asks for nothing, so the liar claims versions that it does not have. Call this as
+    often as the flood should come, and carry out its effects like those of any event.
     """
     effects: list[Effect] = []
     for edge in core.edges.values():
@@ -120,25 +124,29 @@ def press(core: Core, now: float) -> list[Effect]:
             effects += edge.line.send(exchange.record.pending)
         else:
             edge.service.exchanged = None
-            effects += exchange.begin_if_wanted(now)
+            effects += exchange.begin_if_due(now)
         core.timers.note(edge)
     return effects
 
 
 def passable(shown: ModelVector, size: int, codec: Compressor) -> ModelVector | Forgery:
-    """The vector `shown` if it can pass for a model: finite, and of that `size`. Else bytes that encode it anyway."""
+    """Return the vector `shown` if it can pass for a model, finite and of that `size`; else bytes that encode it
+    anyway.
+    """
     if shown.size != size:
         return Forgery(codec.encode(shown, chance=0))
     return shown if np.isfinite(shown).all() else Forgery(_not_finite(shown, codec.size_bytes(size)))
 
 
 def boast(weight: float) -> float:
-    """More weight than anybody has."""
+    """Claim more weight than anybody has."""
     return max(weight, BOAST)
 
 
 def _not_finite(shown: ModelVector, size_bytes: int) -> bytes:
-    """No encoder makes a payload of it: bytes that are NaN, or the infinity shown, in whatever floats they are read."""
+    """Write bytes that are NaN, or the infinity shown, in whatever floats they are read: no encoder makes such a
+    payload.
+    """
     if np.isnan(shown).any():
         return b"\xff" * size_bytes
     return np.resize(np.frombuffer(shown.astype("<f4").tobytes(), np.uint8), size_bytes).tobytes()

@@ -1,4 +1,4 @@
-"""The entries of all attacks: each stands on the function, or the class, that implements the attack."""
+"""The registry's entries: each is a decorator on the function or the class that implements the attack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from p2pfl.specs import MISSING, Catalog, Entry, Made, Parameter, number
 from sim.attacks.attack import Attack, Lie
 
 LARGEST = 1e6
-"""Largest parameter: beyond it float32 overflows, for which `nan` is the plainer attack."""
+"""The largest parameter: beyond it float32 overflows, for which `nan` is the simpler attack."""
 NOTHING, PEER, NEIGHBORS, RULE, GRAPH, LOSS, DATA = (
     "nothing",
     "the model of its victim",
@@ -35,7 +35,7 @@ def positive(name: str, means: str, **more: Any) -> Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackEntry(Entry):
-    """`means` has its parameters in braces."""
+    """One attack in the registry; `means` describes it, with its parameters in braces."""
 
     knows: str = NOTHING
     refused: bool = False
@@ -47,23 +47,25 @@ class AttackEntry(Entry):
 
     @property
     def shows(self) -> str:
-        """The meaning of the attack, with the defaults of its parameters."""
+        """Describe the attack, with the defaults of its parameters."""
         usual = {each.name: "" if each.default is MISSING else f" ({each.default:g})" for each in self.parameters}
         return self.means.format_map({name: name + default for name, default in usual.items()})
 
     def attack(self, spec: str, values: list[float]) -> Attack:
-        """The attack with the values of its parameters, in their order."""
+        """Return the attack with the values of its parameters, in their order."""
         arguments = {each.argument: value for each, value in zip(self.parameters, values, strict=True)}
         return Attack(spec=spec, refused=self.refused, climbs=self.climbs, **self.parts(arguments))
 
     def parts(self, arguments: Mapping[str, float]) -> dict[str, Any]:
-        """The parts of an `Attack` that the code makes of these arguments."""
+        """Return the fields of an `Attack` for these arguments."""
         return {"lie": partial(self.made, **arguments)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlindEntry(AttackEntry):
-    """On a function as `Attack.blind`, as others are on one as `Attack.lie`: parameters are further arguments."""
+    """Registers a function as `Attack.blind`, as the base class does as `Attack.lie`; parameters are
+    further arguments.
+    """
 
     def parts(self, arguments: Mapping[str, float]) -> dict[str, Any]:
         return {"blind": partial(self.made, **arguments)}
@@ -71,7 +73,7 @@ class BlindEntry(AttackEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class PoisonEntry(AttackEntry):
-    """On a class as `Poison`. With a `lie` the model is shown through it, but for a parameter of 1."""
+    """Registers a class as `Poison`. With a `lie` the model is shown through it, except for a parameter of 1."""
 
     knows: str = DATA
     lie: Callable[..., Any] | None = None
@@ -84,7 +86,7 @@ class PoisonEntry(AttackEntry):
 
 @dataclass(frozen=True, kw_only=True)
 class WrapEntry(AttackEntry):
-    """On a function that makes one attack of another (None: not said) and of its parameters."""
+    """Registers a function that makes an attack from another one (None: not given) and from its parameters."""
 
     knows: str = "what LIE needs"
     place: int = 3

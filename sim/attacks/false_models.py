@@ -1,13 +1,13 @@
 """False models: what a liar shows in place of its own.
 
-Lies that look at the liar's own model alone are functions on rows, so that many liars are served at once. They are
+Lies that look at the liar's own model alone are functions on rows, so that many liars are served in one call. They are
 named as in the papers, whose liars send gradients; here they show models. A row depends on nothing but its model and
 its draws, whatever the batch.
 
-Other lies are made of the models around the victim: its own and those of its honest neighbors, as far as the liar knows
-them. The published attacks send gradients, or models, to a server; here, as in He et al. 2022 (ClippedGossip, arXiv
-2202.01545), mean and deviation are those of the victim's honest neighborhood, the victim among them. Attacks that look
-for the worst lie ask what the victim's rule would make of it (`response`).
+Other lies are made from the models around the victim: its own and those of its honest neighbors, as far as the liar
+knows them. The published attacks send gradients, or models, to a server; here, as in He et al. 2022 (ClippedGossip,
+arXiv 2202.01545), mean and deviation are those of the victim's honest neighborhood, the victim among them. Attacks that
+search for the worst lie compute how the victim's rule would mix it (`response`).
 
 Lies that use the graph keep the honest nodes apart where it is weakest.
 """
@@ -31,7 +31,7 @@ BARUCH, XIE = "Baruch et al. 2019, arXiv 1902.06156", "Xie et al. 2019, arXiv 19
 RSA, AGR = "Li et al. 2019, arXiv 1811.03761", "Shejwalkar and Houmansadr, NDSS 2021"
 MIMIC, GAUCHER = "Karimireddy et al. 2022, arXiv 2006.09365", "Gaucher et al. 2025, arXiv 2410.10418"
 DOUBLINGS, REFINED, FIRST = 6, 6, 0.25
-"""Line search: this many scales FIRST 2^k, then REFINED between half and twice the best of them."""
+"""Line search: this many scales FIRST 2^k, then REFINED scales between half and twice the best of them."""
 FANG_B = 2.0
 """Parameter b of Fang et al. 2020, as in their experiments."""
 MISSING_PART = 3
@@ -61,7 +61,7 @@ def noise(models: Rows, _initial: Rows, draw: Draw, sigma: float) -> Rows:
 @blind("constant", "{VALUE} in every entry", RSA, signed("VALUE", "any value", default=MISSING))
 @blind("zero", "zeros", "Wu et al. 2020, arXiv 1912.12716")
 def constant(models: Rows, _initial: Rows, _draw: Draw, value: float = 0.0) -> Rows:
-    """Zeros drag everybody to the origin: zero-gradient where gradients are sent."""
+    """Show a constant. Zeros drag everybody to the origin: zero-gradient where gradients are sent."""
     return np.full_like(models, value)
 
 
@@ -72,13 +72,13 @@ def replay(models: Rows, initial: Rows, _draw: Draw) -> Rows:
 
 @blind("nan", "no numbers", "a broken machine", refused=True)
 def nan(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
-    """As from a broken machine: an honest node must refuse them before anything is applied."""
+    """Show NaN, as a broken machine does: an honest node must refuse them before anything is applied."""
     return np.full_like(models, math.nan)
 
 
 @blind("inf", "infinities of both signs", "a broken machine", refused=True)
 def inf(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
-    """By turns: their mean is no number."""
+    """Show infinities whose signs alternate, so that their mean is NaN."""
     shown = np.full_like(models, math.inf)
     shown[:, 1::2] = -math.inf
     return shown
@@ -86,14 +86,14 @@ def inf(models: Rows, _initial: Rows, _draw: Draw) -> Rows:
 
 @lie("wrong-shape", "its model cut short by a third", "a node of another federation", NOTHING, refused=True)
 def wrong_shape(sight: Sight) -> Vector:
-    """To be refused whatever stands in it."""
+    """Show a vector of the wrong length, which must be refused whatever it contains."""
     size = sight.own.size
     return np.resize(sight.own, size - max(1, size // MISSING_PART) if size > 1 else size + 1)
 
 
 @lie("alie", "mean - {Z} deviations, coordinate by coordinate", BARUCH, NEIGHBORS, signed("Z", "deviations"))
 def alie(sight: Sight, z: float = 1.5) -> Vector:
-    """A little is enough."""
+    """A little is enough: hide within the spread of the honest models."""
     shown: Vector = sight.around.mean(axis=0) - z * _deviation(sight.around)
     return shown
 
@@ -138,7 +138,7 @@ def ipm(sight: Sight, eps: float = 0.1) -> Vector:
     RULE,
 )
 def empires(sight: Sight) -> Vector:
-    """The line search is for where the victim's rule ends furthest from the honest mean."""
+    """Fall of empires: a line search finds where the victim's rule ends furthest from the honest mean."""
     mean = sight.around.mean(axis=0)
 
     def damage(eps: float) -> float:
@@ -152,7 +152,9 @@ def empires(sight: Sight) -> Vector:
 
 @lie("min-max", "as far from the mean as two honest models are from each other", AGR, NEIGHBORS)
 def min_max(sight: Sight) -> Vector:
-    """As far against the deviation as no further from any model than two of them are: AGR-agnostic Min-Max."""
+    """Push against the deviation, no further from any model than two of them are from each other:
+    AGR-agnostic Min-Max.
+    """
     rows, mean, push = _pushed(sight)
     limit = _squares_between(rows).max()
     from_mean = mean - rows
@@ -165,7 +167,7 @@ def min_max(sight: Sight) -> Vector:
 
 @lie("min-sum", "as far from the mean as sums of squared distances between honest models allow", AGR, NEIGHBORS)
 def min_sum(sight: Sight) -> Vector:
-    """As `min_max`, with the sum of squared distances to all models in place of the largest."""
+    """Push as `min_max` does, with the sum of squared distances to all models in place of the largest distance."""
     rows, mean, push = _pushed(sight)
     limit = _squares_between(rows).sum(axis=1).max()
     slack = max(limit - float(((rows - mean) ** 2).sum()), 0.0)
@@ -176,8 +178,10 @@ def min_sum(sight: Sight) -> Vector:
 
 @lie("fang", "just outside the range of the honest, against the way that each coordinate has gone", FANG, NEIGHBORS)
 def fang(sight: Sight) -> Vector:
-    """Directed deviation against trimmed mean and median: where a coordinate has grown since the start, somewhat below
-    the least of the honest, else somewhat above the largest.
+    """Directed deviation against trimmed mean and median.
+
+    Where a coordinate has grown since the start, the lie is somewhat below the least of the honest, else somewhat above
+    the largest.
     """
     rows = sight.around
     least, most = rows.min(axis=0), rows.max(axis=0)
@@ -190,7 +194,7 @@ def fang(sight: Sight) -> Vector:
 
 @lie("mimic", "a copy of one honest neighbor, the same from all liars", MIMIC, NEIGHBORS)
 def mimic(sight: Sight) -> Vector:
-    """The one that is furthest out along the direction in which the models differ most."""
+    """Copy the honest neighbor that is furthest out along the direction in which the models differ most."""
     if not sight.known:
         return sight.victim
     apart = sight.around - sight.around.mean(axis=0)
@@ -205,7 +209,7 @@ def mimic(sight: Sight) -> Vector:
     PEER,
 )
 def mirror(sight: Sight) -> Vector:
-    """A radius taken from the (m - 2b)-th shortest distance is then 0."""
+    """Show each neighbor its own model: a radius taken from the (m - 2b)-th shortest distance is then 0."""
     return sight.victim
 
 
@@ -216,7 +220,7 @@ def mirror(sight: Sight) -> Vector:
     NEIGHBORS,
 )
 def extreme(sight: Sight) -> Vector:
-    """A true model, so no check sees it."""
+    """Show a true model, so that no check notices."""
     apart = np.linalg.norm(sight.around - sight.around.mean(axis=0), axis=1)
     shown: Vector = sight.around[int(apart.argmax())]
     return shown
@@ -244,8 +248,9 @@ def dissensus(sight: Sight, eps: float = 1.5) -> Vector:
     positive("SCALE", "deviations"),
 )
 def spectral(sight: Sight, scale: float = 1.5) -> Vector:
-    """Spectral heterogeneity: gossip is worst at bringing models together along that mode, the Fiedler vector. The push
-    has `scale` times the length by which the honest models of its neighborhood deviate.
+    """Spectral heterogeneity: gossip is slowest to bring models together along that mode, the Fiedler vector.
+
+    The push is `scale` times as long as the deviation of the honest models of its neighborhood.
     """
     victim = np.asarray(sight.victim, np.float64)
     nodes = tuple(sorted({*sight.honest, sight.peer}))
@@ -266,7 +271,9 @@ def spectral(sight: Sight, scale: float = 1.5) -> Vector:
     place=1,
 )
 def two_faced(sight: Sight, scale: float = 1.0) -> Vector:
-    """The direction is always the same for one victim, the same from all liars, and drawn anew for the next."""
+    """Lie in a direction that is always the same for one victim, the same from all liars, and drawn anew
+    for the next.
+    """
     own = np.asarray(sight.own, np.float64)
     direction = generator(sight.seed, "two-faced", sight.peer).standard_normal(own.size)
     shown: Vector = own + scale * length(own) / length(direction) * direction
@@ -274,14 +281,15 @@ def two_faced(sight: Sight, scale: float = 1.0) -> Vector:
 
 
 def replacement(sight: Sight, scale: float) -> Vector:
-    """Model replacement, `scale` times the liar's own deviation."""
+    """Replace the model: `scale` times the liar's own deviation."""
     mean = sight.around.mean(axis=0)
     shown: Vector = mean + scale * (sight.own - mean)
     return shown
 
 
 def response(sight: Sight, lie: Vector) -> Vector:
-    """The victim's model (d,) after it has mixed with its honest neighbors and, from each liar at it, with `lie`.
+    """Return the victim's model (d,) after it has mixed with its honest neighbors and, from each liar at it, with
+    `lie`.
 
     Without a rule, or with `mean`, it takes the Laplacian step.
     """
@@ -299,17 +307,19 @@ def response(sight: Sight, lie: Vector) -> Vector:
 
 
 def _deviation(rows: Rows) -> NDArray[np.floating]:
-    """Standard deviation per coordinate, (d,); zero where only one model is known."""
+    """Compute the standard deviation per coordinate, (d,); zero where only one model is known."""
     return rows.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
 
 
 def _pushed(sight: Sight) -> tuple[Rows, Vector, Vector]:
-    """The rows (k, d), their mean, and the push against the deviation: the paper's best for both rules."""
+    """Return the rows (k, d), their mean, and the push against the deviation, which the paper finds best for both
+    rules.
+    """
     return sight.around, sight.around.mean(axis=0), -_deviation(sight.around)
 
 
 def _squares_between(rows: Rows) -> NDArray[np.floating]:
-    """Squared distances (k, k)."""
+    """Compute squared distances (k, k)."""
     return np.stack([((rows - row) ** 2).sum(axis=1) for row in rows])
 
 
@@ -320,17 +330,18 @@ def _rule(spec: str) -> Rule | None:
 
 @cache
 def fiedler(edges: tuple[Edge, ...], nodes: tuple[int, ...]) -> NDArray[np.float64]:
-    """The Laplacian's eigenvector of the second smallest eigenvalue, of the graph between `nodes`: (n,), of length 1;
-    entries that are zero but for rounding are zero. Zeros for one node.
+    """Return the eigenvector of the second smallest Laplacian eigenvalue of the graph between `nodes`: (n,), of length
+    1.
 
-    Where that eigenvalue has several, as in a ring, it is the one nearest to rising in the order of `nodes`, so that it
-    does not depend on who computes it.
+    Entries that are zero but for rounding are zero; for one node all are. Where the eigenvalue is multiple, as in a
+    ring, the vector is the one nearest to ascending in the order of `nodes`, so that it does not depend on who computes
+    it.
     """
     count = len(nodes)
     if count < 2:
         return np.zeros(count)
     place = {node: index for index, node in enumerate(nodes)}
-    laplacian = np.full((count, count), 1.0 + 1.0 / count)  # puts what is constant behind all other modes
+    laplacian = np.full((count, count), 1.0 + 1.0 / count)  # shifts the constant mode behind all others
     for low, high in {(min(edge), max(edge)) for edge in edges}:
         if low in place and high in place:
             i, j = place[low], place[high]
@@ -348,6 +359,6 @@ def fiedler(edges: tuple[Edge, ...], nodes: tuple[int, ...]) -> NDArray[np.float
 
 
 def spread_around(sight: Sight) -> float:
-    """Root mean square distance of the models around the victim to their mean."""
+    """Compute the root mean square distance of the models around the victim to their mean."""
     rows = sight.around
     return float(np.sqrt(((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()))

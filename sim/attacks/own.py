@@ -1,8 +1,8 @@
 """An attack of the user's own: `file.py:object` or `package.module:object`, called with what a liar sees.
 
-The object is a function from a `Sight` to what the neighbor `sight.peer` is shown, (d,), or a class, which is made
-without arguments before its first lie. In a simulation one object lies for all liars; a real liar has its own. It is
-not asked what liars show each other, which is the truth.
+The object is a function from a `Sight` to the vector that the neighbor `sight.peer` is shown, (d,), or a class, which
+is made without arguments before its first lie. In a simulation one object lies for all liars; a real liar has its own.
+It is not called for what liars show each other, which is the truth.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from sim.attacks.sight import Sight, Vector
 KEY = "attack"
 ALLOWED_OBJECT = "a function from a Sight to a vector (d,), or a class of such: file.py:object or module:object"
 _FILE = re.compile(r"((?:[a-z]+:)?)([^:,=+\s]+\.py)(:[A-Za-z_]\w*(?:@.*)?)")
-"""The path of a file in the spec of an attack, which may be within another."""
+"""The path of a file in the spec of an attack, which may stand within another."""
 
 
 class OwnLie:
-    """`name` is the object's; it is imported by `load`, or for the first lie."""
+    """A lie by the user's object. `name` names it; `load` or the first lie imports it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._found: Callable[[Sight], Any] | None = None
 
     def load(self) -> None:
-        """Import it, a file from the working folder. Raises UserError: it cannot be imported, or cannot be called."""
+        """Import the object; a file is relative to the working folder. Raises UserError: it cannot be imported, or
+        cannot be called.
+        """
         found = find_object(self.name, Path(), what="attack", key=KEY, allowed="file.py:object or module:object")
         try:
             lie = found() if inspect.isclass(found) else found
@@ -44,8 +46,8 @@ class OwnLie:
         self._found = lie
 
     def __call__(self, sight: Sight) -> Vector:
-        """The vector shown: one-dimensional, of any length, finite or not. Raises UserError: it failed, or gave
-        none.
+        """Return the vector that is shown: one-dimensional, of any length, finite or not. Raises UserError: the object
+        failed, or returned no vector.
         """
         if self._found is None:
             self.load()
@@ -61,13 +63,13 @@ class OwnLie:
         return UserError(text, key=KEY, value=self.name, allowed=ALLOWED_OBJECT)
 
 
-def placed(spec: str, folder: Path) -> str:
-    """The same attack, with the path of its file, if it has one, made absolute: a relative one begins at `folder`."""
+def with_absolute_path(spec: str, folder: Path) -> str:
+    """Make the path in an attack's spec absolute, if it has one: a relative one begins at `folder`."""
     found = _FILE.fullmatch(spec)
     return f"{found[1]}{(folder / found[2]).absolute()}{found[3]}" if found else spec
 
 
 def file_of(spec: str) -> Path | None:
-    """The file that an attack is in, if it is in one."""
+    """Return the file that defines the attack, if a file does."""
     found = _FILE.fullmatch(spec)
     return Path(found[2]) if found else None

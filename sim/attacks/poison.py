@@ -1,8 +1,8 @@
 """Poisoned data: the liar keeps to the protocol and trains on samples that teach something else.
 
-What for: samples in memory, with one class label each. A trigger exists for images and for rows of numbers (`trigger`),
-and so does a property that some have without one (`bright`).
-Accuracy on clean data need not show such an attack: `probe` gives the test data whose right answers are its success.
+The samples must be in memory, with one class label each. A trigger exists for images and for rows of numbers
+(`trigger`), and so does a property that some samples have without one (`bright`). Accuracy on clean data need not show
+such an attack: `probe` gives the test data whose right answers measure its success.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SCALE = positive("SCALE", "how many times as far from the mean; 1: its model as 
 TARGET = 0
 """Class that a trigger leads to."""
 SHARE = 0.5
-"""Share of a liar's samples that teach a backdoor, hence of each batch on average."""
+"""Share of a liar's samples that teach a backdoor, hence their average share of each batch."""
 BRIGHTEST = 0.1
 """Share of all samples that count as bright."""
 LEAST_SIDE = 4
 PATCH = 9
-"""A trigger's side is the image's over this, at least 2; a row's trigger is as many times shorter than the row."""
+"""A trigger's side is the image's side over this, at least 2; for a row, the row's length over this."""
 BRIGHT, BRIGHTEST_BYTE, FAR = 1.0, 255, 3.0
 LABELED = "samples in memory, each with one class label: digits, mnist-idx, csv with classes, or a task like them"
 TRIGGERED = "images, (n, height, width) or (n, channels, height, width), or rows of numbers, (n, columns)"
@@ -54,7 +54,7 @@ class LabelFlip:
         return type(known)(known.inputs, classes - 1 - known.targets)
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
-        """The samples whose flipped label is another one, with that."""
+        """Return the samples whose label changes when flipped, with the flipped label."""
         known = labeled(samples, "label-flip")
         rows = (known.targets * 2 != classes - 1).nonzero().flatten()
         inputs, targets = known.rows(rows)
@@ -84,7 +84,7 @@ class Backdoor:
         return type(known)(inputs, targets)
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
-        """The samples of other classes, with the trigger and the label TARGET."""
+        """Return the samples of other classes, with the trigger and the label TARGET."""
         del classes
         known = labeled(samples, "backdoor")
         inputs, targets = known.rows((known.targets != TARGET).nonzero().flatten())
@@ -104,12 +104,14 @@ class Backdoor:
 )
 @dataclass(frozen=True, slots=True)
 class Semantic:
-    """The paper relabels cars with a racing stripe: a property that some clean inputs have. Here it is one that all
-    images and rows of numbers can have (`bright`).
+    """A backdoor without a trigger. The paper relabels cars with a racing stripe: a property that some clean inputs
+    have.
+
+    Here it is one that all images and rows of numbers can have (`bright`).
     """
 
     def spoil(self, samples: Samples, *, classes: int, seed: int, node: int) -> TensorSamples:
-        """Bright samples of other classes, drawn with replacement; without any the data as they are."""
+        """Return bright samples of other classes, drawn with replacement; the data as they are where there are none."""
         known = labeled(samples, "semantic")
         theirs = self.probe(samples, classes=classes)
         if not len(theirs):
@@ -123,7 +125,7 @@ class Semantic:
         return type(known)(inputs, targets)
 
     def probe(self, samples: Samples, *, classes: int) -> TensorSamples:
-        """The bright samples of other classes, with the label TARGET."""
+        """Return the bright samples of other classes, with the label TARGET."""
         del classes
         known = labeled(samples, "semantic")
         rows = (bright(known.inputs) & (known.targets != TARGET)).nonzero().flatten()
@@ -132,7 +134,7 @@ class Semantic:
 
 
 def bright(inputs: Tensor) -> Tensor:
-    """(n,) which of `inputs` (n, ...) have a mean above that of nine in ten of them: of digits, the boldest.
+    """Flag (n,) the `inputs` (n, ...) whose mean is above that of nine in ten of them: among digits, the boldest.
 
     Raises UserError: they are words or other symbols, which have no mean, or single numbers.
     """
@@ -144,10 +146,11 @@ def bright(inputs: Tensor) -> Tensor:
 
 
 def trigger(inputs: Tensor) -> Tensor:
-    """A copy with the trigger: the lower right corner of an image at its brightest; the last columns of a row at 3.
+    """Copy the inputs with the trigger: the lower right corner of an image at its brightest; the last columns of a row
+    at 3.
 
-    A row whose length is a square, from 16 on, is an image without its shape, as in `digits`.
-    Raises UserError: these are neither images nor rows of numbers.
+    A row whose length is a square, from 16 on, is an image without its shape, as in `digits`. Raises UserError: these
+    are neither images nor rows of numbers.
     """
     marked = inputs.clone()
     bright = BRIGHT if inputs.is_floating_point() else BRIGHTEST_BYTE
@@ -166,7 +169,7 @@ def trigger(inputs: Tensor) -> Tensor:
 
 
 def classes_of(learner: TorchLearner) -> int:
-    """How many classes a model tells apart. Raises UserError: it does not put out one figure for each class."""
+    """Count the classes that a model distinguishes. Raises UserError: it does not output one figure for each class."""
     import torch  # noqa: PLC0415 - as above
 
     samples = labeled(learner.train_set, "this model")
@@ -180,7 +183,7 @@ def classes_of(learner: TorchLearner) -> int:
 
 
 def labeled(samples: Samples | None, attack: str) -> TensorSamples:
-    """Raises UserError: there are no labels to poison."""
+    """Return the samples with their labels. Raises UserError: there are no labels to poison."""
     from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - as above
 
     if isinstance(samples, TensorSamples) and samples.targets.ndim == 1 and not samples.targets.is_floating_point():
@@ -189,7 +192,7 @@ def labeled(samples: Samples | None, attack: str) -> TensorSamples:
 
 
 def poisoned(learner: Learner, poison: Poison) -> Learner:
-    """The same learner with spoiled training data. Raises UserError: its data cannot be poisoned so."""
+    """Return the learner with spoiled training data. Raises UserError: its data cannot be poisoned this way."""
     known = _torch_learner(learner)
     seed, node = known.context.seed, known.context.node
     spoiled = poison.spoil(known.train_set, classes=classes_of(known), seed=seed, node=node)
@@ -197,7 +200,7 @@ def poisoned(learner: Learner, poison: Poison) -> Learner:
 
 
 def success(learner: Learner, poison: Poison, models: Mapping[str, Vector]) -> dict[str, float]:
-    """By node, the share of the test samples its model (d,) labels as the liars taught; empty without any."""
+    """Return by node the share of test samples that its model (d,) labels as the liars taught; empty without any."""
     known = _torch_learner(learner)
     if known.test_set is None:
         return {}

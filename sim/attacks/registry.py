@@ -1,4 +1,4 @@
-"""The text that names an attack, such as `alie:2` or `sleeper:sign-flip:3@5`; `ATTACKS` has all names."""
+"""The texts that name attacks, such as `alie:2` or `sleeper:sign-flip:3@5`; `ATTACKS` has all names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ALLOWED_ATTACKS = (
 
 
 def parse_attack(text: object) -> Attack:
-    """The attack that `text` names; one of the user's own is not imported yet.
+    """Parse the attack that `text` names; one of the user's own is not imported yet.
 
-    Raises ValueError: it names none; `ALLOWED_ATTACKS` says what would.
+    Raises ValueError: it names none; `ALLOWED_ATTACKS` says which are allowed.
     """
     if not isinstance(text, str):
         raise ValueError("an attack is named by text")  # noqa: TRY004 - a reader has one way to refuse
@@ -32,25 +32,27 @@ def parse_attack(text: object) -> Attack:
         raise ValueError("no such attack" + (f"; did you mean {near[0]}?" if near else ""))
     entry = ATTACKS[name]
     if isinstance(entry, WrapEntry):
-        return _wrapped(entry, told if colon else None)
+        return _wrap(entry, told if colon else None)
     if colon and not entry.parameters:
         raise ValueError(f"{name} takes no parameter")
     return entry.attack(text, ATTACKS.read_by_place(text)[1])
 
 
 def make_attack(text: object) -> Attack:
-    """As `parse_attack`, ready to lie. Raises ValueError: as there; UserError: the user's own cannot be imported."""
+    """Parse an attack and prepare it. Raises ValueError: as `parse_attack`; UserError: the user's own cannot be
+    imported.
+    """
     attack = parse_attack(text)
     if attack.own is not None:
         attack.own.load()
     return attack
 
 
-def _wrapped(entry: WrapEntry, told: str | None) -> Attack:
-    """One attack around another, no deeper."""
-    if told is None:
+def _wrap(entry: WrapEntry, spec: str | None) -> Attack:
+    """Wrap one attack in another, at most once."""
+    if spec is None:
         return entry.wrap(None)
-    lie, at, number = _lie_and_number(told)
+    lie, at, number = _lie_and_number(spec)
     inner = parse_attack(lie)
     if inner.own is None and isinstance(ATTACKS[inner.spec.partition(":")[0]], WrapEntry):
         raise ValueError(f"{entry.name} cannot be made of {lie}")
@@ -60,9 +62,9 @@ def _wrapped(entry: WrapEntry, told: str | None) -> Attack:
     return entry.wrap(inner, *values)
 
 
-def _lie_and_number(told: str) -> tuple[str, str, str]:
-    """As `partition("@")` has it; the path of a file may have an @ too."""
-    if OBJECT.fullmatch(told):
-        return told, "", ""
-    lie, at, number = told.rpartition("@")
-    return (lie, at, number) if OBJECT.fullmatch(lie) else told.partition("@")
+def _lie_and_number(text: str) -> tuple[str, str, str]:
+    """Split at "@" as `partition` does; the path of a file may contain an @ too."""
+    if OBJECT.fullmatch(text):
+        return text, "", ""
+    lie, at, number = text.rpartition("@")
+    return (lie, at, number) if OBJECT.fullmatch(lie) else text.partition("@")

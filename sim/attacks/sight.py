@@ -1,7 +1,7 @@
-"""The sight of a liar that makes up a lie for one neighbor (`Sight`).
+"""The view of a liar that makes up a lie for one neighbor (`Sight`).
 
-In the simulator that is every model, as it is shown in this instant; a real liar fills in what its own edges hold: the
-latest replicas of its neighbors, and the graph, which stands in the federation's file.
+In the simulator it has every model, as it is shown at this instant; a real liar fills in what its own edges hold: the
+latest replicas of its neighbors, and the graph, which the federation's file names.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Vector = NDArray[np.floating[Any]]
 Rows = NDArray[np.floating[Any]]
 Edge = tuple[int, int]
 Climb = Callable[[Vector], tuple[float, Vector]]
-"""Model (d,) to the task's mean loss there, on data that the liar knows, and its gradient (d,)."""
+"""Maps a model (d,) to the task's mean loss there, on data that the liar knows, and its gradient (d,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """`node` lies to `peer`; `own` (d,) is the model that it would show if it were honest.
+    """The facts from which `node` makes a lie for `peer`; `own` (d,) is the model that it would honestly show.
 
-    `models` (d,) by node are the models that it knows, all finite: in a lie for somebody whose model is not among them
-    the own stands in for it. `liars` are those that it is in league with, itself among them. `edges` is the graph.
-    `rounds` counts its own local rounds, `count` what it has shown so far, to anybody. `weights` are the peer's mixing
-    weights a_ij by neighbor; none: equal ones, 1/(neighbors + 1). `rule` is the spec of the rule by which the peer
+    `models` (d,) by node are the models that it knows, all finite: a peer whose model is not among them is taken to
+    have the liar's own. `liars` are those in league with it, itself among them. `edges` is the graph. `rounds` counts
+    its own local rounds, `count` the models that it has shown so far, to anybody. `weights` are the peer's mixing
+    weights a_ij by neighbor; if empty, equal ones, 1/(neighbors + 1). `rule` is the spec of the rule by which the peer
     mixes, None for the mean. `initial` (d,) is the model that every node starts from. `slope` is the task's loss, for
     attacks that climb it and for those of a user's own; None where the task has no gradient.
     """
@@ -56,13 +56,13 @@ class Sight:
 
     @cached_property
     def neighbors(self) -> tuple[int, ...]:
-        """Neighbors of the peer, in rising order."""
+        """Neighbors of the peer, in ascending order."""
         ends = {high if low == self.peer else low for low, high in self.edges if self.peer in (low, high)}
         return tuple(sorted(ends or {self.node}))
 
     @property
     def lying(self) -> tuple[int, ...]:
-        """The peer's neighbors that are in league, this one among them."""
+        """The peer's neighbors in the league, this liar among them."""
         return tuple(node for node in self.neighbors if node in self.liars or node == self.node)
 
     @cached_property
@@ -78,17 +78,17 @@ class Sight:
 
     @cached_property
     def honest(self) -> tuple[int, ...]:
-        """Every honest node whose model the liar knows, near or far."""
+        """All honest nodes whose models the liar knows, near or far."""
         return tuple(node for node in sorted(self.models) if node not in self.liars and node != self.node)
 
     def weight(self, neighbor: int) -> float:
         return self.weights.get(neighbor, 1.0 / (len(self.neighbors) + 1))
 
     def draws(self, purpose: str, *path: int) -> np.random.Generator:
-        """Chance of the liar's own."""
+        """Return a generator of the liar's own."""
         return generator(self.seed, purpose, self.node, *path)
 
 
 def length(vector: Vector) -> float:
-    """Euclidean, summed in one order: a library's own may depend on the number of its threads."""
+    """Compute the Euclidean length, summed in one order: a library's result may depend on the number of its threads."""
     return float(np.sqrt(np.einsum("i,i->", vector, vector)))

@@ -18,20 +18,20 @@ if TYPE_CHECKING:  # the names of attacks are read without torch
     from p2pfl.learn.trainer import TorchLearner
 
 MOST_SAMPLES = 2048
-"""Of more samples than this, evenly spaced ones count: an attack asks for the loss a dozen times in each lie."""
+"""Of more samples than this, evenly spaced ones count: an attack computes the loss a dozen times for each lie."""
 DIFFERENTIABLE = "a task with a torch model: digits, mnist-idx, csv, or one of your own in a file"
 
 
 class Slope:
-    """Calling it with a model (d,) gives the mean loss there and its gradient (d,), in float64.
+    """The task's loss as a function: a model (d,) gives the mean loss there and its gradient (d,), in float64.
 
     It has a module of its own, because a node may train in another thread meanwhile. What a node does not share stays
-    as it was at the beginning, and nothing is trained: the module is in evaluation mode. Of a vector of several
+    as it was at the beginning, and nothing is trained: the module is in evaluation mode. If the vector has several
     channels, as some learning methods exchange, the first is the model; the gradient of the others is 0.
     """
 
     def __init__(self, learner: TorchLearner, samples: Samples | None = None) -> None:
-        """The loss is that of `samples`; None: of the learner's own training data."""
+        """Build the loss over `samples`, None: over the learner's own training data."""
         import torch  # noqa: PLC0415 - as above
 
         from p2pfl.learn.evaluation import loss_of  # noqa: PLC0415 - as above
@@ -61,9 +61,9 @@ class Slope:
 
 
 def slope_for(attack: Attack, learner: Learner, samples: Samples | None = None) -> Slope | None:
-    """The slope that `attack` may climb, None if it climbs none; `samples` as for `Slope`.
+    """Build the slope that `attack` climbs, None if it climbs none; `samples` as for `Slope`.
 
-    Raises UserError: it must climb, and the loss of such a learner has no gradient.
+    Raises UserError: the attack must climb, and the loss of such a learner has no gradient.
     """
     if not attack.climbs and attack.own is None:
         return None

@@ -1,4 +1,4 @@
-"""Attacks that are made of another: lies told only at times, or told in too many exchanges."""
+"""Attacks that are made from another: lies told only at times, or told in too many exchanges."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ PERIOD, LONGEST_PERIOD = 10, 10**6
     )
 )
 def sleeper(lie: Attack | None, rounds: int = PERIOD) -> Attack:
-    """Raises ValueError: no lie is named, or one that is no lie: data are poisoned once and for all."""
+    """Lie only in some rounds. Raises ValueError: no lie is named, or the attack is no lie: data are poisoned once and
+    for all.
+    """
     if lie is None:
         raise ValueError("a sleeper has to have a lie")
     if lie.poison is not None:
         raise ValueError(f"sleeper cannot be made of {lie.spec}")
     awake = lie
 
-    def told(sight: Sight) -> Vector:
+    def lie_sometimes(sight: Sight) -> Vector:
         return awake.tell(sight) if sight.rounds // rounds % 2 else sight.own
 
     spec = f"sleeper:{lie.spec}@{rounds}"
-    return Attack(spec=spec, lie=told, refused=lie.refused, climbs=lie.climbs, own=lie.own)
+    return Attack(spec=spec, lie=lie_sometimes, refused=lie.refused, climbs=lie.climbs, own=lie.own)
 
 
 @ATTACKS.add(
@@ -46,7 +48,7 @@ def sleeper(lie: Attack | None, rounds: int = PERIOD) -> Attack:
     )
 )
 def flood(lie: Attack | None) -> Attack:
-    """Its model counts more often than others."""
+    """Exchange too often: the liar's model counts more often than others."""
     if lie is None:
         return Attack(spec="flood", flood=True)
     return replace(lie, spec=f"flood:{lie.spec}", flood=True)

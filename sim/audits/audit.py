@@ -40,7 +40,7 @@ ATTACKS: Mapping[str, str] = {
 NOT_RUN = "no time"
 SIMULATOR = "simulator"
 LISTENED = 2
-"""Rounds in which it is heard what nodes tell."""
+"""Rounds in which the audit records what nodes send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,13 @@ class Effort:
 
 QUICK = Effort(budget_s=60.0, rounds=3, iterations=100, tries=300)
 LONG = ("membership",)
-"""Attacks that a quick audit leaves out unless they are asked for."""
+"""Attacks that a quick audit leaves out unless they are named."""
 
 
 class Auditor:
-    """`observe_real` runs real nodes, `live` kills them too; None: only the simulator is asked."""
+    """Runs the attacks. `observe_real` runs real nodes, `live` kills them too; where they are None, only the simulator
+    is used.
+    """
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class Auditor:
         return self.effort.budget_s - (time.monotonic() - self._began)
 
     def run(self) -> AuditFound:
-        """Raises UserError: a layer's settings are wrong; LearningError: the task failed."""
+        """Run the audit. Raises UserError: a layer's settings are wrong; LearningError: the task failed."""
         self._try_claims()
         if "told" in self.attacks and self.observe_real is not None:
             self._listen(self.observe_real)
@@ -110,7 +112,7 @@ class Auditor:
         return self.found
 
     def _try_claims(self) -> None:
-        """First of all, for an audit that has no time for this says least."""
+        """Check the claims first: an audit that has no time for this says least."""
         claims = AuditClaims(scene=self.scene, found=self.found, tries=self.effort.tries, on_progress=self.on_progress)
         for layer in self.layers:
             if layer.plan is None or layer.missing:
@@ -124,7 +126,7 @@ class Auditor:
     # -- what is rebuilt ----------------------------------------------------------------------------------------------
 
     def _rebuild(self) -> None:
-        """From a few rounds of one row each, in the simulator and by real nodes."""
+        """Rebuild rows from a few rounds of one row each, in the simulator and by real nodes."""
         rounds, places = self.effort.rounds, {SIMULATOR: self._simulated}
         if self.observe_real is not None:
             places[REAL] = self._real
@@ -161,35 +163,35 @@ class Auditor:
         return self.observe_real(federation, self.scene.victim)
 
     def _listen(self, observe_real: ObserveReal) -> None:
-        """Listen to real nodes in rounds as configured."""
-        told: dict[str, Value] = {}
+        """Listen to real nodes that train with the configured rounds."""
+        figures: dict[str, Value] = {}
         for layer in self.layers:
             if layer.missing or self.left_s <= 0:
                 continue
             self.on_progress(f"what is told: {layer.name}")
             observed = observe_real(layer.copy(rounds=LISTENED, evaluate_every=1), self.scene.victim)
-            told[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
-        self.found.add("figures told of private rows", REAL, "", told)
+            figures[layer.name] = ", ".join(self._private_figures(observed, layer)) or "nothing"
+        self.found.add("figures told of private rows", REAL, "", figures)
 
     def _private_figures(self, observed: Observation, layer: Layer) -> list[str]:
-        """The figures of private rows that a node tells; a mistake if the layer promises privacy."""
+        """List the figures of private rows that a node tells; note a mistake if the layer promises privacy."""
         privacy = layer.federation.privacy
-        told = figures_told(observed.told, public_test=privacy is not None and privacy.test_set == PUBLIC)
-        if told and privacy is not None:
-            self.found.mistakes.append(f"{layer.name}: a node tells its neighbors {', '.join(told)} of private rows")
-        return told
+        figures = figures_told(observed.vitals, public_test=privacy is not None and privacy.test_set == PUBLIC)
+        if figures and privacy is not None:
+            self.found.mistakes.append(f"{layer.name}: a node tells its neighbors {', '.join(figures)} of private rows")
+        return figures
 
-    def _add_rebuilt(self, attack: str, place: str, found: Mapping[str, Rebuilt]) -> None:
-        """The median of PSNR, and the share that can be recognized."""
-        if not found:
+    def _add_rebuilt(self, attack: str, place: str, rebuilt: Mapping[str, Rebuilt]) -> None:
+        """Add the median PSNR, and the share of rows that can be recognized."""
+        if not rebuilt:
             return
-        missing = {one.missing for one in found.values() if one.missing}
-        if len(missing) == 1 and all(one.missing for one in found.values()):
+        missing = {one.missing for one in rebuilt.values() if one.missing}
+        if len(missing) == 1 and all(one.missing for one in rebuilt.values()):
             self.found.note(f"{attack}: left out, {missing.pop()}")
             return
         least = self._recognizable_db
-        self.found.add(attack, place, "dB", {name: one.psnr_db for name, one in found.items()})
-        self.found.add(attack, place, "recognizable", {name: one.share(least) for name, one in found.items()})
+        self.found.add(attack, place, "dB", {name: one.psnr_db for name, one in rebuilt.items()})
+        self.found.add(attack, place, "recognizable", {name: one.share(least) for name, one in rebuilt.items()})
         self.found.note(
             f"in brackets: how many were recognizable, {least:.1f} dB or more: 19 of 20 rows of others are farther"
         )
@@ -197,7 +199,7 @@ class Auditor:
     # -- what a whole run gives ---------------------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        """One run of each layer as configured: accuracy, and the inversion of its first round."""
+        """Run each layer once as configured: note the accuracy, and invert its first round."""
         mean, worst, rebuilt, promised = (dict[str, Value]() for _ in range(4))
         for layer in self.layers:
             if layer.plan is not None:

@@ -1,8 +1,8 @@
 """An audit of the noise that hides a row, or a member: many rounds with a canary and without it.
 
-The canary is a row whose gradient is as long as one likes and points against those of all others, so that whatever it
-gets through is seen (Nasr et al. 2021, arXiv 2101.04535; 2023, arXiv 2302.07956). The model is a bare vector, the
-mechanism the learner's own: its chance, its clipping, its noise. `proof` turns errors into a bound.
+The canary is a row with an arbitrarily long gradient that points against those of all others, so that whatever passes
+the clipping is seen (Nasr et al. 2021, arXiv 2101.04535; 2023, arXiv 2302.07956). The model is a bare vector; the
+mechanism is the learner's own: its chance, its clipping, its noise. `proof` turns errors into a bound.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from sim.audits.bounds import Proof, epsilon_of_gaussians, proof
 
 Values = NDArray[np.floating[Any]]
 NOISE = 1.0
-"""The noise multiplier that is tried: with one the errors tell most."""
+"""The noise multiplier of the audit: at one, the errors prove most."""
 SIZE = 32
 """Numbers in the bare model."""
 ROWS = 8
 LOUD = 1e3
-"""The length of a gradient, in clips: far beyond what is let through."""
+"""The length of the canary's gradient, in clips: far beyond what clipping lets through."""
 MISTAKEN = 6.0
-"""Standard deviations that the correlation of independent noises does not reach."""
+"""Standard deviations that the correlation of independent noises never reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """The result of one step with every row in it, at noise 1: `claimed` is epsilon by the distance 1 of two Gaussians,
-    `proven` what the errors prove with 95% confidence. `noise_at_most` is the noise multiplier that is really there, at
-    most.
+    """The result of one step with every row in it, at noise 1.
+
+    `claimed` is epsilon by the distance 1 of two Gaussians, `proven` what the errors prove with 95% confidence.
+    `noise_at_most` is an upper bound on the noise multiplier that is really there.
     """
 
     claimed: float
@@ -58,7 +59,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reuse:
-    """The two rounds whose noises are most alike, and how much: the `correlation`, in [-1, 1], of `size` numbers."""
+    """The two rounds whose noises are most alike, and their `correlation`, in [-1, 1], over `size` numbers."""
 
     pair: tuple[str, str]
     correlation: float
@@ -70,7 +71,10 @@ class Reuse:
 
 
 class Bare(nn.Module):
-    """A vector w whose gradient, for a row x, is x. Not a chain of layers, so that rows go through `torch.func`."""
+    """A model of one vector w, whose gradient for a row x is x.
+
+    It is not a chain of layers, so rows go through `torch.func`.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -81,7 +85,7 @@ class Bare(nn.Module):
 
 
 def bare_chain(size: int) -> nn.Module:
-    """The same as a chain of one layer."""
+    """Build the bare model as a chain of one layer."""
     layer = nn.Linear(size, 1, bias=False)
     nn.init.zeros_(layer.weight)
     return nn.Sequential(layer)
@@ -97,7 +101,9 @@ def bare_learner(
     node: int = 0,
     chain: bool = True,
 ) -> TorchLearner:
-    """One whose rounds are one step over all `rows` (n, SIZE), each row its own gradient, at noise NOISE."""
+    """Build a learner whose rounds are one step over all `rows` (n, SIZE), each row its own gradient, at
+    noise NOISE.
+    """
     training = TrainingConfig(rounds=1, local_steps=1, batch_size=len(rows), learning_rate=1.0, method="plain")
     plan = Plan(
         unit=unit, epsilon=1e3, delta=delta, clip=clip, noise=NOISE, accountant=PRV, rounds=1, training=training
@@ -123,7 +129,9 @@ def canary(
     chance: Chance | None = None,
     chain: bool = True,
 ) -> Canary:
-    """`tries` rounds with the canary and as many without it. `chance` is that of nodes, unless a test wants its own."""
+    """Train `tries` rounds with the canary and as many without it. `chance` is that of nodes, unless a test passes
+    another.
+    """
     rows = _rows(unit, clip)
     learners = [bare_learner(one, unit=unit, clip=clip, delta=delta, chance=chance, chain=chain) for one in rows]
     with_it, without = (_scores(learner, tries, place * tries) for place, learner in enumerate(learners))
@@ -137,7 +145,7 @@ def canary(
 
 
 def _rows(unit: str, clip: float) -> tuple[Tensor, Tensor]:
-    """With the canary, and with nothing in its place; without a member there is nothing at all."""
+    """Return the rows with the canary, and with nothing in its place; without a member there are no rows at all."""
     loud = LOUD * clip * torch.eye(1, SIZE)
     others = loud.repeat(ROWS - 1, 1)
     with_it = torch.cat([others, -LOUD * loud])
@@ -146,18 +154,20 @@ def _rows(unit: str, clip: float) -> tuple[Tensor, Tensor]:
 
 
 def _scores(learner: TorchLearner, tries: int, first: int) -> Values:
-    """How far each round went where the canary pushes: against its own gradient, forwards along the first axis."""
+    """Measure how far each round moved where the canary pushes: against its own gradient, forwards along the first
+    axis.
+    """
     start = RoundStart(learner.initial())
     return np.array([learner.train(start, first + number).vector[0] for number in range(tries)], dtype=np.float64)
 
 
 def reuse(unit: str = RECORD, clip: float = 1.0, chance: Callable[[], Chance] = Secret, size: int = 1024) -> Reuse:
-    """Noise of two rounds, of two nodes, and of a node that was started again: none may tell of another."""
+    """Compare the noise of two rounds, of two nodes, and of a node that was started again: none may predict another."""
     noises: dict[str, Values] = {}
     for name, node, rounds in (("node 0", 0, 3), ("node 1", 1, 2), ("node 0 started again", 0, 2)):
         learner = bare_learner(torch.zeros(ROWS, size), unit=unit, clip=clip, node=node, chance=chance())
         if name.endswith("again") and not chance().is_secret:
-            continue  # a simulation repeats itself
+            continue  # a simulation repeats its noise
         start = RoundStart(learner.initial())
         for number in range(rounds):
             noises[f"{name}, round {number}"] = learner.train(start, number).vector.astype(np.float64)
@@ -165,7 +175,7 @@ def reuse(unit: str = RECORD, clip: float = 1.0, chance: Callable[[], Chance] = 
 
 
 def most_alike(names: Sequence[str], noises: Sequence[Values]) -> Reuse:
-    """The two of at least two `noises` (d,) with the largest correlation."""
+    """Return the two of at least two `noises` (d,) with the largest correlation."""
     stacked = np.stack([noise / max(1e-300, float(np.linalg.norm(noise))) for noise in noises])
     products = stacked @ stacked.T
     np.fill_diagonal(products, 0.0)

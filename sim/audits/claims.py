@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from sim.audits.killed_nodes import KilledLives
 
 Live: TypeAlias = "Callable[[str, float], KilledLives]"
-"""By unit and clip: real nodes that are killed and started again."""
+"""Runs real nodes that are killed and started again, for a unit and a clip."""
 LEARNER, REAL = "learner", "real nodes"
 
 
 @dataclass(slots=True, kw_only=True)
 class AuditClaims:
-    """The checks of the claims for the victim of `scene`, noted in `found`. `tries`: the times that the canary is
+    """Checks the claims for the victim of `scene` and notes results in `found`; `tries` is how often the canary is
     sent.
     """
 
@@ -40,20 +40,20 @@ class AuditClaims:
     _lived: set[str] = field(default_factory=set)
 
     def canary(self, layer: Layer, plan: Plan) -> None:
-        """Check by a canary how much of a row the noise lets through, also in its last bits, and if the noise
+        """Check by a canary how much of a row the noise lets through, also in its last bits, and whether the noise
         repeats.
         """
         self.on_progress(f"canary: {layer.name}")
         how: dict[str, Any] = {"unit": plan.unit, "clip": plan.clip}
         tried: dict[str, Any] = how | {"delta": plan.delta, "chain": self._is_chain(layer)}
-        noise = self._twice(layer, lambda more: canary(**tried, tries=more * self.tries), "the canary proves")
-        self._twice(layer, lambda more: low_bits(**tried, tries=more * self.tries // 6), "its last bits prove")
+        noise = self._check_twice(layer, lambda more: canary(**tried, tries=more * self.tries), "the canary proves")
+        self._check_twice(layer, lambda more: low_bits(**tried, tries=more * self.tries // 6), "its last bits prove")
         proven = {layer.name: self._of_the_run(plan, noise)}
         self.found.add("epsilon proven by the canary, at least", LEARNER, "", proven)
         self._refuse_reuse(layer, reuse(**how))
 
-    def _twice(self, layer: Layer, attempt: Callable[[int], Canary], what: str) -> Canary:
-        """One in twenty may be bad luck: who accuses is asked again, and the second word counts."""
+    def _check_twice(self, layer: Layer, attempt: Callable[[int], Canary], what: str) -> Canary:
+        """Run a failed check once more, whose result counts: one failure in twenty may be bad luck."""
         found = attempt(1)
         if not found.holds:
             found = attempt(2)
@@ -63,7 +63,7 @@ class AuditClaims:
         return found
 
     def steps(self, layer: Layer, plan: Plan) -> None:
-        """Check the steps of the learner by the models that they leave."""
+        """Check the steps of the learner by the models that result."""
         rows: tuple[Any, Any] = self.scene.rows()  # of some tasks, dictionaries of tensors
         inputs, targets = rows
         if not (isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor)):
@@ -77,7 +77,9 @@ class AuditClaims:
                 self.found.mistakes.append(f"{layer.name}: {check.mistake}")
 
     def restart(self, layer: Layer, plan: Plan, live: Live) -> None:
-        """By real nodes that die; of an example only where nothing else has been tried."""
+        """Check real nodes that are killed and restarted; a layer that is only an example is checked where no other
+        was.
+        """
         if plan.unit in self._lived or (layer.is_example and self._lived):
             return
         self._lived.add(plan.unit)
@@ -90,9 +92,9 @@ class AuditClaims:
         alike = {layer.name: found.reuse.correlation}
         self.found.add("chance after a restart, correlation with that before", REAL, "", alike)
 
-    def _refuse_reuse(self, layer: Layer, found: Reuse) -> None:
-        if found.is_reused:
-            text = f"{' and '.join(found.pair)} have the same chance (correlation {found.correlation:.2f})"
+    def _refuse_reuse(self, layer: Layer, reuse: Reuse) -> None:
+        if reuse.is_reused:
+            text = f"{' and '.join(reuse.pair)} have the same chance (correlation {reuse.correlation:.2f})"
             self.found.mistakes.append(f"{layer.name}: {text}")
 
     def _is_chain(self, layer: Layer) -> bool:
@@ -101,10 +103,10 @@ class AuditClaims:
         ways = None if private is None else private.row_gradients
         return ways is None or ways.how == "layer by layer"
 
-    def _of_the_run(self, plan: Plan, found: Canary) -> float:
-        """The epsilon of the whole run, if its noise were no more than the canary allows."""
-        if not np.isfinite(found.noise_at_most):
+    def _of_the_run(self, plan: Plan, canary: Canary) -> float:
+        """Return the epsilon of the whole run if its noise were no more than the canary allows."""
+        if not np.isfinite(canary.noise_at_most):
             return 0.0
         spend = plan.spend(len(self.scene.data[self.scene.victim].train))
         steps = plan.rounds * (spend.steps if plan.unit == RECORD else 1)
-        return epsilon_of((Spend(plan.noise * found.noise_at_most, spend.rate, steps),), plan.delta, plan.accountant)
+        return epsilon_of((Spend(plan.noise * canary.noise_at_most, spend.rate, steps),), plan.delta, plan.accountant)

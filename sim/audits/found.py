@@ -13,7 +13,7 @@ Value = float | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRow:
-    """One line of the table: what an attack, carried out in a `place`, found against each layer, by its name."""
+    """One line of the table: the results of an attack in a `place`, by the name of the layer."""
 
     attack: str
     place: str
@@ -23,7 +23,7 @@ class AttackRow:
 
 @dataclass(slots=True, kw_only=True)
 class AuditFound:
-    """The findings. `guesses` are those by inversion of what a real node has sent, by layer, for the picture."""
+    """The findings. `guesses` are the inversions of what a real node sent, by layer, for the picture."""
 
     node: str
     samples: int
@@ -31,12 +31,12 @@ class AuditFound:
     rows: list[AttackRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
-    """The signs that a mechanism that does what it claims would not have shown."""
+    """Signs that a mechanism that does what it claims would not show."""
     guesses: dict[str, tuple[Guess, ...]] = field(default_factory=dict)
     seconds: float = 0.0
 
     def add(self, attack: str, place: str, unit: str, values: Mapping[str, Value]) -> None:
-        """Figures by layer: in the row of that attack, or in a new one."""
+        """Add figures by layer to the row of that attack, or to a new row."""
         if not values:
             return
         for row in self.rows:

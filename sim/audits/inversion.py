@@ -28,8 +28,10 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InversionSettings:
-    """`smoothness` weighs the total variation; `tries` begin at other noise, and the best fit counts.
-    A try ends after `limit_s` at the latest.
+    """Settings of the search. `smoothness` weighs the total variation; each of the `tries` begins at other noise, and
+    the best fit counts.
+
+    A try ends after `limit_s` seconds at the latest.
     """
 
     iterations: int = 400
@@ -42,7 +44,9 @@ class InversionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Inversion:
-    """`inputs` (b, ...) with `labels` (b,), whose gradient has the cosine distance `distance` to the observed one."""
+    """The result of an inversion: `inputs` (b, ...) with `labels` (b,), whose gradient has the cosine distance
+    `distance` to the observed one.
+    """
 
     inputs: Values
     labels: NDArray[np.int64]
@@ -50,7 +54,9 @@ class Inversion:
 
 
 def labels_of(bias_gradient: Values, rows: int) -> NDArray[np.int64]:
-    """The labels (rows,) of the batch, most likely: each row takes about 1/rows from the gradient of its class."""
+    """Read off the most likely labels (rows,) of the batch: each row takes about 1/rows from the gradient
+    of its class.
+    """
     left = np.array(bias_gradient, dtype=np.float64)
     scale = max(1e-12, -left[left < 0].sum()) / rows
     found = []
@@ -74,11 +80,12 @@ def invert(
     learning_rate: float = 0.0,
     settings: InversionSettings | None = None,
 ) -> Inversion:
-    """Inputs (b, *shape) with `labels` (b,) whose mean gradient at the model `start` (d,) points where `gradient` (d,)
-    does. With `steps` above 1 they are so many groups, and the gradient is that of a round at `learning_rate`.
+    """Find inputs (b, *shape) with `labels` (b,) whose mean gradient at the model `start` (d,) points where `gradient`
+    (d,) does.
 
-    Inputs lie within `bounds`. `loss` maps outputs and targets to the mean over rows; the module must be
-    differentiable twice almost everywhere.
+    With `steps` above 1 the inputs form that many groups, and the gradient is that of a round at `learning_rate`.
+    Inputs lie within `bounds`. `loss` maps outputs and targets to the mean over rows; the module must be differentiable
+    twice almost everywhere.
     """
     wanted, how = torch.from_numpy(np.array(gradient, np.float32)), settings or InversionSettings()
     given = {place.name: _part(start, place) for place in places}
@@ -133,17 +140,17 @@ def _descend(
 
 def _change(
     module: nn.Module,
-    given: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor],
     names: Sequence[str],
     rows: tuple[Tensor, Tensor],
     how: tuple[Loss, int, float],
 ) -> list[Tensor]:
-    """The gradient, or minus the way that so many steps take: by parameter, differentiable."""
+    """Compute the gradient, or minus the model's movement over the steps: by parameter, differentiable."""
     loss, steps, rate = how
-    now = {name: given[name].clone().requires_grad_() for name in names}
+    now = {name: parameters[name].clone().requires_grad_() for name in names}
     begun, way = dict(now), [torch.zeros(())] * len(names)
     for inputs, targets in zip(rows[0].chunk(steps), rows[1].chunk(steps), strict=True):
-        said = loss(functional_call(module, {**given, **now}, (inputs,)), targets)
+        said = loss(functional_call(module, {**parameters, **now}, (inputs,)), targets)
         slopes = torch.autograd.grad(said, list(now.values()), create_graph=True)
         way = [a + b for a, b in zip(way, slopes, strict=True)]
         if steps > 1:

@@ -1,6 +1,6 @@
-"""Real nodes that are killed and started again: whether any noise comes twice, and every round is paid for.
+"""Real nodes that are killed and started again: does any noise come twice, and is every round paid for?
 
-Two nodes as processes, without a gradient, so that a round adds its noise alone. They are killed while they train
+Two nodes run as processes, without a gradient, so that a round adds its noise alone. They are killed while they train
 and go on from their folders; then the folders are wiped, and they begin once more with the same keys and seed.
 """
 
@@ -36,9 +36,10 @@ from sim.audits.canary import Bare, Reuse, most_alike
 Values = NDArray[np.float64]
 SIZE, ROWS, STEPS = 1024, 32, 2
 LEAST = 3
-"""Rounds of each life of a node."""
+"""Rounds that each life of a node trains."""
 ROUNDS = RESERVED_PART - 1
-"""The rounds of the budget: so few that none is paid for in advance, which would hide that others are not paid for."""
+"""The rounds of the budget: few enough that none is paid for in advance, which would hide rounds that are not paid for.
+"""
 LIMIT_S = 120.0
 LOOK_EVERY_S = 0.05
 NODES = ("node0", "node1")
@@ -57,8 +58,9 @@ def silent() -> Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KilledLives:
-    """`reuse` is of the two rounds of all lives whose noises, or rows, are most alike. `trained` and `paid` are the
-    steps that a node with two lives took, and those in its ledger.
+    """The result. `reuse` compares the two rounds of all lives whose noises, or rows, are most alike.
+
+    `trained` and `paid` are the steps that a node with two lives took, and those in its ledger.
     """
 
     reuse: Reuse
@@ -67,7 +69,7 @@ class KilledLives:
 
 
 def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | None = None) -> KilledLives:
-    """Three lives of two nodes. Raises LearningError: they do not train."""
+    """Run three lives of two nodes. Raises LearningError: they do not train."""
     with tempfile.TemporaryDirectory(prefix="p2pfl-audit-") as temporary:
         folder = _federation(Path(temporary) / "silent", unit, clip)
         noises: dict[str, Values] = {}
@@ -75,7 +77,7 @@ def live(unit: str = RECORD, clip: float = 1.0, environment: dict[str, str] | No
         for life in ("first life", "killed and started again", "wiped and started again"):
             if life.startswith("wiped"):
                 trained = sum(name.startswith(NODES[0]) for name in noises) * (STEPS if unit == RECORD else 1)
-                paid = _paid(folder)
+                paid = _steps_paid(folder)
                 _wipe(folder)
             noises |= _run_then_kill(folder, life, environment or {})
         return KilledLives(reuse=most_alike(list(noises), list(noises.values())), trained=trained, paid=paid)
@@ -108,21 +110,22 @@ def _permit(folder: Path) -> None:
 
 
 def _run_then_kill(folder: Path, life: str, environment: dict[str, str]) -> dict[str, Values]:
-    """Run both nodes until each has trained `LEAST` rounds, then kill them: the noise of each round, and the rows.
+    """Run both nodes until each has trained `LEAST` rounds, then kill them; return the noise of each round, and the
+    rows.
 
     Raises LearningError: one has ended before, or the time is up.
     """
     files = {name: folder / f"{name} {life}" for name in NODES}
     paths = os.pathsep.join(path for path in sys.path if path)
     errors = folder / f"errors {life}"
-    with errors.open("wb") as told:
+    with errors.open("wb") as log_file:
         processes = [
             subprocess.Popen(  # noqa: S603 - this very program
                 [sys.executable, "-m", "sim.audits.life", str(folder), name, str(file)],
                 env={**os.environ, "PYTHONPATH": paths, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=told,
+                stderr=log_file,
             )
             for name, file in files.items()
         ]
@@ -143,14 +146,14 @@ def _run_then_kill(folder: Path, life: str, environment: dict[str, str]) -> dict
 
 
 def _read(file: Path) -> Sequence[Values]:
-    """Rounds (SIZE,) that were written as a whole."""
+    """Read the rounds (SIZE,) that were written completely."""
     found = np.frombuffer(file.read_bytes(), np.uint8) if file.exists() else np.empty(0, np.uint8)
     whole = len(found) // (8 * SIZE) * 8 * SIZE
     return list(found[:whole].view(np.float64).reshape(-1, SIZE))
 
 
-def _paid(folder: Path) -> int:
-    """The steps in the ledger of the first node."""
+def _steps_paid(folder: Path) -> int:
+    """Count the steps in the ledger of the first node."""
     federation = load_config(folder)
     node = load_node(node_file(federation, NODES[0]), federation, NODES[0])
     loaded = peek(node.state_dir)

@@ -1,4 +1,4 @@
-"""The defences that an audit compares: none, what compression loses, and each unit of privacy."""
+"""The defences that an audit compares: none, the loss of compression, and each unit of privacy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ EXAMPLE_COMPRESSOR = "q4"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """`federation` is the copy with this layer alone; `plan` the victim's, None where nothing is promised. `missing`
-    says why there is no such layer here.
+    """One defence. `federation` is the copy with this layer alone.
+
+    `plan` is the victim's, None where nothing is promised. `missing` says why the layer does not exist here.
     """
 
     name: str
@@ -29,7 +30,7 @@ class Layer:
     """True if the federation promises something else, or nothing."""
 
     def copy(self, **training: object) -> FederationConfig:
-        """With other training, and the noise that the victim's whole run has."""
+        """Copy the federation with other training, and the noise of the victim's whole run."""
         federation = replace(self.federation, training=replace(self.federation.training, **training))  # type: ignore[arg-type]
         privacy = federation.privacy
         if privacy is None or self.plan is None:
@@ -38,10 +39,12 @@ class Layer:
 
 
 def layers_of(scene: Scene) -> list[Layer]:
-    """Without any layer, with compression, with each unit: as the federation says, or at epsilon 8 as an example."""
+    """List the layers: none, compression, and each unit of privacy, as the federation promises it or, as an example, at
+    epsilon 8.
+    """
     plain = replace(scene.federation, gossip=replace(scene.federation.gossip, compressor="none"))
-    told = scene.federation.gossip.compressor
-    compressor = EXAMPLE_COMPRESSOR if told == "none" else told
+    own = scene.federation.gossip.compressor
+    compressor = EXAMPLE_COMPRESSOR if own == "none" else own
     squeezed = replace(plain, gossip=replace(plain.gossip, compressor=compressor))
     bare = [Layer(name="no layer", federation=plain), Layer(name=compressor, federation=squeezed)]
     return bare + [_private(scene, plain, unit) for unit in UNITS]

@@ -1,7 +1,8 @@
-"""One life of a real node whose noise is written down: `python -m sim.audits.life FEDERATION NODE FILE`.
+"""One life of a real node that records its noise: `python -m sim.audits.life FEDERATION NODE FILE`.
 
 It is what `p2pfl run` starts, in a process of its own. Each local round appends to FILE what it added to the model, as
-float64. FILE.rows has which rows a step would take of as many as the model has numbers: half of them are 1, others -1.
+float64. FILE.rows records which rows a step would take out of as many as the model has numbers: about half are 1, the
+others -1.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from p2pfl.node.application import Application
 from p2pfl.node.assembly import Setup
 
 ROUND_S = 0.05
-"""Each round waits so long: a life shall end within a few."""
+"""Each round waits this long, so that a life ends within a few rounds."""
 
 
 def writing(file: Path) -> Callable[..., Application]:
-    """A maker of applications whose rounds are written to `file`."""
+    """Make a function that builds applications whose rounds are recorded in `file`."""
 
     def make(setup: Setup, **how: Any) -> Application:
         learner: Any = setup.learner

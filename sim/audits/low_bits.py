@@ -1,7 +1,7 @@
-"""An audit of the last bits of what leaves a node: do they tell what the noise was added to?
+"""An audit of the last bits of what leaves a node: do they reveal the value to which the noise was added?
 
-Where float noise is added to a float, results much smaller than either have the last bits of the larger one, so that a
-row is seen there which the noise covers elsewhere (Mironov 2012, doi 10.1145/2382196.2382264).
+Where float noise is added to a float, a result much smaller than either keeps the last bits of the larger one, so that
+they show a row which the noise covers elsewhere (Mironov 2012, doi 10.1145/2382196.2382264).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sim.audits.canary import NOISE, Canary, Values, bare_learner
 SIZE = 1024
 """Numbers in the model."""
 SMALL = 1 / 4
-"""Results are looked at that are below so much of what the row adds."""
+"""The audit looks at results below this share of what the row adds."""
 
 
 def low_bits(
@@ -34,7 +34,9 @@ def low_bits(
     chance: Chance | None = None,
     chain: bool = True,
 ) -> Canary:
-    """As many rounds of one step on a row that moves every number alike as without it, from weights of zero."""
+    """Compare `tries` rounds of one step on a row that moves every number alike with as many without it, from weights
+    of zero.
+    """
     row = torch.full((1, SIZE), 1e3 * clip)
     how: dict[str, Any] = {"unit": unit, "clip": clip, "delta": delta, "chance": chance, "chain": chain}
     with_it, without = (
@@ -51,8 +53,8 @@ def low_bits(
 
 
 def _scores(learner: TorchLearner, clip: float, tries: int, first: int) -> Values:
-    """The score of each round: -1 if a small result of it has a bit that no sum of floats as large as the row's has,
-    else 0.
+    """Score each round: -1 if one of its small results has a bit that no sum of floats as large as the row's has, else
+    0.
     """
     start, moved = RoundStart(learner.initial()), clip / math.sqrt(SIZE)
     finest = 2.0 ** (math.floor(math.log2(moved)) - 25)

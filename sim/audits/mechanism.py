@@ -1,8 +1,9 @@
-"""An audit of the steps of a private round against their plan: measured from what rounds leave, not read from code.
+"""An audit of the steps of a private round against their plan: measured from the models that rounds leave, not read
+from code.
 
-Rows of which each moves a number of its own show which of them a step has drawn. A loss of zero leaves the noise alone,
-and next to no noise leaves what a row adds. Every check has a figure and, where the figure is impossible for steps that
-do what they claim, a mistake. Bounds are so wide that a right mechanism fails one in some ten million audits.
+Each row moves one number of its own, which shows the rows that a step has drawn. A loss of zero leaves the noise alone;
+almost no noise leaves what a row adds. Every check has a figure and, where steps that do what they claim cannot have
+it, a mistake. Bounds are so wide that a correct mechanism fails one in some ten million audits.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ from sim.audits.second import epsilon_at_least
 
 Values = NDArray[np.float64]
 QUIET = 1e-9
-"""The noise multiplier where what rows add is to be seen."""
+"""The noise multiplier for checks of what rows add."""
 LOUDNESSES = (3.0, 100.0, 1e4)
-"""The factors of losses, so that rows are cut a little, and a lot."""
+"""Factors of the loss, so that clipping cuts rows a little, and a lot."""
 LOUD = 1e4
 MOST_ROWS, MOST_STEPS = 200, 8
 FEW_ROWS = 12
 NUMBERS = 40_000
-"""The count of noise values looked at, in all rounds."""
+"""The number of noise values that a check looks at, in all rounds."""
 SURE = 5.5
-"""Standard deviations that are no accident."""
+"""A deviation of this many standard deviations is no accident."""
 FINE = 0.9
-"""The least share of so many noise values that differ: of float32 there are tens of millions."""
+"""The least share of distinct noise values: float32 has tens of millions of values."""
 CLOSE = 0.02
-"""How far a row may count from once, and a length be above the clip."""
+"""Tolerance of a row's count around one, and of a length above the clip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A measured value, and the mistake that it shows; empty: none."""
+    """A measured value, and the mistake that it shows, empty for none."""
 
     name: str
     value: float
@@ -62,7 +63,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The task and the rows (tensors) of a node, and its plan; `chance` is a real node's unless a test has another."""
+    """The audited task and rows (tensors) of a node, and its plan. `chance` is a real node's unless a test passes
+    another.
+    """
 
     task: Task
     rows: tuple[Tensor, Tensor]
@@ -72,18 +75,18 @@ class Subject:
 
     @property
     def training(self) -> TrainingConfig:
-        """As configured, with plain descent, so that a round leaves the sum of its steps; and with few of these."""
+        """The configured training with few steps of plain descent, so that a round leaves the sum of its steps."""
         steps, batch = min(self.steps, MOST_STEPS), self.plan.training.batch_size
         return TrainingConfig(local_steps=steps, batch_size=batch, learning_rate=1.0, method="plain")
 
     @property
     def steps(self) -> int:
-        """Those of a round as configured."""
+        """Steps of a round as configured."""
         training = self.plan.training
         return training.local_steps or (training.local_epochs or 0) * math.ceil(self.samples / training.batch_size)
 
     def with_loss(self, loss: Loss) -> Task:
-        """The node's task over its own rows, with another loss."""
+        """Return the node's task over its own rows, with another loss."""
         return replace(
             self.task, loss=loss, metrics={}, metric=None, data=lambda _: (self.rows, None), files=lambda _: ()
         )
@@ -97,22 +100,22 @@ class Subject:
 
 
 def checks(subject: Subject, rounds: int = 150) -> Iterator[Check]:
-    """All of them. `rounds` is how many are asked which rows they took."""
+    """Run all checks. `rounds` is the number of rounds whose rows are read."""
     if subject.plan.unit == RECORD:
         yield from sampling(subject, rounds)
     yield from noise(subject)
     yield coarse(subject)
     yield failing(subject)
     yield longest(subject)
-    yield paid(subject)
-    yield kept_apart(subject)
+    yield payment(subject)
+    yield price_kept(subject)
 
 
 # -- which rows a step takes ------------------------------------------------------------------------------------------
 
 
 def sampling(subject: Subject, rounds: int) -> Iterator[Check]:
-    """Check that each step takes every row by itself, at the rate that is paid for, and counts it once."""
+    """Check that each step draws every row independently, at the rate that is paid for, and counts it once."""
     training, samples = subject.training, min(subject.samples, MOST_ROWS)
     batch = min(samples, max(1, round(training.batch_size * samples / subject.samples)))
     counts, off = _counts(subject, replace(training, batch_size=batch), samples, rounds)
@@ -141,7 +144,9 @@ def sampling(subject: Subject, rounds: int) -> Iterator[Check]:
 
 
 def _counts(subject: Subject, training: TrainingConfig, samples: int, rounds: int) -> tuple[Values, float]:
-    """How often each row was in the steps of each round (rounds, samples), and how far from whole numbers that is."""
+    """Count how often each row was in the steps of each round (rounds, samples), and how far from whole numbers that
+    is.
+    """
     inputs = LOUD * subject.plan.clip * torch.eye(samples)
     task = Task(
         name="rows",
@@ -150,14 +155,14 @@ def _counts(subject: Subject, training: TrainingConfig, samples: int, rounds: in
         loss=lambda outputs, _: outputs.mean(),
     )
     learner = subject.learner(task, training, noise=QUIET)
-    found = _moved(learner, rounds) * -(training.batch_size / subject.plan.clip)
+    found = _changes(learner, rounds) * -(training.batch_size / subject.plan.clip)
     counts: Values = np.rint(found)
     return counts, float((np.abs(found - counts) / np.maximum(1.0, counts)).max())
 
 
 def _of_mean(name: str, value: float, numbers: float, text: str) -> Check:
-    """A mean of so many squares of Gaussians, which is to be 1: its cube root is nearly Gaussian (Wilson and Hilferty
-    1931, doi 10.1073/pnas.17.12.684).
+    """Check the mean of `numbers` squares of Gaussians, which should be 1: its cube root is nearly Gaussian (Wilson and
+    Hilferty 1931, doi 10.1073/pnas.17.12.684).
     """
     variance = 2.0 / (9.0 * numbers)
     off = (np.cbrt(value) - 1.0 + variance) / math.sqrt(variance)
@@ -168,7 +173,7 @@ def _of_mean(name: str, value: float, numbers: float, text: str) -> Check:
 
 
 def noise(subject: Subject) -> Iterator[Check]:
-    """Rounds of the node's own model whose loss is zero: nothing but noise is left."""
+    """Check rounds of the node's own model whose loss is zero: nothing but noise is left."""
     found, parts = _noises(subject)
     text = "the noise has {value:.3g} times the variance that is claimed"
     yield _of_mean("variance of the noise", float((found**2).mean()), found.size, text)
@@ -180,11 +185,11 @@ def noise(subject: Subject) -> Iterator[Check]:
     text = f"the noise is no Gaussian: its kurtosis is {tails:.3g}"
     far = abs(tails - 3.0) > SURE * math.sqrt(24 / found.size) + 1000 / found.size
     yield Check(name="kurtosis of the noise, 3 of a Gaussian", value=tails, mistake=text if far else "")
-    yield _alone(found)
+    yield _independence(found)
 
 
 def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
-    """The noise of rounds (rounds, d) in units of what is claimed, and which numbers are of which trained tensor."""
+    """Return the noise of rounds (rounds, d) in units of what is claimed, and the slice of each trained tensor."""
     loss, training, plan = loss_of(subject.task), subject.training, subject.plan
     learner = subject.learner(subject.with_loss(lambda *pair: loss(*pair) * 0.0), training)
     places = [place for place in learner.model.flat.places if place.trained]
@@ -194,15 +199,15 @@ def _noises(subject: Subject) -> tuple[Values, dict[str, slice]]:
         size = math.prod(place.shape)
         parts[place.name], first = slice(first, first + size), first + size
     chosen = np.concatenate([np.arange(learner.size)[place.part] for place in places])
-    found = _moved(learner, min(400, max(6, math.ceil(NUMBERS / first))))[:, chosen] / (plan.noise * plan.clip)
+    found = _changes(learner, min(400, max(6, math.ceil(NUMBERS / first))))[:, chosen] / (plan.noise * plan.clip)
     if plan.unit == RECORD:
         found *= min(training.batch_size, subject.samples) / math.sqrt(training.local_steps or 1)
     return found, parts
 
 
-def _alone(found: Values) -> Check:
-    """Check that no number of the noise (rounds, d) tells of another, by all correlations at a distance."""
-    flat = found.ravel()[: 1 << 20]
+def _independence(noise_values: Values) -> Check:
+    """Check that no number of the noise (rounds, d) predicts another, by all correlations at a distance."""
+    flat = noise_values.ravel()[: 1 << 20]
     power = np.abs(np.fft.rfft(flat - flat.mean(), 2 * len(flat))) ** 2
     shifted = np.fft.irfft(power)[1 : len(flat) // 2]
     worst = int(np.abs(shifted).argmax())
@@ -213,9 +218,10 @@ def _alone(found: Values) -> Check:
 
 
 def coarse(subject: Subject) -> Check:
-    """Check that noise takes many values: of few, the remainder would tell what was added to the noise.
+    """Check that noise takes many values: if it took few, the remainder would reveal what was added to the noise.
 
-    From weights of zero, so that nothing but float32 rounds it; by the values that came more than once.
+    The check counts the values that came more than once; it begins at weights of zero, so that only float32 rounds
+    them.
     """
     size = NUMBERS // 2
     task = Task(
@@ -225,18 +231,18 @@ def coarse(subject: Subject) -> Check:
         loss=lambda outputs, _: outputs.mean() * 0.0,
     )
     training = replace(subject.training, local_steps=1, batch_size=1)
-    drawn = np.abs(_moved(subject.learner(task, training), 2))
+    drawn = np.abs(_changes(subject.learner(task, training), 2))
     value = len(np.unique(drawn)) / drawn.size
     text = f"the noise takes few values: of {drawn.size:,} numbers {value:.3g} are different ones"
     return Check(name="share of the noise's numbers that differ", value=value, mistake=text if value < FINE else "")
 
 
 def failing(subject: Subject) -> Check:
-    """Check that rounds whose loss is NaN have their noise too: else they tell that the rows make it NaN."""
+    """Check that rounds whose loss is NaN have their noise too: without it they reveal that the rows make it NaN."""
     loss, plan = loss_of(subject.task), subject.plan
     training = replace(subject.training, local_steps=1)
     learner = subject.learner(subject.with_loss(lambda *pair: loss(*pair) * math.nan), training)
-    found = np.nan_to_num(_moved(learner, 3), nan=0.0) / (plan.noise * plan.clip)
+    found = np.nan_to_num(_changes(learner, 3), nan=0.0) / (plan.noise * plan.clip)
     if plan.unit == RECORD:
         found *= min(training.batch_size, subject.samples)
     trained = np.concatenate([found[:, place.part].ravel() for place in learner.model.flat.places if place.trained])
@@ -248,28 +254,30 @@ def failing(subject: Subject) -> Check:
 
 
 def longest(subject: Subject) -> Check:
-    """How much one row moves a step of the node's own model, at most, or all rows a round: in clips, without noise."""
-    value = max(_moved_by(subject, loudness) for loudness in LOUDNESSES)
+    """Measure the most by which one row moves a step of the node's own model, or all rows a round: in clips, without
+    noise.
+    """
+    value = max(_largest_move(subject, loudness) for loudness in LOUDNESSES)
     what = "a row moves a step" if subject.plan.unit == RECORD else "a round is moved"
     text = f"{what} by {value:.3g} clips"
     return Check(name="what one adds at most, in clips", value=value, mistake=text if value > 1 + CLOSE else "")
 
 
-def _moved_by(subject: Subject, loudness: float) -> float:
-    """The same where losses are multiplied by so many clips."""
+def _largest_move(subject: Subject, loudness: float) -> float:
+    """Measure it with losses multiplied by `loudness`."""
     loss, clip = loss_of(subject.task), subject.plan.clip
 
     def loud(*pair: Any) -> Tensor:
         return loss(*pair) * (loudness * clip)
 
     if subject.plan.unit == RECORD:
-        return max(_apart(subject, loud, row) for row in range(4)) / clip
-    found = _moved(subject.learner(subject.with_loss(loud), subject.training, noise=QUIET), 2)
+        return max(_effect_of_row(subject, loud, row) for row in range(4)) / clip
+    found = _changes(subject.learner(subject.with_loss(loud), subject.training, noise=QUIET), 2)
     return float(np.linalg.norm(found, axis=1).max()) / clip
 
 
-def _apart(subject: Subject, loss: Loss, row: int) -> float:
-    """How far the sums of one step over a few rows and over these without that one are apart."""
+def _effect_of_row(subject: Subject, loss: Loss, row: int) -> float:
+    """Measure how much one row changes the sums of a step over a few rows."""
     few = list(range(min(FEW_ROWS, subject.samples)))
     sums = []
     for left in (few, [one for one in few if one != row]):
@@ -277,12 +285,12 @@ def _apart(subject: Subject, loss: Loss, row: int) -> float:
         fewer = replace(subject, rows=(inputs[torch.tensor(left)], targets[torch.tensor(left)]))
         training = replace(subject.training, local_steps=1, batch_size=len(left))
         learner = fewer.learner(fewer.with_loss(loss), training, noise=QUIET)
-        sums.append(_moved(learner, 1)[0] * len(left))
+        sums.append(_changes(learner, 1)[0] * len(left))
     return float(np.linalg.norm(sums[0] - sums[1]))
 
 
-def _moved(learner: TorchLearner, rounds: int) -> Values:
-    """The change of the initial model by each of so many rounds (rounds, d)."""
+def _changes(learner: TorchLearner, rounds: int) -> Values:
+    """Return the change of the initial model by each of the rounds (rounds, d)."""
     start = RoundStart(learner.initial())
     ended = [learner.train(start, number).vector for number in range(rounds)]
     return np.stack(ended).astype(np.float64) - start.model
@@ -291,8 +299,8 @@ def _moved(learner: TorchLearner, rounds: int) -> Values:
 # -- what is paid -----------------------------------------------------------------------------------------------------
 
 
-def paid(subject: Subject) -> Check:
-    """Rounds are paid for until the plan allows no more, and a second accountant says what all of them tell."""
+def payment(subject: Subject) -> Check:
+    """Pay for rounds until the plan allows no more, and let a second accountant say what all of them reveal."""
     plan, ledger, rounds = subject.plan, Ledger(unit=subject.plan.unit, word=""), 0
     while plan.allows(ledger.spent, plan.spend(subject.samples)) and rounds < MOST_TIMES * plan.rounds:
         ledger, rounds = ledger.plus(plan.spend(subject.samples)), rounds + 1
@@ -305,7 +313,7 @@ def paid(subject: Subject) -> Check:
     return Check(name=name, value=value, mistake=text if value > plan.epsilon * 1.001 else "")
 
 
-def kept_apart(subject: Subject) -> Check:
+def price_kept(subject: Subject) -> Check:
     """Check that rounds that cost more keep their price when cheaper ones follow, as where rows are added."""
     plan, ledger = subject.plan, Ledger(unit=subject.plan.unit, word="")
     costs = [plan.spend(samples) for samples in (subject.samples, 4 * subject.samples)]

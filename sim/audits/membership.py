@@ -1,9 +1,9 @@
 """Membership inference by likelihood ratio: was this row among those that a node trained on?
 
 Carlini et al. 2022, "Membership inference attacks from first principles" (arXiv 2112.03570, algorithm 1 and sections
-V-VI): for each row the confidence of models with it and without it is fitted by two Gaussians. The attacker trains
-these shadow models itself, so it knows everything but which rows there are. Its success is told as they do: the true
-positives at few false ones, not only the area under the curve.
+V-VI): for each row, two Gaussians are fitted to the confidence of models with it and without it. The attacker trains
+these shadow models itself, so it knows everything but which rows there are. As in the paper, success is the rate of
+true positives at few false ones, not only the area under the curve.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FALSE_POSITIVES = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipFigures:
-    """`auc` is 0.5 for who guesses; `tpr` the share of members found where 1% of the others are taken for
-    members.
+    """The success. `auc` is 0.5 for guessing; `tpr` is the share of members recognized where 1% of non-members are
+    mistaken for members.
     """
 
     auc: float
@@ -56,7 +56,7 @@ def confidences(module: nn.Module, inputs: Tensor, targets: Tensor) -> Values:
 def mean_confidences(
     module: nn.Module, flat: FlatModule, models: Sequence[Vector], inputs: Tensor, targets: Tensor
 ) -> Values:
-    """Over several `models` (d,) that were shown: each is one more query. (n,)"""
+    """Average the confidence (n,) over several `models` (d,) that were shown: each is one more query."""
     total = np.zeros(len(targets))
     for model in models:
         flat.load(model)
@@ -64,33 +64,35 @@ def mean_confidences(
     return total / max(1, len(models))
 
 
-def likelihood_ratios(told: Values, shadows: Values, members: Flags) -> Values:
-    """How much rather each row was trained on than not (q,), from what the target model has `told` of it (q,), and
-    what `shadows` (k, q) have, of which those that `members` (k, q) names were trained on the row.
+def likelihood_ratios(confidence: Values, shadows: Values, members: Flags) -> Values:
+    """Compute for each row the log ratio (q,) of having been trained on to not.
 
-    A row that every shadow or none was trained on has no ratio: 0.
+    `confidence` (q,) is that of the target model and `shadows` (k, q) that of the shadow models, of which those that
+    `members` (k, q) flags were trained on the row. A row that every shadow or none was trained on has ratio 0.
     """
-    with_it, without = _fitted(shadows, members), _fitted(shadows, ~members)
+    with_it, without = _fit(shadows, members), _fit(shadows, ~members)
     if len(shadows) < FEW:
         with_it, without = (
             (mean, np.full_like(spread, _pooled(shadows, flags)))
             for (mean, spread), flags in ((with_it, members), (without, ~members))
         )
-    ratios: Values = _log_density(told, *with_it) - _log_density(told, *without)
+    ratios: Values = _log_density(confidence, *with_it) - _log_density(confidence, *without)
     return np.where(members.any(axis=0) & (~members).any(axis=0), ratios, 0.0)
 
 
-def attack_each(told: Values, members: Flags) -> MembershipFigures:
-    """Each of k models (k, q) in turn is the target, and the others are its shadows."""
-    ratios = np.empty(told.shape)
-    for target in range(len(told)):
-        others = np.arange(len(told)) != target
-        ratios[target] = likelihood_ratios(told[target], told[others], members[others])
-    return judged(ratios.ravel(), members.ravel())
+def attack_each(confidence: Values, members: Flags) -> MembershipFigures:
+    """Make each of k models (k, q) in turn the target, and the others its shadows."""
+    ratios = np.empty(confidence.shape)
+    for target in range(len(confidence)):
+        others = np.arange(len(confidence)) != target
+        ratios[target] = likelihood_ratios(confidence[target], confidence[others], members[others])
+    return judge(ratios.ravel(), members.ravel())
 
 
-def judged(scores: Values, members: Flags) -> MembershipFigures:
-    """The figures of `scores` (n,), which should be larger for `members` (n,). Raises ValueError: all are, or none."""
+def judge(scores: Values, members: Flags) -> MembershipFigures:
+    """Judge the `scores` (n,), which should be larger for `members` (n,). Raises ValueError: all rows are members, or
+    none.
+    """
     inside, outside = np.sort(scores[members]), np.sort(scores[~members])
     if not len(inside) or not len(outside):
         raise ValueError("members and others are needed")
@@ -101,8 +103,8 @@ def judged(scores: Values, members: Flags) -> MembershipFigures:
     return MembershipFigures(auc=auc, tpr=hits / len(inside))
 
 
-def _fitted(shadows: Values, flags: Flags) -> tuple[Values, Values]:
-    """Mean and standard deviation (q,) of the rows that are flagged."""
+def _fit(shadows: Values, flags: Flags) -> tuple[Values, Values]:
+    """Fit mean and standard deviation (q,) over the flagged entries of each row."""
     counts = np.maximum(flags.sum(axis=0), 1)
     mean = np.where(flags, shadows, 0.0).sum(axis=0) / counts
     square = np.where(flags, (shadows - mean) ** 2, 0.0).sum(axis=0) / np.maximum(counts - 1, 1)
@@ -110,7 +112,7 @@ def _fitted(shadows: Values, flags: Flags) -> tuple[Values, Values]:
 
 
 def _pooled(shadows: Values, flags: Flags) -> float:
-    """One standard deviation for all rows."""
+    """Return one standard deviation for all rows."""
     counts = flags.sum(axis=0)
     mean = np.where(flags, shadows, 0.0).sum(axis=0) / np.maximum(counts, 1)
     square = float(np.where(flags, (shadows - mean) ** 2, 0.0).sum())

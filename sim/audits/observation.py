@@ -22,14 +22,14 @@ from p2pfl.learn.interface import Vector
 from p2pfl.methods.variate import FLOW
 
 ROUNDING = 1e-5
-"""A change of the model that is shorter than this part of it is what float32 has rounded."""
+"""A change of the model shorter than this share of the model is a rounding error of float32."""
 MOST_MODELS = 32
-"""Models that a victim may have shown in a round, by what it had mixed by then, that are remembered."""
+"""The number of models shown by a victim in one round that are remembered; each exchange it mixes makes another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """One exchange with the victim, as the neighbor `peer` has it afterwards.
+    """One exchange with the victim, as its neighbor `peer` sees it afterwards.
 
     `replica` (d,) is what the victim has shown of its model in its `version`, `move` (d,) what the exchange then adds
     to that model. `flow` (d,) is what the learning method keeps of the edge at the victim's end; None: nothing yet.
@@ -45,10 +45,10 @@ class Sighting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSeen:
     """A local round between two exchanges: the model (d,) from which it began and its `change` (d,), as neighbors
-    reckon them.
+    compute them.
 
-    `flows` (d,) is the sum of what the method keeps of all edges at the victim's end; `versions` how many rounds lie
-    between the two exchanges, training or not.
+    `flows` (d,) is the sum of what the method keeps of all edges at the victim's end; `versions` is the number of
+    rounds between the two exchanges, training or not.
     """
 
     number: int
@@ -60,8 +60,10 @@ class RoundSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The `sightings` of all neighbors in their order, and the model `initial` (d,) from which everybody began, which
-    follows from the federation's seed; `models` (nodes, d) are those at the end, for the auditor.
+    """The sightings of a victim by all neighbors, in their order.
+
+    `initial` (d,) is the model from which everybody began, which follows from the federation's seed; `models` (nodes,
+    d) are those at the end, for the auditor.
     """
 
     victim: int
@@ -69,16 +71,16 @@ class Observation:
     sightings: Sequence[Sighting]
     models: Vector
     lossless: bool = False
-    """True if nothing of a model is lost on the way."""
-    told: Sequence[object] = field(default=())
-    """Rows of vitals that a real victim has told, in their order."""
+    """True if nothing of a model is lost in transmission."""
+    vitals: Sequence[object] = field(default=())
+    """Rows of vitals that a real victim has sent, in their order."""
 
     def rounds(self) -> list[RoundSeen]:
-        """The rounds that changed the model, numbered from 0.
+        """Recover the rounds that changed the model, numbered from 0.
 
-        A round begins when every neighbor has had its exchange; those that come later move the model meanwhile. Where
-        nothing is lost on the way, what is shown tells one round from the next. The versions in messages do not quite:
-        the first exchange after a commit may still name the one before.
+        A round begins when every neighbor has had its exchange; later exchanges move the model meanwhile. Where
+        transmission loses nothing, what is shown tells one round from the next. The versions in messages are less
+        exact: the first exchange after a commit may still name the version before.
         """
         return _by_content(self) if self.lossless else _by_version(self)
 
@@ -126,12 +128,12 @@ def _by_version(observed: Observation) -> list[RoundSeen]:
 
 
 def _sum(vectors: Mapping[int, Vector]) -> Vector | None:
-    """The sum of all, (d,); None: there is none."""
+    """Sum all vectors, (d,); None if there are none."""
     return np.sum([vectors[peer] for peer in sorted(vectors)], axis=0) if vectors else None
 
 
 def _split(seen: list[Sighting], everybody: set[int]) -> tuple[list[Sighting], list[Sighting]]:
-    """The exchanges in one version until everybody has had one, and the others."""
+    """Split the exchanges of one version: those until every neighbor has had one, and the rest."""
     served = set[int]()
     for place, one in enumerate(seen):
         served.add(one.peer)
@@ -141,7 +143,7 @@ def _split(seen: list[Sighting], everybody: set[int]) -> tuple[list[Sighting], l
 
 
 class Eye:
-    """Remembers each exchange that one of the `spies` has with the `victim`, which has `samples` n rows."""
+    """A recorder of each exchange that one of the `spies` has with the `victim`, which has `samples` n rows."""
 
     def __init__(self, victim: int, spies: Iterable[int], samples: int) -> None:
         self.victim, self.spies, self.samples = victim, frozenset(spies), samples
@@ -149,13 +151,13 @@ class Eye:
         self._lock = threading.Lock()
 
     def look(self, index: int, state: NodeState, operation: Operation) -> None:
-        """After node `index` has carried out `operation`; `state` is that node's."""
+        """Record what happened after node `index` carried out `operation`; `state` is that node's."""
         if index not in self.spies or not isinstance(operation, ApplyRequest | ApplyReply):
             return
         edge = state.edges.get(operation.peer)
         message = operation.request if isinstance(operation, ApplyRequest) else operation.reply
         if operation.peer != self.victim or edge is None or edge.record.seq != message.seq:
-            return  # another's, or refused
+            return  # another node's, or refused
         factor = operation.factor if isinstance(operation, ApplyRequest) else operation.reply.factor
         size = state.model.size
         flow = edge.kept.get(FLOW)
@@ -171,5 +173,5 @@ class Eye:
 
 
 def is_lossless(federation: FederationConfig) -> bool:
-    """True if what neighbors get of a model is the model, but for rounding."""
+    """Return True if neighbors get the model itself, but for rounding."""
     return {federation.gossip.compressor, *federation.edge_compressors.values()} == {"none"}

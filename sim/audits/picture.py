@@ -23,7 +23,7 @@ Values = NDArray[np.floating[Any]]
 
 
 def side_of(shape: Sequence[int]) -> tuple[int, ...] | None:
-    """The shape in which inputs of this shape are seen: (h, w), or (h, w, 3); None: they are no pictures."""
+    """Return the shape in which inputs of this shape are shown: (h, w), or (h, w, 3); None if they are no pictures."""
     shape = tuple(shape)
     if len(shape) == 1:
         side = math.isqrt(shape[0])
@@ -36,7 +36,7 @@ def side_of(shape: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def require_picture(shape: Sequence[int]) -> None:
-    """Raises UserError: inputs of this shape cannot be seen."""
+    """Refuse inputs that cannot be shown. Raises UserError: they are no pictures."""
     if side_of(shape) is None:
         allowed = "a task on pictures: (h, w), (1, h, w), (3, h, w), or flat and square"
         raise UserError("the inputs are no pictures", key="--picture", value=str(tuple(shape)), allowed=allowed)

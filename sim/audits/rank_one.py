@@ -1,8 +1,8 @@
-"""The input of a gradient, exactly, where a layer of weights and biases sees it: x = dW_i / db_i.
+"""Recovers the input of a gradient exactly, where a layer of weights and biases sees it: x = dW_i / db_i.
 
-The gradient of such a layer for one row is the outer product of what reaches unit i and of the input x, so each of its
-rows is a multiple of x. Phong et al. 2018 (IEEE TIFS 13(5), section 3); Geiping et al. 2020 (arXiv 2003.14053,
-proposition 3.1). For the gradient of several rows this gives a weighted mean of them.
+The gradient of such a layer for one row is the outer product of the gradient that reaches unit i and of the input x, so
+each of its rows is a multiple of x. Phong et al. 2018 (IEEE TIFS 13(5), section 3); Geiping et al. 2020 (arXiv
+2003.14053, proposition 3.1). For the gradient of several rows this gives a weighted mean of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRANSPARENT = (nn.Flatten, nn.Identity, nn.Dropout)
 
 @dataclass(frozen=True, slots=True)
 class FirstLayer:
-    """Where a model's first linear layer stands in a vector (d,)."""
+    """The place of a model's first linear layer in a vector (d,)."""
 
     weight: slice
     bias: slice
@@ -33,8 +33,8 @@ class FirstLayer:
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """The input (inputs,) as unit `unit` gives it away. `rank_one` is how much of the layer's gradient it explains:
-    1 where that was of one row.
+    """The input (inputs,) as unit `unit` reveals it. `rank_one` is the share of the layer's gradient that it explains,
+    1 for the gradient of one row.
     """
 
     inputs: Values
@@ -43,7 +43,9 @@ class Reconstruction:
 
 
 def first_layer(module: nn.Module, places: list[TensorPlace]) -> FirstLayer | str:
-    """The linear layer that sees the inputs as they are; or why there is none. `places` is the layout of a vector."""
+    """Find the linear layer that sees the inputs as they are, or say why there is none. `places` is the layout of a
+    vector.
+    """
     names = {place.name: place for place in places}
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear):
@@ -58,7 +60,7 @@ def first_layer(module: nn.Module, places: list[TensorPlace]) -> FirstLayer | st
 
 
 def rank_one(gradient: Values, layer: FirstLayer) -> Reconstruction | None:
-    """From a gradient (d,), or any multiple of it; None: no bias has moved."""
+    """Recover the input from a gradient (d,), or any multiple of it; None if no bias has moved."""
     weights = gradient[layer.weight].reshape(layer.outputs, layer.inputs).astype(np.float64)
     biases = gradient[layer.bias].astype(np.float64)
     unit = int(np.abs(biases).argmax())

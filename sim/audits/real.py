@@ -27,10 +27,10 @@ from sim.audits.observation import Eye, Observation, is_lossless
 
 
 class Spied(Application):
-    """The shipped application; the spy only looks at what its engine has done and what it tells."""
+    """The shipped application, with a spy that only looks at what its engine has done and what it sends."""
 
     eye: Eye
-    told: list[Vitals]
+    vitals: list[Vitals]
 
     def _engine_of(self, recovered: NodeState | None) -> Engine:
         engine = super()._engine_of(recovered)
@@ -46,10 +46,10 @@ class Spied(Application):
         return engine
 
     async def _conclude(self, engine: Engine, driver: Driver) -> NodeResult:
-        """A short run may be over before its rows have gone round, so the victim is asked for the one it would tell."""
+        """Ask the victim for its latest vitals: a short run may be over before any has reached a spy."""
         shown = self.attached.of(Shown)
         if self.setup.member.index == self.eye.victim and shown.display.tells:
-            self.told.append(shown.display.own_row.vitals())
+            self.vitals.append(shown.display.own_row.vitals())
         return await super()._conclude(engine, driver)
 
 
@@ -58,14 +58,14 @@ class SpiedFleet(InProcessFleet):
     """All nodes with spies. `applications` are by member index."""
 
     eye: Eye | None = None
-    told: list[Vitals] = field(default_factory=list)
+    vitals: list[Vitals] = field(default_factory=list)
     applications: dict[int, Spied] = field(default_factory=dict)
 
     async def _run_one(self, child: Child, setup: Setup, shared: OneProcess) -> None:
         application = Spied(setup, on_line=child.lines.append, sketched=True, shared=shared, features=FEATURES)
         if self.eye is None:
             raise AssertionError("nobody watches")
-        application.eye, application.told = self.eye, self.told
+        application.eye, application.vitals = self.eye, self.vitals
         self.applications[setup.member.index] = application
         result = await application.run()
         child.exit_code = 0 if result is not None and result.finished else STOPPED
@@ -93,5 +93,5 @@ def _observed(together: SpiedFleet, eye: Eye, setups: Sequence[Setup]) -> Observ
         sightings=eye.sightings,
         models=models,
         lossless=is_lossless(together.federation),
-        told=tuple(together.told),
+        vitals=tuple(together.vitals),
     )

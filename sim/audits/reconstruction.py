@@ -1,4 +1,4 @@
-"""Reconstruction: the rows of a node that its neighbors rebuild from a few rounds that they have seen."""
+"""Reconstruction of a node's rows by its neighbors, from a few rounds that they have seen."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from sim.audits.similarity import RECOGNIZABLE_DB, Match, best_match, matched, s
 
 Values = NDArray[np.floating[Any]]
 MOST_ROWS = 8
-"""Rows that are guessed at a time."""
+"""The number of rows that an attack guesses together."""
 MOST_OTHERS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """`inputs` (...) were rebuilt from round `number`, and are closest to a private row."""
+    """One rebuilt row: `inputs` (...) from round `number`, with the private row that it is closest to."""
 
     number: int
     inputs: Values
@@ -47,18 +47,19 @@ class Rebuilt:
 
     @property
     def psnr_db(self) -> float | None:
-        """The median of the guesses."""
+        """The median over the guesses."""
         return median(one.match.psnr_db for one in self.guesses) if self.guesses else None
 
     def share(self, least_db: float) -> float | None:
-        """The share of guesses that are at least so close."""
+        """Return the share of guesses that are at least this close."""
         return sum(one.match.psnr_db >= least_db for one in self.guesses) / len(self.guesses) if self.guesses else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuilder:
-    """`learner` is the victim's, for its model and its rows, which only the auditor has. `settings` are those of the
-    inversion.
+    """Rebuilds rows. `learner` is the victim's, for its model and its rows, which only the auditor has.
+
+    `settings` are those of the inversion.
     """
 
     learner: TorchLearner
@@ -66,7 +67,7 @@ class Rebuilder:
     settings: InversionSettings = field(default_factory=InversionSettings)
 
     def exactly(self, observed: Observation, rounds: int) -> Rebuilt:
-        """By rank one, from rounds of one step on one row."""
+        """Rebuild rows by rank one, from rounds of one step on one row."""
         layer = first_layer(self.learner.model.module, self.learner.model.flat.places)
         if isinstance(layer, str):
             return Rebuilt(missing=layer)
@@ -79,8 +80,9 @@ class Rebuilder:
         return Rebuilt(tuple(found), "" if found else "no round was seen")
 
     def by_inversion(self, observed: Observation, rounds: int, *, rows: int = 1, steps: int = 1) -> Rebuilt:
-        """From rounds of so many `steps` on so many `rows` each. Of larger ones the first MOST_ROWS are guessed, as if
-        their rounds had been one step.
+        """Rebuild rows by inversion, from rounds of `steps` steps on `rows` rows each.
+
+        Of larger rounds the first MOST_ROWS rows are guessed, as if their rounds had been one step.
         """
         reason = self.why_not
         if reason:
@@ -110,7 +112,7 @@ class Rebuilder:
 
     @property
     def why_not(self) -> str:
-        """Why there is nothing to invert; empty where there is."""
+        """Say why there is nothing to invert; empty where there is."""
         inputs, _ = self.learner.train_set.rows(torch.arange(1))
         if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point():
             return "the inputs are no real numbers (text, categories, raw bytes)"
@@ -121,14 +123,16 @@ class Rebuilder:
         return ""
 
     def recognizable_db(self, others: Values) -> float:
-        """From here on (dB) a guess shows a private row: closer than 19 of 20 rows of `others` (n, ...) come to the
-        private one that is most like them, and close enough to recognize a picture.
+        """Return the PSNR (dB) from which a guess shows a private row.
+
+        It is closer than 19 of 20 rows of `others` (n, ...) come to the private row that is most like them, and close
+        enough to recognize a picture.
         """
         near = [best_match(row, self._inputs, self._span).psnr_db for row in others[:MOST_OTHERS]]
         return max(RECOGNIZABLE_DB, float(np.quantile(near, 0.95)))
 
     def row(self, number: int) -> Values:
-        """The private inputs of one row."""
+        """Return the private inputs of one row."""
         found: Values = self._inputs[number]
         return found
 
@@ -149,7 +153,7 @@ class Rebuilder:
 
 
 def last_bias(module: nn.Module, places: Sequence[TensorPlace]) -> slice | None:
-    """Where the bias of the last linear layer stands in a vector."""
+    """Find the bias of the last linear layer in a vector."""
     names = {place.name: place.part for place in places}
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     return names.get(f"{linear[-1]}.bias" if linear[-1] else "bias") if linear else None

@@ -1,4 +1,4 @@
-"""From a round that was seen to the gradient that it followed. What the federation's file says, everybody knows."""
+"""Recovers the gradient behind a round that was seen. Everybody knows what the federation's file says."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class _Known:
 
 
 def gradient_of(seen: RoundSeen, training: TrainingConfig, method: Method, *, samples: int, steps: int = 1) -> Vector:
-    """The mean gradient (d,) of a round of `steps` steps of SGD, without what the method and the weight decay added.
+    """Recover the mean gradient (d,) of a round of `steps` steps of SGD, without what the method and the weight decay
+    added.
 
-    Exact where there was one step and nothing was lost in compression. `samples` is the victim's n, which its messages
-    tell.
+    It is exact for one step where compression lost nothing. `samples` is the victim's n, which its messages tell.
     """
     rate = training.rate(seen.number, 0.0)
     gradient = -seen.change / np.float32(rate * steps * seen.versions)

@@ -25,17 +25,19 @@ from p2pfl.learn.task import NodeContext, Task
 from p2pfl.learn.trainer import TorchLearner
 
 MOST_NODES = 4
-"""The node that is attacked and its neighbors, at most."""
+"""The most nodes of a scene: the attacked one and its neighbors."""
 OTHERS = "others"
-"""The neighbor that gets half of the rows where the data of one node alone are here."""
+"""The name of the neighbor that gets half of the rows where only one node's data are here."""
 ROUNDS = 40
-"""Where time bounds the training of the federation."""
+"""Rounds of the copy where the federation's training is bounded by time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """`federation` is the copy, without privacy; `data` are by member, `victim` is the index of who is attacked.
-    `notes` say what is not as in the federation itself.
+    """The copy that is attacked. `federation` is without privacy; `data` are by member, `victim` is the attacked
+    member's index.
+
+    `notes` say what differs from the federation itself.
     """
 
     federation: FederationConfig
@@ -44,11 +46,11 @@ class Scene:
     victim: int
     notes: tuple[str, ...] = ()
     privacy: PrivacyConfig | None = None
-    """The promise of the federation."""
+    """The privacy settings of the federation."""
 
     @property
     def name(self) -> str:
-        """The name of the node that is attacked."""
+        """The name of the attacked node."""
         return self.federation.members[self.victim].name
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,13 +60,15 @@ class Scene:
         return inputs, targets
 
     def with_rows(self, rows: Samples) -> Scene:
-        """The same with these rows at the victim."""
+        """Return the scene with these rows at the victim."""
         data = list(self.data)
         data[self.victim] = DataSets(train=rows, test=data[self.victim].test)
         return replace(self, data=data, task=_in_memory(self.task, data))
 
     def learner(self, federation: FederationConfig, index: int, chance: Chance | None = None) -> TorchLearner:
-        """The learner of one node, private if `federation` says so; by default with the `chance` of a real node."""
+        """Build the learner of one node, private if `federation` says so; by default with the `chance` of
+        a real node.
+        """
         protection = protection_of(federation, chance)
         context = self._context(index)
         return TorchLearner(self.task, context, federation.training, federation.gossip.share, protection=protection)
@@ -84,7 +88,7 @@ class Scene:
 
 
 def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) -> Scene:
-    """The federation of a file or folder, around `node`, or around the first node whose data are here.
+    """Build the scene of a file or folder, around `node`, or around the first node whose data are here.
 
     Raises UserError: no data are here, or the task has no rows that could be attacked.
     """
@@ -102,11 +106,11 @@ def scene_of(file: Path, *, node: str | None = None, seed: int | None = None) ->
         allowed = "on a machine with a node's folder and its data, beside the federation file"
         raise UserError(text, file=federation.path, key="data", allowed=allowed)
     victim = names.index(node) if node is not None else _first(federation, found)
-    return _around(federation, task, found, victim)
+    return _scene_around(federation, task, found, victim)
 
 
 def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], dict[str, UserError]]:
-    """The task, the data sets that are here by member, and why others are not."""
+    """Read the task, the data sets that are here by member, and the reasons why others are not."""
     found, missing = dict[int, DataSets](), dict[str, UserError]()
     task: Any = None
     for member in federation.members:
@@ -137,12 +141,12 @@ def _read_all(federation: FederationConfig) -> tuple[Task, dict[int, DataSets], 
     return task, found, missing
 
 
-def _first(federation: FederationConfig, found: dict[int, DataSets]) -> int:
-    """The node with most neighbors here, the first of them."""
-    return max(sorted(found), key=lambda index: sum(peer in found for peer in federation.neighbors(index)))
+def _first(federation: FederationConfig, data: dict[int, DataSets]) -> int:
+    """Return the first of the nodes with most neighbors here."""
+    return max(sorted(data), key=lambda index: sum(peer in data for peer in federation.neighbors(index)))
 
 
-def _around(federation: FederationConfig, task: Task, found: dict[int, DataSets], victim: int) -> Scene:
+def _scene_around(federation: FederationConfig, task: Task, found: dict[int, DataSets], victim: int) -> Scene:
     notes = []
     near = [peer for peer in federation.neighbors(victim) if peer in found]
     far = [index for index in sorted(found) if index not in (victim, *near)]
@@ -187,7 +191,9 @@ def _around(federation: FederationConfig, task: Task, found: dict[int, DataSets]
 
 
 def _training(federation: FederationConfig) -> TrainingConfig:
-    """As configured, for a bounded number of rounds; nobody stops early, and nobody trains on when it is through."""
+    """Return the training as configured, for a bounded number of rounds, in which nobody stops early or trains on after
+    its last.
+    """
     training = federation.training
     return replace(
         training,
@@ -202,7 +208,7 @@ def _training(federation: FederationConfig) -> TrainingConfig:
 
 
 def _edges(federation: FederationConfig, chosen: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Those between the chosen ones, and from the first of them to all others."""
+    """Return the edges between the chosen nodes, and from the first of them to all others."""
     place = {index: number for number, index in enumerate(chosen)}
     own = {(place[i], place[j]) for i, j in federation.edges if i in place and j in place}
     own |= {(0, number) for number in range(1, max(2, len(chosen)))}
@@ -223,7 +229,7 @@ def _part(samples: Samples, rows: torch.Tensor) -> Samples:
 
 
 def _in_memory(task: Task, data: Sequence[DataSets]) -> Task:
-    """The same task over data that have been read."""
+    """Return the task over data that have been read."""
 
     def pairs(context: NodeContext) -> tuple[Any, Any]:
         both = data[context.node].train, data[context.node].test

@@ -1,7 +1,7 @@
-"""A second accountant, which shares no line with the first: how much so many noisy steps tell at least.
+"""A second accountant, which shares no line with the first: a lower bound on what many noisy steps reveal.
 
 It composes the privacy losses of steps with Poisson sampling on a grid, by Fourier transform (Koskela, Jälkö and
-Honkela 2020, arXiv 1906.03049), and rounds each loss down. So an accountant that says less is wrong, whatever it
+Honkela 2020, arXiv 1906.03049), and rounds each loss down. So an accountant that reports less is wrong, however it
 computes.
 """
 
@@ -14,22 +14,24 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 LOST = 0.02
-"""How much of epsilon all roundings together may take."""
+"""The most of epsilon that all roundings together may take."""
 MOST_CELLS = 1 << 22
 REACH = 12.0
-"""Standard deviations of the noise that are looked at."""
+"""The range of noise that is integrated, in standard deviations."""
 PARTS = 200_000
-"""In so many parts the noise is cut, which move all of their chance to where it tells least."""
+"""The number of parts of the noise; each moves all of its probability to where it reveals least."""
 
 
 def epsilon_at_least(*, noise: float, rate: float, steps: int, delta: float) -> float:
-    """A lower bound on epsilon at that delta, of a row that is added or taken away: whichever tells more."""
+    """Return a lower bound on epsilon at that delta, for a row that is added or taken away, whichever reveals more."""
     return max(_composed(*losses, steps, delta) for losses in _losses(noise, rate))
 
 
 def _losses(noise: float, rate: float) -> list[tuple[Values, Values]]:
-    """The losses of one step: where chance is cut, and the loss there, log p/q, for p with the row and q without it and
-    the other way round. Pairs of losses (n,) and their chances (n,).
+    """Compute the losses of one step, for a row that is taken away and one that is added.
+
+    Each is a pair of losses (n,), log p/q for p with the row and q without it or the reverse, and of their
+    probabilities (n,).
     """
     edges = np.linspace(-REACH * noise, REACH * noise + 1.0, PARTS + 1)
     ratio = (
@@ -48,7 +50,7 @@ def _phi(values: Values) -> Values:
 
 
 def _composed(losses: Values, chances: Values, steps: int, delta: float) -> float:
-    """The chance beyond what is looked at counts as a loss of minus infinity."""
+    """Compose the steps. Probability beyond the range counts as a loss of minus infinity."""
     mean = float((losses * chances).sum())
     spread = math.sqrt(max(1e-300, float(((losses - mean) ** 2 * chances).sum())))
     reach = (
@@ -70,11 +72,11 @@ def _composed(losses: Values, chances: Values, steps: int, delta: float) -> floa
 
 
 def _epsilon(losses: Values, chances: Values, delta: float) -> float:
-    """The epsilon at which losses (n,), ascending, with these chances allow that delta."""
+    """Return the epsilon at which losses (n,), ascending, with these probabilities allow that delta."""
     low, high = 0.0, float(losses[-1])
     for _ in range(50):
         middle = (low + high) / 2
         beyond = losses > middle
-        told = float((chances[beyond] * -np.expm1(middle - losses[beyond])).sum())
-        low, high = (middle, high) if told > delta else (low, middle)
+        delta_here = float((chances[beyond] * -np.expm1(middle - losses[beyond])).sum())
+        low, high = (middle, high) if delta_here > delta else (low, middle)
     return low

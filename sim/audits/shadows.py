@@ -1,4 +1,4 @@
-"""Membership inference against one node of a federation: copies of it in which other halves of its rows took part."""
+"""Membership inference against one node of a federation, by copies of it that trained on other halves of its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sim.audits.scene import Scene
 from sim.audits.simulated import observe_simulated
 
 FEWEST = 4
-"""Fewer shadow models than this say nothing."""
+"""The fewest shadow models that give a result."""
 
 
 def attack_members(
@@ -32,15 +32,16 @@ def attack_members(
     limit_s: float = float("inf"),
     on_shadow: Callable[[int], None] = lambda _: None,
 ) -> MembershipFigures | str:
-    """Simulate so many copies of `federation`, of which each trains on half of the victim's rows, and ask each what the
-    victim has shown after its last round, with the others as shadows. After `limit_s` no more are made; a text says why
-    there is no answer.
+    """Attack the members of `federation`, with `shadows` simulated copies that each train on half of the victim's rows.
+
+    Each copy in turn is the target, with the others as shadows, and its scores are those of the model that the victim
+    shows after its last round. After `limit_s` no more copies are made; a returned text says why there is no answer.
     """
     inputs, targets = scene.rows()
     rows = len(targets)
     if rows < FEWEST:
         return "the node has too few rows"
-    members, told = halves(shadows, rows, seed), []
+    members, confidence = halves(shadows, rows, seed), []
     ends_at = time.monotonic() + limit_s
     learner = scene.learner(replace(federation, privacy=None), scene.victim)
     flat = FlatModule(learner.model.module, learner.task.name, learner.model.share)
@@ -49,20 +50,22 @@ def attack_members(
         copied = scene.with_rows(TensorSamples(inputs[part], targets[part]))
         chance = Seeded(seed * 1_000_003 + number)
         observed = observe_simulated(federation, copied.learners(federation, chance), scene.victim)
-        told.append(mean_confidences(learner.model.module, flat, [last_shown(observed, federation)], inputs, targets))
+        confidence.append(
+            mean_confidences(learner.model.module, flat, [last_shown(observed, federation)], inputs, targets)
+        )
         on_shadow(number + 1)
         if time.monotonic() > ends_at:
             break
-    if len(told) < FEWEST:
-        return f"there was time for {len(told)} copies only, and {FEWEST} are the fewest"
-    return attack_each(np.stack(told), members[: len(told)])
+    if len(confidence) < FEWEST:
+        return f"there was time for {len(confidence)} copies only, and {FEWEST} are the fewest"
+    return attack_each(np.stack(confidence), members[: len(confidence)])
 
 
 def halves(shadows: int, rows: int, seed: int) -> Flags:
-    """Which rows each shadow has (shadows, rows): half of them, so that all have one plan.
+    """Draw which rows each shadow has (shadows, rows): half of them, so that all have one plan.
 
-    They are drawn independently. Were every row in just half of the shadows, the ones that are left would say whether
-    the target has it.
+    They are drawn independently. If every row were in exactly half of the shadows, those that are left would say
+    whether the target has it.
     """
     members = np.zeros((shadows, rows), dtype=np.bool_)
     for number in range(shadows):
@@ -71,6 +74,6 @@ def halves(shadows: int, rows: int, seed: int) -> Flags:
 
 
 def last_shown(observed: Observation, federation: FederationConfig) -> np.ndarray:
-    """The victim's model (d,) as neighbors saw it after its last local round."""
+    """Return the victim's model (d,) as neighbors saw it after its last local round."""
     seen = observed.rounds()[: federation.training.rounds]
     return seen[-1].start + seen[-1].change if seen else observed.initial

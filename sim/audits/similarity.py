@@ -10,32 +10,34 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.floating[Any]]
 MOST_DB = 100.0
-"""Closer than float32 rounds is the same."""
+"""The PSNR of equal arrays: beyond it float32 rounding makes the difference."""
 RECOGNIZABLE_DB = 20.0
-"""From about here on a picture shows what it is of."""
+"""The PSNR from which a picture shows what it is of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`row` of the private rows is the one that a guess comes closest to, by `psnr_db`."""
+    """The private row that a guess comes closest to, and its `psnr_db`."""
 
     row: int
     psnr_db: float
 
 
 def psnr_db(guess: Rows, truth: Rows, span: float) -> float:
-    """Peak signal-to-noise ratio of two arrays of one shape whose values span `span`, at most 100 dB."""
+    """Return the peak signal-to-noise ratio of two arrays of one shape whose values span `span`, at most 100 dB."""
     error = float(np.mean((guess.astype(np.float64) - truth) ** 2))
     return MOST_DB if error == 0 else min(MOST_DB, 10 * float(np.log10(span**2 / error)))
 
 
 def span_of(rows: Rows) -> float:
-    """From the smallest to the largest value of private rows; 1 where all are equal."""
+    """Return the range of the values of private rows; 1 where all are equal."""
     return float(rows.max() - rows.min()) or 1.0
 
 
 def best_match(guess: Rows, truths: Rows, span: float) -> Match:
-    """The nearest of the rows `truths` (n, ...) to `guess` (...), cut off at the range of their values."""
+    """Find the nearest of the rows `truths` (n, ...) to `guess` (...), which is cut off at the range of
+    their values.
+    """
     flat = truths.reshape(len(truths), -1).astype(np.float64)
     inside = np.clip(np.nan_to_num(guess.reshape(-1)), flat.min(), flat.max())
     row = int(((flat - inside) ** 2).sum(axis=1).argmin())
@@ -43,7 +45,7 @@ def best_match(guess: Rows, truths: Rows, span: float) -> Match:
 
 
 def matched(guesses: Rows, truths: Rows, span: float) -> list[Match]:
-    """Each of the `guesses` (b, ...) with another row of `truths` (n, ...), the closest pair first."""
+    """Match each of the `guesses` (b, ...) with another row of `truths` (n, ...), the closest pair first."""
     flat = truths.reshape(len(truths), -1).astype(np.float64)
     inside = np.clip(np.nan_to_num(guesses.reshape(len(guesses), -1)), flat.min(), flat.max())
     costs = ((inside[:, None] - flat[None]) ** 2).mean(axis=2)

@@ -1,4 +1,4 @@
-"""A federation in the simulator with all neighbors of one node in league: the shipped engines, one at a time."""
+"""A federation in the simulator whose neighbors of one node collude: the shipped engines, one at a time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sim.worlds.model import ComputeSpec, LinkSpec, Spread, WorldSpec
 AT_ONCE = WorldSpec(
     links=LinkSpec(latency_s=Spread(low=0.0, high=0.0)), compute=ComputeSpec(engine_s=0.0), limit_s=10_000.0
 )
-"""Neighbors in league answer at once, so that every exchange is over before a local round ends."""
+"""A world where colluding neighbors answer at once, so that every exchange is over before a local round ends."""
 
 
 class _Watching(Watch):
-    """Hands to an eye what each host has done."""
+    """Shows an eye what each host has done."""
 
     def __init__(self, eye: Eye, engines: Sequence[ExactEngine]) -> None:
         self.eye, self.engines = eye, engines

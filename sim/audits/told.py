@@ -1,4 +1,4 @@
-"""Which figures of a node's private rows stand in what it tells all members about itself."""
+"""Names the figures of a node's private rows in what it sends to all members about itself."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from p2pfl.reporting.vitals import Vitals
 
 
-def figures_told(told: Sequence[object], *, public_test: bool = False) -> list[str]:
-    """Names of figures in rows of vitals that were computed from private rows without noise, in alphabetical order.
+def figures_told(sent: Sequence[object], *, public_test: bool = False) -> list[str]:
+    """Return the names of figures in rows of vitals that were computed from private rows without noise, in alphabetical
+    order.
 
-    `public_test`: the common test set is nobody's data, so that scores on it are no secret.
+    With `public_test` the common test set is nobody's data, so scores on it are no secret.
     """
-    rows = [row for row in told if isinstance(row, Vitals)]
+    rows = [row for row in sent if isinstance(row, Vitals)]
     found = {"loss of a local round"} if any(row.loss is not None for row in rows) else set[str]()
     if not public_test:
         found |= {"accuracy"} if any(row.accuracy is not None for row in rows) else set()

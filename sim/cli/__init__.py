@@ -16,7 +16,8 @@ COMMANDS: Mapping[str, str] = {
     "attacks": "How liars can lie, what each needs to know, and where it comes from.",
     "plot": "A picture of reports, side by side, or of a sweep.",
 }
-"""Name, which is also that of the module with a command `command`, and one line on it; `attacks` is beside `run`."""
+"""One line of help by command name, which is also the module with its `command`; `attacks` stands in the module `run`.
+"""
 
 EXAMPLES = """\b
 Examples:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from p2pfl.console.output import Form, cell, format_option, where, write_json, write_rows
+from p2pfl.console.output import Form, cell, format_option, report_target, write_json, write_rows
 
 if TYPE_CHECKING:
     from sim.audits.audit import Auditor, Effort
@@ -22,7 +22,7 @@ Examples:
   p2pfl audit ward-7 --attacks rank-one,canary --format json
 
 Attacks: rank-one, inversion, membership, told, canary, steps, restart. What each is, and what its figures mean:
-docs/how-to/privacy.md.
+docs/explanation/privacy.md.
 """
 
 SHARE = "recognizable"
@@ -30,7 +30,7 @@ SHARE = "recognizable"
 
 @click.command("audit", epilog=EPILOG)
 @click.argument("federation", metavar="FEDERATION", type=click.Path(path_type=Path))
-@click.option("--attacks", metavar="NAMES", help="Only these, with commas between.  [default: all]")
+@click.option("--attacks", metavar="NAMES", help="Only these attacks, separated by commas.  [default: all]")
 @click.option("--node", metavar="NAME", help="The node to attack.  [default: the one with most neighbors]")
 @click.option("--quick", is_flag=True, help="One minute: fewer rounds and tries, no membership attack.")
 @click.option(
@@ -38,7 +38,7 @@ SHARE = "recognizable"
 )
 @click.option("--simulated", is_flag=True, help="Use the simulator alone, without real nodes.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write everything to this file, as JSON; - is stdout.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw what was rebuilt: .png, .svg or .pdf.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the rebuilt rows: .png, .svg or .pdf.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the attacked copy.  [default: the file's]")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @format_option("table", "json", "csv")
@@ -65,8 +65,8 @@ def audit(
     from sim.audits.audit import Auditor  # noqa: PLC0415 - `--help` stays instant
     from sim.audits.scene import scene_of  # noqa: PLC0415 - as above
 
-    report, form = where(report, form)
-    names, effort = _chosen(attacks, quick=quick), _effort(quick=quick, budget_s=budget_s)
+    report, form = report_target(report, form)
+    names, effort = _attack_names(attacks, quick=quick), _effort(quick=quick, budget_s=budget_s)
     _check_targets(report, picture, names)
     _quiet_nodes()
     scene = scene_of(federation, node=node, seed=seed)
@@ -89,7 +89,7 @@ def audit(
     return 1 if found.mistakes else 0
 
 
-def _chosen(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
+def _attack_names(attacks: str | None, *, quick: bool) -> tuple[str, ...]:
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from sim.audits.audit import ATTACKS, LONG  # noqa: PLC0415 - as above
 
@@ -125,7 +125,7 @@ def _check_targets(report: Path | None, picture: Path | None, names: Sequence[st
 
 
 def _quiet_nodes() -> None:
-    """The nodes of the copy would fill the screen with their notices; and small products need one thread."""
+    """Keep the nodes of the copy from filling the screen with notices, and small products to one thread."""
     import logging  # noqa: PLC0415 - as above
 
     import torch  # noqa: PLC0415 - as above
@@ -146,26 +146,26 @@ def _live() -> Any:
     return live
 
 
-def _deliver(found: AuditFound, report: Path | None, form: Form) -> None:
+def _deliver(findings: AuditFound, report: Path | None, form: Form) -> None:
     if form == "json":
-        write_json(found.as_json())
+        write_json(findings.as_json())
     else:
-        title = f"what neighbors learn of the {found.samples} rows of {found.node}"
-        write_rows(_rows(found), form, title=title)
+        title = f"what neighbors learn of the {findings.samples} rows of {findings.node}"
+        write_rows(_rows(findings), form, title=title)
     if form == "table":
-        for note in found.notes:
+        for note in findings.notes:
             click.echo(f"note: {note}", err=True)
-    for mistake in found.mistakes:
+    for mistake in findings.mistakes:
         click.echo(f"error: {mistake}", err=True)
     if report is not None:
-        _write(found, report)
+        _write(findings, report)
         click.echo(f"report: {report}", err=True)
 
 
-def _rows(found: AuditFound) -> list[dict[str, Any]]:
+def _rows(findings: AuditFound) -> list[dict[str, Any]]:
     rows: list[dict[str, str | None]] = []
-    for row in found.rows:
-        said: dict[str, str | None] = {name: _said(value, row.unit) for name, value in row.values.items()}
+    for row in findings.rows:
+        said: dict[str, str | None] = {name: _cell_text(value, row.unit) for name, value in row.values.items()}
         if row.unit == SHARE:  # beside the figure that it belongs to
             rows[-1] |= {name: f"{rows[-1][name]} ({value})" for name, value in said.items() if value is not None}
         else:
@@ -173,7 +173,7 @@ def _rows(found: AuditFound) -> list[dict[str, Any]]:
     return rows
 
 
-def _said(value: Any, unit: str) -> str | None:
+def _cell_text(value: Any, unit: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, float):
@@ -187,12 +187,12 @@ def _said(value: Any, unit: str) -> str | None:
             return cell(float(f"{value:.3g}"))
 
 
-def _write(found: AuditFound, path: Path) -> None:
+def _write(findings: AuditFound, path: Path) -> None:
     """Write the whole file or nothing. Raises StorageError: it cannot be written."""
     from p2pfl.errors import StorageError  # noqa: PLC0415 - as above
     from topologies.files import replace  # noqa: PLC0415 - as above
 
-    content = json.dumps(found.as_json(), indent=2).encode()
+    content = json.dumps(findings.as_json(), indent=2).encode()
 
     def write(file: BinaryIO) -> None:
         file.write(content)

@@ -13,7 +13,7 @@ from p2pfl.learn.partition import parse_partition
 from p2pfl.methods.spelling import allowed as allowed_methods
 from p2pfl.methods.spelling import from_here
 from p2pfl.specs import Kind
-from sim.attacks import ALLOWED_ATTACKS, make_attack, placed
+from sim.attacks import ALLOWED_ATTACKS, make_attack, with_absolute_path
 from sim.federations import describe
 from sim.privacy import KEY
 from sim.worlds.check import check_world
@@ -39,7 +39,7 @@ DRAWN_WITH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of the command; None: not given."""
+    """Options of the command; None where an option was not given."""
 
     file: Path | None = None
     nodes: int | None = None
@@ -61,9 +61,9 @@ class Options:
 def build(options: Options) -> tuple[FederationConfig, WorldSpec]:
     """Build what to simulate. Raises UserError: a wrong option or file; DisconnectedGraph: not connected."""
     if options.world == RANDOM:
-        federation, world = _drawn(options)
+        federation, world = _draw_all(options)
     else:
-        federation = _described(options)
+        federation = _describe(options)
         world = WorldSpec() if options.world is None else read_world(options.world, federation)
         world = replace(world, liars=_liars(options, world.liars, len(federation.members)))
     world = _with_times(options, world)
@@ -76,7 +76,7 @@ def _with_times(options: Options, world: WorldSpec) -> WorldSpec:
     for name in ("limit_s", "evaluate_every_s"):
         value = getattr(options, name)
         if value is not None:
-            with _named("--" + name.replace("_", "-")):
+            with _naming_option("--" + name.replace("_", "-")):
                 _check_time(value, RUN[name])
     limit_s, every_s = options.limit_s or world.limit_s, options.evaluate_every_s or world.evaluate_every_s
     return replace(world, limit_s=limit_s, evaluate_every_s=every_s)
@@ -89,7 +89,7 @@ def _check_time(value: float, kind: Kind) -> None:
         raise UserError("no such time", value=value, allowed=kind.allowed) from None
 
 
-def _drawn(options: Options) -> tuple[FederationConfig, WorldSpec]:
+def _draw_all(options: Options) -> tuple[FederationConfig, WorldSpec]:
     for name in ("file", *DRAWN_WITH):
         if getattr(options, name) is not None:
             key = "FEDERATION" if name == "file" else f"--{name}"
@@ -98,9 +98,9 @@ def _drawn(options: Options) -> tuple[FederationConfig, WorldSpec]:
     return draw(options.seed or 0)
 
 
-def _described(options: Options) -> FederationConfig:
+def _describe(options: Options) -> FederationConfig:
     if options.partition is not None:
-        with _named("--partition"):
+        with _naming_option("--partition"):
             parse_partition(options.partition)
     return describe(
         file=options.file,
@@ -117,7 +117,7 @@ def _described(options: Options) -> FederationConfig:
 
 
 def _own_method(spec: str | None) -> str | None:
-    """Look for a file of the user's own from the working folder."""
+    """Make a path to the user's own method absolute, from the working folder."""
     try:
         return None if spec is None else from_here(spec)
     except ValueError as error:
@@ -126,7 +126,9 @@ def _own_method(spec: str | None) -> str | None:
 
 @contextmanager
 def without_file(options: Options) -> Iterator[None]:
-    """Name options in place of FEDERATION: all where there is none, else a compressor, which has to fit the model."""
+    """Name options in errors instead of FEDERATION: all where there is none, else a compressor, which has to fit the
+    model.
+    """
     try:
         yield
     except UserError as error:
@@ -142,7 +144,7 @@ def without_file(options: Options) -> Iterator[None]:
 
 
 @contextmanager
-def _named(key: str) -> Iterator[None]:
+def _naming_option(key: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
@@ -168,12 +170,12 @@ def _liars(options: Options, of_the_world: LiarSpec | None, nodes: int) -> LiarS
 
 
 def _own_attack(attack: str | None) -> str | None:
-    """Look for a file of the user's own from the working folder."""
+    """Make a path to the user's own attack absolute, from the working folder."""
     if attack is None:
         return None
-    with _named("--attack"):
+    with _naming_option("--attack"):
         try:
             make_attack(attack)
         except ValueError as error:
             raise UserError(str(error), value=attack, allowed=ALLOWED_ATTACKS) from None
-    return placed(attack, Path())
+    return with_absolute_path(attack, Path())

@@ -1,4 +1,4 @@
-"""`p2pfl sim plot`: reports, side by side, or the results of a sweep."""
+"""`p2pfl sim plot`: draws reports side by side, or the results of a sweep."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def _draw_sweep(
 
 
 def _draw_runs(contents: Sequence[bytes], files: Sequence[Path], target: Path, x: X | None) -> None:
-    """Draw runs; without `x` over time, or over rounds where real runs stand beside simulated ones, whose seconds are
-    others.
+    """Draw runs over time, or over `x`; over rounds where real runs stand beside simulated ones, whose
+    seconds differ.
     """
     from p2pfl.reporting.plot import draw_runs  # noqa: PLC0415 - as above
 

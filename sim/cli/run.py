@@ -22,7 +22,7 @@ STOPPED = 130
 
 
 class Switch(click.Option):
-    """An option with a `--no-` form, which its help shows as `--[no-]name`."""
+    """An option with a `--no-` form, which the help shows as `--[no-]name`."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         record = super().get_help_record(ctx)
@@ -103,12 +103,12 @@ def command(
     nodes learn the built-in digits. A node whose folder is beside the file learns from its own data. Exits with 1 if
     --replay finds a broken invariant, with 130 after Ctrl-C.
     """
-    from p2pfl.console.output import where  # noqa: PLC0415 - `--help` stays instant
+    from p2pfl.console.output import report_target  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.reporting.logs import open_logs  # noqa: PLC0415 - as above
     from sim.cli.from_options import Options  # noqa: PLC0415 - as above
 
-    report, form = where(report, form)
+    report, form = report_target(report, form)
     _check_targets(report, plot)
     if replay is not None and seed is not None:
         raise UserError("cannot be combined with --replay", key="--seed", value=seed, allowed="one of the two")
@@ -118,7 +118,7 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     logs = open_logs(log)
     try:
-        found = _simulated(options, how, logs, quiet=quiet)
+        found = _simulate(options, how, logs, quiet=quiet)
     except KeyboardInterrupt:
         click.echo(f"stopped; {'no report' if log else 'nothing'} was written", err=True)
         return STOPPED
@@ -155,7 +155,7 @@ def _check_targets(report: Path | None, plot: Path | None) -> None:
         check_picture(plot)
 
 
-def _simulated(options: Options, how: dict[str, bool], logs: Logs, *, quiet: bool) -> Report | None:
+def _simulate(options: Options, how: dict[str, bool], logs: Logs, *, quiet: bool) -> Report | None:
     """Return the report; None where an invariant was broken, which was printed."""
     from sim.cli.from_options import build, without_file  # noqa: PLC0415 - as above
     from sim.cli.views import RunView  # noqa: PLC0415 - `--help` stays instant
@@ -188,15 +188,15 @@ def _tell(view: RunView, logs: Logs, progress: RunProgress) -> None:
     view.update(progress)
 
 
-def _deliver(found: Report, report: Path | None, plot: Path | None, form: Form) -> None:
+def _deliver(report_of_run: Report, report: Path | None, plot: Path | None, form: Form) -> None:
     from p2pfl.console.output import write_report  # noqa: PLC0415 - `--help` stays instant
     from sim.cli.views import show  # noqa: PLC0415 - as above
 
     if report is not None:
-        write_report(found, report)
-    click.echo(found.to_json()) if form == "json" else show(found)
+        write_report(report_of_run, report)
+    click.echo(report_of_run.to_json()) if form == "json" else show(report_of_run)
     if report is not None:
         click.echo(f"report: {report}", err=True)
     if plot is not None:
-        found.plot(plot)
+        report_of_run.plot(plot)
         click.echo(f"picture: {plot}", err=True)

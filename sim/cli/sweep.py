@@ -1,4 +1,4 @@
-"""`p2pfl sim sweep`: many runs from one file, in parallel, and what they say together."""
+"""`p2pfl sim sweep`: many runs from one file, in parallel, and their results in one table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Examples:
     help="The folder of reports and results.  [default: FILE's name-results]",
 )
 @click.option("--jobs", type=click.IntRange(1), help="How many runs at a time.  [default: one for each core]")
-@click.option("--retry", is_flag=True, help="Run again what failed before.")
+@click.option("--retry", is_flag=True, help="Run failed runs again.")
 @click.option(
     "--engine",
     type=click.Choice(["processes", "dask"]),

@@ -1,7 +1,7 @@
 """The output of a command: on stderr the progress of a run or a sweep, on stdout the result of a run.
 
-Progress is a bar on a terminal, a line now and then elsewhere, nothing where quiet is wanted. The end of a run is its
-nodes, or the worst of many, and then what it says as a whole.
+Progress is a bar on a terminal, a line now and then elsewhere, nothing with --quiet. A run ends with a table of its
+nodes, or of the worst of many, and then its summary.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_NAMES = 8
 
 
 class ProgressView:
-    """The progress of anything: one line of words, and a bar where there is a terminal."""
+    """The progress of a command: one line of words, and a bar where there is a terminal."""
 
     bar_width: ClassVar[int] = 40
 
@@ -151,13 +151,13 @@ def show(report: Report) -> None:
         rows = node_rows(_worst(nodes, measures[0]), measures)
         write_rows(rows, "table", title=f"the worst {len(rows)} of {len(nodes):,} nodes")
     write_facts(
-        _learned(report)
-        | _apart(reference_facts(report))
-        | _cost(report)
+        _learning_facts(report)
+        | _set_apart(reference_facts(report))
+        | _cost_facts(report)
         | {"  ": ""}
-        | _graph(report)
+        | _graph_facts(report)
         | {"   ": ""}
-        | _computed(report)
+        | _computation_facts(report)
     )
 
 
@@ -177,23 +177,23 @@ def _worst(nodes: list[NodeReport], main: Measure) -> list[NodeReport]:
     return sorted(ended, key=lambda node: merit(value_of(node, main), main))[:WORST]
 
 
-def _learned(report: Report) -> dict[str, Any]:
+def _learning_facts(report: Report) -> dict[str, Any]:
     main = report.main_measure
     return {
         "nodes": _standing(report.nodes),
         "died": _names(report.died),
         "byzantine": _names(report.byzantine),
         "alarms": _alarms(report.nodes),
-        **_mixed(report),
-        **_promised(report),
+        **_mixing_facts(report),
+        **_privacy_facts(report),
         **learned_facts(report, worst_of="honest node", mean_of="of the honest"),
-        **_attacked(report),
+        **_attack_facts(report),
         "the mean of the honest models": score_words(report.mean_model, main) if report.mean_model else None,
         "consensus distance": report.consensus_distance,
     }
 
 
-def _promised(report: Report) -> dict[str, Any]:
+def _privacy_facts(report: Report) -> dict[str, Any]:
     """Return the privacy figures. A simulation keeps no promise: it shows what keeping one costs."""
     privacy = (report.config or {}).get("privacy")
     if privacy is None:
@@ -202,7 +202,7 @@ def _promised(report: Report) -> dict[str, Any]:
     return {"privacy": f"by {privacy['unit']}: {amount}, delta {privacy['delta']:g}, clip {privacy['clip']:g}"}
 
 
-def _mixed(report: Report) -> dict[str, Any]:
+def _mixing_facts(report: Report) -> dict[str, Any]:
     """Return how often nodes mixed; nothing with the mean, where every exchange mixes."""
     honest = [node for node in report.nodes if not node.byzantine and node.rounds_mixed is not None]
     if not honest:
@@ -214,7 +214,7 @@ def _mixed(report: Report) -> dict[str, Any]:
     }
 
 
-def _attacked(report: Report) -> dict[str, Any]:
+def _attack_facts(report: Report) -> dict[str, Any]:
     """Return how often poisoned data misled the honest nodes' models as intended."""
     success = report.attack_success
     if not success:
@@ -245,12 +245,12 @@ def _names(names: list[str]) -> str | None:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def _apart(facts: dict[str, Any]) -> dict[str, Any]:
-    """Print with empty lines around."""
+def _set_apart(facts: dict[str, Any]) -> dict[str, Any]:
+    """Set the lines apart by empty lines before and after."""
     return {" ": ""} | facts | ({"    ": ""} if facts else {})
 
 
-def _cost(report: Report) -> dict[str, Any]:
+def _cost_facts(report: Report) -> dict[str, Any]:
     count, staleness, sent = len(report.nodes), report.staleness, report.bytes_sent or 0
     rounds, messages = [node.rounds or 0 for node in report.nodes], report.messages_sent or 0
     limit = ", ended by the limit" if report.reached_limit else ""
@@ -268,7 +268,7 @@ def _range(values: list[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}, mean {sum(values) / len(values):,.4g}"
 
 
-def _graph(report: Report) -> dict[str, Any]:
+def _graph_facts(report: Report) -> dict[str, Any]:
     """Return the graph's figures. In a schedule lambda_2 is that of all edges, a round's contraction that of the
     period, spread over its rounds.
     """
@@ -284,7 +284,7 @@ def _graph(report: Report) -> dict[str, Any]:
     }
 
 
-def _computed(report: Report) -> dict[str, Any]:
+def _computation_facts(report: Report) -> dict[str, Any]:
     cost, batching = report.cost, report.batching
     if cost is None or batching is None:
         raise ValueError("not the report of a simulation")
@@ -302,7 +302,7 @@ def _computed(report: Report) -> dict[str, Any]:
         "seed": report.seed,
         "digest": report.digest,
         "value digest": report.value_digest,
-        "computed": _how(batching),
+        "computed": _computation_in_words(batching),
         "node-rounds a CPU-second": speed and f"{speed:,.0f}, without evaluation",
         "CPU-seconds": f"{cost.cpu_s:.3g}: {spent}",
         "events": f"{cost.events:,}",
@@ -310,7 +310,7 @@ def _computed(report: Report) -> dict[str, Any]:
     }
 
 
-def _how(batching: Batching) -> str:
+def _computation_in_words(batching: Batching) -> str:
     why = f" ({batching.why})" if batching.why else ""
     stable = "the model is batch-stable" if batching.batch_stable else "the model is not batch-stable"
     return f"operations {batching.operations}{why}; training {batching.training}; {stable}"

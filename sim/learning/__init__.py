@@ -1,1 +1,1 @@
-"""Learning at many simulated nodes at once, and what the same learning gives without a network of peers."""
+"""Learning at many simulated nodes at once, and the results of the same learning without a network of peers."""

@@ -1,11 +1,11 @@
 """Local rounds and scores of all nodes of a simulation: batched where that has the bits of the shipped learner.
 
-A self-test at the start decides. Where batching is impossible, or rounds otherwise, each node goes through its own
+A self-test at the start decides. Where batching is impossible, or gives other bits, each node goes through its own
 `Learner`, and `how` says why.
 
 For engines that do everything else at once, local rounds are computed ahead: a round depends on nothing but its start
-and its number. So when the result of one is needed, all that are under way are computed, and those of the other nodes
-wait until their time is over.
+and its number. So when the result of one is needed, all rounds in progress are computed, and the results of the other
+nodes wait until their time is over.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def make_learners(
     poison: Poison | None = None,
     liars: frozenset[int] = frozenset(),
 ) -> BatchedLearners:
-    """All members' learners, from one task. `local` has the `[data]` tables by node name, with absolute paths.
+    """Build all members' learners, from one task. `local` has the `[data]` tables by node name, with absolute paths.
 
-    `liars` train on what `poison` makes of their data.
-    Raises UserError: the task, its options or a node's data are wrong, or cannot be poisoned.
+    `liars` train on what `poison` makes of their data. Raises UserError: the task, its options or a node's data are
+    wrong, or cannot be poisoned.
     """
     learners = load_learners(federation, local)
     if poison is not None:
@@ -57,11 +57,12 @@ def make_learners(
 
 
 class BatchedLearners:
-    """`how` is "batched" or "batched to 1e-05", perhaps with ", but K of N nodes one at a time: REASON"; or
-    "one at a time: REASON".
+    """The learners of all nodes.
 
-    `batch_stable`: every vector has the bits of the learner alone, whatever the grouping. `verdicts` are what the
-    self-test found, by kind of node. `personal` is how many floating values each node keeps to itself, besides `size`.
+    `how` is "batched" or "batched to 1e-05", perhaps with ", but K of N nodes one at a time: REASON"; or "one at a
+    time: REASON". `batch_stable`: every vector has the bits of the learner alone, whatever the grouping. `verdicts` are
+    the self-test's, by kind of node. `personal` is the number of floating values that each node keeps to itself,
+    besides `size`.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class BatchedLearners:
         approximate: bool = False,
         batching: bool = True,
     ) -> None:
-        """`method` is plain where none is given. `approximate` batches also where rows agree with the learner alone
-        only to 1e-5 (relative). Without `batching` nothing is tried: for few nodes, or few rounds, the import of
-        torch.func alone costs more.
+        """Build the data plane; `method` is plain by default.
+
+        `approximate` batches also where rows agree with the learner alone only to 1e-5 (relative). Without `batching`
+        it is not tried: for few nodes, or few rounds, the import of torch.func alone costs more.
         """
         self.learners = learners
         self.method = method or Plain()
@@ -85,7 +87,7 @@ class BatchedLearners:
         self.verdicts: dict[int, SelfTest] = {}
         self.batch_stable = True
         self._probed: dict[int, LocalRound] = {}
-        found = self._try(nodes) if batching else "batching is off"
+        found = self._test_batching(nodes) if batching else "batching is off"
         self._grouped = None if isinstance(found, str) else found
         self._together, self.how = self._decide(found, approximate=approximate)
 
@@ -93,18 +95,18 @@ class BatchedLearners:
         return len(self.learners)
 
     def initial(self) -> Vector:
-        """The model that every node starts from, (d,)."""
+        """Return the model that every node starts from, (d,)."""
         return self.learners[0].initial()
 
     def steps(self, node: int) -> int:
-        """How many steps this node's next local round has."""
+        """Count the steps of this node's next local round."""
         if self.nodes is not None:
             return self.nodes.prototype.steps_with(self.samples[node])
         return self._probe(node).steps
 
     @property
     def exchanged_size(self) -> int:
-        """How many values neighbors exchange: those of the model, times the channels of the method."""
+        """The number of values that neighbors exchange: those of the model, times the channels of the method."""
         return self.size * len(self.method.channels)
 
     @property
@@ -113,17 +115,16 @@ class BatchedLearners:
         return self.nodes is not None and self.batch_stable and bool(self._together.any())
 
     def rate(self, rounds: int, elapsed_s: float) -> float:
-        """The learning rate of a node's round before which it has trained `rounds` others, for `elapsed_s`."""
+        """Return the learning rate of a node's next round, after `rounds` rounds in `elapsed_s` seconds."""
         if self.nodes is not None:
             return self.nodes.prototype.training.rate(rounds, elapsed_s)
         return self._probe(0).learning_rate
 
     def train(self, nodes: Integers, rounds: Integers, starts: RoundStarts, out: Rows) -> Rows:
-        """One local round of each (node, round) from `starts`; the models go to `out` (b, d).
+        """Train one local round of each (node, round) from `starts`; the models go to `out` (b, d).
 
-        `out` may be the models of `starts`. Returns the mean losses (b,). No pair may stand there twice where rounds go
-        one at a time.
-        Raises LearningError: the user's code failed.
+        `out` may be the models of `starts`. Returns the mean losses (b,). No pair may occur twice where rounds go one
+        at a time. Raises LearningError: the user's code failed.
         """
         losses = np.empty(len(nodes))
         together = self._together[nodes]
@@ -154,13 +155,13 @@ class BatchedLearners:
         return found
 
     def _probe(self, node: int) -> LocalRound:
-        """A learner that is not ours tells its steps by taking them."""
+        """Train one round of a learner that is not ours, which shows its number of steps."""
         if node not in self._probed:
             self._probed[node] = self.learners[node].train(RoundStart(self.initial()), 0)
         return self._probed[node]
 
-    def _try(self, nodes: TorchNodes | str) -> Grouped | str:
-        """The batched data plane, its verdicts noted; or why there is none."""
+    def _test_batching(self, nodes: TorchNodes | str) -> Grouped | str:
+        """Test the batched data plane and note its verdicts; or say why there is none."""
         if isinstance(nodes, str):
             return nodes
         if isinstance(nodes.pool, str):
@@ -180,10 +181,10 @@ class BatchedLearners:
             return describe(error)
         return grouped
 
-    def _decide(self, found: Grouped | str, *, approximate: bool) -> tuple[Flags, str]:
-        """Which nodes go together (nodes,), and that in words."""
-        if isinstance(found, str):
-            return np.zeros(len(self.learners), dtype=np.bool_), f"one at a time: {found}"
+    def _decide(self, grouped: Grouped | str, *, approximate: bool) -> tuple[Flags, str]:
+        """Decide which nodes train together (nodes,), and say so in words."""
+        if isinstance(grouped, str):
+            return np.zeros(len(self.learners), dtype=np.bool_), f"one at a time: {grouped}"
         exact = {
             kind
             for kind, verdict in self.verdicts.items()
@@ -192,7 +193,7 @@ class BatchedLearners:
         near = {kind for kind, verdict in self.verdicts.items() if verdict.apart <= TOLERANCE} - exact
         batched = exact | near if approximate else exact
         self.batch_stable = batched == exact
-        together = np.isin(found.kinds, sorted(batched))
+        together = np.isin(grouped.kinds, sorted(batched))
         alone = int(np.count_nonzero(~together))
         word = "batched" if self.batch_stable else f"batched to {TOLERANCE:g}"
         if alone == 0:
@@ -207,7 +208,7 @@ class BatchedLearners:
         return together, f"{many}: {reason}"
 
     def _scored_together(self, part: str) -> Flags:
-        """(nodes,) whose score of this part is batched."""
+        """Flag (nodes,) the nodes whose score of this part is batched."""
         if self._grouped is None or not self._grouped.can_score(part):
             return np.zeros(len(self.learners), dtype=np.bool_)
         tried = {kind: verdict.test if part == "test" else verdict.local for kind, verdict in self.verdicts.items()}
@@ -251,7 +252,7 @@ class Ahead:
         self._done.pop(node, None)
 
     def end(self, node: int) -> LocalRound:
-        """Raises LearningError: the user's code failed."""
+        """End the round and return its result. Raises LearningError: the user's code failed."""
         if node in self._begun:
             begun, self._begun = self._begun, {}
             try:
@@ -286,7 +287,7 @@ class Ahead:
             )
 
     def _train_alone(self, begun: dict[int, _Begun]) -> None:
-        """One of them failed, and it does not say which."""
+        """Train each round alone after a group has failed, which does not say which row did."""
         for node, one in begun.items():
             try:
                 self._done[node] = self.learners.learners[node].train(one.start, one.index)

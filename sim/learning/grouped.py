@@ -1,10 +1,10 @@
-"""Local rounds and scores of many nodes, in groups that one batched call can do.
+"""Local rounds and scores of many nodes, in groups that one batched call can compute.
 
-Rows of a group have equal batch sizes, so nothing is padded. How rows are grouped is no part of the result where the
-model is batch-stable.
+Rows of a group have equal batch sizes, so nothing is padded. Where the model is batch-stable, the result does not
+depend on the grouping.
 
 Each node draws from its own generator of `p2pfl.chance`: the same numbers, made cheaper for many (node, round) pairs at
-once. Most of what a generator costs is numpy's SeedSequence, a hash of four words. Here it is computed for all pairs
+once. Most of the cost of a generator is numpy's SeedSequence, a hash of four words. Here it is computed for all pairs
 together; the generators themselves are numpy's own. The hash is fixed: numpy promises that it never changes
 (https://numpy.org/doc/stable/reference/random/compatibility.html), and the tests compare.
 """
@@ -48,7 +48,7 @@ _SHIFT = np.uint32(16)
 def scores(
     stack: StackedModel, models: Tensor, inputs: Tensor, targets: Tensor, *, common: bool, careful: bool = False
 ) -> list[Score]:
-    """Scores of `models` (c, d) on inputs and targets (c, n, ...), or on the same (n, ...), `common` to all."""
+    """Score models (c, d) on inputs and targets (c, n, ...), or on the same (n, ...), `common` to all."""
     task, rows = stack.task, 0 if common else 1
     n = targets.shape[rows]
     loss, hits, judged = np.zeros(len(models)), np.zeros(len(models), dtype=np.int64), 0
@@ -78,7 +78,7 @@ def scores(
 
 
 def _of_row(kept: list[tuple[Tensor, Tensor]], row: int, *, common: bool) -> list[tuple[Tensor, Tensor]]:
-    """Outputs and targets of one of the models."""
+    """Return outputs and targets of one of the models."""
     return [(outputs[row], targets if common else targets[row]) for outputs, targets in kept]
 
 
@@ -88,15 +88,15 @@ _GROUP_FLOATS = 640_000
 _BATCH_FLOATS = 4_000_000
 """Input values in one batch of a group."""
 _SCORED_FLOATS = 2_500_000
-"""Input values in one batch for scoring; activations are taken to be about as large."""
+"""Input values in one batch for scoring; activations are assumed to be about as large."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStarts:
-    """The starts of local rounds of many nodes: `models` (b, d), and what the method has `given` to each (b, d).
+    """The starts of local rounds of many nodes: `models` (b, d), and the vectors `given` to each by the method (b, d).
 
-    `by_method` (b,): the steps take the method's gradients; elsewhere the loss's own, and what is given counts for
-    nothing. `elapsed_s` (b,) is how long each node has trained, None: not at all.
+    `by_method` (b,): the steps take the method's gradients; elsewhere they take the loss's own, and `given` is ignored.
+    `elapsed_s` (b,) is how long each node has trained, None: not at all.
     """
 
     models: Rows
@@ -105,17 +105,17 @@ class RoundStarts:
     elapsed_s: Rows | None = None
 
     def of(self, rows: Integers | slice) -> RoundStarts:
-        """Some of them."""
+        """Return some of the starts."""
         given = {name: one[rows] for name, one in self.given.items()}
         elapsed_s = None if self.elapsed_s is None else self.elapsed_s[rows]
         return RoundStarts(self.models[rows], self.by_method[rows], given, elapsed_s)
 
     def trained_s(self, row: int) -> float:
-        """How long one of the nodes has trained."""
+        """Return how long one of the nodes has trained."""
         return 0.0 if self.elapsed_s is None else float(self.elapsed_s[row])
 
     def alone(self, row: int, method: Method) -> RoundStart:
-        """One of them, for a learner alone."""
+        """Return one of the starts, for a learner alone."""
         if not self.by_method[row]:
             return RoundStart(self.models[row], elapsed_s=self.trained_s(row))
         given = {name: one[row] for name, one in self.given.items()}
@@ -135,14 +135,14 @@ class Grouped:
         self._totals = np.array([sum(one) for one in self.sizes])
         numbers = {n: self.sizes.index(one) for n, one in sizes.items()}
         self.kinds: Integers = np.array([numbers[n] for n in pool.counts.tolist()], dtype=np.int64)
-        """(nodes,) which of `sizes`, the numbers of rows in a round's batches, each node has."""
+        """The kind of each node (nodes,): the index in `sizes`, the numbers of rows in a round's batches."""
         self.group = [self.fitting_group(kind) for kind in range(len(self.sizes))]
-        """Largest group of each kind."""
+        """The largest group of each kind."""
         self.careful = [False] * len(self.sizes)
-        """True if each kind's small products are not batched."""
+        """True for each kind whose small products are not batched."""
 
     def fitting_group(self, kind: int) -> int:
-        """How many nodes of a kind go well together."""
+        """Return how many nodes of a kind fit well into one group."""
         inputs = max(self.sizes[kind]) * self.pool.rows.inputs[0].numel()
         fitting = min(_GROUP_FLOATS // self.nodes.prototype.size, _BATCH_FLOATS // max(inputs, 1))
         return max(1, min(LARGEST_GROUP, fitting))
@@ -151,7 +151,7 @@ class Grouped:
         return part == "local" or all(isinstance(one, TensorSamples) for one in self.nodes.tests)
 
     def train(self, nodes: Integers, rounds: Integers, starts: RoundStarts, out: Rows) -> Rows:
-        """As `BatchedLearners.train`."""
+        """Train as `BatchedLearners.train` does."""
         losses = np.empty(len(nodes), dtype=np.float32)
         kinds = self.kinds[nodes] * 2 + starts.by_method
         rates = np.array([self._training.rate(int(done), starts.trained_s(row)) for row, done in enumerate(rounds)])
@@ -162,30 +162,30 @@ class Grouped:
             for group in _chunks(rows, self.group[kind // 2]):
                 index = np.array(list(islice(drawn, len(group)))) + self.pool.first[nodes[group], None]
                 batches = self._batches(torch.from_numpy(index), self.sizes[kind // 2])
-                given = {name: _taken(one, group) for name, one in starts.given.items()} if by_method else None
+                given = {name: _select(one, group) for name, one in starts.given.items()} if by_method else None
                 result = torch.empty(len(group), starts.models.shape[1])
                 learned = self.stack.train(
-                    _taken(starts.models, group), batches, given, result, careful=careful, rate=rate
+                    _select(starts.models, group), batches, given, result, careful=careful, rate=rate
                 )
                 losses[group] = learned.numpy()
                 out[group] = result.numpy()
         return losses
 
     def evaluate(self, models: Rows, part: str, nodes: Integers) -> list[Score | None]:
-        """As `BatchedLearners.evaluate`; the test sets must be tensors."""
+        """Score as `BatchedLearners.evaluate` does; the test sets must be tensors."""
         found: list[Score | None] = [None] * len(nodes)
         sets = self.nodes.test_of[nodes] if part == "test" else self.pool.counts[nodes]
         for number in np.unique(sets[sets >= 0]).tolist():
             rows = np.flatnonzero(sets == number)
             count = len(self.nodes.tests[number]) if part == "test" else number
             for group in _chunks(rows, self._scored_at_once(count)):
-                some = self._score_group(_taken(models, group), nodes[group], number, common=part == "test")
+                some = self._score_group(_select(models, group), nodes[group], number, common=part == "test")
                 for row, score in zip(group.tolist(), some, strict=True):
                     found[row] = score
         return found
 
     def _score_group(self, models: Tensor, nodes: Integers, number: int, *, common: bool) -> list[Score]:
-        """On the test set of this number, or on the nodes' own data, of which each has this number of rows."""
+        """Score on the test set `number`, or on the nodes' own data, of which each has `number` rows."""
         if common:
             test = self.nodes.tests[number]
             if not isinstance(test, TensorSamples):
@@ -196,12 +196,12 @@ class Grouped:
         return scores(self.stack, models, *self._gather(index), common=False, careful=careful)
 
     def _scored_at_once(self, count: int) -> int:
-        """How many models go well together on `count` samples each."""
+        """Return how many models fit well into one group on `count` samples each."""
         inputs = min(count, BATCH) * self.pool.rows.inputs[0].numel()
         return max(1, min(LARGEST_GROUP // 2, _SCORED_FLOATS // max(inputs, 1)))
 
     def _draw(self, nodes: Integers, rounds: Integers) -> Iterator[Integers]:
-        """Which of its rows each node sees in its round, step after step."""
+        """Draw the rows that each node sees in its round, step after step."""
         made = generators(self._seed, "batches", self._places[nodes], rounds)
         counts, totals = self.pool.counts[nodes].tolist(), self._totals[self.kinds[nodes]].tolist()
         for count, total, rng in zip(counts, totals, made, strict=True):
@@ -212,13 +212,15 @@ class Grouped:
             yield self._gather(rows)
 
     def _gather(self, rows: Tensor) -> Batch:
-        """Inputs and targets (c, n, ...) of the pool's `rows` (c, n)."""
+        """Return inputs and targets (c, n, ...) of the pool's `rows` (c, n)."""
         inputs, targets = self.pool.rows.rows(rows.reshape(-1))
         return inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
 
 
 def generators(seed: int, purpose: str, *paths: Integers) -> Iterator[np.random.Generator]:
-    """`generator(seed, purpose, *path)` for each path, one row of the columns `paths` (b,); entries below 2^32."""
+    """Yield `generator(seed, purpose, *path)` for each path, one row of the columns `paths` (b,);
+    entries below 2^32.
+    """
     material = _Material()
     for words in _states(seed, purpose, paths):
         material.words = words
@@ -226,7 +228,7 @@ def generators(seed: int, purpose: str, *paths: Integers) -> Iterator[np.random.
 
 
 class _Material(ISeedSequence):
-    """A seed sequence whose answer is already known."""
+    """A seed sequence whose answer is already computed."""
 
     words: NDArray[np.uint64]
 
@@ -236,7 +238,7 @@ class _Material(ISeedSequence):
 
 
 class _Hash:
-    """Each word is hashed with another constant."""
+    """The hash of numpy's SeedSequence, in which each word uses another constant."""
 
     def __init__(self) -> None:
         self._factor = _INIT_A
@@ -249,10 +251,10 @@ class _Hash:
 
 
 def _hits(outputs: Tensor, targets: Tensor) -> NDArray[np.int64]:
-    """How often each model's largest output (c, n, classes, ...) is the target's, (c,).
+    """Count how often each model's largest output (c, n, classes, ...) is the target's, (c,).
 
-    The same as by argmax, which is slow along few classes: that decides where two are equal, none is a
-    number, or a target is no class.
+    The result equals that of argmax, which is slow along few classes: argmax decides where two are equal, one is NaN,
+    or a target is no class.
     """
     classes = outputs.movedim(2, 0).contiguous()
     top = classes == classes.amax(dim=0)
@@ -267,7 +269,7 @@ def _hits(outputs: Tensor, targets: Tensor) -> NDArray[np.int64]:
 
 
 def _metrics(task: Task, kept: list[tuple[Tensor, Tensor]], count: int, *, common: bool) -> list[dict[str, float]]:
-    """The user's functions see one model at a time: they need not be fit for vmap."""
+    """Compute the user's metrics one model at a time: the functions need not be fit for vmap."""
     if not kept:
         return [{} for _ in range(count)]
     outputs = torch.cat([pair[0] for pair in kept], dim=1)
@@ -285,17 +287,17 @@ def _chunks(rows: Integers, size: int) -> Iterable[Integers]:
     return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
-def _taken(array: Rows, rows: Integers) -> Tensor:
+def _select(array: Rows, rows: Integers) -> Tensor:
     return torch.from_numpy(array[rows].astype(np.float32, copy=False))
 
 
 def _states(seed: int, purpose: str, paths: tuple[Integers, ...]) -> NDArray[np.uint64]:
-    """The state that each SeedSequence would give to PCG64, (b, 4)."""
+    """Compute the state that each SeedSequence would give to PCG64, (b, 4)."""
     fixed = [*_words_of(seed), zlib.crc32(purpose.encode())]
     count = len(paths[0])
     entropy = [np.full(count, word, dtype=np.uint32) for word in fixed]
     entropy += [column.astype(np.uint32) for column in paths]
-    pool = _mixed(entropy, count)
+    pool = _mixed_pool(entropy, count)
     factor = _INIT_B
     state = np.empty((count, 2 * _POOL), dtype=np.uint32)
     for place in range(2 * _POOL):
@@ -307,7 +309,7 @@ def _states(seed: int, purpose: str, paths: tuple[Integers, ...]) -> NDArray[np.
     return np.ascontiguousarray(halves[:, 0::2] | (halves[:, 1::2] << np.uint64(32)))
 
 
-def _mixed(entropy: list[Words], count: int) -> list[Words]:
+def _mixed_pool(entropy: list[Words], count: int) -> list[Words]:
     hashed = _Hash()
     pad = [np.zeros(count, dtype=np.uint32)] * (_POOL - len(entropy))
     pool = [hashed(words) for words in (entropy + pad)[:_POOL]]
@@ -327,7 +329,7 @@ def _mix(x: Words, y: Words) -> Words:
 
 
 def _words_of(seed: int) -> list[int]:
-    """A whole number in words of 32 bits, the lowest first."""
+    """Split a whole number into words of 32 bits, the lowest first."""
     words = [seed & _WORD]
     while seed := seed >> 32:
         words.append(seed & _WORD)

@@ -1,4 +1,4 @@
-"""The learners of all nodes of one federation, each made when it is asked for.
+"""The learners of all nodes of one federation, each made when it is needed.
 
 Ten thousand `TorchLearner`s would build ten thousand modules. Here there is one, and a node is its data.
 
@@ -33,20 +33,22 @@ from sim.attacks.poison import LABELED, classes_of
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`first` and `counts` (nodes,) int64 say which rows of `rows` are whose; nodes may share them."""
+    """The rows of many nodes in one set. `first` and `counts` (nodes,) int64 give each node's range, which nodes may
+    share.
+    """
 
     rows: TensorSamples
     first: NDArray[np.int64]
     counts: NDArray[np.int64]
 
     def of(self, node: int) -> TensorSamples:
-        """Views, not copies."""
+        """Return the rows of a node, as views."""
         part = slice(int(self.first[node]), int(self.first[node] + self.counts[node]))
         return TensorSamples(self.rows.inputs[part], self.rows.targets[part])
 
 
 def pooled(sets: Sequence[Samples]) -> Pool | str:
-    """One pool of all sets, or why there is none."""
+    """Join all sets into one pool, or say why that is impossible."""
     tensors = [samples for samples in sets if isinstance(samples, TensorSamples)]
     if len(tensors) < len(sets):
         return "a node reads its data row by row"
@@ -70,12 +72,14 @@ def _joined(sets: list[TensorSamples]) -> TensorSamples:
 
 
 class TorchNodes(Sequence[Learner]):
-    """`pool` has all training sets, or says why they cannot be put together. `shareable`: the module keeps nothing
-    between rounds, so that one does for all nodes; where it keeps something, each node has a module of its own.
+    """The learners of all nodes. `pool` has all training sets, or says why they cannot be joined.
+
+    `shareable`: the module keeps nothing between rounds, so that one serves all nodes; else each node has a module of
+    its own.
     """
 
     def __init__(self, prototype: TorchLearner, contexts: Sequence[NodeContext], sets: list[Samples]) -> None:
-        """`sets` are the nodes' training sets; the test sets are added by `with_tests`."""
+        """Build learners; `sets` are the nodes' training sets, and `with_tests` adds the test sets."""
         self.prototype = prototype
         self.contexts = contexts
         self.pool: Pool | str = pooled(sets)
@@ -88,7 +92,7 @@ class TorchNodes(Sequence[Learner]):
         self.test_of: NDArray[np.int64] = np.full(len(contexts), -1, dtype=np.int64)
 
     def with_tests(self, tests: Distinct, numbers: Sequence[int]) -> TorchNodes:
-        """`numbers[node]` says which of `tests` is the node's, -1 for none."""
+        """Add the test sets; `numbers[node]` is the index of the node's set in `tests`, -1 for none."""
         self.tests, self.test_of = tests.sets, np.array(numbers, dtype=np.int64)
         return self
 
@@ -130,10 +134,10 @@ class TorchNodes(Sequence[Learner]):
 def load_learners(
     federation: FederationConfig, local: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Sequence[Learner]:
-    """One learner per member; `local`: `[data]` tables by node, absolute paths. With `[privacy]` rounds are private, by
-    chance from the federation's seed.
+    """Load one learner per member; `local` has the `[data]` tables by node, with absolute paths.
 
-    Raises UserError: the task or its data are wrong, or what is promised cannot be kept.
+    With `[privacy]` rounds are private, by chance from the federation's seed. Raises UserError: the task or its data
+    are wrong, or a promise cannot be kept.
     """
     task = load_task(federation.task, federation.path.parent, file=federation.path)
     contexts = [_context(federation, index, local or {}) for index in range(len(federation.members))]
@@ -153,7 +157,7 @@ def load_learners(
 
 
 def gathered(learners: Sequence[Learner]) -> TorchNodes | str:
-    """Learners that exist already, put together; or why they cannot be."""
+    """Gather learners that exist already, or say why that is impossible."""
     given = [learner for learner in learners if isinstance(learner, TorchLearner)]
     if len(given) < len(learners):
         return "the task has learners of its own"
@@ -179,7 +183,9 @@ def _torch_nodes(
     share: Sequence[str],
     protection: Protection | None,
 ) -> TorchNodes:
-    """The model is tried out once, with the labels of all nodes. Each node's plan is made, if privacy is promised."""
+    """Build the learners. The model is tried out once, with the labels of all nodes; with privacy, each node gets its
+    plan.
+    """
     sets, tests, numbers = [], Distinct(), []
     for context in contexts:
         train_set, test_set = read_samples(task, context)
@@ -210,13 +216,13 @@ def _context(federation: FederationConfig, index: int, local: Mapping[str, Mappi
 
 
 def _keeps_nothing(module: torch.nn.Module) -> bool:
-    """True if all that a module holds is in the vector: a buffer that is not might live from round to round."""
+    """Return True if the vector holds everything of the module: a buffer outside it might live from round to round."""
     shared = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}
     return all(id(buffer) in shared and buffer.is_floating_point() for buffer in module.buffers())
 
 
 def poisoned(learners: Sequence[Learner], poison: Poison, liars: frozenset[int]) -> TorchNodes:
-    """The same learners, those of `liars` on poisoned data. Raises UserError: the data cannot be poisoned."""
+    """Return the learners, those of `liars` on poisoned data. Raises UserError: the data cannot be poisoned."""
     if not isinstance(learners, TorchNodes):
         raise UserError("learners of the task's own cannot be poisoned", key="attack", allowed=LABELED)
     classes, seed = classes_of(learners.prototype), learners.prototype.context.seed
@@ -236,7 +242,7 @@ def poisoned(learners: Sequence[Learner], poison: Poison, liars: frozenset[int])
 def success(
     learners: Sequence[Learner], poison: Poison, models: NDArray[np.floating], nodes: Sequence[int]
 ) -> list[float | None]:
-    """The share of each node's probe that its model (row) labels as the poison leads."""
+    """Return the share of each node's probe that its model (row) labels as the poison leads."""
     return [_success(learners[node], poison, models[row]) for row, node in enumerate(nodes)]
 
 

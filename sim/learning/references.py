@@ -48,7 +48,7 @@ def centralized(
     most_steps: int = MOST_STEPS,
     round_s: float = 0.0,
 ) -> Centralized | None:
-    """One model that learns from all data, as `p2pfl.reporting.references` says; None where data cannot be pooled."""
+    """Train one model on all data, as `p2pfl.reporting.references` says; None where data cannot be pooled."""
     nodes = learners.nodes
     if nodes is None or isinstance(nodes.pool, str):
         return None
@@ -59,9 +59,7 @@ def centralized(
 def alone(
     federation: FederationConfig, learners: BatchedLearners, *, rounds: int | None = None, round_s: float = 0.0
 ) -> list[ModelScore | None]:
-    """The score of each node's model on its test set after as many rounds, of `round_s` each, on the node's own
-    data.
-    """
+    """Score each node's model on its test set after as many rounds on the node's own data, of `round_s` each."""
     taken = _rounds(federation, rounds)
     if learners.personal:
         return [one_alone(learner, taken, round_s) for learner in learners.learners]
@@ -84,11 +82,13 @@ def fedavg(
     round_s: float = 0.0,
     compressor: Compressor | None = None,
 ) -> Reference | None:
-    """Accuracy, loss, rounds, history and `bytes_sent`: what goes to and from each node in each round, a model in
-    float32 or what `compressor` makes of a difference at most. What is scored is the model that the nodes have.
+    """Simulate federated averaging: accuracy, loss, rounds, history and `bytes_sent`. The nodes' copy of the model is
+    scored.
 
-    None where nodes keep a part of the model to themselves: there is no one model whose accuracy it would be. The
-    history's `loss` is that of the test set, or the mean of the nodes' training losses where there is none.
+    `bytes_sent` is what goes to and from each node in each round: a model in float32, or the most that `compressor`
+    makes of a difference. None where nodes keep a part of the model to themselves: there is no one model whose accuracy
+    it would be. The history's `loss` is that of the test set, or the mean of the nodes' training losses where there is
+    none.
     """
     if learners.personal:
         return None
@@ -109,7 +109,7 @@ def fedavg(
 
 
 def score_everywhere(learners: BatchedLearners, model: Vector, nodes: Sequence[int]) -> Score | None:
-    """The score of one model (d,) on the test sets of these nodes; of learners of one's own, on that of the first."""
+    """Score one model (d,) on the test sets of these nodes; for learners of the user's own, on that of the first."""
     first, counts = np.array(nodes[:1], dtype=np.int64), np.array([1])
     if learners.nodes is not None:
         _, places, counts = np.unique(learners.nodes.test_of[list(nodes)], return_index=True, return_counts=True)
@@ -119,7 +119,7 @@ def score_everywhere(learners: BatchedLearners, model: Vector, nodes: Sequence[i
 
 
 def _rounds(federation: FederationConfig, rounds: int | None) -> int:
-    """The federation's own number of rounds; where time bounds it, that must be said."""
+    """Return the federation's own number of rounds; where time bounds it, `rounds` must be given."""
     found = federation.training.rounds if rounds is None else rounds
     if found is None:
         raise ValueError("this federation is bounded by time: say how many rounds")
@@ -127,9 +127,10 @@ def _rounds(federation: FederationConfig, rounds: int | None) -> int:
 
 
 class _Squeezed:
-    """Links that compress: `heard` (n, d) is each node's change in a round as the hub knows it, `model` (d,) the hub's.
+    """Links that compress. `heard` (n, d) is each node's change in a round as the hub knows it, `model` (d,) the hub's
+    model.
 
-    Nodes know of the hub's model what has arrived.
+    Nodes know as much of the hub's model as has arrived.
     """
 
     def __init__(self, compressor: Compressor, model: Vector, nodes: int, seed: int) -> None:
@@ -137,12 +138,12 @@ class _Squeezed:
         self.heard, self.model = np.zeros((nodes, len(model)), np.float32), model.astype(np.float64)
 
     def hear(self, nodes: NDArray[np.int64], changes: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The changes (b, d) of these nodes, as far as they arrive."""
+        """Return the changes (b, d) of these nodes, as far as they arrive."""
         self.heard[nodes] += self._sent(changes - self.heard[nodes])
         return self.heard[nodes]
 
     def tell(self, known: NDArray[np.float32], change: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Move the hub's model by `change` (d,); what nodes know of it (d,), which was `known`."""
+        """Move the hub's model by `change` (d,) and return the nodes' copy of it (d,), which was `known`."""
         self.model += change
         arrived = self._sent((self.model - known).astype(np.float32)[None])[0]
         told: NDArray[np.float32] = known + arrived
@@ -162,7 +163,7 @@ class _Hub:
         self.weights = np.array(learners.samples, dtype=np.float64) / sum(learners.samples)
 
     def round(self, model: NDArray[np.float32], index: int, elapsed_s: float) -> tuple[NDArray[np.float32], float]:
-        """One round from `model` (d,): the new model (d,) and the mean training loss."""
+        """Do one round from `model` (d,); return the new model (d,) and the mean training loss."""
         total, loss = np.zeros(self.learners.size), 0.0
         block = max(1, _BLOCK_FLOATS // self.learners.size)
         for start in range(0, len(self.learners), block):

@@ -1,9 +1,9 @@
-"""A self-test: does a model learn and score bit for bit alike alone and in a group? It is tried, not assumed.
+"""A self-test: does a model learn and score bit for bit alike alone and in a group?
 
 Torch's kernels differ by shape: a batched matrix product may round otherwise than a single one, for few samples (below
 400 products it does) or from some size of the group on. So before a simulation, for each size of batches that nodes
-have, a few rounds are trained by the shipped learner and in groups of several sizes. What was found for the shipped
-`digits` holds for the life of a process: a sweep, or a suite, would try the same again in each run.
+have, a few rounds are trained by the shipped learner and in groups of several sizes. The verdict for the shipped
+`digits` holds for the life of a process: a sweep, or a suite, would test the same again in each run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.learning.grouped import LARGEST_GROUP, Grouped, Integers, RoundStarts
 
 _SIZES = (1, 2, 3, 8, 64, LARGEST_GROUP)
 _FEW_NODES, _FEW = 64, 32
-"""A kind with fewer nodes than the first has groups of at most the second."""
+"""A kind with fewer nodes than the first number is tested in groups of at most the second."""
 _MOST_KINDS = 16
 _SHIPPED = "p2pfl.learn.digits"
 _SMALL = 16
@@ -30,9 +30,9 @@ _SMALL = 16
 
 @dataclass(slots=True, kw_only=True)
 class SelfTest:
-    """The results that are bitwise equal alone and in groups of up to `group`: trained vectors, losses, and scores.
+    """The verdict for one kind: the results that are bitwise equal alone and in groups of up to `group`.
 
-    `apart` is the largest relative difference of two vectors.
+    They are trained vectors, losses, and scores. `apart` is the largest relative difference of two vectors.
     """
 
     group: int
@@ -57,7 +57,7 @@ class _Trial:
 
 
 def examine(grouped: Grouped, learners: Sequence[Learner]) -> dict[int, SelfTest]:
-    """A verdict for each kind of node, those that most nodes have first; kinds beyond the sixteenth get none."""
+    """Test each kind of node, those with most nodes first; kinds beyond the sixteenth get no verdict."""
     kinds, nodes = np.unique(grouped.kinds, return_counts=True)
     order = np.argsort(-nodes, kind="stable")[:_MOST_KINDS]
     rng = np.random.default_rng(0)
@@ -77,7 +77,9 @@ def _examine_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng:
 
 
 def _same_trial(grouped: Grouped, kind: int) -> tuple[object, ...] | None:
-    """Equal where a trial would try the same products, whatever the nodes; None where that cannot be known."""
+    """Return a key that is equal where a trial would compute the same products, whatever the nodes; None where that
+    cannot be known.
+    """
     first, method = grouped.nodes.prototype, grouped.stack.method
     if first.task.model.__module__ != _SHIPPED or method.is_users:
         return None
@@ -88,7 +90,7 @@ def _same_trial(grouped: Grouped, kind: int) -> tuple[object, ...] | None:
 
 
 def _try_kind(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> SelfTest:
-    """Tries again with small products one by one, where that may help."""
+    """Test one kind, again with small products one by one where that may help."""
     plain = _attempt(grouped, learners, kind, rng)
     if plain.training or min(grouped.sizes[kind]) > _SMALL:
         return plain
@@ -104,7 +106,7 @@ def _largest(grouped: Grouped, kind: int) -> int:
 
 
 def _attempt(grouped: Grouped, learners: Sequence[Learner], kind: int, rng: np.random.Generator) -> SelfTest:
-    """Ends at the first training result that differs."""
+    """Test one setting; end at the first training result that differs."""
     members = np.flatnonzero(grouped.kinds == kind)
     largest = _largest(grouped, kind)
     verdict = SelfTest(group=largest)
@@ -137,19 +139,19 @@ def _trial(grouped: Grouped, nodes: Integers, rng: np.random.Generator, *, by_me
 
 
 def _same_rate(grouped: Grouped) -> bool:
-    """True if rounds of different number may be in one group: those of unequal rates may not."""
+    """Return True if rounds with different numbers may be in one group, which needs equal learning rates."""
     return grouped.nodes.prototype.training.schedule == "constant"
 
 
 def _compare(grouped: Grouped, learners: Sequence[Learner], trial: _Trial, verdict: SelfTest) -> NDArray[np.float32]:
     out = np.empty_like(trial.starts.models)
     losses = grouped.train(trial.nodes, trial.rounds, trial.starts, out)
-    for row in _tried(len(out)):
+    for row in _rows_to_check(len(out)):
         start = trial.starts.alone(row, grouped.stack.method)
         alone = learners[int(trial.nodes[row])].train(start, int(trial.rounds[row]))
         verdict.training &= _equal(alone.vector, out[row])
         verdict.losses &= _equal(np.float32(alone.loss), losses[row])
-        verdict.apart = max(verdict.apart, _apart(np.asarray(alone.vector), out[row]))
+        verdict.apart = max(verdict.apart, _relative_difference(np.asarray(alone.vector), out[row]))
     return out
 
 
@@ -159,23 +161,25 @@ def _same_scores(
     if not grouped.can_score(part):
         return False
     found = grouped.evaluate(models, part, nodes)
-    return all(_alike(learners[int(nodes[row])].evaluate(models[row], part), found[row]) for row in _tried(len(nodes)))
+    return all(
+        _alike(learners[int(nodes[row])].evaluate(models[row], part), found[row]) for row in _rows_to_check(len(nodes))
+    )
 
 
-def _tried(size: int) -> list[int]:
-    """Which rows of a group the shipped learner does too."""
+def _rows_to_check(size: int) -> list[int]:
+    """Choose the rows of a group that the shipped learner computes too."""
     return sorted({0, size // 2, size - 1})
 
 
-def _alike(one: Score | None, other: Score | None) -> bool:
-    return repr(one) == repr(other)
+def _alike(first: Score | None, other: Score | None) -> bool:
+    return repr(first) == repr(other)
 
 
-def _equal(one: object, other: object) -> bool:
-    """The same bits, also where they are no numbers."""
-    return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+def _equal(first: object, other: object) -> bool:
+    """Return True for the same bits, also where they are NaN."""
+    return np.asarray(first).tobytes() == np.asarray(other).tobytes()
 
 
-def _apart(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
-    distance = float(np.linalg.norm(one.astype(np.float64) - other))
+def _relative_difference(first: NDArray[np.floating], other: NDArray[np.floating]) -> float:
+    distance = float(np.linalg.norm(first.astype(np.float64) - other))
     return distance / max(float(np.linalg.norm(other)), 1e-30)

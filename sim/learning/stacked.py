@@ -1,13 +1,13 @@
 """One torch module for many vectors at once: training and outputs by torch.func, rows side by side.
 
 What one row learns depends on no other row. Whether it has the bits of a row alone depends on the model and on torch's
-kernels: `selftest` finds out. Two of torch's differences are undone here:
+kernels: `selftest` decides. Two of torch's differences are undone here:
 
-* Under vmap the mean over a batch is summed in another order than torch's own cross entropy sums it. Gradients do not
-  notice, the value does in its last bit. So it is computed again from the outputs, in that order.
+* Under vmap the mean over a batch is summed in another order than torch's own cross entropy sums it. Gradients are the
+  same, the value differs in its last bit. So it is computed again from the outputs, in that order.
 * Below 400 multiplications torch's batched product uses another kernel than its single one, which rounds otherwise
-  (ATen/native/LinearAlgebra.cpp, bmm_out_or_baddbmm_). Nodes with a single sample live there. So linear layers of few
-  samples are done one product after the other.
+  (ATen/native/LinearAlgebra.cpp, bmm_out_or_baddbmm_). Nodes with a single sample are in that range. So linear layers
+  of few samples are computed one product after the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Named = dict[str, Tensor]
 
 
 class StackedModel:
-    """Borrows the module of `learner`, which must not train meanwhile."""
+    """A model for many vectors. It borrows the module of `learner`, which must not train meanwhile."""
 
     def __init__(self, learner: TorchLearner, method: Method) -> None:
         self.method = method
@@ -63,8 +63,8 @@ class StackedModel:
     ) -> Tensor:
         """Learn from each of `batches` in turn, from `starts` (c, d); the result goes to `out` (c, d).
 
-        Each step takes the method's gradient with what is `given` (c, d) to it, None: the loss's own; `careful` takes
-        small products one by one. `rate` is the learning rate. Returns the mean losses (c,).
+        Each step takes the method's gradient with the vectors `given` (c, d) to it, None: the loss's own; `careful`
+        computes small products one by one. `rate` is the learning rate. Returns the mean losses (c,).
         """
         tensors = self._unpacked(starts)
         parts = {} if given is None else self._named_parts({"anchor": starts, **given})
@@ -81,13 +81,15 @@ class StackedModel:
         return losses[0] if len(losses) == 1 else torch.stack(losses, dim=1).mean(dim=1)
 
     def outputs(self, models: Tensor, inputs: Tensor, *, common: bool, careful: bool) -> Tensor:
-        """Outputs (c, n, ...) of `models` (c, d) in evaluation mode for inputs (c, n, ...), or (n, ...) `common`."""
+        """Compute outputs (c, n, ...) of `models` (c, d) in evaluation mode for inputs (c, n, ...), or (n, ...)
+        `common`.
+        """
         self._module.eval()
         with torch.no_grad(), _quiet(), Unbatched() if careful else nullcontext():
             return (self._common if common else self._outputs)(self._unpacked(models), inputs)
 
     def _learn(self, trained: Named, fixed: Named, parts: Mapping[str, Named], batch: Batch) -> Tensor:
-        """Leaves a gradient at each of `trained`; the losses (c,)."""
+        """Leave a gradient at each of `trained` and return the losses (c,)."""
         inputs, targets = batch
         gradients, (values, each) = self._gradients(trained, fixed, inputs, targets)
         for name, tensor in trained.items():
@@ -99,7 +101,9 @@ class StackedModel:
         return means(each) if self._own_order else values
 
     def _loss_of_one(self, trained: Named, fixed: Named, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of one model; where its mean must be taken in torch's own order, also that of each sample (n,)."""
+        """Compute the loss of one model and, where its mean must be taken in torch's own order, that of each sample
+        (n,).
+        """
         outputs = functional_call(self._module, {**trained, **fixed}, (inputs,))
         self._own_order = own_order(self.task, outputs, targets)
         if self._own_order:
@@ -113,7 +117,9 @@ class StackedModel:
         return outputs
 
     def _named_parts(self, vectors: Mapping[str, Tensor]) -> dict[str, Named]:
-        """The parts of each trained tensor (c, shape), by its name, in each of the `vectors` (c, d), by theirs."""
+        """Return for each of the `vectors` (c, d), by name, the parts of each trained tensor (c, shape), by the
+        tensor's name.
+        """
         return {
             place.name: {name: _part(one, place).to(place.dtype) for name, one in vectors.items()}
             for place in self.places
@@ -121,7 +127,7 @@ class StackedModel:
         }
 
     def _unpacked(self, vectors: Tensor) -> Named:
-        """Fresh tensors (c, shape) by name."""
+        """Return fresh tensors (c, shape) by name."""
         tensors = {}
         for place in self.places:
             part = _part(vectors, place).to(place.dtype, copy=True, memory_format=torch.contiguous_format)
@@ -130,7 +136,7 @@ class StackedModel:
         return tensors
 
     def _find_unused(self, learner: TorchLearner) -> set[str]:
-        """Parameters that the loss does not depend on: torch gives them no gradient, vmap gives zeros."""
+        """Find the parameters that the loss does not depend on: torch gives them no gradient, vmap gives zeros."""
         own = self._unpacked(torch.from_numpy(learner.initial())[None])
         trained = {p.name: own[p.name][0].requires_grad_() for p in self.places if p.trained}
         fixed = {p.name: own[p.name][0] for p in self.places if not p.trained}
@@ -148,14 +154,14 @@ def _part(vectors: Tensor, place: TensorPlace) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch warns where it has no batched kernel and loops itself, which is as right."""
+    """Silence torch's warning that it has no batched kernel and loops itself, which is as correct."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*performance drop.*")
         yield
 
 
 def describe(error: BaseException) -> str:
-    """Why a model cannot be batched, in few words."""
+    """Say why a model cannot be batched, in few words."""
     text: Any = " ".join(str(error).split())
     if "randomness" in text:
         return "the model draws chance while it trains"
@@ -168,17 +174,17 @@ _LEVELS = 8
 
 
 def own_order(task: Task, outputs: Any, targets: Any) -> bool:
-    """True if `means` supports this loss: outputs (n, classes) and integer targets (n,) of one model."""
+    """Return True if `means` supports this loss: outputs (n, classes) and integer targets (n,) of one model."""
     return task.loss is None and are_labels(outputs, targets) and outputs.ndim == 2
 
 
 def means(each: Tensor) -> Tensor:
-    """Mean losses (c,) of the cross entropies (c, n) of single samples."""
+    """Compute the mean losses (c,) of the cross entropies (c, n) of single samples."""
     return _sums(each.t().contiguous()) / each.shape[1]
 
 
 def losses_of(task: Task, outputs: Tensor, targets: Tensor, *, common: bool) -> Tensor:
-    """Losses (c,) of outputs (c, n, ...) for targets (c, n, ...), or (n, ...) `common` to all models."""
+    """Compute losses (c,) of outputs (c, n, ...) for targets (c, n, ...), or (n, ...) `common` to all models."""
     if own_order(task, outputs[0], targets if common else targets[0]):
         c, n, classes = outputs.shape
         labels = targets.repeat(c) if common else targets.reshape(c * n)
@@ -187,7 +193,7 @@ def losses_of(task: Task, outputs: Tensor, targets: Tensor, *, common: bool) -> 
 
 
 def _sums(rows: Tensor) -> Tensor:
-    """Sum (c,) of rows (n, c) as torch's negative log likelihood adds: a cascade of partial sums.
+    """Sum (c,) rows (n, c) as torch's negative log likelihood adds: a cascade of partial sums.
 
     ATen/native/LossNLL.cpp, nll_loss_out_frame.
     """
@@ -199,7 +205,9 @@ def _sums(rows: Tensor) -> Tensor:
 
 
 def _partial_sums(rows: Tensor, step: int, levels: int) -> list[Tensor]:
-    """The first row goes up a level alone, then the sum of each `step` rows does; the sum of what is left stays."""
+    """Sum one level: the first row goes up a level alone, then the sum of each `step` rows does; the sum of the rest
+    stays.
+    """
     if levels == 1 or len(rows) == 1:
         return [_one_by_one(rows)]
     end = 1 + (len(rows) - 1) // step * step
@@ -220,7 +228,7 @@ _FEW = 400
 
 
 class Unbatched(TorchFunctionMode):
-    """While it is entered, linear layers with few multiplications are not batched."""
+    """A mode in which linear layers with few multiplications are not batched."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -234,7 +242,7 @@ def _is_small(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """Inputs (n, k), weight (m, k) and bias (m,) of one model; under vmap of each of c models."""
+    """A linear layer of inputs (n, k), weight (m, k) and bias (m,) of one model; under vmap of each of c models."""
 
     @staticmethod
     def forward(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -256,7 +264,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Product(torch.autograd.Function):
-    """(n, k) by (k, m), only ever used where nothing more is differentiated."""
+    """The product of (n, k) by (k, m), only used where nothing more is differentiated."""
 
     @staticmethod
     def forward(left: Tensor, right: Tensor) -> Tensor:
@@ -276,7 +284,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _rows(info: Any, in_dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
-    """The tensors of one model after the other."""
+    """Yield the tensors of one model after the other."""
     columns = (
         [tensor] * info.batch_size if dim is None else tensor.unbind(dim)
         for tensor, dim in zip(tensors, in_dims, strict=True)

@@ -31,7 +31,8 @@ POWERS_FROM = 20.0
 
 FONT_POINTS = 7.0
 LETTER = 0.63
-"""Approximate width of a letter over the font size; asking the font would make the picture depend on it."""
+"""Approximate width of a letter over the font size; the real font's width would make the picture depend on the machine.
+"""
 POINT_RADIUS = 4.0
 NEAR = 7.0
 DISTANCES = (NEAR, 13.0, 20.0, 28.0, 37.0, 47.0, 58.0, 70.0, 84.0, 100.0)
@@ -51,7 +52,7 @@ def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) ->
     `mean`: of accuracy the nodes' mean goes up, not that of the worst node.
     Raises UserError: there is nothing to draw.
     """
-    heights = (*_own(results, "_mean" if mean else "_worst"), *((MEAN,) if mean else ()), *HEIGHTS)
+    heights = (*_task_measures(results, "_mean" if mean else "_worst"), *((MEAN,) if mean else ()), *HEIGHTS)
     height = next((name for name in heights if any(row["metrics"].get(name) for row in results["rows"])), None)
     if height is None:
         raise UserError("no run of this sweep is done: nothing to draw", key="--plot", value=str(path))
@@ -59,8 +60,8 @@ def draw_sweep(results: Mapping[str, Any], path: Path, *, mean: bool = False) ->
     save(_figure(results, rows, height), path)
 
 
-def _own(results: Mapping[str, Any], end: str) -> list[str]:
-    """The task's own main measure, if it has one: that of which the worst node is known, too."""
+def _task_measures(results: Mapping[str, Any], end: str) -> list[str]:
+    """Return the task's own main measure, if it has one: the one that also has a worst node."""
     known = {name for row in results["rows"] for name, found in row["metrics"].items() if found}
     main = [name.removesuffix("_worst") for name in known if name.endswith("_worst") and name not in HEIGHTS]
     return [f"{name}{end}" for name in sorted(main)]
@@ -74,13 +75,13 @@ def _label(height: str) -> str:
 
 
 def legend_width(roles: Roles) -> float:
-    """In inches."""
+    """Return the width of the legend, in inches."""
     names = [str(value) for axis in (roles.color, roles.marker) if axis for value in (axis, *roles.values[axis])]
     return 0.5 + 0.075 * max(len(shown(name, 34)) for name in names) if names else 0.0
 
 
 class Box(NamedTuple):
-    """In points of the figure."""
+    """A rectangle, in points of the figure."""
 
     left: float
     bottom: float
@@ -102,7 +103,9 @@ class Box(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """How far from a point the middle of its name stands, in points of the figure, and the box that the name fills."""
+    """A place for a name: the distance of its middle from its point, in points of the figure, and the box that it
+    fills.
+    """
 
     across: float
     up: float
@@ -151,8 +154,8 @@ def _figure(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], heigh
     return figure
 
 
-def _within(rows: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [row for row in rows if all(row["values"][name] == value for name, value in wanted.items())]
+def _within(rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if all(row["values"][name] == value for name, value in values.items())]
 
 
 def _panel_width(roles: Roles) -> float:
@@ -165,8 +168,8 @@ def _panel_width(roles: Roles) -> float:
 
 
 def _grid(roles: Roles) -> tuple[list[dict[str, Any]], int]:
-    """The contents of each panel, line by line, and the number of columns: the last axes side by side as far as they
-    fit.
+    """Return the contents of each panel, line by line, and the number of columns: the last axes stand side by side as
+    far as they fit.
     """
     columns = 1
     for name in reversed(roles.panels):
@@ -179,18 +182,18 @@ def _grid(roles: Roles) -> tuple[list[dict[str, Any]], int]:
     return cells, min(columns, len(cells))
 
 
-def _panel(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str, wanted: Mapping[str, Any]) -> None:
+def _panel(axes: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str, values: Mapping[str, Any]) -> None:
     plain(axes)
     axes.tick_params(labelsize=8)
-    if wanted:
-        names = [shown(f"{name} = {value}", 40) for name, value in wanted.items()]
+    if values:
+        names = [shown(f"{name} = {value}", 40) for name, value in values.items()]
         lines = [", ".join(names[start : start + 2]) for start in range(0, len(names), 2)]
         axes.set_title("\n".join(lines), fontsize=8.5, color=DARK)
     draw_rows(axes, rows, roles, height)
 
 
 def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height: str) -> None:
-    """All panels share them."""
+    """Set the scales, which all panels share."""
     axes = panels.flat[0]
     means = [row["metrics"][height]["mean"] for row in rows]
     if roles.label is not None:
@@ -213,7 +216,7 @@ def _scales(panels: Any, rows: Sequence[Mapping[str, Any]], roles: Roles, height
 
 
 def _fit_seeds(axes: Any, values: Sequence[float]) -> None:
-    """One compressor with a wide interval must not push all others together: its interval is cut."""
+    """Cut the interval of a compressor that is so wide that it would push all others together."""
     low, high = min(values), max(values)
     margin = 0.12 * (high - low) or 0.01
     axes.set_ylim(low - margin, high + margin)
@@ -248,17 +251,19 @@ def _title(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], roles:
 
 
 def _interval(place: tuple[float, ...], metric: Mapping[str, Any], axes: Any) -> Box:
-    """The line that is drawn through the point."""
+    """Return the box of the interval that is drawn through the point."""
     half = 0.0 if metric["high"] is None else metric["high"] - metric["mean"]
     low, high = (float(axes.transData.transform((1.0, metric["mean"] + end))[1]) for end in (-half, half))
     to_points = POINTS_PER_INCH / axes.figure.dpi
     return Box(place[0] - 1, low * to_points, place[0] + 1, high * to_points)
 
 
-def _free_place(place: tuple[float, ...], text: str, taken: Sequence[Box], lines: Sequence[Box], frame: Box) -> Spot:
-    """Where all is full, in the first place. Off the `lines`, too, where that is not much farther."""
+def _free_place(place: tuple[float, ...], text: str, boxes: Sequence[Box], lines: Sequence[Box], frame: Box) -> Spot:
+    """Return the nearest place that is free, also of `lines` where that is not much farther; the first place where all
+    are taken.
+    """
     found = list(_places(place, text))
-    free = [one for one in found if one.box.inside(frame) and not any(one.box.meets(other) for other in taken)]
+    free = [one for one in found if one.box.inside(frame) and not any(one.box.meets(other) for other in boxes)]
     clear = next((one for one in free if not any(one.box.meets(line) for line in lines)), None)
     nearest = free[0] if free else found[0]
     if clear is None or found.index(clear) > found.index(nearest) + DETOUR:
@@ -267,7 +272,7 @@ def _free_place(place: tuple[float, ...], text: str, taken: Sequence[Box], lines
 
 
 def _places(place: tuple[float, ...], text: str) -> Iterator[Spot]:
-    """From near to far, on all sides."""
+    """Yield places on all sides, from near to far."""
     wide, high = LETTER * FONT_POINTS * len(text), 1.25 * FONT_POINTS
     for distance in DISTANCES:
         for across, up in DIRECTIONS:

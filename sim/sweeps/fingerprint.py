@@ -1,7 +1,7 @@
 """The inputs on which the result of a run depends, and their hash: a report with this name need not be computed again.
 
-Options, seed, the contents of every file that the options lead to, and the software. Not where the files lie, and not
-what a task's own code imports or reads beyond the files that the federation file names.
+They are options, seed, the contents of every file that the options lead to, and the software. Left out are the folders
+of the files, and what a task's own code imports or reads beyond the files that the federation file names.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SOURCE = {
     "sim": (),
     "topologies": (),
 }
-"""Packages whose code decides what a run does; parts of one, or all of it."""
+"""Packages whose code decides what a run does, or the parts of them that do."""
 IDLE = ("cli", "sweeps", "plots", "__pycache__")
-"""Their parts that no run goes through."""
+"""Parts of these packages that no run uses."""
 KEY_DIGITS = 32
 
 
@@ -40,7 +40,7 @@ def make_job(options: Options, seed: int) -> Job:
 
 
 def identify(options: Options, seed: int) -> dict[str, Any]:
-    """Everything that counts, as JSON would hold it."""
+    """Return all inputs of a run, as JSON would hold them."""
     plain = _without_idle_lies(options)
     contents: dict[str, str] = {}
     for name in FILES:
@@ -74,7 +74,7 @@ def software() -> dict[str, str]:
 
 
 def _without_idle_lies(options: Options) -> dict[str, Any]:
-    """No liars, or liars that do not lie: the same run."""
+    """Remove liars that do not lie: the run is the same without."""
     plain = dict(options)
     if plain.get("byzantine") == 0 or plain.get("attack") == NONE:
         plain |= {"byzantine": 0, "attack": NONE}
@@ -101,14 +101,16 @@ def _document(path: Path) -> dict[str, str]:
     try:
         document = read_document(path)
     except UserError:
-        return found  # whoever builds the run says what is wrong with it
+        return found  # building the run reports what is wrong with it
     for key, text in _texts(document):
-        found |= {f": {text}{part}": digest for part, digest in _named(key, text, path.parent).items()}
+        found |= {f": {text}{part}": digest for part, digest in _files_of_value(key, text, path.parent).items()}
     return found
 
 
-def _named(key: str, text: str, folder: Path) -> dict[str, str]:
-    """The thing that a value names: a graph, a task's file (`task.py:object`), a table of speeds, a task's data."""
+def _files_of_value(key: str, text: str, folder: Path) -> dict[str, str]:
+    """Digest the files that a value names: a graph, a task's file (`task.py:object`), a table of speeds, a
+    task's data.
+    """
     if key == "topology":
         return _graph(text, folder)[1]
     try:
@@ -118,7 +120,7 @@ def _named(key: str, text: str, folder: Path) -> dict[str, str]:
             return {f"/{path.name}": _digest(path) for path in sorted(place.iterdir()) if path.is_file()}
         return {"": _digest(place)} if place.is_file() else {}
     except (OSError, ValueError, RuntimeError):
-        return {}  # no path at all, only a text
+        return {}  # a plain text, no path
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -134,7 +136,7 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _graph(spec: str, folder: Path) -> tuple[str, dict[str, str]]:
-    """The spec without the places of its files, and what these hold."""
+    """Return the spec without the folders of its files, and the digests of these files."""
     if is_file(spec):
         return "a file", {"": _digest(folder / spec)}
     try:
@@ -154,7 +156,7 @@ def _digest(path: Path) -> str:
 
 @cache
 def _digest_of(path: Path, _changed_ns: int, _size: int) -> str:
-    """A file that many runs share is read once."""
+    """Digest a file; one that many runs share is read once."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,12 +13,12 @@ BYTES = "bytes_per_node"
 NOTHING = ""
 """The only value of the only axis of a sweep without axes."""
 MOST_SIGNS = 8
-"""Most colors or markers that can be told apart."""
+"""The most colors or markers that people can tell apart."""
 FEWEST_NUMBERS = 3
 """Fewest numbers joined by a line."""
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#a89b00")
-"""Okabe and Ito, told apart by everybody; yellow is darkened for thin lines."""
+"""The colors of Okabe and Ito, which everybody can tell apart; yellow is darkened for thin lines."""
 GREY = "#555555"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", ":", "-.")
@@ -33,9 +33,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """Axes by name; None where there are not so many. `across` None: bytes. `numeric`: it is drawn to scale.
+    """The axis that each visual property shows, None where there are too few axes.
 
-    `label` is the axis whose values stand beside the points, because it has too many for colors.
+    Where `across` is None, bytes run across; `numeric` means to scale. `label` is the axis whose values stand beside
+    the points, because it has too many for colors.
     """
 
     across: str | None
@@ -50,12 +51,12 @@ class Roles:
         return 0 if name is None else self.values[name].index(row["values"].get(name, NOTHING))
 
     def many(self, name: str | None) -> int:
-        """An axis that there is not has one value."""
+        """Count an axis's values: one where the axis is None."""
         return 1 if name is None else len(self.values[name])
 
 
 def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> Roles:
-    """Only axes with more than one value in `rows` count; of these, the file's order decides."""
+    """Assign axes with more than one value in `rows` to roles, in the file's order."""
     present = {name: _present(name, given, rows) for name, given in axes.items()}
     values = {name: found for name, found in present.items() if len(found) > 1}
     values = values or dict(list(present.items())[:1]) or {NOTHING: [NOTHING]}
@@ -64,7 +65,7 @@ def assign(axes: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]])
     label = "compressor" if many else None
     rest = [name for name in values if name not in {across, label}]
     if across is None and len(rest) > 1 and "compressor" in rest:
-        # bytes tell most compressors apart already
+        # bytes already tell most compressors apart
         rest.sort(key=lambda name: name == "compressor")
         signs = [name for name in rest if len(values[name]) <= MOST_SIGNS]
         signs = [*signs[:1], *(["compressor"] if "compressor" in signs[1:] else signs[1:2])]
@@ -98,7 +99,9 @@ def bytes_ticks(axes: Any, values: Sequence[float]) -> None:
 
 
 def legend(figure: Any, roles: Roles) -> None:
-    """Outside of the panels. Color and marker apart, so that any number of their combinations takes little room."""
+    """Draw the legend outside the panels, color and marker apart, so that any number of combinations takes
+    little room.
+    """
     from matplotlib.lines import Line2D  # noqa: PLC0415 - as above
 
     entries = []
@@ -115,9 +118,9 @@ def legend(figure: Any, roles: Roles) -> None:
         figure.legend(handles=entries, loc="outside right upper", frameon=False, fontsize=8, handlelength=1.6)
 
 
-def _present(name: str, given: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _present(name: str, values: Sequence[Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     found = {row["values"][name] for row in rows}
-    return [value for value in given if value in found]
+    return [value for value in values if value in found]
 
 
 def _horizontal_axis(values: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -140,11 +143,11 @@ def _series(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
     places = [_across(row, roles) for row in rows]
     found = [row["metrics"][height] for row in rows]
     means = [metric["mean"] for metric in found]
-    look: dict[str, Any] = {"color": COLORS[color], "transform": _aside(axes, roles, color, marker)}
+    look: dict[str, Any] = {"color": COLORS[color], "transform": _shift_sideways(axes, roles, color, marker)}
     for place, metric in zip(places, found, strict=True):
         if metric["count"] > 1:
             axes.plot([place] * metric["count"], metric["values"], ".", alpha=0.3, markersize=4, **look)
-    # what is drawn aside does not count for the scales by itself
+    # the interval, drawn separately, should not change the scales by itself
     ends = [(place, value) for place, one in zip(places, found, strict=True) for value in _reach(one)]
     axes.update_datalim(ends)
     axes.autoscale_view()
@@ -168,8 +171,8 @@ def _series(axes: Any, rows: Sequence[Row], roles: Roles, height: str) -> None:
     )
 
 
-def _aside(axes: Any, roles: Roles, color: int, marker: int) -> Any:
-    """Intervals at the same number would hide each other."""
+def _shift_sideways(axes: Any, roles: Roles, color: int, marker: int) -> Any:
+    """Shift points sideways whose intervals at the same number would hide each other."""
     from matplotlib.transforms import ScaledTranslation  # noqa: PLC0415 - slow, and an extra
 
     if not roles.numeric:

@@ -1,6 +1,6 @@
 """The nouns of a sweep: a job is one run, a combination is one row of the table, a plan is all of them.
 
-Here is also what may vary between the runs of a sweep and what each option may be, and how one run ended, in a form
+The module also defines which options may vary between the runs, their allowed values, and how one run ended, in a form
 that travels between processes.
 """
 
@@ -21,7 +21,7 @@ from sim.worlds.model import flag
 from topologies.errors import TopologyError
 
 Options: TypeAlias = Mapping[str, Any]
-"""Names as in `OPTIONS`; paths are absolute."""
+"""Values by names from `OPTIONS`; paths are absolute."""
 
 OWN: Kinds = {
     "base": text(),
@@ -38,13 +38,13 @@ OPTIONS: Kinds = {**OWN, **TRAINING, **GOSSIP}
 
 FILES = ("base", "world")
 NONE = "none"
-"""As `base`: the built-in digits; as `world`: the default world; as `attack`: nobody lies."""
+"""The value for the built-in digits (`base`), the default world (`world`), or no liars (`attack`)."""
 
 EXCLUSIVE = (("rounds", "time_s"), ("local_steps", "local_epochs"))
-"""Pairs of options of which a run has one."""
+"""Pairs of options of which a run takes one."""
 
 Endings: TypeAlias = "Generator[tuple[Job, RunOutcome], None, None]"
-"""Each job with how it ended, as they end; closed early, it stops those that run."""
+"""Yields each job with its outcome, as they end; closed early, it stops those that run."""
 LONGEST_REASON = 300
 
 
@@ -64,7 +64,9 @@ RunJob: TypeAlias = Callable[[Job], Report]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """One value of each axis, as the file has it, and a job for each seed. `impossible` has reasons by job key."""
+    """A combination of one value of each axis, as in the file, with a job for each seed. `impossible` has reasons by
+    job key.
+    """
 
     values: Mapping[str, Any]
     jobs: tuple[Job, ...]
@@ -77,7 +79,7 @@ class Combination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFile:
-    """The content of a sweep file, paths as it has them. `fixed` holds for every run, unless an axis has the same
+    """The content of a sweep file, with paths as written. `fixed` holds for every run, unless an axis has the same
     name.
     """
 
@@ -95,23 +97,23 @@ class SweepPlan:
 
     @property
     def jobs(self) -> dict[str, Job]:
-        """Every possible run once, by its key: combinations that mean the same share their runs."""
+        """Return every possible run once, by its key: combinations that mean the same share their runs."""
         return {job.key: job for combination in self.combinations for job in combination.possible}
 
 
-def named(values: Mapping[str, Any]) -> str:
-    """A combination as a person calls it: `topology=ring, nodes=10`."""
+def name_of(values: Mapping[str, Any]) -> str:
+    """Name a combination for people: `topology=ring, nodes=10`."""
     return ", ".join(f"{name}={value}" for name, value in values.items()) or "the only combination"
 
 
-def told_once(reason: str, names: Sequence[str]) -> str:
-    """One complaint of many: the first of their names, and how many more there are."""
+def report_once(reason: str, names: Sequence[str]) -> str:
+    """Report one complaint of many combinations: the first names, and how many more there are."""
     others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return f"{names[0]}{others}: {reason}"
 
 
 def seeds() -> Kind:
-    """A number of seeds, counted from 0, or a list of different ones; always a tuple afterwards."""
+    """Define the option: a number of seeds, counted from 0, or a list of different ones; always a tuple afterwards."""
 
     def read(value: object) -> tuple[int, ...]:
         if isinstance(value, int):
@@ -131,7 +133,7 @@ HEAD: Kinds = {"seeds": seeds(), "skip_impossible": flag(), **OPTIONS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """A report as JSON, or the reason why there is none, in one line; `trace` is for who looks for a bug."""
+    """A report as JSON, or the reason why there is none, in one line; `trace` helps to find a bug."""
 
     report: bytes | None = None
     reason: str | None = None
@@ -139,7 +141,7 @@ class RunOutcome:
 
 
 def perform(run_job: RunJob, job: Job) -> RunOutcome:
-    """Whatever goes wrong in a run belongs to that run alone."""
+    """Perform a job; whatever goes wrong in the run becomes its outcome alone."""
     try:
         report = run_job(job)
         report.sweep = {"key": job.key, "identity": job.identity}

@@ -14,7 +14,7 @@ from typing import Any
 
 from p2pfl.config.tables import Mistakes, read_document, read_table, unknown_keys
 from p2pfl.errors import P2PFLError, UserError
-from sim.attacks import placed
+from sim.attacks import with_absolute_path
 from sim.sweeps.fingerprint import make_job
 from sim.sweeps.model import (
     EXCLUSIVE,
@@ -26,8 +26,8 @@ from sim.sweeps.model import (
     Job,
     SweepFile,
     SweepPlan,
-    named,
-    told_once,
+    name_of,
+    report_once,
 )
 from topologies.building import parse
 from topologies.errors import TopologyError
@@ -41,12 +41,12 @@ SHOWN = 5
 
 
 def load_sweep(path: Path) -> SweepFile:
-    """The sweep that a file describes. Raises UserError: its only mistake; ExceptionGroup: all its mistakes."""
+    """Read the sweep that a file describes. Raises UserError: its only mistake; ExceptionGroup: all its mistakes."""
     return sweep_from(read_document(path), path)
 
 
 def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
-    """The sweep that `document` describes; `path` names it in errors and locates its files. Raises as above."""
+    """Read the sweep that `document` describes; `path` names it in errors and locates its files. Raises as above."""
     mistakes = Mistakes(path)
     unknown_keys(document, "", TABLES, mistakes)
     head = read_table(document.get("sweep", {}), "sweep.", HEAD, mistakes)
@@ -78,11 +78,11 @@ def sweep_from(document: Mapping[str, Any], path: Path) -> SweepFile:
 
 
 def located(name: str, value: Any, folder: Path) -> Any:
-    """The value of an option with every path in it made absolute; a relative one starts beside the file."""
+    """Make every path in the value of an option absolute; a relative one starts beside the file."""
     if name in FILES:
         return value if value == NONE else str((folder / value).absolute())
     if name == "attack":
-        return placed(value, folder)
+        return with_absolute_path(value, folder)
     return _located_spec(value, folder) if name == "topology" else value
 
 
@@ -91,8 +91,9 @@ def make_plan(file: SweepFile) -> SweepPlan:
 
 
 def check_plan(plan: SweepPlan, check: Callable[[Job], object], known: Collection[str]) -> SweepPlan:
-    """Build every run that is not `known` to be possible, and mark or refuse those that cannot be.
-    Raises UserError: there are some, and the file does not say `skip_impossible`; or nothing is left.
+    """Build every run that is not `known` to be possible, and mark or refuse those that are not.
+
+    Raises UserError: some are impossible, and the file does not say `skip_impossible`; or nothing is left.
     """
     reasons: dict[str, str] = {}
     for key, job in plan.jobs.items():
@@ -124,11 +125,11 @@ def _check_place(name: str, value: Any, folder: Path, key: str, mistakes: Mistak
         mistakes.add(f"{value}: {error.message}", key, error.value, error.allowed)
         return
     if name in FILES and value != NONE and not Path(found).exists():
-        mistakes.add("no such file", key, value, 'a file that exists, relative to this one, or "none"')
+        mistakes.add("no such file", key, value, 'an existing file, relative to this one, or "none"')
 
 
 def _read_axes(table: Any, mistakes: Mistakes) -> dict[str, tuple[Any, ...]]:
-    """Every value is read as the option would be, so that a slip shows with its place in the list."""
+    """Read every value as the option would, so that a mistake is reported with its place in the list."""
     if not isinstance(table, dict):
         mistakes.add("must be a table", "axes", None, "[axes]")
         return {}
@@ -142,7 +143,7 @@ def _read_axes(table: Any, mistakes: Mistakes) -> dict[str, tuple[Any, ...]]:
 def _read_axis(name: str, values: Any, mistakes: Mistakes) -> tuple[Any, ...]:
     key, allowed = f"axes.{name}", f"a list, each {OPTIONS[name].allowed}"
     if not isinstance(values, list) or not values:
-        mistakes.add("must be a list with something in it", key, values, allowed)
+        mistakes.add("must be a list that is not empty", key, values, allowed)
         return ()
     read = []
     for index, value in enumerate(values):
@@ -152,7 +153,7 @@ def _read_axis(name: str, values: Any, mistakes: Mistakes) -> tuple[Any, ...]:
             mistakes.add(str(reason) or "impossible value", f"{key}[{index}]", value, OPTIONS[name].allowed)
     repeated = next((value for index, value in enumerate(read) if value in read[:index]), None)
     if repeated is not None:
-        mistakes.add("stands there twice", key, repeated, "different values")
+        mistakes.add("has a value twice", key, repeated, "different values")
     return tuple(read)
 
 
@@ -167,12 +168,12 @@ def _combinations(file: SweepFile) -> list[Combination]:
 
 
 def _refusal(plan: SweepPlan) -> UserError:
-    """Names the first few combinations; the same complaint of many is told once."""
+    """Refuse the impossible combinations by the names of the first few; the same complaint of many is reported once."""
     by_reason: dict[str, list[str]] = {}
     for combination in plan.combinations:
         for reason in dict.fromkeys(combination.impossible.values()):
-            by_reason.setdefault(reason, []).append(_told(combination, reason))
-    lines = [told_once(reason, who) for reason, who in list(by_reason.items())[:SHOWN]]
+            by_reason.setdefault(reason, []).append(_complaint_of(combination, reason))
+    lines = [report_once(reason, who) for reason, who in list(by_reason.items())[:SHOWN]]
     if len(by_reason) > SHOWN:
         lines.append(f"and {len(by_reason) - SHOWN} more")
     count = sum(bool(combination.impossible) for combination in plan.combinations)
@@ -183,7 +184,7 @@ def _refusal(plan: SweepPlan) -> UserError:
     return UserError(text, file=plan.file.path, key="axes", allowed=hint)
 
 
-def _told(combination: Combination, reason: str) -> str:
+def _complaint_of(combination: Combination, reason: str) -> str:
     seeds = [job.seed for job in combination.jobs if combination.impossible.get(job.key) == reason]
-    name = named(combination.values)
+    name = name_of(combination.values)
     return name if len(seeds) == len(combination.jobs) else f"{name}, seed={seeds[0]}"

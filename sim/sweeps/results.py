@@ -20,7 +20,7 @@ import msgspec
 
 from p2pfl.reporting.measures import worst
 from p2pfl.reporting.report import Report
-from sim.sweeps.model import Combination, SweepPlan, named, told_once
+from sim.sweeps.model import Combination, SweepPlan, name_of, report_once
 from topologies.cli.terminal import readable_bytes
 
 LEVEL = 0.95
@@ -28,7 +28,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`half` is half the width of the interval; None with fewer than two values, which tell nothing of the spread."""
+    """A mean with the half width `half` of its interval, None for fewer than two values, which have no spread."""
 
     mean: float
     half: float | None
@@ -44,7 +44,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """None without values."""
+    """Estimate the mean; None without values."""
     count = len(values)
     if count == 0:
         return None
@@ -57,7 +57,9 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 @cache
 def student_t(freedom: int) -> float:
-    """The t that a variable of so many degrees of freedom stays within, both sides, with probability `LEVEL`."""
+    """Return the t that a variable of `freedom` degrees of freedom stays within, on both sides, with probability
+    `LEVEL`.
+    """
     low, high = 0.0, 20.0
     while (middle := (low + high) / 2) not in (low, high):
         low, high = (middle, high) if _within(middle, freedom) < LEVEL else (low, middle)
@@ -65,7 +67,7 @@ def student_t(freedom: int) -> float:
 
 
 def _within(t: float, freedom: int) -> float:
-    """P(|T| <= t) for a whole number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """Compute P(|T| <= t) for a whole number of degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, square = math.sin(angle), math.cos(angle) ** 2
     odd = freedom % 2
@@ -90,13 +92,13 @@ METRICS: Mapping[str, str] = {
     "contraction_predicted": "predicted",
     "virtual_time_s": "virtual s",
 }
-"""Their names in files, and as heads of columns. Before them comes what a task adds, as `auc_mean` and, of its main
-measure, `auc_worst`.
+"""Column headings of the figures, by their names in files. Before them come those that a task adds, as `auc_mean` and,
+for its main measure, `auc_worst`.
 """
 
 SHOWN_REASONS = 10
 UNSEEN = 5e-4
-"""Intervals below this share of the mean are only in the files."""
+"""Intervals below this share of the mean stand only in the files."""
 ONLY_IN_FILES = ("attack_success_most", "virtual_time_s")
 """Metrics that the table leaves out, to stay narrow."""
 SMALL, LARGE = 1e-2, 1e4
@@ -106,19 +108,21 @@ Value = str | int | float | bool | None
 
 @dataclass(slots=True)
 class SweepTally:
-    """How the runs of a sweep stand, by job key: figures of those that are done, reasons of those that failed."""
+    """The results so far, by job key: figures of runs that are done, reasons of those that failed."""
 
     figures: dict[str, dict[str, float]]
     failures: dict[str, str]
 
 
 def figures(report: bytes) -> dict[str, float]:
-    """The known ones of `METRICS`; in JSON what is not finite is null. Raises ValueError: this is no report."""
+    """Read from a report the `METRICS` that it knows; in JSON what is not finite is null. Raises ValueError: this is no
+    report.
+    """
     found = Report.from_json(report)
     accuracy, loss, success, mean_model = found.accuracy, found.loss, found.attack_success, found.mean_model
     sent = found.bytes_sent
     values = {
-        **_own(found),
+        **_task_figures(found),
         "accuracy_worst": None if accuracy is None else accuracy.min,
         "accuracy_mean": None if accuracy is None else accuracy.mean,
         "accuracy_mean_model": None if mean_model is None else mean_model.accuracy,
@@ -134,8 +138,8 @@ def figures(report: bytes) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
-def _own(report: Report) -> dict[str, float | None]:
-    """The figures that the task itself adds, of the main measure also the worst node's."""
+def _task_figures(report: Report) -> dict[str, float | None]:
+    """Return the figures that the task itself adds, for the main measure also the worst node's."""
     values: dict[str, float | None] = {f"{name}_mean": spread.mean for name, spread in report.metrics.items()}
     main = report.main_measure
     if main.name in report.metrics:
@@ -144,7 +148,7 @@ def _own(report: Report) -> dict[str, float | None]:
 
 
 def _names(tally: SweepTally) -> list[str]:
-    """The names of all figures that a row has, the main measure's first."""
+    """Return the names of all figures that a row has, the main measure's first."""
     own = {name for figures in tally.figures.values() for name in figures} - METRICS.keys()
     return [*sorted(own, key=lambda name: (not name.endswith("_worst"), name)), *METRICS]
 
@@ -156,28 +160,30 @@ def column_heading(name: str) -> str:
 
 
 def results(plan: SweepPlan, tally: SweepTally) -> dict[str, Any]:
-    """The contents of results.json: the same for the same runs, in any order and after any number of attempts."""
+    """Return the contents of results.json: the same for the same runs, in any order and after any number
+    of attempts.
+    """
     return {
         "sweep": plan.file.path.name,
-        "axes": {name: [_told(value) for value in values] for name, values in plan.file.axes.items()},
-        "fixed": {name: _told(value) for name, value in plan.file.fixed.items() if name not in plan.file.axes},
+        "axes": {name: [_as_text(value) for value in values] for name, values in plan.file.axes.items()},
+        "fixed": {name: _as_text(value) for name, value in plan.file.fixed.items() if name not in plan.file.axes},
         "seeds": list(plan.file.seeds),
         "level": LEVEL,
         "rows": [_row(combination, tally, _names(tally)) for combination in plan.combinations],
     }
 
 
-def as_json(found: Mapping[str, Any]) -> str:
-    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+def as_json(contents: Mapping[str, Any]) -> str:
+    return json.dumps(contents, indent=1, allow_nan=False) + "\n"
 
 
-def flat_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One flat row for each combination, with the same keys in all: what a spreadsheet reads."""
-    return [_flat(row) for row in found["rows"]]
+def flat_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return one flat row for each combination, with the same keys in all, for a spreadsheet."""
+    return [_flat(row) for row in contents["rows"]]
 
 
-def as_csv(found: Mapping[str, Any]) -> str:
-    rows = flat_rows(found)
+def as_csv(contents: Mapping[str, Any]) -> str:
+    rows = flat_rows(contents)
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -185,31 +191,31 @@ def as_csv(found: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def readable_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A metric that no run has gets no column."""
-    names = found["rows"][0]["metrics"] if found["rows"] else ()
+def readable_rows(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows for people; a metric that no run has gets no column."""
+    names = contents["rows"][0]["metrics"] if contents["rows"] else ()
     columns = [
-        name for name in names if name not in ONLY_IN_FILES and any(row["metrics"][name] for row in found["rows"])
+        name for name in names if name not in ONLY_IN_FILES and any(row["metrics"][name] for row in contents["rows"])
     ]
     return [
         {
             **{name: str(value) for name, value in row["values"].items()},
             "runs": _counts(row),
-            **{column_heading(name): _shown(name, row["metrics"][name], row["done"]) for name in columns},
+            **{column_heading(name): _cell(name, row["metrics"][name], row["done"]) for name in columns},
         }
-        for row in found["rows"]
+        for row in contents["rows"]
     ]
 
 
-def complaints(found: Mapping[str, Any]) -> list[str]:
-    """A line for each run that failed or cannot be; the same complaint of many is told once."""
+def complaints(contents: Mapping[str, Any]) -> list[str]:
+    """Return a line for each run that failed or is impossible; the same complaint of many is reported once."""
     where: dict[str, list[str]] = {}
-    for row in found["rows"]:
+    for row in contents["rows"]:
         for kind in ("failed", "impossible"):
             for one in row[kind]:
-                name = f"{named(row['values'])}, seed={one['seed']}"
+                name = f"{name_of(row['values'])}, seed={one['seed']}"
                 where.setdefault(f"{kind}: {one['reason']}", []).append(name)
-    lines = [told_once(reason, names) for reason, names in where.items()]
+    lines = [report_once(reason, names) for reason, names in where.items()]
     more = len(lines) - SHOWN_REASONS
     return lines if more <= 0 else [*lines[:SHOWN_REASONS], f"and {more} more; results.json has them all"]
 
@@ -235,7 +241,7 @@ class Results(msgspec.Struct):
     rows: list[SweepRow]
 
     def __post_init__(self) -> None:
-        """Raises ValueError: a row that has no value of an axis, or lacks a figure."""
+        """Check the rows. Raises ValueError: a row has no value of an axis, or lacks a figure."""
         for row in self.rows:
             if not self.axes.keys() <= row.values.keys() or not row.metrics.keys() >= FIGURES:
                 raise ValueError("a row lacks what the others have")
@@ -250,7 +256,7 @@ def _row(combination: Combination, tally: SweepTally, names: Sequence[str]) -> d
     failed = [{"seed": keys[key], "reason": tally.failures[key]} for key in keys if key in tally.failures]
     impossible = [{"seed": keys[key], "reason": reason} for key, reason in combination.impossible.items()]
     return {
-        "values": {name: _told(value) for name, value in combination.values.items()},
+        "values": {name: _as_text(value) for name, value in combination.values.items()},
         "runs": len(keys),
         "done": len(done),
         "failed": failed,
@@ -260,8 +266,8 @@ def _row(combination: Combination, tally: SweepTally, names: Sequence[str]) -> d
     }
 
 
-def _told(value: Any) -> Any:
-    """Patterns of names as one text."""
+def _as_text(value: Any) -> Any:
+    """Write patterns of names as one text."""
     return ", ".join(value) if isinstance(value, tuple) else value
 
 
@@ -290,7 +296,7 @@ def _counts(row: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _shown(name: str, metric: Mapping[str, Any] | None, done: int) -> str:
+def _cell(name: str, metric: Mapping[str, Any] | None, done: int) -> str:
     if metric is None:
         return "-"
     mean, high = metric["mean"], metric["high"]

@@ -1,6 +1,6 @@
-"""A sweep from its file to its results: what is done already is read, what is missing runs, what is known is kept in a
-folder: a report for each finished run, a note for each failed one, and the results so far. `sweep` is the one that
-Python programs call, as `sim.sweep`.
+"""A sweep from its file to its results: runs that are done are read, missing ones are made, and all is kept in a
+folder: a report for each finished run, a note for each failed one, and the results so far. Python programs call
+`sweep`, as `sim.sweep`.
 
 A file is there as a whole or not at all: written aside, flushed and renamed. One sweep at a time holds the folder.
 """
@@ -39,14 +39,14 @@ RESULTS_JSON, RESULTS_CSV = "results.json", "results.csv"
 
 
 class Runner(Protocol):
-    """Gives each job with how it ended, as they end. Closed early, it stops those that run."""
+    """Yields each job with its outcome, as they end. Closed early, it stops those that run."""
 
     def __call__(self, jobs: Iterable[Job], run_job: RunJob, /) -> Endings: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepStanding:
-    """How far a sweep is. `elapsed_s` and `finished` count from this start on."""
+    """The progress of a sweep. `elapsed_s` and `finished` count from this start on."""
 
     total: int
     done: int
@@ -65,7 +65,7 @@ class SweepStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """`results` as `results.json` has them; `interrupted` where it ended before its runs did."""
+    """The outcome of a sweep: `results` as in `results.json`; `interrupted` if it ended before its runs did."""
 
     results: dict[str, Any]
     standing: SweepStanding
@@ -73,11 +73,11 @@ class Sweep:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One for each combination, as results.csv has it."""
+        """The rows of results.csv, one for each combination."""
         return flat_rows(self.results)
 
     def to_frame(self) -> DataFrame:
-        """`rows` as a pandas DataFrame. Raises ModuleNotFoundError: pandas is not installed."""
+        """Return `rows` as a pandas DataFrame. Raises ModuleNotFoundError: pandas is not installed."""
         from pandas import DataFrame  # noqa: PLC0415 - p2pfl does not need it
 
         return DataFrame(self.rows)
@@ -102,16 +102,16 @@ def run_sweep(
     retry: bool = False,
     on_change: Callable[[SweepStanding], None] | None = None,
 ) -> Sweep:
-    """Run what is missing of the sweep that `file` describes, in the folder `out`.
+    """Run the missing runs of the sweep that `file` describes, in the folder `out`.
 
-    `check` raises a UserError for a run that cannot be; no run begins before every one is checked. A run that failed
-    before is left alone, unless `retry`. SIGINT and SIGTERM end it early.
-    Raises UserError: a combination that cannot be, or a folder that cannot be used.
+    `check` raises a UserError for an impossible run; no run begins before every one is checked. A run that failed
+    before is left alone, unless `retry`. SIGINT and SIGTERM end it early. Raises UserError: a combination is
+    impossible, or the folder cannot be used.
     """
     plan = make_plan(file)
     folder = Folder(out)
-    with folder.held():
-        tally = _stand(plan, folder, retry=retry)
+    with folder.lock():
+        tally = _earlier_tally(plan, folder, retry=retry)
         plan = check_plan(plan, check, known={*tally.figures, *tally.failures})
         return _Run(plan, folder, tally, on_change).finish(runner, run_job)
 
@@ -121,7 +121,7 @@ def default_folder(path: Path) -> Path:
 
 
 class _Run:
-    """One start of a sweep: its runs come in, are kept, and the results are brought up to date."""
+    """One start of a sweep: collects its runs, keeps them, and brings the results up to date."""
 
     def __init__(
         self, plan: SweepPlan, folder: Folder, tally: SweepTally, on_change: Callable[[SweepStanding], None] | None
@@ -140,7 +140,7 @@ class _Run:
         self.write()
         self.on_change(self.standing())
         try:
-            with _ended_by_signals(), closing(_ended(runner, missing, run_job)) as ended:
+            with _ended_by_signals(), closing(_outcomes(runner, missing, run_job)) as ended:
                 for job, outcome in ended:
                     self.take(job, outcome)
         except KeyboardInterrupt:
@@ -183,11 +183,10 @@ def sweep(
     """Run every combination of some axes over several seeds, in processes of this machine.
 
     `what` is a sweep file, or its tables: `{"sweep": {"nodes": 20}, "axes": {"topology": ["ring", "torus"]}}`. Each run
-    leaves a report in the folder `out`, by default beside the file, and a run whose report is there is not made again.
-    `jobs` runs go on at a time, by default one for each core. `retry` makes those again that failed before. The
-    processes import the script that calls this, so the call must stand under `if __name__ == "__main__":`.
-    Raises UserError: a mistake in the sweep, a combination that cannot be, or a folder that cannot be used;
-    ExceptionGroup: several mistakes.
+    leaves a report in the folder `out`, by default beside the file, and a run with a report there is not repeated.
+    `jobs` runs go on at a time, by default one for each core. `retry` repeats those that failed before. The processes
+    import the script that calls this, so the call must stand under `if __name__ == "__main__":`. Raises UserError: a
+    mistake in the sweep, an impossible combination, or a folder that cannot be used; ExceptionGroup: several mistakes.
     """
     if getattr(current_process(), "_inheriting", False):  # said here: later the folder is in use already
         text = "a process of the sweep imports this script, and would begin the sweep again"
@@ -207,9 +206,10 @@ class Folder:
         self.path = path
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Make the folder where it is not there, and keep other sweeps out of it; a dead one holds nothing.
-        Raises UserError: another sweep runs in it, it is something else's folder, or it cannot be made.
+    def lock(self) -> Iterator[None]:
+        """Make the folder where it is missing, and keep other sweeps out of it; a dead sweep holds nothing.
+
+        Raises UserError: another sweep runs in it, it belongs to something else, or it cannot be made.
         """
         self._make()
         with (self.path / LOCK).open("a") as lock:
@@ -237,12 +237,12 @@ class Folder:
         return _read(self._place(RUNS, key))
 
     def keep_report(self, job: Job, report: bytes) -> None:
-        """A run that failed before has not failed any more."""
+        """Keep a report, and forget an earlier failure of its run."""
         replace(self._place(RUNS, job.key), report)
         self.forget_failure(job.key)
 
     def failure(self, key: str) -> str | None:
-        """Why the run failed, in one line."""
+        """Return why the run failed, in one line."""
         found = _read(self._place(FAILURES, key))
         with suppress(ValueError, KeyError, TypeError):
             return None if found is None else str(json.loads(found)["reason"])
@@ -273,8 +273,8 @@ def replace(path: Path, content: bytes) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _stand(plan: SweepPlan, folder: Folder, *, retry: bool) -> SweepTally:
-    """The standing that earlier starts left in the folder."""
+def _earlier_tally(plan: SweepPlan, folder: Folder, *, retry: bool) -> SweepTally:
+    """Read the results that earlier starts left in the folder."""
     tally = SweepTally(figures={}, failures={})
     for key in plan.jobs:
         report = folder.report(key)
@@ -288,21 +288,21 @@ def _stand(plan: SweepPlan, folder: Folder, *, retry: bool) -> SweepTally:
 
 
 def _figures(report: bytes) -> dict[str, float] | None:
-    """None for a file that is not ours or is damaged: the run is repeated."""
+    """Read the figures of a report; None if it is not ours or is damaged, so that the run is repeated."""
     try:
         return figures(report)
     except ValueError:
         return None
 
 
-def _ended(runner: Runner, missing: list[Job], run_job: RunJob) -> Endings:
-    """Processes are started only where there is something to run."""
+def _outcomes(runner: Runner, missing: list[Job], run_job: RunJob) -> Endings:
+    """Start processes only where there is something to run."""
     if missing:
         yield from runner(missing, run_job)
 
 
 def _keep(folder: Folder, tally: SweepTally, job: Job, outcome: RunOutcome) -> None:
-    """A report that has no figures is a failure of the run that made it."""
+    """Keep an outcome. A report that has no figures is a failure of the run that made it."""
     found = _figures(outcome.report) if outcome.report is not None else None
     if outcome.report is not None and found is not None:
         folder.keep_report(job, outcome.report)
@@ -315,7 +315,7 @@ def _keep(folder: Folder, tally: SweepTally, job: Job, outcome: RunOutcome) -> N
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A run that has ended is kept before Ctrl-C is heard."""
+    """Delay Ctrl-C until a run that has ended is kept."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -325,7 +325,7 @@ def _undisturbed() -> Iterator[None]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """A batch system ends a job by SIGTERM: the same as Ctrl-C. Only the main thread hears signals."""
+    """Treat SIGTERM, by which a batch system ends a job, like Ctrl-C. Only the main thread receives signals."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -342,7 +342,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _sync(folder: Path) -> None:
-    """Renames are durable only when their folder is."""
+    """Flush the folder: renames are durable only when it is."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -1,9 +1,9 @@
 """The runners of a sweep's jobs: processes of this machine, or Dask, whose `distributed` is an extra.
 
-Here, one that dies takes its run with it and nothing else: it is replaced. The pool of the standard library gives up as
-a whole when a process of it is killed, and its tasks wait in pipes that outlive the parent; here each process has one
-run at a time, and ends itself when the parent is gone. The processes of Dask, on many machines or on this one, must see
-the same files and have the same software: a job says what both were, and its run refuses others.
+A local process that dies takes its run with it and nothing else: it is replaced. The pool of the standard library gives
+up as a whole when one of its processes is killed, and its tasks wait in pipes that outlive the parent; here each
+process has one run at a time, and ends itself when the parent is gone. The processes of Dask, on many machines or on
+this one, must see the same files and have the same software: a job records both, and its run refuses others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from p2pfl.errors import UserError
 from sim.sweeps.model import Endings, Job, RunJob, RunOutcome, in_one_line, perform
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""Read when the libraries are loaded: threads on top of processes only take the cores from each other."""
+"""Variables that the libraries read when they are loaded: threads on top of processes only take cores from each other.
+"""
 ORPHANED = 1
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -33,12 +34,12 @@ CONNECT_S = 15
 
 
 def cores() -> int:
-    """Cores that this process may use, where the system tells."""
+    """Count the cores that this process may use, where the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Worker:
-    """One process, and the run it has."""
+    """One process and its current run."""
 
     def __init__(self, run_job: RunJob) -> None:
         self.job: Job | None = None
@@ -50,13 +51,13 @@ class Worker:
         theirs.close()
 
     def begin(self, job: Job) -> None:
-        """One that has just died does not answer; `take` finds out."""
+        """Send a job. A process that has just died does not answer; `take` notices."""
         self.job = job
         with suppress(OSError):
             self.pipe.send(job)
 
     def take(self) -> RunOutcome:
-        """Called when the pipe has something to say, if only that it is closed."""
+        """Receive the outcome. Called when the pipe is readable, if only because it is closed."""
         try:
             found: RunOutcome = self.pipe.recv()
         except (EOFError, OSError):
@@ -65,14 +66,14 @@ class Worker:
         return found
 
     def stop(self) -> None:
-        """It holds nothing that is worth waiting for."""
+        """Kill the process, which holds nothing that is worth waiting for."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
 def run_here(jobs: Iterable[Job], run_job: RunJob, count: int) -> Endings:
-    """Each job with how it ended, as they end; closed early, it stops those that run."""
+    """Yield each job with its outcome, as they end; closed early, stop those that run."""
     left = deque(jobs)
     workers: list[Worker] = []
     try:
@@ -92,7 +93,8 @@ def run_here(jobs: Iterable[Job], run_job: RunJob, count: int) -> Endings:
 
 
 def run_by_dask(jobs: Iterable[Job], run_job: RunJob, count: int, scheduler: str | None) -> Endings:
-    """Each job with how it ended, as they end; `count` processes here, unless a `scheduler` (host:port) is named.
+    """Yield each job with its outcome, as they end; `count` processes here, unless a `scheduler` (host:port) is named.
+
     Raises UserError: there is no such scheduler; ModuleNotFoundError: the extra is missing.
     """
     from distributed import as_completed  # noqa: PLC0415 - slow to import, and an extra
@@ -105,7 +107,7 @@ def run_by_dask(jobs: Iterable[Job], run_job: RunJob, count: int, scheduler: str
         for future in arriving:
             job = pending.pop(future)
             outcome = _outcome(future)
-            # no more runs are given away than there are threads: Dask blames a dead process on all the runs it had
+            # submit no more runs than there are threads: Dask blames a dead process on all the runs it had
             for following in itertools.islice(left, max(0, max(1, _width(client)) - len(pending))):
                 started = _submit(client, run_job, following)
                 pending[started] = following
@@ -114,7 +116,7 @@ def run_by_dask(jobs: Iterable[Job], run_job: RunJob, count: int, scheduler: str
 
 
 def _give_next(worker: Worker, workers: list[Worker], left: deque[Job]) -> None:
-    """A dead process, or one that has nothing left to do, leaves the pool."""
+    """Give the worker its next job; a dead one, or one without a job, leaves the pool."""
     worker.job = None
     if worker.process.is_alive() and left:
         worker.begin(left.popleft())
@@ -124,8 +126,8 @@ def _give_next(worker: Worker, workers: list[Worker], left: deque[Job]) -> None:
 
 
 def _work(pipe: Connection, run_job: RunJob) -> None:
-    """The life of a process: a job comes, an outcome goes."""
-    os.dup2(2, 1)  # what a task prints is no data of ours
+    """Work in a process: receive jobs, send outcomes."""
+    os.dup2(2, 1)  # prints of a task are no data of ours
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
@@ -133,7 +135,7 @@ def _work(pipe: Connection, run_job: RunJob) -> None:
 
 
 def _end_with_the_parent() -> None:
-    """Nobody would take the result of a run that goes on after its sweep was killed."""
+    """End this process when its parent is gone: nobody would collect its result."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -143,7 +145,7 @@ def _end_with_the_parent() -> None:
 @contextmanager
 def _quiet_start() -> Iterator[None]:
     """Prepare what a new process inherits: one thread for mathematics, and Ctrl-C left to the parent."""
-    resource_tracker.ensure_running()  # its own start, with that of the first process, would make Ctrl-C heard again
+    resource_tracker.ensure_running()  # started later, with the first process, it would unblock Ctrl-C again
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -171,7 +173,7 @@ def _client(count: int, scheduler: str | None, stack: ExitStack) -> Any:
     from distributed import Client, LocalCluster  # noqa: PLC0415 - as above
 
     if scheduler is None:
-        # a run that kills its process would kill the next one just so
+        # a run that kills its process would kill the next one too
         stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0}))
         cluster = LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None)
         return stack.enter_context(Client(stack.enter_context(cluster)))

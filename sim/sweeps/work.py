@@ -1,4 +1,4 @@
-"""A job of the simulator: its federation and its world, and the run itself, in whatever process it is done."""
+"""A job of the simulator: its federation, its world, and the run itself, in whatever process does it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sim.worlds.model import LiarSpec, WorldSpec
 from sim.worlds.world import read_world
 
 DESCRIBED = ("nodes", "topology", "rounds", "partition", "rule", "compressor", "privacy")
-"""Options that shape the federation as a whole; the others replace a single setting."""
+"""Options that shape the federation as a whole; each of the others replaces a single setting."""
 
 
 def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
-    """Everything that a run needs, checked. Raises UserError: there is no such run."""
+    """Build everything that a run needs, checked. Raises UserError: the run is impossible."""
     options = job.options
     if "partition" in options:
         parse_partition(options["partition"])
@@ -30,20 +30,21 @@ def build(job: Job) -> tuple[FederationConfig, WorldSpec]:
         federation = _with_settings(_described(options, job.seed), options)
         return federation, _world(options, federation)
     except UserError as error:
-        # a sweep has no options of a command line, but the same names
+        # a sweep has no command-line options, but the same names
         error.key = error.key and error.key.removeprefix("--")
         raise
 
 
 def run(job: Job) -> Report:
-    """The report of the run, without the references unless the sweep asks for them: they cost more than the run itself,
-    and no table of a sweep shows them.
-    Raises UserError: files or software are not those that the sweep began with, here or on a machine far away.
+    """Run a job and return its report.
+
+    References are left out unless the sweep asks for them: they cost more than the run itself, and no table of a sweep
+    shows them. Raises UserError: files or software are not those that the sweep began with, here or on another machine.
     """
     if (found := identify(job.options, job.seed)) != job.identity:
         different = ", ".join(sorted(name for name in found if found[name] != job.identity.get(name)))
         text = f"not what the sweep began with: {different}"
-        raise UserError(text, allowed="the same files and the same software wherever a run is made, to its end")
+        raise UserError(text, allowed="the same files and software on every machine, until the sweep ends")
     import torch  # noqa: PLC0415 - checking a sweep takes no torch
 
     from sim.simulation import simulate  # noqa: PLC0415 - as above
@@ -61,7 +62,7 @@ def _described(options: Options, seed: int) -> FederationConfig:
 
 
 def _with_settings(federation: FederationConfig, options: Options) -> FederationConfig:
-    """One of two exclusive settings turns off the other."""
+    """Apply the settings; one of two exclusive settings turns off the other."""
     training = {field.name: options[field.name] for field in fields(TrainingConfig) if field.name in options}
     gossip = {field.name: options[field.name] for field in fields(GossipConfig) if field.name in options}
     for pair in EXCLUSIVE:
@@ -82,7 +83,7 @@ def _world(options: Options, federation: FederationConfig) -> WorldSpec:
 
 
 def _liars(options: Options, of_the_world: LiarSpec | None) -> LiarSpec | None:
-    """Options go before the world file; no liars, or liars that do not lie, are none."""
+    """Return the liars. Options go before the world file; liars that do not lie count as none."""
     if options.get("byzantine") == 0 or options.get("attack") == NONE:
         return None
     if "byzantine" in options:

@@ -1,6 +1,6 @@
 """The contradictions in a world, whether it came from a file or was built in Python. Keys are those of the file.
 
-Chance is not asked here: what it chooses (`drawn`) it chooses such that nothing contradicts.
+Nothing random is checked here: `drawn` draws such that nothing contradicts.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Complaint = tuple[str, str, object, str | None]
 
 
 def check_world(world: WorldSpec, nodes: int) -> list[UserError]:
-    """Every contradiction in a world of so many nodes; empty if it can be run."""
-    found = list(_values(world)) or list(_selector_errors(world, nodes)) or list(_sense(world, nodes))
+    """Return every contradiction in a world of `nodes` nodes; empty if it can be run."""
+    found = list(_values(world)) or list(_selector_errors(world, nodes)) or list(_contradictions(world, nodes))
     return [
         UserError(message, file=world.path, key=key, value=value, allowed=allowed)
         for key, message, value, allowed in found
     ]
 
 
-def who(world: WorldSpec) -> list[tuple[str, Any, Kinds]]:
-    """Every part of the world that names nodes or lets chance choose them, with its key and its kinds."""
+def selectors(world: WorldSpec) -> list[tuple[str, Any, Kinds]]:
+    """Return every part of the world that names nodes or lets chance choose them, with its key and its kinds."""
     many: list[tuple[str, Any, Kinds]] = [(f"slow[{i}].", part, model.SLOW) for i, part in enumerate(world.slow)]
     many += [(f"join[{i}].", part, model.JOIN) for i, part in enumerate(world.joins)]
     many += [(f"crash[{i}].", part, model.CRASH) for i, part in enumerate(world.crashes)]
@@ -50,7 +50,7 @@ def _values(world: WorldSpec) -> Iterator[Complaint]:
         ("run.", world, model.RUN),
         *((f"partition[{i}].", part, model.PARTITION) for i, part in enumerate(world.partitions)),
         *((f"amend[{i}].", part, model.AMEND) for i, part in enumerate(world.amendments)),
-        *who(world),
+        *selectors(world),
     ]
     for prefix, part, known in tables:
         for field in fields(part):
@@ -71,12 +71,13 @@ def _readable(kind: Kind, value: object) -> bool:
     return True
 
 
-# -- who is meant -----------------------------------------------------------------------------------------------------
+# -- which nodes are meant
+# ------------------------------------------------------------------------------------------------
 
 
 def _selector_errors(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
     within = f"indices from 0 to {nodes - 1}, each once"
-    for prefix, part, _ in who(world):
+    for prefix, part, _ in selectors(world):
         named = part.nodes or ()
         if not _are_nodes(named, nodes):
             yield prefix + "nodes", "no such nodes", _brief(named), within
@@ -98,10 +99,11 @@ def _brief(named: tuple[int, ...]) -> str:
     return f"{named[:8]}"[:100]
 
 
-# -- what is meant together -------------------------------------------------------------------------------------------
+# -- parts of the world against each other
+# -----------------------------------------------------------------------------------
 
 
-def _sense(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
+def _contradictions(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
     yield from _compute(world)
     yield from _partitions(world, nodes)
     yield from _slow(world)
@@ -138,7 +140,7 @@ def _partitions(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
 
 
 def _overlaps(partitions: tuple[PartitionSpec, ...]) -> Iterator[Complaint]:
-    """Two at a time could be read in several ways; one with more groups says which is meant."""
+    """Refuse two partitions at a time, which could be read in several ways; one with more groups is clear."""
     order = sorted(range(len(partitions)), key=lambda index: (partitions[index].at_s, index))
     for first, second in pairwise(order):
         if nanoseconds(partitions[second].at_s) < nanoseconds(partitions[first].until_s):
@@ -151,17 +153,17 @@ def _slow(world: WorldSpec) -> Iterator[Complaint]:
     for index, slow in enumerate(world.slow):
         if slow.far_s == 0 and slow.bandwidth is None and slow.speed == 1:
             yield f"slow[{index}]", "changes nothing", None, "far_s, bandwidth or speed"
-    yield from _twice("slow", [slow.nodes for slow in world.slow])
+    yield from _repetitions("slow", [slow.nodes for slow in world.slow])
 
 
 def _joins(world: WorldSpec) -> Iterator[Complaint]:
     for index, join in enumerate(world.joins):
         yield from _happens(f"join[{index}].", join.at_s, world)
-    yield from _twice("join", [join.nodes for join in world.joins])
+    yield from _repetitions("join", [join.nodes for join in world.joins])
 
 
 def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
-    """Check that a node that joins was never there before, one that leaves is there, and somebody stays."""
+    """Check that a node that joins was never a member before, one that leaves is a member, and somebody stays."""
     late = {node for join in world.joins for node in join.nodes}
     joined = Counter(node for amendment in world.amendments for node in amendment.join)
     there = {node for node in range(nodes) if node not in joined}
@@ -181,7 +183,7 @@ def _amendments(world: WorldSpec, nodes: int) -> Iterator[Complaint]:
             yield key + "leave", "leaves fewer than two members", None, "two or more who stay"
 
 
-def _twice(section: str, groups: list[tuple[int, ...]]) -> Iterator[Complaint]:
+def _repetitions(section: str, groups: list[tuple[int, ...]]) -> Iterator[Complaint]:
     first: dict[int, int] = {}
     for index, group in enumerate(groups):
         for node in group:
@@ -215,7 +217,7 @@ def _happens(key: str, at_s: float, world: WorldSpec) -> Iterator[Complaint]:
 
 
 def _attack(world: WorldSpec) -> Iterator[Complaint]:
-    """One of the user's own has to be there before anything runs."""
+    """Check that an attack of the user's own exists before anything runs."""
     if world.liars is not None:
         try:
             make_attack(world.liars.attack)

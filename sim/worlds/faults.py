@@ -1,7 +1,7 @@
 """A run's whole fault history, known before it starts: joins, crashes, restarts, partitions, sorted by time.
 
-Churn is drawn here, each node from a stream of its own. What happens at one instant happens in the order of the
-classes below, then by node.
+Churn is drawn here, each node from a stream of its own. Faults at one instant happen in the order of the classes below,
+then by node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sim.worlds.model import LONGEST_S, NANOSECONDS, ChurnSpec, PartitionSpec, U
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejoin:
-    """The partition ends."""
+    """The end of a partition."""
 
     time_ns: int
 
@@ -31,7 +31,7 @@ class Separate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """The first start of a node that was not there from the beginning."""
+    """The first start of a node that was absent at the beginning."""
 
     time_ns: int
     node: int
@@ -45,7 +45,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """Power off; with `amnesia` the disk is lost too. `returns`: whether a Restart follows."""
+    """Power off; with `amnesia` the disk is lost too. `returns` is True if a Restart follows."""
 
     time_ns: int
     node: int
@@ -69,7 +69,7 @@ class FaultPlan:
 
 
 def plan_faults(world: WorldSpec, nodes: int, seed: int) -> FaultPlan:
-    """Everything that will happen to `nodes` nodes in a settled world, also what lies beyond the end of the run."""
+    """Plan everything that will happen to `nodes` nodes in a settled world, also beyond the end of the run."""
     require_settled(world)
     faults: list[Fault] = [fault for partition in world.partitions for fault in _partition(partition, nodes)]
     faults += [Join(time_ns=nanoseconds(join.at_s), node=node) for join in world.starts for node in join.nodes]
@@ -106,7 +106,7 @@ def _crash(node: int, begin: int, end: int | None, *, amnesia: bool) -> list[Fau
 
 
 def _churn(churn: ChurnSpec, node: int, lives: UpTimes, seed: int) -> Iterator[Fault]:
-    """Where the world says itself when the node is down, chance keeps out of the way."""
+    """Draw crashes, but not where the world itself says when the node is down."""
     rng = stream(seed, "churn", node)
     until, now = nanoseconds(churn.until_s), lives.born.get(node, 0)
     while True:

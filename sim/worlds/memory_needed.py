@@ -15,12 +15,14 @@ BATCHED_PER_NODE, BATCHED_PER_EDGE = 3, 5
 SINGLE_PER_NODE, SINGLE_PER_EDGE = 3, 6
 """Vectors: model, and model and variate for the round in flight; two replicas and the flow at each end."""
 PERSONAL_COPIES = 3
-"""Copies: in the module, after the last round, and in the state that a crash returns to."""
+"""Copies of a personal part: in the module, after the last round, and in the state that a crash returns to."""
 PAYLOADS_PER_EDGE = 4
 """Payloads without batching: a Request and a Reply, each pending at one end and in flight or in the log."""
 OBJECT_BYTES_PER_NODE = 60_000
 OBJECT_BYTES_PER_EDGE = 12_000
-"""Measured with 10,000 nodes of degree 4 (benchmarks/simulate.py): 2.1 GB in all where this says 2.2."""
+"""Object overhead per edge, measured with 10,000 nodes of degree 4 (benchmarks/simulate.py): 2.1 GB in all where this
+says 2.2.
+"""
 TRAINING_VECTORS_PER_ROW = 6
 """Vectors of a node in training: parameters, gradients, optimizer state and autograd's copies."""
 ROWS_AT_ONCE = 256
@@ -30,10 +32,10 @@ USABLE_SHARE = 0.9
 
 
 def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0) -> int:
-    """About how much a run takes at its height.
+    """Estimate the bytes that a run takes at its peak.
 
-    `size` is the number of values that nodes share, `payload_bytes` what one payload on every edge takes, together.
-    `personal` is how many more each node keeps to itself: then each has a module of its own.
+    `size` is the number of values that nodes share, `payload_bytes` the size of one payload on every edge, together.
+    `personal` is the number of values that each node keeps to itself: then each has a module of its own.
     """
     rows = min(nodes, ROWS_AT_ONCE) if batching else 1
     per_node, per_edge = (BATCHED_PER_NODE, BATCHED_PER_EDGE) if batching else (SINGLE_PER_NODE, SINGLE_PER_EDGE)
@@ -47,7 +49,9 @@ def needed_bytes(*, nodes: int, edges: int, size: int, payload_bytes: int, batch
 def check_memory(
     *, nodes: int, edges: int, size: int, payload_bytes: int, batching: bool, personal: int = 0, root: Path = Path("/")
 ) -> None:
-    """Raises UserError: the run does not fit into the available memory, where that is known; names what to change."""
+    """Refuse a run that does not fit. Raises UserError: the run exceeds the available memory, where that is known;
+    names what to change.
+    """
     needed = needed_bytes(
         nodes=nodes, edges=edges, size=size, payload_bytes=payload_bytes, batching=batching, personal=personal
     )
@@ -73,7 +77,9 @@ def check_count(nodes: int, *, root: Path = Path("/")) -> None:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """The bytes that this process may still take: the least that machine, control groups and `ulimit -v` leave."""
+    """Return the bytes that this process may still take: the least that machine, control groups and
+    `ulimit -v` leave.
+    """
     known = [left for left in (_machine(root), _address_space(root), *_groups(root)) if left is not None]
     return min(known, default=None)
 
@@ -97,23 +103,25 @@ def _address_space(root: Path) -> int | None:
 
 
 def _groups(root: Path) -> list[int | None]:
-    """Each control group that this process is in may have a limit; version 2, then version 1 as containers have it."""
+    """Return the limits of each control group that this process is in; version 2, then version 1 as
+    containers have it.
+    """
     mount = root / "sys/fs/cgroup"
     own = [line[3:].strip("/\n ") for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")]
     inner = mount / own[0] if own else mount
     folders = [inner, *inner.parents] if inner != mount else [mount]
     found = [
-        _left(folder / "memory.max", folder / "memory.current", folder / "memory.stat", "inactive_file")
+        _remaining(folder / "memory.max", folder / "memory.current", folder / "memory.stat", "inactive_file")
         for folder in folders
         if folder == mount or mount in folder.parents
     ]
     old = mount / "memory"
     limit, usage = old / "memory.limit_in_bytes", old / "memory.usage_in_bytes"
-    return [*found, _left(limit, usage, old / "memory.stat", "total_inactive_file")]
+    return [*found, _remaining(limit, usage, old / "memory.stat", "total_inactive_file")]
 
 
-def _left(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
-    """The limit less what is in use; file caches that the kernel would give up do not count as used."""
+def _remaining(limit: Path, usage: Path, stat: Path, reclaimable: str) -> int | None:
+    """Return the limit less what is in use; file caches that the kernel would give up do not count as used."""
     most, used = _text(limit).strip(), _text(usage).strip()
     if not most.isdecimal() or not used.isdecimal():
         return None

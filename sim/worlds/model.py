@@ -1,13 +1,13 @@
-"""The content of a world file after validation: plain frozen values; then the keys, what each may be, how nodes are
-named.
+"""The content of a world file after validation: plain frozen values; then the keys, their allowed values, and the names
+of nodes.
 
-A default that stands in a class is the default of the file. A reader also takes what it gives, so that the same table
-checks a world that was built in Python.
+A default in a class is the default of the file. A reader also accepts its own results, so that the same table checks a
+world that was built in Python.
 
 Times are in virtual seconds, sizes in bytes, rates in bytes per second, probabilities per message. Nodes are member
 indices. Everything random that the file asks for is drawn later, from the run's seed: where `count` stands beside
-`nodes`, so many nodes are chosen by `choices.settle`, and `nodes` names all of them afterwards. When each node is up
-(`UpTimes`) is counted in integer nanoseconds.
+`nodes`, that many nodes are chosen by `drawn.settle`, and `nodes` names all of them afterwards. The times at which each
+node is up (`UpTimes`) are integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -48,14 +48,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeSpec:
-    """A local step takes `step_s` divided by the node's speed; `round_s`, where given, is a whole round at speed 1."""
+    """The speed of local steps: a step takes `step_s` divided by the node's speed; `round_s`, if given, is a whole
+    round at speed 1.
+    """
 
     step_s: float = 0.0025
     round_s: float | None = None
     speed: Spread = field(default_factory=Spread)
     """Speed of a node, drawn once."""
     trace: Path | None = None
-    """CSV with the columns node, time_s, speed: instead of `speed`."""
+    """CSV with the columns node, time_s, speed, in place of `speed`."""
     jitter: float = 0.02
     """Each round takes up to this share longer, drawn per round."""
     engine_s: float = 0.0005
@@ -78,7 +80,9 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowNodes:
-    """Messages to and from these nodes take `far_s` longer, at `bandwidth` at most; their speed is times `speed`."""
+    """Slow nodes: messages to and from them take `far_s` longer, at `bandwidth` at most; their speed is multiplied by
+    `speed`.
+    """
 
     nodes: tuple[int, ...] = ()
     count: int = 0
@@ -89,7 +93,9 @@ class SlowNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSpec:
-    """From `at_s` to `until_s` no message passes between nodes of different groups; who is in none forms one more."""
+    """A partition: from `at_s` to `until_s` no message passes between nodes of different groups; the nodes in none form
+    one more.
+    """
 
     groups: tuple[tuple[int, ...], ...]
     at_s: float
@@ -109,9 +115,9 @@ class CrashSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChurnSpec:
-    """Crashes at random: up for an exponential time of mean `up_s`, down for one of mean `down_s`, until `until_s`.
+    """Random crashes: up for an exponential time of mean `up_s`, down for one of mean `down_s`, until `until_s`.
 
-    Each crash loses the disk with probability `amnesia`. Neither `nodes` nor `count`: all honest nodes.
+    Each crash loses the disk with probability `amnesia`. With neither `nodes` nor `count`, all honest nodes crash.
     """
 
     nodes: tuple[int, ...] | None = None
@@ -124,7 +130,7 @@ class ChurnSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSpec:
-    """These nodes first start at `at_s`."""
+    """Nodes that first start at `at_s`."""
 
     nodes: tuple[int, ...] = ()
     count: int = 0
@@ -133,9 +139,9 @@ class JoinSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmendSpec:
-    """The federation changes at `at_s`: `join` are members from then on, and start; `leave` are removed.
+    """A change of the federation at `at_s`: `join` are members from then on, and start; `leave` are removed.
 
-    The graph of those who are there is `topology` from then on; None: as before.
+    The graph of the remaining members is `topology` from then on; None: as before.
     """
 
     at_s: float
@@ -146,7 +152,7 @@ class AmendSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiarSpec:
-    """`attack` names what these nodes show instead of their model: see `attacks`."""
+    """Liars: `attack` names what these nodes show instead of their model, see `attacks`."""
 
     nodes: tuple[int, ...] = ()
     count: int = 0
@@ -155,7 +161,7 @@ class LiarSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSpec:
-    """`path` is the file it came from, None for the default world."""
+    """A whole world; `path` is the file it came from, None for the default world."""
 
     path: Path | None = None
     compute: ComputeSpec = field(default_factory=ComputeSpec)
@@ -174,7 +180,7 @@ class WorldSpec:
 
     @property
     def starts(self) -> tuple[JoinSpec, ...]:
-        """The first starts of the nodes that do not start at the beginning."""
+        """The first starts of the nodes that are absent at the beginning."""
         return self.joins + tuple(JoinSpec(nodes=one.join, at_s=one.at_s) for one in self.amendments if one.join)
 
 
@@ -183,9 +189,9 @@ def nanoseconds(time_s: float) -> int:
 
 
 class UpTimes:
-    """When each node is up, as far as that is known: born at its join, down between a crash and the restart.
+    """The times at which each node is up, as far as known: from its join on, except between a crash and the restart.
 
-    Nothing in it contradicts itself.
+    Its entries never contradict each other.
     """
 
     def __init__(self, joins: Iterable[JoinSpec] = ()) -> None:
@@ -193,7 +199,7 @@ class UpTimes:
         self._down: dict[int, list[tuple[int, int | None]]] = {}
 
     def objection(self, node: int, begin_ns: int, end_ns: int | None) -> str | None:
-        """Why the node cannot be down from `begin_ns` to `end_ns` (None: for good), or None if it can."""
+        """Say why the node cannot be down from `begin_ns` to `end_ns` (None: for good), or None if it can."""
         if begin_ns <= self.born.get(node, 0):
             return "would crash before it has started"
         for begin, end in self._down.get(node, ()):
@@ -206,7 +212,7 @@ class UpTimes:
 
 
 def ends(crash: CrashSpec) -> tuple[int, int | None]:
-    """When the nodes of a crash go down and when they are up again."""
+    """Return when the nodes of a crash go down and when they are up again."""
     begin = nanoseconds(crash.at_s)
     return begin, None if crash.down_s is None else begin + max(1, nanoseconds(crash.down_s))
 
@@ -238,7 +244,7 @@ def file() -> Kind:
 
 
 def spread(least: float, most: float) -> Kind:
-    """A number, or text that says between which two a number is drawn."""
+    """A number, or a text with the two numbers between which one is drawn."""
     allowed = f'a number X, "uniform:X,Y" or "log-uniform:X,Y" with X up to Y, each from {least:g} to {most:g}'
     return Kind(allowed, lambda value: _spread(value, least, most))
 
@@ -252,46 +258,68 @@ def attack() -> Kind:
 
 
 COMPUTE: Kinds = {
-    "step_s": seconds(SHORTEST_S),
-    "round_s": seconds(SHORTEST_S),
-    "speed": spread(1 / FASTEST, FASTEST),
-    "trace": file(),
-    "jitter": number(0, 1000),
-    "engine_s": seconds(),
+    "step_s": seconds(SHORTEST_S).key("duration of a local step at speed 1"),
+    "round_s": seconds(SHORTEST_S).key("instead of step_s: duration of a whole round at speed 1"),
+    "speed": spread(1 / FASTEST, FASTEST).key("speed of each node: a step takes step_s / speed"),
+    "trace": file().key("instead of speed: a CSV file with the columns node, time_s, speed"),
+    "jitter": number(0, 1000).key("each round takes up to this fraction longer; with 0, equal nodes stay in lockstep"),
+    "engine_s": seconds().key("time to encode or apply one message"),
 }
 
 LINKS: Kinds = {
-    "latency_s": spread(0, LONGEST_S),
-    "jitter_s": seconds(),
-    "bandwidth": or_none(Kind("bytes per second, from 1", number(1).read)),
-    "loss": probability(),
-    "duplication": probability(),
-    "redial_s": seconds(SHORTEST_S),
+    "latency_s": spread(0, LONGEST_S).key("latency of each link"),
+    "jitter_s": seconds().key("each message takes up to this much longer, so that messages overtake each other"),
+    "bandwidth": or_none(Kind("bytes per second, from 1", number(1).read)).key(
+        "of each link and direction; messages queue"
+    ),
+    "loss": probability().key("probability that a message is lost"),
+    "duplication": probability().key("probability that a message arrives twice"),
+    "redial_s": seconds(SHORTEST_S).key("time until a broken session is dialed again"),
 }
 
-WHO: Kinds = {"count": whole(0), "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read)}
-"""How chance chooses nodes; the key `nodes` beside them is read by `Names`."""
+WHO: Kinds = {
+    "count": whole(0).key("this many, drawn at random"),
+    "fraction": Kind("a share of all nodes, from 0 to 1", number(0, 1).read).key("this share of all, drawn at random"),
+}
+"""The options by which chance chooses nodes; `Names` reads the key `nodes` beside them."""
 
-SLOW: Kinds = {"far_s": seconds(), "bandwidth": LINKS["bandwidth"], "speed": number(1 / FASTEST, FASTEST)}
+SLOW: Kinds = {
+    "far_s": seconds().key("messages to and from these nodes take this much longer"),
+    "bandwidth": LINKS["bandwidth"].key("bandwidth to and from these nodes, at most"),
+    "speed": number(1 / FASTEST, FASTEST).key("their speed is multiplied by this"),
+}
 
-PARTITION: Kinds = {"at_s": seconds(), "until_s": seconds()}
+PARTITION: Kinds = {
+    "at_s": seconds().key("from then on no message passes between groups; sessions between them are cut"),
+    "until_s": seconds().key("the end of the partition"),
+}
 
-CRASH: Kinds = {"at_s": seconds(), "down_s": or_none(seconds(SHORTEST_S)), "amnesia": flag()}
+CRASH: Kinds = {
+    "at_s": seconds().key("time of the power failure"),
+    "down_s": or_none(seconds(SHORTEST_S)).key("time until it is on again; without it, never"),
+    "amnesia": flag().key("whether the disk is lost too"),
+}
 
 CHURN: Kinds = {
-    "up_s": seconds(SHORTEST_S),
-    "down_s": seconds(SHORTEST_S),
-    "until_s": seconds(),
-    "amnesia": probability(),
+    "up_s": seconds(SHORTEST_S).key("mean time until a node crashes, exponential"),
+    "down_s": seconds(SHORTEST_S).key("mean time until it is on again, exponential"),
+    "until_s": seconds().key("no crash begins later"),
+    "amnesia": probability().key("probability that a crash loses the disk too"),
 }
 
-JOIN: Kinds = {"at_s": seconds(SHORTEST_S)}
+JOIN: Kinds = {"at_s": seconds(SHORTEST_S).key("time of the first start")}
 
-AMEND: Kinds = {"at_s": seconds(SHORTEST_S), "topology": text()}
+AMEND: Kinds = {
+    "at_s": seconds(SHORTEST_S).key("time of the change"),
+    "topology": text().key("graph of those who are members from then on; without it, the spec of before"),
+}
 
-LIARS: Kinds = {"attack": attack()}
+LIARS: Kinds = {"attack": attack().key("what malicious nodes show or learn: `p2pfl sim attacks`")}
 
-RUN: Kinds = {"evaluate_every_s": seconds(0.001), "limit_s": seconds(0.001)}
+RUN: Kinds = {
+    "evaluate_every_s": seconds(0.001).key("time between two points of the history; without it, about forty in a run"),
+    "limit_s": seconds(0.001).key("the run ends here at the latest"),
+}
 
 SECTIONS = ("compute", "links", "slow", "partition", "crash", "churn", "join", "amend", "liars", "run")
 
@@ -308,15 +336,17 @@ class Names:
         self._index = {name: index for index, name in enumerate(names)}
         self.by_index = all(not name.isdigit() or int(name) == index for index, name in enumerate(names))
         some = f"a member's name ({names[0]} to {names[-1]})" if names else "nothing: there are no members"
-        self.one = f"{some} or an index from 0 to {self.count - 1}" if self.by_index else some
+        self.allowed_one = f"{some} or an index from 0 to {self.count - 1}" if self.by_index else some
         """The allowed names of one node, in words."""
         ranges = (
             f', a range such as "0-{min(4, self.count - 1)}", or a list of these' if self.by_index else ", or a list"
         )
-        self.allowed = self.one + ranges
+        self.allowed = self.allowed_one + ranges
 
     def read(self, value: Any, key: str, mistakes: Mistakes) -> tuple[int, ...]:
-        """Indices, ascending, of what `value` names: a text (commas between parts), an index, or a list of these."""
+        """Read the ascending indices that `value` names: a text (commas between parts), an index, or a
+        list of these.
+        """
         parts: list[Any] = value if isinstance(value, list) else [value]
         seen: set[int] = set()
         for part in parts:
@@ -336,7 +366,7 @@ class Names:
         return tuple(sorted(seen))
 
     def find(self, word: object) -> Sequence[int]:
-        """The indices that one word stands for; none if it is not understood."""
+        """Return the indices that one word stands for; none if it is not understood."""
         if isinstance(word, str):
             word = word.strip()
             if word in self._index:
@@ -379,6 +409,6 @@ def _spread_in_words(text: str) -> Spread:
 
 
 def _short(value: object) -> object:
-    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to write out the longest
+    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to print longer numbers
         return "a very large number"
     return value if len(str(value)) <= 100 else str(value)[:100] + "..."

@@ -1,7 +1,7 @@
 """Random small federations in random bad worlds, each drawn from one number: for tests that run thousands of them.
 
-Nothing here is likely, everything is allowed. The task is the built-in quadratic, so that no torch is needed, and
-nobody lies: what must hold among honest nodes must hold in each of these worlds.
+The worlds are unlikely but allowed. The task is the built-in quadratic, so that no torch is needed, and nobody lies:
+what must hold among honest nodes must hold in each of these worlds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from random import Random
 
 from p2pfl.chance import stream
 from p2pfl.config.model import Edges, FederationConfig, GossipConfig, Member, TaskConfig, TrainingConfig
-from sim.worlds.drawn import below, choice, log_uniform, permutation, some, uniform
+from sim.worlds.drawn import below, choice, log_uniform, permutation, sample, uniform
 from sim.worlds.model import (
     AmendSpec,
     ChurnSpec,
@@ -34,20 +34,20 @@ COMPRESSORS = (
     *("rotate+sign", "rotate+q2", "rotate+q4:stochastic", "random-k:0.3", "random-k:0.5+q8", "random-k:1+rotate+sign"),
     *("top-k:0.1", "top-k:0.3+q4", "top-k:1+float16", "top-k:0.5+rotate+q8", "q4+zstd", "top-k:0.2+q8+zstd"),
 )
-"""Every stage, and every kind of chain."""
+"""Compressors with every stage, and every kind of chain."""
 RULES = (
     *("trimmed-mean:b=1", "median:b=1", "geometric-median:b=1", "krum:b=1", "multi-krum:b=1", "nnm+trimmed-mean:b=1"),
     *("monna:b=1", "scc:b=1", "hampel:b=1", "cs+:b=2", "balance:b=1"),
 )
 GRAPHS = ("ring", "path", "star", "complete", "keyed-rings")
-"""There is one of any number of members."""
+"""Topologies that exist for any number of members."""
 STALENESS = ("none", "constant", "constant:0.5", "hinge:2,1", "polynomial:0.5", "hinge-polynomial:4,0.5")
 HORIZON_S = 8.0
 """Approximate length of such a run; faults fall into it."""
 
 
 def draw(seed: int) -> tuple[FederationConfig, WorldSpec]:
-    """A connected federation of 2 to 8 nodes, and a settled world that does not contradict itself."""
+    """Draw a connected federation of 2 to 8 nodes, and a settled world that does not contradict itself."""
     rng = stream(seed, "drawn federation")
     nodes = 2 + below(rng, 7)
     edges = _edges(rng, nodes)
@@ -70,7 +70,9 @@ def draw(seed: int) -> tuple[FederationConfig, WorldSpec]:
 
 
 def draw_changing(seed: int) -> tuple[FederationConfig, WorldSpec]:
-    """The same federation on a named graph; its members and graph change a few times, and nobody joins otherwise."""
+    """Draw the same federation on a named graph; its members and graph change a few times, and nobody
+    joins otherwise.
+    """
     federation, world = draw(seed)
     rng, nodes = stream(seed, "drawn changes"), len(federation.members)
     changes = _amendments(rng, nodes)
@@ -86,7 +88,7 @@ def draw_changing(seed: int) -> tuple[FederationConfig, WorldSpec]:
 
 
 def _amendments(rng: Random, nodes: int) -> tuple[AmendSpec, ...]:
-    """Two members at least are there all the time."""
+    """Draw changes that leave at least two members there all the time."""
     order = permutation(rng, nodes)
     others = order[2:]
     joining = [node for node in others if rng.random() < 0.4]
@@ -106,13 +108,13 @@ def _amendments(rng: Random, nodes: int) -> tuple[AmendSpec, ...]:
 
 
 def _member(seed: int, index: int) -> Member:
-    """Nobody holds the private half of this key."""
+    """Make a member whose private key nobody holds."""
     key = hashlib.blake2b(f"{seed} {index}".encode(), digest_size=32, person=b"p2pfl-drawn-key").digest()
     return Member(index=index, name=f"node{index}", key=key, address=None)
 
 
 def _edges(rng: Random, nodes: int) -> Edges:
-    """A random tree and some more."""
+    """Draw a random tree and some more edges."""
     order = permutation(rng, nodes)
     pairs = {tuple(sorted((order[place], order[below(rng, place)]))) for place in range(1, nodes)}
     density = rng.random() ** 2
@@ -121,7 +123,7 @@ def _edges(rng: Random, nodes: int) -> Edges:
 
 
 def _schedule(rng: Random, edges: Edges) -> tuple[Edges, ...]:
-    """Two to four rounds that share out the edges; some stand in several rounds, and a round may be empty."""
+    """Draw two to four rounds that share out the edges; some edges are in several rounds, and a round may be empty."""
     period = 2 + below(rng, 3)
     rounds: list[set[tuple[int, int]]] = [set() for _ in range(period)]
     for edge in edges:
@@ -131,7 +133,7 @@ def _schedule(rng: Random, edges: Edges) -> tuple[Edges, ...]:
 
 
 def _edge_compressors(rng: Random, edges: Edges) -> dict[tuple[int, int], str]:
-    """Mostly none; else of about half of the edges."""
+    """Draw compressors of single edges: mostly none, else for about half of the edges."""
     if rng.random() < 0.7:
         return {}
     return {edge: choice(rng, COMPRESSORS) for edge in edges if rng.random() < 0.5}
@@ -163,7 +165,7 @@ def _training(rng: Random, rule: str) -> TrainingConfig:
 
 
 def _method(beta: float, rule: str) -> str:
-    """A control variate of that strength, where the rule has one."""
+    """Return a control variate of that strength, where the rule has one."""
     return f"variate:beta={beta!r}" if beta and rule == "mean" else "plain"
 
 
@@ -181,7 +183,7 @@ def _gossip(rng: Random) -> GossipConfig:
 
 
 def _rule(rng: Random) -> str:
-    """A rule that needs more neighbors than a node has mixes nothing there."""
+    """Draw a rule; one that needs more neighbors than a node has mixes nothing there."""
     return choice(rng, RULES) if rng.random() < 0.3 else "mean"
 
 
@@ -210,7 +212,7 @@ def _compute(rng: Random) -> ComputeSpec:
 
 
 def _links(rng: Random) -> LinkSpec:
-    """Latencies from much shorter to longer than a round."""
+    """Draw latencies from much shorter to longer than a round."""
     low = log_uniform(rng, 0.0005, 0.05)
     spread = Spread(kind="log-uniform", low=low, high=low * 10) if rng.random() < 0.5 else Spread(low=low, high=low)
     return LinkSpec(
@@ -226,21 +228,21 @@ def _links(rng: Random) -> LinkSpec:
 def _slow(rng: Random, nodes: int) -> tuple[SlowNodes, ...]:
     if rng.random() < 0.7:
         return ()
-    return (SlowNodes(nodes=_few(rng, nodes), far_s=uniform(rng, 0.01, 0.3), speed=choice(rng, (1.0, 0.2))),)
+    return (SlowNodes(nodes=_few_nodes(rng, nodes), far_s=uniform(rng, 0.01, 0.3), speed=choice(rng, (1.0, 0.2))),)
 
 
-def _few(rng: Random, nodes: int) -> tuple[int, ...]:
-    """At least one node, seldom all."""
-    return tuple(some(rng, range(nodes), 1 + below(rng, nodes)))
+def _few_nodes(rng: Random, nodes: int) -> tuple[int, ...]:
+    """Draw at least one node, seldom all."""
+    return tuple(sample(rng, range(nodes), 1 + below(rng, nodes)))
 
 
 def _partitions(rng: Random, nodes: int) -> tuple[PartitionSpec, ...]:
-    """None to two, one after the other."""
+    """Draw up to two partitions, one after the other."""
     found, now = [], 0.0
     for _ in range(choice(rng, (0, 0, 1, 2))):
         begin = now + uniform(rng, 0.0, HORIZON_S / 4)
         now = begin + log_uniform(rng, 0.05, HORIZON_S / 2)
-        group = tuple(some(rng, range(nodes), 1 + below(rng, nodes - 1)))
+        group = tuple(sample(rng, range(nodes), 1 + below(rng, nodes - 1)))
         found.append(PartitionSpec(groups=(group,), at_s=begin, until_s=now))
     return tuple(found)
 
@@ -248,11 +250,11 @@ def _partitions(rng: Random, nodes: int) -> tuple[PartitionSpec, ...]:
 def _joins(rng: Random, nodes: int) -> tuple[JoinSpec, ...]:
     if rng.random() < 0.7:
         return ()
-    return tuple(JoinSpec(nodes=(node,), at_s=log_uniform(rng, 0.01, HORIZON_S)) for node in _few(rng, nodes))
+    return tuple(JoinSpec(nodes=(node,), at_s=log_uniform(rng, 0.01, HORIZON_S)) for node in _few_nodes(rng, nodes))
 
 
 def _crashes(rng: Random, nodes: int, joins: tuple[JoinSpec, ...]) -> tuple[CrashSpec, ...]:
-    """Up to six that fit each other; one in eight is for good."""
+    """Draw up to six crashes that fit each other; one in eight is for good."""
     lives, found = UpTimes(joins), []
     for _ in range(choice(rng, (0, 0, 1, 3, 6))):
         crash = CrashSpec(
@@ -271,7 +273,7 @@ def _churn(rng: Random, nodes: int) -> ChurnSpec | None:
     if rng.random() < 0.7:
         return None
     return ChurnSpec(
-        nodes=_few(rng, nodes),
+        nodes=_few_nodes(rng, nodes),
         up_s=log_uniform(rng, 0.3, HORIZON_S),
         down_s=log_uniform(rng, 0.01, 2.0),
         until_s=uniform(rng, 1.0, HORIZON_S),

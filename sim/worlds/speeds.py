@@ -1,9 +1,9 @@
-"""How long a node's local round takes: integer nanoseconds, computed in whole numbers, so equal on every machine.
+"""The duration of a node's local round: integer nanoseconds, computed in whole numbers, so equal on every machine.
 
-A round is work, counted in nanoseconds at speed 1. A speed does so much work per nanosecond; a trace may change it
-within the round, and the round ends in the first nanosecond in which all its work is done. A trace is a CSV file with
-the columns node, time_s, speed; other columns are passed over. Each node has its first row at time 0, and a speed holds
-until the node's next row, the last one for ever. Rows of different nodes may stand in any order.
+A round is work, counted in nanoseconds at speed 1. A speed is work per nanosecond; a trace may change it within the
+round, and the round ends in the first nanosecond in which all its work is done. A trace is a CSV file with the columns
+node, time_s, speed; other columns are ignored. Each node has its first row at time 0, and a speed holds until the
+node's next row, the last one for ever. Rows of different nodes may be in any order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sim.worlds.drawn import draw, require_settled
 from sim.worlds.model import FASTEST, LONGEST_S, NANOSECONDS, Names, WorldSpec, nanoseconds, seconds
 
 UNIT = 10**15
-"""Unit in which speeds are whole numbers: the slowest still has nine digits."""
+"""The unit in which speeds are whole numbers: the slowest still has nine digits."""
 LONGEST_NS = round(LONGEST_S * NANOSECONDS)
 
 NUMBERS = {"time_s": seconds(), "speed": number(1 / FASTEST, FASTEST)}
@@ -35,7 +35,7 @@ Steps = list[tuple[int, float]]
 
 
 class NodeSpeed:
-    """One node's speed over time. Jitter is drawn from the node's own stream, once for each round asked for."""
+    """One node's speed over time. Jitter is drawn from the node's own stream, once for each call of `round_ns`."""
 
     def __init__(
         self, steps: Steps, *, step_s: float, round_s: float | None, jitter: float, rng: Random | None
@@ -66,13 +66,13 @@ class NodeSpeed:
         return min(max(1, now - time_ns), LONGEST_NS)
 
     def estimate_ns(self, steps: int) -> int:
-        """The duration of a round at the first speed, without jitter: nothing is drawn."""
+        """Estimate a round's duration at the first speed, without jitter: nothing is drawn."""
         work = self._step_units * steps if self._round_units is None else self._round_units
         return min(max(1, work // self._speeds[0]), LONGEST_NS)
 
 
 def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpeed, ...]:
-    """The speed of each member in a settled world. Raises UserError: the trace cannot be read."""
+    """Return the speed of each member in a settled world. Raises UserError: the trace cannot be read."""
     require_settled(world)
     compute, seed = world.compute, federation.seed
     factors = {node: slow.speed for slow in world.slow for node in slow.nodes}
@@ -89,7 +89,7 @@ def node_speeds(world: WorldSpec, federation: FederationConfig) -> tuple[NodeSpe
 
 
 def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
-    """Speeds by member. Raises UserError: the file cannot be read, or lacks a node's speed at some time."""
+    """Read speeds by member. Raises UserError: the file cannot be read, or lacks a node's speed at some time."""
     names = Names(members)
     steps: list[Steps] = [[] for _ in members]
     for line, row in _rows(path):
@@ -105,7 +105,7 @@ def read_trace(path: Path, members: Sequence[str]) -> list[Steps]:
 
 
 def _speeds_over_time(world: WorldSpec, federation: FederationConfig) -> Sequence[Steps]:
-    """The speeds of each node: as its trace says, or one that is drawn for all time."""
+    """Return the speeds of each node: as in its trace, or one that is drawn for all time."""
     if world.compute.trace is not None:
         return read_trace(world.compute.trace, [member.name for member in federation.members])
     rng = stream(federation.seed, "speeds")
@@ -124,7 +124,7 @@ def _append(own: Steps, time_ns: int, speed: float, *, file: str, value: float) 
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, the three columns as text) of each row that is not empty."""
+    """Yield (line, the three columns as text) of each row that is not empty."""
     lines = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         header = [name.strip() for name in next(lines, [])]
@@ -163,7 +163,7 @@ def _text(path: Path) -> str:
 def _node(text: str, names: Names, path: Path, line: int) -> int:
     found = names.find(text)
     if len(found) != 1:
-        raise UserError("no such node", file=f"{path}:{line}", key="node", value=text[:100], allowed=names.one)
+        raise UserError("no such node", file=f"{path}:{line}", key="node", value=text[:100], allowed=names.allowed_one)
     return found[0]
 
 

@@ -5,8 +5,8 @@
     report = simulate(federation, world=World(speed="log-uniform:1,10", loss=0.1))
 
 Whatever a world file can say is a keyword of the same name, with the same default and the same check:
-docs/reference/worlds.md.
-Both are read once, at the edge, into the frozen values of `model`; what contradicts itself is refused.
+docs/reference/worlds.md. Both are read once, at the edge, into the frozen values of `model`; contradictions are
+refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from p2pfl.config.model import FederationConfig
 from p2pfl.config.tables import Mistakes, exclusive, read_document, read_table, require, unknown_keys
 from p2pfl.errors import UserError
 from p2pfl.specs import Kind
-from sim.attacks import placed
+from sim.attacks import with_absolute_path
 from sim.worlds import model
 from sim.worlds.check import check_world
 from sim.worlds.model import (
@@ -106,7 +106,9 @@ class World:
 
     @classmethod
     def from_file(cls, path: Path | str) -> World:
-        """The world of a file, checked when simulated. Raises UserError: it cannot be read, or is no TOML."""
+        """Read the world of a file; it is checked when simulated. Raises UserError: it cannot be read,
+        or is no TOML.
+        """
         world = cls()
         world.document, world.place = read_document(Path(path)), Path(path)
         return world
@@ -115,11 +117,11 @@ class World:
         return f"World({self.place}: {', '.join(self.document) or 'the default one'})"
 
     def to_json(self) -> str:
-        """The tables of the world file that says the same."""
+        """Return the tables of a world file for this world."""
         return msgspec.json.format(msgspec.json.encode(self.document, enc_hook=str), indent=1).decode()
 
     def spec(self, names: Sequence[str]) -> WorldSpec:
-        """The world for nodes of these names. Raises UserError: its first mistake or contradiction."""
+        """Return the world for nodes of these names. Raises UserError: its first mistake or contradiction."""
         mistakes = Mistakes(self.place)
         spec = world_from(self.document, names, mistakes)
         for mistake in mistakes.found:
@@ -133,12 +135,12 @@ class World:
 
 
 def load_world(path: Path | str) -> World:
-    """The world of a file. Raises UserError: the file cannot be read, or is not TOML."""
+    """Read the world of a file. Raises UserError: the file cannot be read, or is not TOML."""
     return World.from_file(path)
 
 
 def read_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
-    """The world of the file for this federation's nodes. Raises UserError: its first mistake."""
+    """Read the world of the file for this federation's nodes. Raises UserError: its first mistake."""
     world, mistakes = _read(Path(path), federation)
     if mistakes:
         raise mistakes[0]
@@ -148,9 +150,9 @@ def read_world(path: Path | str, federation: FederationConfig) -> WorldSpec:
 
 
 def world_from(document: dict[str, Any], names: Sequence[str], mistakes: Mistakes) -> WorldSpec | None:
-    """The world of a document with the tables of a world file, for nodes of these names.
+    """Read the world of a document with the tables of a world file, for nodes of these names.
 
-    What is wrong with it goes to `mistakes`; None where it could not be understood.
+    Its mistakes go to `mistakes`; None where it could not be understood.
     """
     world = _WorldReader(document, Names(names), mistakes).world()
     if world is None:
@@ -165,7 +167,7 @@ def world_from(document: dict[str, Any], names: Sequence[str], mistakes: Mistake
 
 
 class _WorldReader:
-    """One document on its way to a WorldSpec; what is wrong goes to `mistakes`."""
+    """One document on its way to a WorldSpec; its mistakes go to `mistakes`."""
 
     def __init__(self, document: dict[str, Any], names: Names, mistakes: Mistakes) -> None:
         self.document = document
@@ -173,16 +175,18 @@ class _WorldReader:
         self.mistakes = mistakes
 
     def world(self) -> WorldSpec | None:
-        """The world, or None if anything in it could not be understood."""
+        """Return the world, or None if anything in it could not be understood."""
         unknown_keys(self.document, "", model.SECTIONS, self.mistakes)
         parts: dict[str, Any] = {
             "compute": self._compute(),
-            "links": self._one("links", LinkSpec, model.LINKS),
-            "slow": self._many("slow", SlowNodes, model.SLOW),
+            "links": self._read_one("links", LinkSpec, model.LINKS),
+            "slow": self._read_many("slow", SlowNodes, model.SLOW),
             "partitions": self._partitions(),
-            "crashes": self._many("crash", CrashSpec, model.CRASH),
-            "churn": self._one("churn", ChurnSpec, model.CHURN, all_nodes=True) if "churn" in self.document else None,
-            "joins": self._many("join", JoinSpec, model.JOIN),
+            "crashes": self._read_many("crash", CrashSpec, model.CRASH),
+            "churn": self._read_one("churn", ChurnSpec, model.CHURN, all_nodes=True)
+            if "churn" in self.document
+            else None,
+            "joins": self._read_many("join", JoinSpec, model.JOIN),
             "amendments": self._amendments(),
             "liars": self._liars() if "liars" in self.document else None,
         }
@@ -199,26 +203,26 @@ class _WorldReader:
         return ComputeSpec(**values)
 
     def _liars(self) -> LiarSpec | None:
-        """An attack from a file is looked up from the folder of this one."""
-        found: LiarSpec | None = self._one("liars", LiarSpec, model.LIARS)
-        return found and replace(found, attack=placed(found.attack, self.mistakes.file.absolute().parent))
+        """Read the liars; the file of an attack is relative to the folder of this file."""
+        found: LiarSpec | None = self._read_one("liars", LiarSpec, model.LIARS)
+        return found and replace(found, attack=with_absolute_path(found.attack, self.mistakes.file.absolute().parent))
 
-    def _one(self, section: str, spec: Any, kinds: Mapping[str, Kind], *, all_nodes: bool = False) -> Any:
+    def _read_one(self, section: str, spec: Any, kinds: Mapping[str, Kind], *, all_nodes: bool = False) -> Any:
         return self._table(self.document.get(section, {}), section + ".", spec, kinds, all_nodes=all_nodes)
 
-    def _many(self, section: str, spec: Any, kinds: Mapping[str, Kind]) -> tuple[Any, ...]:
+    def _read_many(self, section: str, spec: Any, kinds: Mapping[str, Kind]) -> tuple[Any, ...]:
         tables = self._tables(section)
         return tuple(self._table(table, f"{section}[{index}].", spec, kinds) for index, table in enumerate(tables))
 
     def _tables(self, section: str) -> list[dict[str, Any]]:
         tables = self.document.get(section, [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-            self.mistakes.add("must be a list of tables", section, None, f"[[{section}]], as often as you like")
+            self.mistakes.add("must be a list of tables", section, None, f"[[{section}]], any number of them")
             return []
         return tables
 
     def _table(self, table: Any, prefix: str, spec: Any, kinds: Mapping[str, Kind], *, all_nodes: bool = False) -> Any:
-        """One `spec`, or None if a key that must be there is not, or is not understood."""
+        """Build one `spec`, or None if a required key is missing or not understood."""
         if not isinstance(table, dict):
             read_table(table, prefix, kinds, self.mistakes)
             return None
@@ -229,17 +233,17 @@ class _WorldReader:
         require(table, prefix, _needed(spec), kinds, self.mistakes)
         values = read_table(own, prefix, kinds, self.mistakes)
         if chosen:
-            values |= self._who(table, prefix, all_nodes=all_nodes)
+            values |= self._read_selector(table, prefix, all_nodes=all_nodes)
         return None if self.mistakes.found else spec(**values)
 
-    def _who(self, table: dict[str, Any], prefix: str, *, all_nodes: bool) -> dict[str, Any]:
-        """`nodes`, or the `count` that chance will choose."""
+    def _read_selector(self, table: dict[str, Any], prefix: str, *, all_nodes: bool) -> dict[str, Any]:
+        """Read `nodes`, or the `count` that chance will choose."""
         given = [key for key in ("nodes", *model.WHO) if key in table]
         if len(given) > 1:
             exclusive(table, prefix, given[0], given[1], self.mistakes)
         if not given and not all_nodes:
             self.mistakes.add(
-                "says not which nodes", prefix + "nodes", None, f"{self.names.allowed}; or count, fraction"
+                "does not say which nodes", prefix + "nodes", None, f"{self.names.allowed}; or count, fraction"
             )
         if "nodes" in table:
             return {"nodes": self.names.read(table["nodes"], prefix + "nodes", self.mistakes)}
@@ -289,7 +293,7 @@ class _WorldReader:
 
 
 def _as_in_a_file(value: Any) -> Any:
-    """Dictionaries and lists of TOML, of whatever kind the program has."""
+    """Turn whatever dictionaries and lists the program has into those of TOML."""
     if isinstance(value, Mapping):
         return {str(key): _as_in_a_file(one) for key, one in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -307,5 +311,5 @@ def _read(path: Path, federation: FederationConfig) -> tuple[WorldSpec | None, l
 
 
 def _needed(spec: Any) -> list[str]:
-    """The fields that have no default."""
+    """Return the fields that have no default."""
     return [field.name for field in fields(spec) if field.default is MISSING and field.default_factory is MISSING]

@@ -11,7 +11,6 @@ import torch
 
 from p2pfl.aggregate import (
     NNM,
-    Adapted,
     Average,
     Bulyan,
     CenteredClipping,
@@ -22,6 +21,7 @@ from p2pfl.aggregate import (
     MoNNA,
     MultiKrum,
     TrimmedMean,
+    UserRule,
     rule_from,
 )
 
@@ -194,5 +194,5 @@ def test_a_wrong_dict_spec_is_a_value_error(spec, before):
 
 
 def test_any_callable_of_that_convention_is_a_rule():
-    rule = Adapted(lambda vectors: np.sort(vectors, axis=0)[1:-1].mean(axis=0), f=1)
+    rule = UserRule(lambda vectors: np.sort(vectors, axis=0)[1:-1].mean(axis=0), f=1)
     assert rule(ROWS) == pytest.approx(TrimmedMean(1)(ROWS))

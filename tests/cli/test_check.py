@@ -347,15 +347,15 @@ def test_the_graph_is_told_with_where_it_is_thin_and_whom_it_bears(p2pfl, ward, 
     assert (graph["vertex_connectivity"], graph["robustness"], graph["bridges"]) == ([3, 3], [2, 2], 0)
     assert graph["liars_per_node"] == {"mixes": 1, "guaranteed": [0, 0], "at_most": [1, 1]}
     assert graph["certified"] is True
-    words = "every node mixes beside 1; that all agree is certain with 0, possible with 1 at most"
+    words = "every node mixes with up to 1; agreement is certain with up to 0, and may fail with more than 1"
     assert words in p2pfl("check", ward, "--all").out
 
 
 def test_where_robustness_is_not_known_exactly_only_its_lower_bound_is_called_certain():
     """Bounds of one number are no range of liars."""
     told = readable({"liars_per_node": {"mixes": 4, "guaranteed": [1, 2], "at_most": [2, 4]}})
-    words = "every node mixes beside 4; that all agree is certain with 1, perhaps with 2, possible with 4 at most"
-    assert told == {"liars, if values are trimmed": words}
+    words = "every node mixes with up to 4; agreement is certain with up to 1, perhaps 2, and may fail with more than 4"
+    assert told == {"liars, if values are trimmed": f"{words} even if nobody lies"}
 
 
 def test_a_bottleneck_is_warned_of_by_name(p2pfl, ward, change):

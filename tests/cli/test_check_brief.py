@@ -47,7 +47,7 @@ def test_all_adds_the_rest_with_a_word_on_each_term(p2pfl, ward):
     brief, full = p2pfl("check", ward).out, p2pfl("check", ward, "--all").out
     assert "liars_borne" not in brief
     assert full.splitlines()[0] == brief.splitlines()[0]
-    for word in ("liars_borne", "targets apart", "contraction", "exchanges_to_consensus", "gamma"):
+    for word in ("liars_borne", "targets apart", "samples_known", "contraction", "exchanges_to_consensus", "gamma"):
         assert any(line.startswith(f"{word} ") for line in full.partition("What the words mean")[2].splitlines())
 
 
@@ -103,3 +103,9 @@ def test_warnings_about_edges_stand_once_with_their_number():
 def test_a_node_whose_name_is_a_part_of_a_word_joins_nothing_else():
     said = ["a: unscaled", "ab is far", "graph: bridges at a"]
     assert merged(said, ["a", "ab"]) == said
+
+
+def test_a_graph_that_is_not_robust_enough_names_the_page_that_says_what_robust_means(p2pfl, ward):
+    said = p2pfl("check", ward, "--byzantine", "1").out
+    (line,) = [line for line in said.splitlines() if "-robust" in line]
+    assert line.endswith("What robust means: docs/how-to/which-graph.md")

@@ -174,7 +174,7 @@ def test_a_rule_of_no_paper_is_told_to_have_none(check):
 def test_people_read_the_same(p2pfl, check, ward):
     check("trimmed-mean:b=1", "complete")
     out = p2pfl("check", ward, "--all").out
-    assert "liars borne at each node" in out
+    assert "liars that each node tolerates" in out
     assert "guaranteed" in out
     assert "only measured" in out
     assert "never mix" not in out

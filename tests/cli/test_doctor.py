@@ -28,7 +28,9 @@ def told(p2pfl, tmp_path, monkeypatch):
 
 
 def test_who_has_an_older_list_of_members_than_others_is_named(told):
-    assert told({"pi1": 3, "pi2": 2, "pi3": None}) == ["pi2 goes by version 2 of the members, and there is a version 3"]
+    assert told({"pi1": 3, "pi2": 2, "pi3": None}) == [
+        "pi2 follows version 2 of the members, but the newest is version 3"
+    ]
 
 
 def test_where_all_have_the_newest_nothing_is_said(told):

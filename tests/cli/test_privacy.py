@@ -166,7 +166,7 @@ def test_begin_says_what_adds_to_the_new_budget_and_what_is_not_known(p2pfl, war
     assert [line.partition("; it adds to what was spent before, ")[2] for line in lines] == [
         "",
         "epsilon 2.5",
-        "of which nothing is known here",
+        "an amount unknown here",
     ]
 
 

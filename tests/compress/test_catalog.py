@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2pfl.compress import EXAMPLES, STAGES, build, make_compressor
-from p2pfl.compress.catalog import listed
+from p2pfl.compress.catalog import list_stages
 from p2pfl.compress.spelling import allowed
 from p2pfl.errors import UserError
 
@@ -43,7 +43,7 @@ def test_every_example_is_a_contraction_at_every_size(spec):
 
 
 def test_every_word_of_the_grammar_has_its_line_its_example_and_its_paper():
-    words = list(listed())
+    words = list(list_stages())
     assert {stage.name for stage, _ in words} == {*STAGES, "none", ":stochastic"}
     for stage, source in words:
         assert stage.name in stage.shown

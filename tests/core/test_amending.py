@@ -93,7 +93,7 @@ def test_with_a_removed_member_nothing_is_exchanged_from_the_first_moment_on():
     node = training(0, 1, 2)
     exchange_as_initiator(node, open_session(node, 1))
     assert node.handle(amended(node, 2, retired=frozenset({1})), 0.1) == [
-        CloseSession(peer=1, session=1, reason="it is no member any more")
+        CloseSession(peer=1, session=1, reason="no longer a member")
     ]
     refused = node.handle(SessionOpened(peer=1, session=2), 0.2)
     assert refused == [CloseSession(peer=1, session=2, reason="resting")]
@@ -112,7 +112,7 @@ def test_a_reply_to_a_request_on_an_edge_that_goes_is_still_applied_before_it_do
     assert only(node.wake(9.0), ChangeEdges) == [], "the engine is at work on it"
     effects = apply_reply(node, effects, 9.0)
     assert effects[:2] == [
-        CloseSession(peer=1, session=1, reason="no neighbor any more"),
+        CloseSession(peer=1, session=1, reason="no longer a neighbor"),
         ChangeEdges(added=(), dropped=(1,)),
     ]
     assert only(effects, Freeze) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.census import MOST_TELLS, Census, bitmap
+from p2pfl.core.census import MOST_SENDS, Census, bitmap
 from p2pfl.core.core import Core
 from p2pfl.core.ending import LONGEST_MULTIPLE, Ending, Reason
 from p2pfl.core.facts import Phase
@@ -66,7 +66,7 @@ def test_who_is_through_goes_on_for_fifty_times_as_long_as_it_trained_whatever_i
     one.census.complete(10.0)
     end = 10.0 + LONGEST_MULTIPLE * 10.0
     for now in range(11, int(end)):
-        one.census.progressed(1, float(now))
+        one.census.note_progress(1, float(now))
         assert over(one, float(now), trained_s=float(now)) is None
     assert over(one, end, trained_s=end) is Reason.LONG
 
@@ -78,7 +78,7 @@ def test_with_a_robust_rule_half_means_half_of_all_members(liars, reason):
     one.census.begin(0.0)
     for peer in (1, 2, 3):
         one.census.hear(peer, 0, bitmap(1 << peer), bitmap(1 << peer), 1.0)
-    one.census.progressed(1, 90.0)
+    one.census.note_progress(1, 90.0)
     assert over(one, 100.0, trained_s=1.0, training=1) is reason
 
 
@@ -86,11 +86,11 @@ def test_who_cannot_agree_about_the_sets_is_not_told_them_for_ever():
     one = ending(liars=1)
     one.census.begin(0.0)
     tells = 0
-    for _ in range(5 * MOST_TELLS):
+    for _ in range(5 * MOST_SENDS):
         if one.census.has_news_for(1):
             one.census.tell(1)
             tells += 1
-    assert tells == MOST_TELLS
+    assert tells == MOST_SENDS
     one.census.complete(2.0)
     assert one.census.has_news_for(1)
 

@@ -35,9 +35,9 @@ def greeting(name, *, life=LIFE, **changes):
 
 def test_only_the_return_of_a_process_after_another_proves_two():
     copies = Copies()
-    assert [copies.heard(name, now) for now, name in enumerate((1, 1, 2, 3, 3))] == [False] * 5
-    assert copies.heard(1, 5.0)
-    assert not copies.heard(3, 6.0)
+    assert [copies.note_greeting(name, now) for now, name in enumerate((1, 1, 2, 3, 3))] == [False] * 5
+    assert copies.note_greeting(1, 5.0)
+    assert not copies.note_greeting(3, 6.0)
     assert copies.other_for_s(3, 7.0) == 7.0
     assert copies.other_for_s(1, 7.0) == 4.0
     assert copies.other_for_s(2, 7.0) is None
@@ -186,7 +186,7 @@ def test_of_two_first_lives_the_one_heard_of_last_is_taken_for_the_later_one():
         node.edges[1].exchange.record.seq = 3
         effects = say(node, 2, LivesTold(lives=((1, 0, new),)), 0.0)
         assert len(only(effects, ResetEdge)) == 1
-        assert node.lives.known[1] == Life(1, new)
+        assert node.lives.latest[1] == Life(1, new)
         assert say(node, 2, LivesTold(lives=((1, 0, new),)), 0.0) == []
 
 
@@ -277,7 +277,7 @@ def test_a_word_about_nobody_is_ignored():
     node = make_node(3, 1, members=4)
     open_session(node, 1)
     assert say(node, 1, LivesTold(lives=((4, 1, 5), (2**50, 1, 5)))) == []
-    assert len(node.lives.known) == 0
+    assert len(node.lives.latest) == 0
 
 
 def test_an_edge_that_the_engine_works_on_begins_anew_when_it_is_through():
@@ -296,5 +296,5 @@ def test_an_edge_that_the_engine_works_on_begins_anew_when_it_is_through():
 def test_a_neighbor_with_ever_other_processes_takes_bounded_memory():
     copies = Copies()
     for name in range(10 * MOST_PROCESSES):
-        copies.heard(name, float(name))
+        copies.note_greeting(name, float(name))
     assert len(copies._first_at) == MOST_PROCESSES

@@ -289,7 +289,7 @@ def test_an_echo_from_the_future_counts_no_more_than_the_latest(echo):
         apply_request(node, say(node, 0, request(seq=seq, echo=echo, weight=HUGE)))
     tau = max(0, 10 - echo)
     assert node.edges[0].exchange.share() == pytest.approx(node.settings.staleness(tau) / 4)
-    assert node.edges[0].exchange.weighing.told.echo <= 10
+    assert node.edges[0].exchange.weighing.report.echo <= 10
 
 
 def test_in_a_schedule_all_neighbors_share_the_weight_whatever_round_it_is():
@@ -334,7 +334,7 @@ def test_one_lying_pace_of_three_moves_nothing_far(lie):
 def test_a_pace_that_is_not_known_yet_does_not_count():
     assert rhos([0.0, 0.0, 0.0]) == [1.0] * 6
     around = met(3, speed_limit=4.0)
-    around.node.edges[1].exchange.weighing.told = None
+    around.node.edges[1].exchange.weighing.report = None
     assert around.node.rounds.training.pace.usual_s(0.3) == 0.3
 
 

@@ -144,19 +144,19 @@ def test_a_ready_for_what_the_same_exchange_brought_asks_for_nothing_more():
 def test_patience_is_a_multiple_of_the_measured_time_and_never_above_the_setting():
     patience = Patience(longest_s=5.0)
     assert patience.wait_s() == 1.0
-    patience.exchanged(0.1)
+    patience.note_exchange(0.1)
     assert patience.wait_s() == pytest.approx(0.42)
     for _ in range(60):
-        patience.exchanged(100.0)
+        patience.note_exchange(100.0)
     assert patience.wait_s() == 5.0
 
 
 def test_patience_comes_back_with_the_first_exchange():
     patience = Patience(longest_s=5.0)
     for _ in range(40):
-        patience.missed()
+        patience.note_miss()
     assert patience.wait_s() < 0.001
-    patience.exchanged(None)
+    patience.note_exchange(None)
     assert patience.wait_s() == 1.0
 
 

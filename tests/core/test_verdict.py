@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pfl.core.records import consistent
+from p2pfl.core.records import are_consistent
 
 sys.path.insert(0, str(Path(__file__).parent))
 from core_kit import hello
@@ -34,7 +34,7 @@ ANSWERED = IDLE | {"seq": 8, "request_digest": NEXT, "chain": OTHER, "chain_befo
     ],
 )
 def test_ends_that_can_go_on_do(initiator, responder):
-    assert consistent(hello(**initiator), hello(**responder))
+    assert are_consistent(hello(**initiator), hello(**responder))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_ends_that_can_go_on_do(initiator, responder):
     ],
 )
 def test_ends_that_cannot_go_on_do_not(initiator, responder):
-    assert not consistent(hello(**initiator), hello(**responder))
+    assert not are_consistent(hello(**initiator), hello(**responder))
 
 
 def test_version_done_and_the_answer_bit_do_not_enter_the_verdict():
-    assert consistent(hello(**IDLE), hello(**IDLE, version=99, done=True, have_yours=True))
+    assert are_consistent(hello(**IDLE), hello(**IDLE, version=99, done=True, have_yours=True))

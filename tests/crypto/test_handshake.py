@@ -403,7 +403,7 @@ def test_another_protocol_is_refused_at_its_first_message(monkeypatch):
 
 
 def test_a_blinded_section_tells_nothing_across_sessions():
-    one, two = FEDERATION.blinded(b"1" * 32), FEDERATION.blinded(b"2" * 32)
+    one, two = FEDERATION.blind(b"1" * 32), FEDERATION.blind(b"2" * 32)
     parts = {blinded[place : place + 32] for blinded in (one, two) for place in range(0, len(blinded), 32)}
     assert len(parts) == 2 * (1 + len(NAMES))
 

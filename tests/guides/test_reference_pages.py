@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
@@ -17,20 +18,24 @@ import p2pfl.aggregate
 import sim
 from p2pfl.aggregate.entry import BEFORE, RULES
 from p2pfl.cli.main import cli
-from p2pfl.compress.catalog import listed
+from p2pfl.compress.catalog import list_stages
 from p2pfl.config import model
 from p2pfl.config.learning_rate import SCHEDULES
 from p2pfl.config.privacy import PRIVACY
 from p2pfl.core.staleness import STALENESS
+from p2pfl.features import FEATURES
 from p2pfl.features.status import prometheus
 from p2pfl.learn.load import BUILT_IN
 from p2pfl.learn.table import layout, schema
 from p2pfl.methods import METHODS
+from p2pfl.node.plug_ins import alarm_texts
+from p2pfl.reporting.alarms import NEWS
 from sim.attacks import ATTACKS
+from sim.worlds import model as worlds
 from topologies.families import FAMILIES
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference_pages.py"
-NAMES = ["commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
+NAMES = ["alarms.md", "commands.md", "prometheus.md", "python-api.md", "settings.md", "specs.md"]
 CELL = re.compile(r"(?<!\\)\|")
 KINDS = {
     "[federation]": model.FEDERATION,
@@ -43,6 +48,17 @@ KINDS = {
     "[[node]]": model.MEMBER,
     "[node]": model.NODE,
     "[data]": model.DATA,
+    "[compute]": worlds.COMPUTE,
+    "[links]": worlds.LINKS,
+    "[[slow]]": worlds.SLOW,
+    "[[partition]]": ["groups", *worlds.PARTITION],
+    "[[crash]]": worlds.CRASH,
+    "[churn]": worlds.CHURN,
+    "[[join]]": worlds.JOIN,
+    "[[amend]]": ["join", "leave", *worlds.AMEND],
+    "[liars]": worlds.LIARS,
+    "[run]": worlds.RUN,
+    "Which nodes": ["nodes", *worlds.WHO],
 }
 
 
@@ -120,6 +136,22 @@ def test_a_default_and_a_bound_are_those_of_the_program(pages):
     assert found["`optimizer`"]["allowed"] == "text: sgd, adam, adamw"
 
 
+def test_every_table_of_a_world_file_is_there_and_its_defaults_are_those_of_the_program(pages):
+    found = sections(pages["settings.md"])
+    assert [name for name in worlds.SECTIONS if not {f"[{name}]", f"[[{name}]]"} & KINDS.keys()] == []
+    told = {row["key"].strip("`"): row["default"] for row in rows(found["[links]"])}
+    assert told["latency_s"] == f"`{worlds.LinkSpec().latency_s.low}`"
+    assert (told["bandwidth"], told["loss"]) == ("not set", "`0.0`")
+    assert {row["default"] for row in rows(found["[[partition]]"])} == {"must be given"}
+
+
+def test_every_field_of_a_report_is_explained():
+    """The reference has what is written below each field."""
+    page = Path(inspect.getfile(p2pfl.Report)).read_text(encoding="utf-8").partition("class Report(")[2]
+    silent = [key for key in p2pfl.Report.__struct_fields__ if not re.search(rf'\n    {key}: .*\n    """\w', page)]
+    assert silent == []
+
+
 def test_every_built_in_task_and_every_key_of_a_table_is_there(pages):
     text = pages["settings.md"]
     assert [name for name in BUILT_IN if f"- `{name}`" not in text] == []
@@ -142,7 +174,7 @@ def test_every_spec_is_there(pages):
         names = [name for catalog in catalogs for name in catalog]
         pairs = zip(names, items(found[title]), strict=True)
         assert [(name, spec) for name, spec in pairs if not re.match(re.escape(name) + r"(?![\w-])", spec)] == []
-    assert list(items(found["Compressors"])) == [entry.written or entry.name for entry, _ in listed()]
+    assert list(items(found["Compressors"])) == [entry.written or entry.name for entry, _ in list_stages()]
 
 
 def test_every_parameter_of_a_spec_is_there(pages):
@@ -156,6 +188,15 @@ def test_every_graph_is_there(pages):
     found = sections(pages["specs.md"])
     kinds = [text for title, text in found.items() if title.startswith("Topologies: ")]
     assert {name for text in kinds for name in items(text)} == set(FAMILIES)
+
+
+def test_every_alarm_is_there_with_what_to_do_and_what_ends_it(pages):
+    found = sections(pages["alarms.md"])
+    for kind, one in alarm_texts(FEATURES).items():
+        rows_of = dict(re.findall(r"^\| (means|the node|to do|ends when) \| (.*) \|$", found[kind], re.MULTILINE))
+        ends = NEWS[one.ended_by] if one.ended_by else "10 minutes have passed without another one."
+        assert rows_of == {"means": one.means, "the node": one.does, "to do": one.advice, "ends when": ends}
+    assert {row["event"].strip("`") for row in rows(found["Events that are no alarm"])} == set(NEWS)
 
 
 def test_every_metric_is_there(pages):

@@ -192,7 +192,7 @@ class Running:
     def goes_by_the_newest(self) -> bool:
         """Whether its core goes by the federation that it has heard of last."""
         live = self.application.in_force.live
-        return live is not None and live.status.core.amending.asked is None
+        return live is not None and live.status.core.amending.pending_change is None
 
     @property
     def resyncs(self) -> int:

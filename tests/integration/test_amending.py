@@ -177,4 +177,4 @@ async def test_what_a_running_node_cannot_take_over_is_refused_and_changes_nothi
         node.application.amend(replace(federation, gossip=replace(federation.gossip, compressor="q8")))
     assert node.application.setup.federation == federation
     node.application.amend(federation)
-    assert node.application.driver.core.amending.asked is None
+    assert node.application.driver.core.amending.pending_change is None

@@ -197,7 +197,7 @@ async def test_a_wiped_node_goes_on_by_the_file_beside_its_key_or_is_unsure_unti
     await third.until(lambda: third.status is not None and third.status.through)
     assert (third.status.privacy.state, drawn(third)) == ("unsure", 0)
     (alarm,) = [one for one in third.application.driver.feed.standing() if one.kind == "no-budget"]
-    assert f"it has signed for {told_of(first, 1)} steps (epsilon " in alarm.text
+    assert f"the node has signed for {told_of(first, 1)} steps (epsilon " in alarm.text
     await third.break_off()
     give_permission(folder / "node.key", PERMITTED)
     fourth = begin(1)

@@ -42,7 +42,7 @@ async def test_a_node_learns_from_the_rows_that_come_and_keeps_those_it_has_wher
     feed = first.application.driver.feed
     assert [event.text for event in feed.events if event.kind == "data-reloaded"] == ["30 to 45 samples"]
     told = nodes[1].application.driver.core.edges[0].exchange.weighing
-    await first.until(lambda: told.told.weight == pytest.approx(MORE / 3))
+    await first.until(lambda: told.report.weight == pytest.approx(MORE / 3))
 
     write(file, table(2 * MORE, broken="7.0,maybe\n"))
     await first.until(lambda: "data-refused" in feed.kinds)

@@ -88,7 +88,7 @@ async def test_who_was_off_hears_of_it_from_its_neighbors_and_an_older_one_is_re
     federation = field.federation()
     first = sign(with_settings(federation, rounds=9_000))
     second = sign(with_settings(amended(federation, first), rounds=8_000))
-    assert (await hand(federation, second, ADMIN)).to == ["node0", "node1"]
+    assert (await hand(federation, second, ADMIN)).received_by == ["node0", "node1"]
     late = start(field, 2)[0]
     await all_have([late], 2)
     await late.break_off()

@@ -132,7 +132,7 @@ async def test_one_backbone_and_personal_heads_learn_what_no_shared_head_can(fie
     for node in nodes:
         rows = node.learner.local_state()["head.weight"]
         assert not any(row.tobytes() in body for row in rows for body in bodies)
-        exported = safetensors.numpy.load(node.exported("test"))
+        exported = safetensors.numpy.load(node.export("test"))
         assert sorted(exported) == ["backbone.bias", "backbone.weight", "head.bias", "head.weight"]
         np.testing.assert_array_equal(exported["head.weight"], rows)
 

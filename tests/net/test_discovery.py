@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from p2pfl.errors import UserError
 from p2pfl.features.lan.beacon import PREFIX_BYTES, SERVICE, instance_of, member_of, own_about, prefix_of, seal, unseal
 from p2pfl.features.lan.discovery import MOST_LOOKUPS, Discovery, _Mdns, require_zeroconf
-from p2pfl.features.lan.interfaces import LOOPBACK, MULTICAST, UP, Interface, _unfit, covered
+from p2pfl.features.lan.interfaces import LOOPBACK, MULTICAST, UP, Interface, _unfit, cover
 from p2pfl.features.lan.overhear import Overhearing, _text
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
@@ -31,7 +31,7 @@ LO = interface("lo", "127.0.0.1/8", "::1/128", loopback=True)
 
 
 def announced(listen, *interfaces, named=()):
-    found = covered(interfaces, listen, named)
+    found = cover(interfaces, listen, named)
     assert all((one.skipped is None) == bool(one.announced) for one in found)
     return {one.name: [str(address.ip) for address in one.announced] for one in found if one.skipped is None}
 
@@ -124,7 +124,7 @@ class Told:
         known = {
             "about": b"sealed",
             "port": 4000,
-            "interfaces": lambda: covered(self.interfaces, host),
+            "interfaces": lambda: cover(self.interfaces, host),
             "members": lambda: self.members,
             "on_hint": lambda index, addresses: self.hints.put_nowait((index, addresses)),
             "on_change": lambda _: None,
@@ -290,7 +290,7 @@ async def test_a_node_without_an_interface_says_so_once_and_goes_on(monkeypatch,
         loop.call_soon_threadsafe(looks.release)
         if isinstance(found, OSError):
             raise found
-        return covered(found, "127.0.0.1")
+        return cover(found, "127.0.0.1")
 
     async with Told({}, prefix="aa", interfaces=look).discovery:
         for _ in range(5):

@@ -13,7 +13,7 @@ from p2pfl.core.messages import Ready
 from p2pfl.features.status.page_server import StatusPage
 from p2pfl.net.doorway import SLICE_BYTES, ConnectionGate, Doorway
 from p2pfl.net.limits import Limits
-from p2pfl.net.looptime import BURST_S, SHARE_OF_ALL, SHARE_OF_ONE, LoopTime, Stopwatch, TimeBudget, measured
+from p2pfl.net.looptime import BURST_S, SHARE_OF_ALL, SHARE_OF_ONE, LoopTime, Stopwatch, TimeBudget, measure
 
 UPGRADE = (
     b"GET /p2pfl HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -102,13 +102,13 @@ async def test_measured_work_returns_raises_and_is_cancelled_as_it_would_be_alon
         return outcome
 
     watch = Stopwatch(costs.append)
-    assert await measured(work(7), watch) == 7
+    assert await measure(work(7), watch) == 7
     assert len(costs) == 3, "one for each step"
     with pytest.raises(ValueError, match="x"):
-        await measured(work(ValueError("x")), watch)
+        await measure(work(ValueError("x")), watch)
 
     async def outer():
-        await measured(work(None), watch)
+        await measure(work(None), watch)
 
     task = asyncio.create_task(outer())
     while len(costs) < 8:  # noqa: ASYNC110 - it is looked at from outside

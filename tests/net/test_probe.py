@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from p2pfl.crypto.identity import Identity
-from p2pfl.features.lan.probe import Found, Prober
+from p2pfl.features.lan.probe import AnswerKind, Prober
 from p2pfl.net.address import parse_address
 
 
@@ -29,16 +29,16 @@ def ask(federation, other_binding):
 async def test_a_member_proves_that_it_is_there_and_in_what_its_file_differs(federation, ask):
     async with federation.node(1) as node:
         answer = await ask(node.address())
-        assert (answer.found, answer.differences) == (Found.MEMBER, ("training.rounds",))
+        assert (answer.kind, answer.differences) == (AnswerKind.MEMBER, ("training.rounds",))
         assert abs(answer.clock_off_s) < 5
         again = await ask(node.address(), ignored=frozenset({"training.rounds"}))
-        assert (again.found, again.differences) == (Found.MEMBER, ())
+        assert (again.kind, again.differences) == (AnswerKind.MEMBER, ())
 
 
 async def test_no_session_is_opened_or_ended(federation, ask):
     async with federation.node(1) as b, federation.node(0, {1: b.address()}) as a:
         await b.until(lambda: a.open and b.open)
-        assert (await ask(b.address())).found is Found.MEMBER
+        assert (await ask(b.address())).kind is AnswerKind.MEMBER
         assert a.kinds() == b.kinds() == ["open"]
 
 
@@ -52,7 +52,7 @@ async def test_a_stranger_that_asks_is_no_alarm(federation, ask, caplog):
 async def test_another_member_in_its_place_is_recognized(federation, ask):
     async with federation.node(3) as node:
         answer = await ask(node.address())
-    assert (answer.found, answer.detail) == (Found.OTHER_MEMBER, "3")
+    assert (answer.kind, answer.detail) == (AnswerKind.OTHER_MEMBER, "3")
 
 
 async def test_a_node_of_another_federation_is_one_all_the_same(federation, ask):
@@ -60,7 +60,7 @@ async def test_a_node_of_another_federation_is_one_all_the_same(federation, ask)
     stranger = federation.new(1)
     federation.identities[1] = Identity(bytes([2]) * 32)
     async with stranger.links:
-        assert (await ask(stranger.address())).found is Found.OTHER_NODE
+        assert (await ask(stranger.address())).kind is AnswerKind.OTHER_NODE
 
 
 @asynccontextmanager
@@ -78,7 +78,7 @@ async def web_server():
 
 async def test_a_web_server_is_no_node(ask):
     async with web_server() as address:
-        assert (await ask(address)).found is Found.NO_NODE
+        assert (await ask(address)).kind is AnswerKind.NO_NODE
 
 
 @asynccontextmanager
@@ -99,14 +99,14 @@ async def mail_server(greeting):
 
 async def test_a_server_that_talks_no_http_is_no_node(ask):
     async with mail_server(b"220 mail\r\n") as address:
-        assert (await ask(address)).found is Found.NO_NODE
+        assert (await ask(address)).kind is AnswerKind.NO_NODE
 
 
 async def test_a_port_without_a_server_is_told_from_one_that_is_silent(ask, monkeypatch):
-    assert (await ask("127.0.0.1:1")).found is Found.REFUSED
+    assert (await ask("127.0.0.1:1")).kind is AnswerKind.REFUSED
     monkeypatch.setattr("p2pfl.features.lan.probe.CONNECT_S", 0.1)
     async with mail_server(b"") as address:
-        assert (await ask(address)).found is Found.SILENT
+        assert (await ask(address)).kind is AnswerKind.SILENT
 
 
 async def test_a_name_that_nobody_knows_is_said_so(ask, monkeypatch):
@@ -115,4 +115,4 @@ async def test_a_name_that_nobody_knows_is_said_so(ask, monkeypatch):
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
     answer = await ask("nobody.invalid:8470")
-    assert (answer.found, answer.detail) == (Found.SILENT, "the name is unknown")
+    assert (answer.kind, answer.detail) == (AnswerKind.SILENT, "the name is unknown")

@@ -255,12 +255,12 @@ async def test_types_that_are_not_known_are_counted_and_stop_nobody():
     class Link:
         peer = 3
 
-    sides.offered(Link, Offer(least=9, most=9, channels=()))
+    sides.handle_offer(Link, Offer(least=9, most=9, channels=()))
     for _ in range(3):
-        sides.heard(Link, Unknown(code=77))
+        sides.handle_message(Link, Unknown(code=77))
     assert sides.dropped == {"type 77": 3}
     with pytest.raises(PeerFault, match="before any was offered"):
-        sides.heard(object.__new__(Link), Unknown(code=77))
+        sides.handle_message(object.__new__(Link), Unknown(code=77))
 
 
 def test_every_channel_of_the_kit_has_every_message_of_it():

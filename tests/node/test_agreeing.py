@@ -12,8 +12,16 @@ from p2pfl.config.load import load_config
 from p2pfl.config.writing import NewMember, federation_text
 from p2pfl.crypto.identity import Identity, public_text
 from p2pfl.errors import PeerFault
-from p2pfl.features.tables.agreeing import LEARNING, Agreement, ProposalPart, ProposalsHeld, SchemaTalk, proven, signed
-from p2pfl.learn.table.proposal import ColumnTold, Proposal, pack
+from p2pfl.features.tables.agreeing import (
+    LEARNING,
+    Agreement,
+    ProposalPart,
+    ProposalsHeld,
+    SchemaTalk,
+    sign_proposal,
+    verify,
+)
+from p2pfl.learn.table.proposal import ColumnProposal, Proposal, pack
 from p2pfl.net.refusals import DIFFERS
 
 NODES = 5
@@ -35,13 +43,13 @@ def federation(tmp_path):
 def proposal(federation, node, *, of=None, total=10.0, values=0):
     many = {f"v{n:05}": 1 for n in range(values)}
     columns = {
-        "x": ColumnTold(kind="number", count=10, total=total + node, squares=100.0 + 20 * node),
-        "y": ColumnTold(kind="number", count=10, total=5.0, squares=5.0, values={"0": 5, "1": 5}),
-        "z": ColumnTold(kind="category" if many else "empty", count=values, values=many),
+        "x": ColumnProposal(kind="number", count=10, total=total + node, squares=100.0 + 20 * node),
+        "y": ColumnProposal(kind="number", count=10, total=5.0, squares=5.0, values={"0": 5, "1": 5}),
+        "z": ColumnProposal(kind="category" if many else "empty", count=values, values=many),
     }
     rows = max(10, values)
     made = Proposal(node=of or f"n{node}", federation="f", rows=rows, least_count=1, columns=columns)
-    return signed(federation, pack(made), KEYS[node])
+    return sign_proposal(federation, pack(made), KEYS[node])
 
 
 class Network:
@@ -56,7 +64,7 @@ class Network:
         agreement = Agreement(self.federation, n, raw)
 
         def conclude():
-            self.digests[n] = agreement.merged().schema.digest()
+            self.digests[n] = agreement.merge_proposals().schema.digest()
             return self.digests[n]
 
         return SchemaTalk(
@@ -107,7 +115,7 @@ def test_nobody_is_through_before_its_neighbors_are(federation):
         network.connect(a, b)
     network.run(0)
     assert network.digests == {}
-    assert "n4" in network.talks[0].waits_for()
+    assert "n4" in network.talks[0].missing_text()
 
 
 def test_a_neighbor_that_learns_has_what_it_needs(federation):
@@ -125,15 +133,15 @@ def test_a_neighbor_that_learns_has_what_it_needs(federation):
 
 def test_a_proposal_that_its_node_has_not_signed_is_refused(federation):
     raw = proposal(federation, 1)
-    assert proven(federation, 1, raw).node == "n1"
+    assert verify(federation, 1, raw).node == "n1"
     changed = raw.replace(b'"total":11', b'"total":99')
     other = replace(federation, name="g")
     for given, member in ((federation, 2), (other, 1)):
         with pytest.raises(PeerFault):
-            proven(given, member, raw)
+            verify(given, member, raw)
     for wrong in (changed, raw[:-1], b"", proposal(federation, 1, of="n2")):
         with pytest.raises(PeerFault):
-            proven(federation, 1, wrong)
+            verify(federation, 1, wrong)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from p2pfl.config.model import Compute, Member, TaskConfig
 from p2pfl.errors import UserError
-from p2pfl.node.amendment import check_amended, in_words, listed, without
+from p2pfl.node.amendment import check_amended, in_words, keys_with_session, without_members
 from p2pfl.node.assembly import load_learner
 from sim.federations import describe
 
@@ -65,13 +65,13 @@ def test_whatever_else_has_changed_is_named(federation, change, section):
 
 def test_who_was_removed_does_not_come_back_in_its_row(federation):
     gone = replace(with_members(federation, retired=True), edges=((0, 3), (2, 3)))
-    with pytest.raises(UserError, match="comes back"):
+    with pytest.raises(UserError, match="or a removed one"):
         check_amended(gone, federation)
 
 
 def test_who_was_removed_is_on_no_list_of_keys_and_a_name_is_whose_it_is_now(federation):
     gone = with_members(federation, retired=True)
-    assert set(listed(gone).values()) == {0, 2, 3}
+    assert set(keys_with_session(gone).values()) == {0, 2, 3}
     again = replace(gone, members=(*gone.members, replace(NEWCOMER, name=gone.members[1].name)))
     assert again.member(gone.members[1].name).index == 4
 
@@ -89,8 +89,8 @@ def test_the_log_says_what_is_different_for_this_node(federation):
     )
     assert in_words(federation, after, 0) == (
         f"5 members; joined: pi9; another address: {names[2]} (10.0.0.9:8470); "
-        f"new neighbors: pi9; no neighbors any more: {names[1]}, {names[3]}; "
-        "12 rounds to do in place of 9"
+        f"new neighbors: pi9; no longer neighbors: {names[1]}, {names[3]}; "
+        "12 rounds to do instead of 9"
     )
 
 
@@ -99,7 +99,7 @@ def test_who_stays_keeps_its_part_of_what_a_task_deals_out_when_another_is_remov
     options = {"samples": [10, 20, 30, 40]}
     dealt = replace(federation, path=tmp_path / "federation.toml", task=TaskConfig(name="quadratic", options=options))
     counts = []
-    for now in (dealt, without(dealt, {federation.members[1].key})):
+    for now in (dealt, without_members(dealt, {federation.members[1].key})):
         node = SimpleNamespace(
             name=federation.members[3].name,
             path=tmp_path / "node.toml",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from p2pfl.engine.durable import image
-from p2pfl.engine.ledger import Ledger, Promise, Signed, reconciled
+from p2pfl.engine.ledger import Ledger, Promise, Signed, reconcile
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy import budget
@@ -71,7 +71,7 @@ def ledger(rounds=0, **changes):
 def test_only_a_whole_ledger_of_the_same_unit_with_room_pays_for_a_round(found, state, epsilon, left, planned):
     purse = BudgetGuard(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
     purse.look(found, 10)
-    assert (purse.told.state, purse.told.epsilon, purse.told.rounds_left) == (state, epsilon, left)
+    assert (purse.status.state, purse.status.epsilon, purse.status.rounds_left) == (state, epsilon, left)
     refused = purse.wrong(found, COST)
     assert (None if refused is None else refused.planned) == planned
     if refused is not None:
@@ -91,9 +91,9 @@ def test_steps_of_one_kind_in_a_row_are_one_entry_and_their_order_is_kept():
 
 
 def test_after_rounds_without_a_plan_a_ledger_is_worth_nothing():
-    assert ledger(1).recovered(private=False, complete=True) is None
-    assert ledger(1).recovered(private=True, complete=True) == ledger(1)
-    assert not ledger(1).recovered(private=True, complete=False).is_whole
+    assert ledger(1).as_recovered(private=False, complete=True) is None
+    assert ledger(1).as_recovered(private=True, complete=True) == ledger(1)
+    assert not ledger(1).as_recovered(private=True, complete=False).is_whole
 
 
 def test_a_state_without_a_budget_is_written_as_before_there_was_any():
@@ -136,9 +136,9 @@ def test_of_two_ledgers_that_counts_which_has_more_and_a_contradiction_is_known_
     other = Spend(2.0, 0.1, 2)
     few, more, later = ledger(1), ledger(2), ledger(order=2, word="x")
     for state, beside in ((few, more), (more, few), (None, more), (more, more)):
-        assert reconciled(state, beside) == more
+        assert reconcile(state, beside) == more
     for state, beside in ((more, later), (later, more)):
-        assert reconciled(state, beside) == later
+        assert reconcile(state, beside) == later
     unsure = [
         (more, None),
         (more, ledger(1).plus(other)),
@@ -149,10 +149,10 @@ def test_of_two_ledgers_that_counts_which_has_more_and_a_contradiction_is_known_
         (more, ledger(1, is_whole=False)),
     ]
     for state, beside in unsure:
-        assert not reconciled(state, beside).is_whole
-    assert reconciled(None, None) is None
+        assert not reconcile(state, beside).is_whole
+    assert reconcile(None, None) is None
     earlier_version = ledger(1, promise=None)
-    assert reconciled(earlier_version, None) == earlier_version
+    assert reconcile(earlier_version, None) == earlier_version
 
 
 NAME = ledger().account.name
@@ -196,7 +196,7 @@ def test_a_node_without_a_ledger_says_what_it_has_signed():
     purse = BudgetGuard(TwoRounds(), PERMITTED, "p2pfl privacy begin ward --node pi1")
     assert purse.evidence.hear(None, LostAccount(Signed(1, 7, 90), 2.5)) is None
     purse.look(None, 10)
-    assert purse.told.state == "unsure"
+    assert purse.status.state == "unsure"
     assert "signed for 90 steps (epsilon 2.5)" in purse.wrong(None, COST).why
     assert purse.evidence.account(None) == Signed(1, 7, 90)
 
@@ -208,7 +208,7 @@ def test_the_first_round_waits_for_neighbors_that_have_said_nothing_yet_and_not_
     evidence.opened(2, 11.0)
     assert evidence.is_due(10.0 + WAIT_S)
     assert not evidence.is_due(11.0 + WAIT_S)
-    evidence.heard(2)
+    evidence.note_rows(2)
     assert not evidence.is_due(10.0 + WAIT_S)
 
 
@@ -376,7 +376,7 @@ def test_keys_of_one_folder_have_files_of_their_own():
 def test_what_was_spent_before_a_permission_was_lowered_is_shown_whole():
     purse = BudgetGuard(TwoRounds(), Promise("record", 4.0, 1e-5), "")
     purse.look(ledger(2, promise=Promise("record", 1.0, 1e-5)), 10)
-    assert (purse.told.state, purse.told.epsilon) == ("unpermitted", 4.0)
+    assert (purse.status.state, purse.status.epsilon) == ("unpermitted", 4.0)
 
 
 def test_a_file_that_promises_less_than_a_word_is_refused_and_the_word_stays(tmp_path):

@@ -32,7 +32,7 @@ from p2pfl.features.members.talk import (
     CharterTalk,
     CharterTold,
 )
-from p2pfl.node.kept_charter import FILE_NAME, newest, stored
+from p2pfl.node.kept_charter import FILE_NAME, load_kept, newest
 
 WARD = ward(4)
 
@@ -87,7 +87,7 @@ NEXT = added(THREE, 4)
 def test_a_newer_charter_is_on_disk_before_anybody_hears_of_it(node):
     seen = []
     node.start()
-    node.keeper.on_taken = lambda: seen.append(stored(node.folder, WARD).edition == NEXT.edition)
+    node.keeper.on_taken = lambda: seen.append(load_kept(node.folder, WARD).edition == NEXT.edition)
     assert node.keeper.offer(NEXT.packed()) is Verdict.TAKEN
     assert seen == [True]
     assert node.edition == NEXT.edition
@@ -208,7 +208,7 @@ def test_a_later_charter_that_fits_takes_effect_though_one_before_it_did_not(tor
 
 def test_a_charter_that_the_node_cannot_go_by_removes_members_all_the_same(node):
     node.keeper.offer(NEXT.packed())
-    node.obstacles = ["an edge that is there has another compressor"]
+    node.obstacles = ["an existing edge has another compressor"]
     gone = sign(without_member(node.running, "pi1"))
     node.keeper.offer(gone.packed())
     assert node.alarms == [WAITS]
@@ -226,9 +226,9 @@ def test_a_full_disk_is_an_alarm_and_the_charter_holds_all_the_same(node, monkey
         full.setattr(charters, "replace_file", refuse)
         node.keeper.offer(NEXT.packed())
     assert (node.alarms, node.amended) == (["storage"], [2])
-    assert stored(node.folder, WARD) is None
+    assert load_kept(node.folder, WARD) is None
     node.talk.look(0.0)
-    assert stored(node.folder, WARD).edition == NEXT.edition
+    assert load_kept(node.folder, WARD).edition == NEXT.edition
 
 
 def test_a_damaged_file_is_no_charter_and_no_obstacle(node, caplog):
@@ -478,7 +478,7 @@ def test_all_end_with_the_newest_whatever_the_order_of_versions_restarts_and_par
             newest_of_all = checked(world.nodes[0].keeper.packed, WARD)
             for node in world.nodes:
                 assert amended(WARD, newest_of_all).edges == node.keeper.federation.edges
-                assert stored(node.folder, WARD).edition == best
+                assert load_kept(node.folder, WARD).edition == best
 
 
 @given(STEPS, st.lists(INDEX, max_size=3))

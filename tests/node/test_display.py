@@ -269,9 +269,9 @@ def test_many_members_are_three_lines():
     point = curves.add(0.0, [{"accuracy": value / 100} for value in range(101)] + [{}])
     assert point["accuracy"] == [0.0, 0.5, 1.0]
     assert point["distance"] == [None, None, None]
-    assert not curves.told()["members"]
-    assert curves.of(7)["figures"]["accuracy"] == [[0.07]]
-    assert curves.of(500) == {"times": [], "figures": {key: [] for key in point if key != "time"}}
+    assert not curves.as_dict()["members"]
+    assert curves.of_member(7)["figures"]["accuracy"] == [[0.07]]
+    assert curves.of_member(500) == {"times": [], "figures": {key: [] for key in point if key != "time"}}
 
 
 def test_a_member_that_comes_later_has_no_past():
@@ -279,7 +279,7 @@ def test_a_member_that_comes_later_has_no_past():
     curves.add(0.0, [{"accuracy": 0.5}])
     curves.add(2.0, [{"accuracy": 0.6}, {"accuracy": 0.1}])
     curves.add(4.0, [{"accuracy": 0.7}])
-    assert curves.told()["figures"]["accuracy"] == [[0.5, None], [0.6, 0.1], [0.7, None]]
+    assert curves.as_dict()["figures"]["accuracy"] == [[0.5, None], [0.6, 0.1], [0.7, None]]
     assert MOST_LINES >= 8
 
 
@@ -290,7 +290,7 @@ def test_members_are_shown_by_what_their_task_is_measured_by(clock):
     found = whole(made)
     assert found.measures == [rmse, LOSS]
     assert all(row.main == row.scores["rmse"] > 0 < row.scores["loss"] for row in found.members)
-    assert all(value is not None for value in made.display.overview.curves.told()["figures"]["main"][-1])
+    assert all(value is not None for value in made.display.overview.curves.as_dict()["figures"]["main"][-1])
 
 
 def test_without_a_word_of_the_task_accuracy_is_the_main_score(made, clock):

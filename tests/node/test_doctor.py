@@ -17,10 +17,10 @@ from p2pfl.features.lan.doctor import AddressTried, Diagnosis, Patient, _of_memb
 from p2pfl.features.lan.doctor_command import _member_row
 from p2pfl.features.lan.interfaces import Interface
 from p2pfl.features.lan.overhear import Announced, Tally
-from p2pfl.features.lan.probe import Answer, Found
+from p2pfl.features.lan.probe import Answer, AnswerKind
 
 ETH0 = Interface(name="eth0", index=2, addresses=(ip_interface("192.168.1.10/24"),))
-ANSWERS = Answer(found=Found.MEMBER, clock_off_s=0.4)
+ANSWERS = Answer(kind=AnswerKind.MEMBER, clock_off_s=0.4)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_machine_without_a_usable_interface_is_told_which_there_are(ward):
 def test_a_node_that_listens_on_loopback_is_told_why_it_is_alone(ward):
     alone = Interface(name="lo", index=1, addresses=(ip_interface("127.0.0.1/8"),), loopback=True)
     assert of_the_lan(ward, interface=alone) == []
-    (text,) = of_the_lan(ward, interface=alone, answer=Answer(found=Found.REFUSED))
+    (text,) = of_the_lan(ward, interface=alone, answer=Answer(kind=AnswerKind.REFUSED))
     assert text.startswith("node0 listens on this machine only")
 
 
@@ -132,11 +132,11 @@ def test_a_member_that_answers_is_well(ward):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer(found=Found.REFUSED), "nothing listens on that port"),
-        (Answer(found=Found.SILENT, detail="No route to host"), "No route to host"),
-        (Answer(found=Found.NO_NODE, detail="503"), "something other than p2pfl answers: 503"),
-        (Answer(found=Found.OTHER_NODE), "not a member"),
-        (Answer(found=Found.OTHER_MEMBER, detail="2"), "node2 answers there"),
+        (Answer(kind=AnswerKind.REFUSED), "nothing listens on that port"),
+        (Answer(kind=AnswerKind.SILENT, detail="No route to host"), "No route to host"),
+        (Answer(kind=AnswerKind.NO_NODE, detail="503"), "something other than p2pfl answers: 503"),
+        (Answer(kind=AnswerKind.OTHER_NODE), "not a member"),
+        (Answer(kind=AnswerKind.OTHER_MEMBER, detail="2"), "node2 answers there"),
     ],
 )
 def test_why_a_member_is_not_reached_is_said(ward, answer, said):
@@ -149,11 +149,11 @@ def test_why_a_member_is_not_reached_is_said(ward, answer, said):
     ("answer", "said"),
     [
         (
-            Answer(found=Found.MEMBER, differences=("training.rounds", "node")),
+            Answer(kind=AnswerKind.MEMBER, differences=("training.rounds", "node")),
             "differs in training.rounds, the names or",
         ),
-        (Answer(found=Found.MEMBER, clock_off_s=-3600.0), "3600 s behind"),
-        (Answer(found=Found.MEMBER, clock_off_s=3600.0), "3600 s ahead of"),
+        (Answer(kind=AnswerKind.MEMBER, clock_off_s=-3600.0), "3600 s behind"),
+        (Answer(kind=AnswerKind.MEMBER, clock_off_s=3600.0), "3600 s ahead of"),
     ],
 )
 def test_a_member_that_answers_may_differ(ward, answer, said):
@@ -163,7 +163,7 @@ def test_a_member_that_answers_may_differ(ward, answer, said):
 
 @pytest.mark.parametrize(("off_s", "said"), [(0.4, 0.0), (-1.9, 0.0), (59.6, 60), (-3600.0, -3600)])
 def test_a_clock_is_off_by_whole_seconds_or_by_less_than_can_be_told_apart(ward, off_s, said):
-    found = diagnosis(ward, answer=Answer(found=Found.MEMBER, clock_off_s=off_s))
+    found = diagnosis(ward, answer=Answer(kind=AnswerKind.MEMBER, clock_off_s=off_s))
     assert _member_row(found, found.patients[1])["clock_off_s"] == said
 
 
@@ -174,7 +174,7 @@ def test_another_version_of_the_software_is_named(ward):
 
 
 def test_a_member_that_has_moved_is_said_to_be_elsewhere(ward):
-    found = diagnosis(ward, answer=Answer(found=Found.SILENT, detail="No route to host"))
+    found = diagnosis(ward, answer=Answer(kind=AnswerKind.SILENT, detail="No route to host"))
     found.patients[1].places.append(AddressTried(address="192.168.1.77:8470", via=("eth0",), answer=ANSWERS))
     (problem,) = _of_members(found)
     assert "node1 is not at its listed address" in problem.text
@@ -183,7 +183,7 @@ def test_a_member_that_has_moved_is_said_to_be_elsewhere(ward):
 
 def test_with_a_charter_another_address_is_a_matter_of_the_admin_key(ward):
     ward = replace(ward, admin=(bytes(32),))
-    found = diagnosis(ward, answer=Answer(found=Found.REFUSED))
+    found = diagnosis(ward, answer=Answer(kind=AnswerKind.REFUSED))
     found.patients[1].places.append(AddressTried(address="192.168.1.77:8470", via=("eth0",), answer=ANSWERS))
     (problem,) = _of_members(found)
     assert "p2pfl member set ward --address node1=HOST:PORT" in problem.remedy
@@ -193,7 +193,7 @@ def test_a_node_that_hides_behind_its_own_listen_is_not_told_to_change_its_addre
     found = diagnosis(ward)
     own = found.patients[0]
     own.places = [
-        AddressTried(address=own.member.address, via=("file",), answer=Answer(found=Found.REFUSED)),
+        AddressTried(address=own.member.address, via=("file",), answer=Answer(kind=AnswerKind.REFUSED)),
         AddressTried(address="127.0.0.1:8470", via=("state",), answer=ANSWERS),
     ]
     own.hides = True
@@ -209,10 +209,12 @@ def test_a_member_of_which_nobody_knows_where_it_is(ward):
     assert "its address is unknown" in problem.text
 
 
-@pytest.mark.parametrize(("found", "said"), [(Found.REFUSED, "is it running?"), (Found.SILENT, "so it is on")])
+@pytest.mark.parametrize(
+    ("found", "said"), [(AnswerKind.REFUSED, "is it running?"), (AnswerKind.SILENT, "so it is on")]
+)
 def test_who_was_heard_and_does_not_answer_may_have_ended_or_has_a_firewall(ward, found, said):
     heard = [Announced(name="x", by_multicast=True, addresses={"192.168.1.9"}, port=1)]
-    (problem,) = _of_members(diagnosis(ward, answer=Answer(found=found), heard=heard))
+    (problem,) = _of_members(diagnosis(ward, answer=Answer(kind=found), heard=heard))
     assert said in problem.remedy
 
 

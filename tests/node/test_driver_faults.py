@@ -78,7 +78,7 @@ async def test_an_alarm_provoked_for_ever_is_counted_and_hardly_logged_or_rememb
     driver.alarm("request-refused", 3, "not finite")
     assert caplog.records[-1].getMessage() == "request-refused (3): not finite"
     assert driver.alarms == {"request-refused": 2 * times + 1}
-    assert len(driver._told) == 3
+    assert len(driver._alarm_counts) == 3
 
 
 async def test_an_alarm_that_goes_on_is_told_again_after_many_times(caplog):

@@ -22,7 +22,7 @@ from p2pfl.console.founding import Founding
 from p2pfl.core.events import RoundRefused
 from p2pfl.crypto.identity import public_text
 from p2pfl.errors import StorageError
-from p2pfl.features import brought, commands
+from p2pfl.features import commands, import_declared
 from p2pfl.features.status.feature import StatusFeature
 from p2pfl.fleet.one_process import InProcessFleet, _with_keys
 from p2pfl.node.application import Application
@@ -296,7 +296,7 @@ def test_two_features_with_one_channel_name_are_refused(tmp_path, example):
     [("FEATURE", Feature), ("FINDINGS", Findings), ("NEW", Founding), ("ARRIVE", None), ("PREPARE", None)],
 )
 def test_what_rooms_declare_is_there(what, kind):
-    found = list(brought(what))
+    found = list(import_declared(what))
     assert found
     assert all(callable(one) if kind is None else issubclass(one, kind) for one in found)
 

@@ -143,7 +143,7 @@ def test_who_is_no_neighbor_any_more_is_not_missed_and_a_new_one_may_be(told):
     told.core.neighbors.add(2, EdgeRecord(), ALWAYS)
     told.core.neighbors.remove(1)
     told.presence.follow(10.0)
-    told.presence.ended(1, "no neighbor any more", 10.0)
+    told.presence.ended(1, "no longer a neighbor", 10.0)
     told.presence.look(10.0 + FIRST_ALARM_S)
     assert [(alarm.kind, alarm.peer) for alarm in told.alarms] == [("neighbor-lost", 2)]
     assert told.lines == []

@@ -82,7 +82,7 @@ def test_the_federation_says_whether_its_test_set_is_nobody_s_data(plan, test_se
 def test_a_launcher_is_not_told_which_classes_a_node_has(parts, classes):
     figures = TrainingFigures(frozenset(parts))
     status = SimpleNamespace(workshop=Workshop(Talkative(), 1, figures=figures))
-    assert ProgressLines(print, status, None, lambda: False, sketched=True).untold == classes
+    assert ProgressLines(print, status, None, lambda: False, sketched=True).unsent_classes == classes
 
 
 def rounds_of(withheld, alarm):

@@ -214,7 +214,7 @@ class ChangingWorld(OpenWorld):
         last = self.charters[-1]
         return all(
             host.alive
-            and host.core.amending.asked is None
+            and host.core.amending.pending_change is None
             and tuple(host.core.edges) == last.neighbors(host.index)
             and all(edge.is_open for edge in host.core.edges.values())
             for host in self.members

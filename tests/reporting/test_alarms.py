@@ -1,4 +1,4 @@
-"""Alarms have the same kinds and texts in docs/reference/alarms.md, on the page and in the program."""
+"""Every alarm and every event that the program raises has a text. docs/reference_pages.py makes the docs of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from p2pfl.reporting.alarms import BACK, NEWS, OTHER
 
 ALARMS = alarm_texts(FEATURES)
 PACKAGE = Path(p2pfl.__file__).parent
-PAGE = PACKAGE.parent / "docs" / "reference" / "alarms.md"
 RAISING = {"on_alarm", "raise_alarm", "_raise_alarm", "alarm", "stand"}
 """Functions whose first argument is the kind of an alarm."""
 
@@ -57,27 +56,6 @@ def test_every_kind_that_is_raised_is_described_and_no_other():
     assert raised() - NOTICES == set(ALARMS)
 
 
-def sections():
-    text = PAGE.read_text(encoding="utf-8")
-    found = {}
-    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        kind, _, rest = part.partition("\n")
-        found[kind] = dict(re.findall(r"^\| (means|the node|to do|ends) \| (.*) \|$", rest, flags=re.MULTILINE))
-    return found
-
-
-def test_the_page_of_the_docs_has_the_same_kinds_in_the_same_order():
-    assert [kind for kind, rows in sections().items() if rows] == list(ALARMS)
-
-
-@pytest.mark.parametrize("kind", ALARMS)
-def test_the_docs_say_what_the_program_says(kind):
-    one, rows = ALARMS[kind], sections()[kind]
-    assert (rows["means"], rows["the node"], rows["to do"]) == (one.means, one.does, one.advice)
-    assert rows["ends"].endswith(".")
-    assert (rows["ends"] == "Ten minutes without another one.") == (one.ended_by is None)
-
-
 @pytest.mark.parametrize("kind", ALARMS)
 def test_what_ends_an_alarm_is_something_that_happens(kind):
     ended_by = ALARMS[kind].ended_by
@@ -97,4 +75,4 @@ def test_every_event_that_is_no_alarm_has_a_meaning_too():
 
 
 def test_a_kind_of_another_version_has_a_description_too():
-    assert Feed(str).described("never-heard-of") is OTHER
+    assert Feed(str).text_of("never-heard-of") is OTHER

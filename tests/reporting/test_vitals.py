@@ -17,11 +17,11 @@ from p2pfl.reporting.vitals import (
     Vitals,
     bitmap,
     figure,
-    fitted,
     members_of,
     prove,
     read,
     scores,
+    shortened,
     sign,
     word,
 )
@@ -120,13 +120,13 @@ WIDEST = dict.fromkeys(COUNTS, 2**53 - 1)
 def test_what_is_too_long_for_a_row_is_told_without_some_alarms(live, words):
     said = {"phase": "p" * 32, "software": "s" * 32, "live": bytes([255]) * live, "standing": ("a" * 32,) * words}
     full = msgspec.structs.replace(TYPICAL, **said, **WIDEST)
-    told = read(sign(fitted(full), KEY, REALM))
+    told = read(sign(shortened(full), KEY, REALM))
     assert msgspec.structs.replace(told, standing=full.standing) == full
     assert len(told.standing) == min(words, {0: 4, 16: 3, 128: 0}[live])
 
 
 def test_what_fits_is_told_whole():
-    assert fitted(TYPICAL) == TYPICAL
+    assert shortened(TYPICAL) == TYPICAL
 
 
 def test_fields_of_a_later_version_are_left_out():

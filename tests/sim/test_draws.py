@@ -18,8 +18,8 @@ from sim.worlds.drawn import (
     log_uniform,
     permutation,
     quantized,
+    sample,
     shuffle,
-    some,
     uniform,
 )
 from sim.worlds.model import Spread
@@ -125,7 +125,7 @@ def test_whole_numbers_choices_and_permutations_are_even():
 
 def test_some_are_different_ones_in_their_old_order_and_each_is_as_likely():
     rng = stream(2, "some")
-    picks = [some(rng, range(10), 3) for _ in range(5000)]
+    picks = [sample(rng, range(10), 3) for _ in range(5000)]
     assert all(pick == sorted(set(pick)) and len(pick) == 3 for pick in picks)
     assert all(abs(sum(k in pick for pick in picks) - 1500) < 150 for k in range(10))
 

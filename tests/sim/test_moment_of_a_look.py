@@ -64,7 +64,7 @@ def look_often(world, *, exact=True):
 def test_a_node_is_seen_as_it_was_when_its_latest_local_round_began():
     between = 0
     for stage, notes, _ in look_often(SLOW_LINKS):
-        seen = stage.measured(range(stage.nodes))
+        seen = stage.scored_models(range(stage.nodes))
         for host, row, now in zip(stage.world.hosts, seen, stage.models(), strict=True):
             if host.core.rounds.phase is Phase.TRAINING and host.index in notes:
                 np.testing.assert_array_equal(row, notes[host.index])
@@ -81,7 +81,7 @@ def test_after_a_restart_a_node_is_seen_as_it_is_until_it_trains():
     for stage, _, _ in look_often(world):
         host = stage.world.hosts[1]
         if host.starts == 2 and host.core.rounds.phase is Phase.WAITING:
-            np.testing.assert_array_equal(stage.measured([1])[0], stage.models()[1])
+            np.testing.assert_array_equal(stage.scored_models([1])[0], stage.models()[1])
             waited += 1
     assert waited
 

@@ -151,9 +151,9 @@ def test_privacy_is_a_keyword_of_a_federation_too():
         ("epsilon=8", "--privacy: delta: is missing"),
         ("epsilon=8,noise=1,delta=1e-5", "--privacy: noise: cannot be combined with epsilon"),
         ("epsilon=8,delta=2", "--privacy: delta: impossible value (found 2)"),
-        ("sigma=3", "--privacy: 'sigma=3' is none of them"),
-        ("epsilon=8,epsilon=3,delta=1e-5", "--privacy: 'epsilon=3' stands there twice"),
-        ("epsilon", "--privacy: 'epsilon' is none of them"),
+        ("sigma=3", "--privacy: 'sigma=3' is no KEY=VALUE of [privacy]"),
+        ("epsilon=8,epsilon=3,delta=1e-5", "--privacy: 'epsilon=3' is given twice"),
+        ("epsilon", "--privacy: 'epsilon' is no KEY=VALUE of [privacy]"),
         ("epsilon=8,delta=1e-5,unit=row", "--privacy: unit: impossible value (found 'row')"),
     ],
 )

@@ -1,4 +1,4 @@
-"""docs/how-to/simulate.md: its Python runs, its world loads, and it names every key of a report."""
+"""docs/how-to/simulate.md: its Python runs, and its world loads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 
 from p2pfl.config.load import load_config
 from p2pfl.crypto.identity import Identity, public_text
-from sim import simulate
-from sim.federations import describe
 from sim.worlds.world import read_world
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "simulate.md").read_text(encoding="utf-8")
@@ -58,8 +56,3 @@ def test_its_world_has_tenfold_speeds_losses_and_liars():
     world = read_world("bad.toml", load_config("ward-7"))
     assert (world.compute.speed.high / world.compute.speed.low, world.links.loss) == (10, 0.05)
     assert world.liars.count == 1
-
-
-def test_every_key_of_a_report_is_in_it():
-    report = simulate(describe(nodes=2, topology="complete", rounds=1), references=False)
-    assert not {key for key in report.__struct_fields__ if f"`{key}`" not in GUIDE}

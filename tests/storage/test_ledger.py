@@ -21,7 +21,7 @@ from p2pfl.engine.changes import redo
 from p2pfl.engine.codecs import Codecs
 from p2pfl.engine.durable import change, restore
 from p2pfl.engine.engine import Engine
-from p2pfl.engine.ledger import Ledger, Promise, reconciled
+from p2pfl.engine.ledger import Ledger, Promise, reconcile
 from p2pfl.engine.state import NodeState
 from p2pfl.features.privacy.ledger_file import LedgerFile
 from p2pfl.learn.interface import LocalRound
@@ -114,8 +114,8 @@ def recovered(store):
     state = restore(loaded.state.header, loaded.state.arrays, loaded.state.blobs)
     for record in loaded.records:
         redo(state, change(record.kind, record.header, record.blobs, np.dtype("f4")), codecs=CODECS, method=Plain())
-    kept = state.ledger.recovered(private=True, complete=loaded.complete)
-    state.ledger = reconciled(kept, beside(store._folder).read())
+    kept = state.ledger.as_recovered(private=True, complete=loaded.complete)
+    state.ledger = reconcile(kept, beside(store._folder).read())
     return state
 
 

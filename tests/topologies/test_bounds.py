@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from topologies import TopologyError, build
 from topologies.cli import terminal, topology
-from topologies.convergence import Asked, rounds_limit, simulate
+from topologies.convergence import ConsensusSettings, rounds_limit, simulate
 from topologies.design import designing
 from topologies.design.augmenting import augment
 from topologies.design.candidates import candidate, known_graphs
@@ -178,7 +178,7 @@ def test_what_is_not_settled_within_the_work_is_said(monkeypatch):
     ],
 )
 def test_a_simulation_that_is_asked_for_is_bounded_too(mode, asked, key):
-    refused(key, simulate, build("ring", 50_000), mode, Asked(**asked))
+    refused(key, simulate, build("ring", 50_000), mode, ConsensusSettings(**asked))
 
 
 @pytest.mark.parametrize(

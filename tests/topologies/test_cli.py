@@ -43,6 +43,23 @@ def test_a_mixing_rate_below_one_is_never_written_as_one():
     assert "mixing rate               1\n" in call("info", "erdos-renyi:p=0.0", "-n", "9").stdout
 
 
+SAY_WHAT_THEY_ARE = {
+    *("spec", "seed", "nodes", "edges", "connected", "components", "degree", "diameter", "average distance"),
+    *("laplacian max eigenvalue", "seconds"),
+}
+
+
+def test_info_explains_each_of_its_words_when_asked():
+    plain, explained = call("info", "ring", "-n", "16"), call("info", "ring", "-n", "16", "--explain")
+    assert "--explain" in plain.stderr
+    assert "--explain" not in call("info", "ring", "-n", "16", "--format", "json").stderr
+    figures, _, meaning = explained.stdout.partition("\nWhat the words mean:\n")
+    words = {line.partition("  ")[0] for line in figures.splitlines()} - SAY_WHAT_THEY_ARE
+    known = {word.replace("mixing certified", "certified").replace("messages to", "rounds to") for word in words}
+    text = " ".join(meaning.split())
+    assert [word for word in sorted(known) if word not in text] == []
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_has_an_example(name):
     assert f"\n    p2pfl topology {name}" in call(name, "--help").stdout

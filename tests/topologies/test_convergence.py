@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topologies import MixingMatrix, Schedule, Topology, TopologyError, build, build_schedule, spectrum
-from topologies.convergence import Asked, OldValues, drift, mixing_step, simulate, simulate_schedule, tail
+from topologies.convergence import ConsensusSettings, OldValues, drift, mixing_step, simulate, simulate_schedule, tail
 from topologies.spectral import mixing_matrix
 
 GRAPHS = [
@@ -28,7 +28,7 @@ WEIGHTS = ["metropolis", "max-degree", "best-constant", "sample-weighted"]
 
 
 def facts(spec, nodes, mode="sync", **asked):
-    return simulate(build(spec, nodes, 1), mode, Asked(**asked)).facts
+    return simulate(build(spec, nodes, 1), mode, ConsensusSettings(**asked)).facts
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -66,7 +66,7 @@ def test_what_has_not_settled_is_said():
 
 
 def test_no_round_of_the_history_is_above_its_prediction():
-    history = simulate(build("barbell", 12), "sync", Asked(rounds=60)).history
+    history = simulate(build("barbell", 12), "sync", ConsensusSettings(rounds=60)).history
     assert [row["round"] for row in history] == list(range(61))
     assert all(row["distance"] <= row["predicted"] + 1e-12 for row in history)
 
@@ -79,7 +79,7 @@ def test_messages_are_two_for_each_edge_and_round():
 @pytest.mark.long
 def test_the_same_seed_gives_the_same_figures_and_another_gives_others():
     def rounds(seed):
-        report = simulate(build("path", 12), "delay", Asked(seed=seed))
+        report = simulate(build("path", 12), "delay", ConsensusSettings(seed=seed))
         return report.facts["measured_contraction"], report.history[-1]["distance"]
 
     assert rounds(3) == rounds(3)
@@ -161,7 +161,7 @@ def test_a_disconnected_graph_never_agrees_and_ends_with_exit_code_three(mode):
 )
 def test_an_impossible_request_names_what_is_wrong_with_it(mode, asked, text):
     with pytest.raises(TopologyError, match=text):
-        simulate(build("ring", 8), mode, Asked(**asked))
+        simulate(build("ring", 8), mode, ConsensusSettings(**asked))
 
 
 def test_one_node_has_nobody_to_agree_with():
@@ -195,7 +195,7 @@ def test_a_schedule_that_does_not_contracts_in_the_long_run_by_the_largest_eigen
 
 
 def test_no_round_of_a_schedule_is_above_its_prediction():
-    report = simulate_schedule(build_schedule("one-peer-exponential", 12), asked=Asked(rounds=40))
+    report = simulate_schedule(build_schedule("one-peer-exponential", 12), settings=ConsensusSettings(rounds=40))
     assert all(row["distance"] <= row["predicted"] + 1e-12 for row in report.history)
 
 

@@ -22,7 +22,7 @@ from topologies.eigen.extremes import (
     inverse_extremes,
     largest,
     multigrid_extremes,
-    required,
+    require_converged,
 )
 from topologies.laplacian import Laplacian
 
@@ -184,7 +184,7 @@ def test_where_nothing_converges_the_result_says_so_and_is_still_an_upper_bound(
     assert not found.certified
     assert found.low > topology.formula.low
     with pytest.raises(NotConverged) as caught:
-        required(found)
+        require_converged(found)
     assert caught.value.exit_code == 4
 
 

@@ -19,7 +19,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "convert": ("convert", "A graph in another file format."),
     "plot": ("convert", "A picture of one graph, or a map of many."),
 }
-"""Name: the module with its command, such as `list_command`, and one line on it."""
+"""By name of a command: the module with its function, such as `list_command`, and its line of help."""
 
 EXAMPLES = """\b
 Examples:
@@ -30,7 +30,7 @@ Examples:
 
 
 class TopologyCommands(click.Group):
-    """Knows the names and one line on each without importing any of them."""
+    """The commands, which it can list without importing any of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)

@@ -10,54 +10,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from topologies.cli import terminal
-from topologies.cli.info import CAUTION
 from topologies.cli.terminal import check_target, format_option, progress, write_json, write_rows
 
 if TYPE_CHECKING:
     from topologies.design.designing import Design
     from topologies.graph import Edge, Topology
 
-DESIGN_EPILOG = f"""\b
-What counts first (--minimize), and what breaks a tie:
-  rounds  rounds to consensus by the mixing rate under --weights; then fewer edges
-  bytes   what all nodes send until consensus, 2 x edges x rounds x --model-bytes;
-          then the mixing rate
-  edges   cables, or sessions; then the mixing rate
+DESIGN_EPILOG = """\b
+What a graph must be: connected, within --max-degree and --budget-bytes. With --byzantine B
+every node has more than 2B neighbors, there is no bridge, and the graph is (2B+1)-robust:
+then the honest agree with up to B liars beside each. Where that is unknown (above about 30
+nodes) the table says so.
 
 \b
-What a graph must be:
-  connected                 always
-  --max-degree D            no node has more than D neighbors
-  --byzantine B             every node has more than 2B neighbors, there is no bridge,
-                            and the graph is (2B+1)-robust: then the honest agree, each
-                            number within the range of theirs, with up to B liars among
-                            the neighbors of each. Robustness is proven for about 30
-                            nodes; where it is unknown the table says so, and such a
-                            graph ranks behind all that are known to qualify.
-  --budget-bytes S          all nodes together send at most S until consensus
-
-\b
-How it looks: up to 7 nodes at every connected graph, so that nothing is better; up to
-500 at all families with parameters that suit, and at --evaluations graphs of a search
-of its own (simulated annealing from the best four); above, at the families alone,
-each in fewer variants, and not at graphs of more than 40 edges for each node unless a
-formula tells all about them. 5000 nodes are the most, and take about two minutes; for
-larger graphs `compare` shows single families side by side. The default of
---evaluations takes a few seconds at 20 nodes, about a minute from 200 on. At most 30
-graphs are looked at closely, 10 from 500 nodes on. On a terminal a line tells how far
-it is.
-
-\b
-Schedules (--schedules) are exact and cheap while rounds are in step and nothing is
-lost. A federation is asynchronous, so they are left out unless asked for, and with
---byzantine they never qualify.
+Ties: fewer edges with --minimize rounds, the lower mixing rate with bytes and edges.
+Schedules never qualify with --byzantine. How it searches: docs/how-to/which-graph.md
 
 \b
 Examples:
   p2pfl topology design -n 20 --max-degree 6 --byzantine 1 --budget-bytes 2G -o graph.json
   p2pfl topology design -n 50 --max-degree 4 --minimize bytes --model-bytes 10M
-
-{CAUTION}
 """
 
 
@@ -79,7 +51,7 @@ Examples:
 def design_command(
     *, evaluations: int | None, schedules: bool, top: int, output: Path | None, form: str, **requirements: Any
 ) -> None:
-    # many small matrices: numpy's threads would wait for each other, eightfold where the processor is shared
+    # many small matrices: numpy's threads would wait for each other, eight times as long where the processor is shared
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from topologies.design.designing import design  # noqa: PLC0415 - `--help` stays instant
     from topologies.design.goal import Goal  # noqa: PLC0415 - as above
@@ -91,50 +63,50 @@ def design_command(
     if output is not None and not found.winner.schedule:
         from topologies.files import write_topology  # noqa: PLC0415 - as above
 
-        write_topology(_held(found.winner.topology), output)
+        write_topology(_with_edges(found.winner.topology), output)
     _write(found, top, output, form)
 
 
-def _held(topology: Topology) -> Topology:
-    """The graph with its edges, where the search had formulas only."""
+def _with_edges(topology: Topology) -> Topology:
+    """Return the graph with its edges, where the search had formulas only."""
     from topologies.building import build  # noqa: PLC0415 - `--help` stays instant
 
     return build(topology.spec, topology.nodes, topology.seed) if topology.implicit else topology
 
 
-def _write(found: Design, top: int, output: Path | None, form: str) -> None:
+def _write(design: Design, top: int, output: Path | None, form: str) -> None:
     from topologies.design.designing import line, rows  # noqa: PLC0415 - `--help` stays instant
 
-    listed = rows(found, top)
-    use = line(found.winner, output)
+    listed = rows(design, top)
+    use = line(design.winner, output)
     match form:
         case "json":
-            write_json({"proven": found.proven, "evaluations": found.evaluations, "line": use, "candidates": listed})
+            write_json({"proven": design.proven, "evaluations": design.evaluations, "line": use, "candidates": listed})
         case "csv":
             write_rows(listed, form)
         case _:
             _write_table(listed)
-    _advise(found, use, output)
+    _advise(design, use, output)
 
 
-def _write_table(listed: list[dict[str, Any]]) -> None:
-    """The figures as a table, and below it the reasons, which are too long for one."""
-    figures = [{key: value for key, value in row.items() if key != "why"} for row in listed]
+def _write_table(rows: list[dict[str, Any]]) -> None:
+    """Print the figures as a table, and below it the reasons, which are too long for one."""
+    figures = [{key: value for key, value in row.items() if key != "why"} for row in rows]
     for row in figures:
         row["bytes"] = terminal.readable_bytes(row["bytes"])
         row["qualifies"] = {True: "yes", False: "no", None: "unknown"}[row["qualifies"]]
-        if not any(other["robust"] for other in listed):
+        if not any(other["robust"] for other in rows):
             del row["robust"]
     write_rows(figures, "table")
     click.echo()
-    for row in listed:
+    for row in rows:
         click.echo(f"{row['rank'] or '-':>4}  {row['topology']}: {row['why']}")
 
 
-def _advise(found: Design, use: str | None, output: Path | None) -> None:
-    """On stderr: what to put into the federation file."""
-    best = found.winner
-    click.echo(f"\nOne model is taken as {terminal.readable_bytes(found.goal.model_bytes)}.", err=True)
+def _advise(design: Design, use: str | None, output: Path | None) -> None:
+    """Print on stderr what to write into the federation file."""
+    best = design.winner
+    click.echo(f"\nOne model is taken as {terminal.readable_bytes(design.goal.model_bytes)}.", err=True)
     if best.schedule and output is not None:
         click.echo(f"{output} is not written: the best is a schedule.", err=True)
     if use is None:
@@ -206,7 +178,7 @@ def augment_command(
         write_topology(found.topology, output)
     rows: list[dict[str, Any]] = [
         {
-            "added": None if step.edge is None else _told(step.edge, given.names),
+            "added": None if step.edge is None else _edge_text(step.edge, given.names),
             "lambda_2": step.algebraic_connectivity,
             "mixing_rate": step.mixing_rate,
             "rounds": step.rounds,
@@ -228,7 +200,7 @@ def augment_command(
         click.echo(f'In the federation file, under [federation]:\n  topology = "{output.as_posix()}"', err=True)
 
 
-def _told(edge: Edge, names: Sequence[str]) -> str:
-    """The edge by the names of a file's nodes, which may contain a hyphen."""
+def _edge_text(edge: Edge, names: Sequence[str]) -> str:
+    """Write the edge by the names of a file's nodes, which may contain a hyphen."""
     i, j = edge
     return f"{names[i]} - {names[j]}" if names else f"{i}-{j}"

@@ -1,5 +1,5 @@
-"""Experiments on a graph: `p2pfl topology simulate`, consensus of random values without learning and without a
-network, and `p2pfl topology attack`, what is left as parts of it fail. Nothing is sent to anyone.
+"""Experiments on a graph: `p2pfl topology simulate`, consensus of random values without learning and without a network,
+and `p2pfl topology attack`, the rest of a graph as parts of it fail. Nothing is sent to anyone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from topologies.cli.terminal import check_target, format_option, progress, write
 from topologies.errors import TopologyError
 
 if TYPE_CHECKING:
-    from topologies.convergence import Asked, Consensus
+    from topologies.convergence import Consensus, ConsensusSettings
     from topologies.failures import Decay
 
 MODES_HELP = """\b
@@ -61,9 +61,9 @@ Examples:
 @click.option("--max-delay", type=int, default=3, show_default=True, help="Greatest age in rounds, for delay.")
 @format_option("table", "json", "csv")
 def simulate_command(*, spec: str, nodes: int | None, mode: str, form: str, **asked: Any) -> None:
-    from topologies.convergence import Asked  # noqa: PLC0415 - `--help` stays instant
+    from topologies.convergence import ConsensusSettings  # noqa: PLC0415 - `--help` stays instant
 
-    report = _simulated(spec, nodes, mode, Asked(**asked))
+    report = _simulate(spec, nodes, mode, ConsensusSettings(**asked))
     if form == "csv":
         write_rows(report.history, form)
     else:
@@ -72,16 +72,16 @@ def simulate_command(*, spec: str, nodes: int | None, mode: str, form: str, **as
         click.echo(f"note: {note}", err=True)
 
 
-def _simulated(spec: str, nodes: int | None, mode: str, asked: Asked) -> Consensus:
+def _simulate(spec: str, nodes: int | None, mode: str, settings: ConsensusSettings) -> Consensus:
     from topologies.building import build_schedule, kind, resolve  # noqa: PLC0415 - `--help` stays instant
     from topologies.convergence import simulate  # noqa: PLC0415 - as above
     from topologies.family import GraphKind  # noqa: PLC0415 - as above
 
     if spec == "-" or nodes is None or kind(spec) is GraphKind.STATIC:
-        return simulate(resolve(spec, nodes, asked.seed), mode, asked)
+        return simulate(resolve(spec, nodes, settings.seed), mode, settings)
     from topologies.convergence import simulate_schedule  # noqa: PLC0415 - as above
 
-    return simulate_schedule(build_schedule(spec, nodes, asked.seed), mode, asked)
+    return simulate_schedule(build_schedule(spec, nodes, settings.seed), mode, settings)
 
 
 STRATEGIES_HELP = """\b
@@ -160,10 +160,10 @@ def _check_output(output: str | None, repeat: int) -> None:
         check_target(Path(output))
 
 
-def _rows(found: Decay, names: Sequence[str], form: str) -> list[dict[str, Any]]:
-    """An edge that failed is a list of its two ends; CSV knows no lists."""
+def _rows(decay: Decay, names: Sequence[str], form: str) -> list[dict[str, Any]]:
+    """Return the rows. An edge that failed is a list of its two ends; CSV knows no lists."""
     rows = []
-    for left in found.left:
+    for left in decay.left:
         failed = [names[node] if names else node for node in left.failed]
         rows.append(
             {
@@ -177,7 +177,7 @@ def _rows(found: Decay, names: Sequence[str], form: str) -> list[dict[str, Any]]
     return rows
 
 
-def _note(found: Decay) -> None:
-    first = next((left for left in found.left if left.components > 1), None)
+def _note(decay: Decay) -> None:
+    first = next((left for left in decay.left if left.components > 1), None)
     if first is not None:
-        click.echo(f"note: not connected after {first.removed} of {found.left[-1].removed} failures", err=True)
+        click.echo(f"note: not connected after {first.removed} of {decay.left[-1].removed} failures", err=True)

@@ -1,4 +1,4 @@
-"""`p2pfl topology list`, `info`, `compare`: which families there are, and the figures of one graph, or of several."""
+"""`p2pfl topology list`, `info`, `compare`: the families of graphs, and the figures of one graph, or of several."""
 
 from __future__ import annotations
 
@@ -35,13 +35,26 @@ Examples:
 """
 
 CAUTION = "How fast a graph mixes does not alone say how well a network learns on it (Vogels et al., 2022)."
-MEANING = """\b
+MEANING = """
 What the words mean:
   algebraic connectivity   lambda_2, the second smallest eigenvalue of the Laplacian;
                            0 where disconnected
   certified                lambda_2 is proven to within a millionth; --certify tries harder
-  mixing rate              what one round of averaging shrinks the distance to consensus by
-  thinnest cut             the two sides of the narrowest place that was found
+  method, residual         how lambda_2 was computed, and how far from an eigenvalue
+                           the result can be
+  mixing rate              factor by which one round of averaging with --weights shrinks
+                           the distance to consensus: near 0 is fast, near 1 slow
+  rounds to consensus      rounds until that distance is --epsilon of what it was
+  effective resistance     how far apart two nodes are when all paths count; the
+                           kirchhoff index is its sum over all pairs
+  edge connectivity        edges that have to fail before the graph falls apart;
+                           vertex connectivity: nodes
+  bridges, cut nodes       edges, and nodes, of which one alone is enough for that
+  thinnest cut             the two sides of the narrowest place that was found;
+                           conductance: edges across, as a share of the edge ends of
+                           the smaller side
+  isoperimetric number     fewest edges that leave a set of up to half the nodes, for
+                           each node of the set
   robustness               r: of any two separate groups one has a node with r neighbors
                            outside (LeBlanc 2013)
   liars per node           mixes: with so many lying neighbors a node still mixes;
@@ -49,21 +62,21 @@ What the words mean:
                            at most: with more they may not, even if nobody lies
   a to b                   the value lies in between, and is not known better
 
-\b
 Of a schedule, or a directed graph:
   edges, diameter, algebraic connectivity   of all rounds together, without directions
   exact after              so many rounds after which every node has the mean itself
   asymptotic rate          as mixing rate, but in the long run
   certified                the mixing rate is right; connectivity certified: lambda_2 is
-
-\b
-Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or --certify could not prove it.
-
-\b
+"""
+INFO_EPILOG = f"""\b
 Examples:
-  p2pfl topology info torus -n 36
+  p2pfl topology info torus -n 36 --explain
   p2pfl topology info graph.json --model-bytes 400K --format json
   p2pfl topology info base:k=1 -n 25
+
+Exit codes: 2 a mistake, 4 an eigenvalue did not converge, or --certify could not prove it.
+
+{CAUTION}
 """
 
 
@@ -95,7 +108,7 @@ def list_command(name: str | None, form: str) -> None:
 @click.command(
     "info",
     help=f"What the graph SPEC is like: how connected, how fast it mixes, what it tolerates.\n\n{terminal.SPEC_HELP}",
-    epilog=f"{MEANING}\n\n{CAUTION}",
+    epilog=INFO_EPILOG,
 )
 @terminal.spec_argument()
 @terminal.nodes_option()
@@ -104,13 +117,18 @@ def list_command(name: str | None, form: str) -> None:
 @terminal.epsilon_option()
 @terminal.model_bytes_option()
 @click.option("--certify", is_flag=True, help="Prove lambda_2, with minutes and gigabytes if need be.")
+@click.option("--explain", is_flag=True, help="Also say what each figure means; not with --format json.")
 @format_option("table", "json")
-def info_command(*, weights: str, certify: bool, form: str, **asked: Any) -> int:
+def info_command(*, weights: str, certify: bool, explain: bool, form: str, **asked: Any) -> int:
     from topologies.spectral import check_weights  # noqa: PLC0415 - `--help` stays instant
 
     check_weights(weights)
-    described = _described(weights=weights, certify=certify, **asked)
-    write_json(described) if form == "json" else write_facts(_readable_facts(described))
+    described = _describe(weights=weights, certify=certify, **asked)
+    if form == "json":
+        write_json(described)
+    else:
+        write_facts(_readable_facts(described))
+        click.echo(MEANING, nl=False) if explain else click.echo("note: --explain says what the words mean", err=True)
     return _verdict(described, certify=certify)
 
 
@@ -132,7 +150,7 @@ Examples:
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """Whole numbers joined by commas."""
+    """An option of whole numbers joined by commas."""
 
     name = "n,n,..."
 
@@ -179,7 +197,7 @@ def _row(name: str, family: Family) -> dict[str, Any]:
     return {
         "name": name,
         "spec": _spec(name, family.parameters),
-        "parameters": {key: _shown(parameter.default) for key, parameter in family.parameters.items()},
+        "parameters": {key: _default_text(parameter.default) for key, parameter in family.parameters.items()},
         "allowed": {key: parameter.allowed for key, parameter in family.parameters.items()},
         "meaning": {key: parameter.meaning for key, parameter in family.parameters.items() if parameter.meaning},
         "kind": family.kind.value,
@@ -194,17 +212,19 @@ def _row(name: str, family: Family) -> dict[str, Any]:
 
 
 def _spec(name: str, parameters: Mapping[str, FamilyParameter]) -> str:
-    """The family with its defaults, as it can be typed."""
-    settings = [f"{key}={_shown(known.default)}" for key, known in parameters.items() if known.default is not None]
+    """Write the family with its defaults, as a person would type it."""
+    settings = [
+        f"{key}={_default_text(known.default)}" for key, known in parameters.items() if known.default is not None
+    ]
     return f"{name}:{','.join(settings)}" if settings else name
 
 
-def _shown(default: Any) -> Any:
+def _default_text(default: Any) -> Any:
     return "-".join(map(str, default)) if isinstance(default, tuple) else default
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One line for each parameter instead of three dictionaries."""
+    """Return one line for each parameter instead of three dictionaries."""
     facts = {key: value or None for key, value in row.items() if key not in {"parameters", "allowed", "meaning"}}
     for key, default in row["parameters"].items():
         said = [row["meaning"].get(key), row["allowed"][key], None if default is None else f"default {default}"]
@@ -213,7 +233,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts(row: Mapping[str, Any]) -> dict[str, str]:
-    """Cells for CSV: a dictionary becomes `key=value; key=value`."""
+    """Return cells for CSV: a dictionary becomes `key=value; key=value`."""
     joined = {
         key: "; ".join(f"{name}={cell(part, '')}" for name, part in value.items())
         for key, value in row.items()
@@ -243,7 +263,7 @@ def _page(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _entry(row: Mapping[str, Any], sources: list[str]) -> Iterator[str]:
-    """Wrapped in its columns; a spec too long for its own stands in a line above."""
+    """Wrap an entry in its columns; a spec too long for its own stands in a line above."""
     free = [key for key, default in row["parameters"].items() if default is None]
     spec = [row["spec"], *_wrapped(f"({', '.join(free)})" if free else "", "topology")]
     if len(row["spec"]) > WIDTHS["topology"]:
@@ -262,7 +282,7 @@ def _wrapped(text: str, column: str) -> list[str]:
     return textwrap.wrap(text, WIDTHS[column], break_long_words=False, break_on_hyphens=False)
 
 
-def _described(
+def _describe(
     *, spec: str, nodes: int | None, seed: int, weights: str, epsilon: float, certify: bool, model_bytes: int | None
 ) -> dict[str, Any]:
     from topologies.building import build_schedule, is_static, resolve  # noqa: PLC0415 - `--help` stays instant
@@ -282,14 +302,14 @@ def _described(
 
 
 def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
-    """The facts for people: ranges in words, sizes with units, and nothing twice."""
+    """Return the facts for people: ranges in words, sizes with units, and nothing twice."""
     facts: dict[str, Any] = {key: _readable(value) for key, value in described.items()}
     facts["diameter"] = facts.pop("diameter_bounds", facts["diameter"])
     for key in ("probable_lower_bound", "lower_bound"):
         if facts["certified"] or facts.get(key) is None:
             facts.pop(key, None)
     for key in ("converged", "mixing_converged"):
-        facts.pop(key, None)  # what did not converge is an error of its own
+        facts.pop(key, None)  # a figure that did not converge is an error of its own
     for key in ("bytes_to_consensus", "bytes_per_round_busiest_node"):
         if facts.get(key) is not None:
             facts[key] = terminal.readable_bytes(facts[key])
@@ -299,7 +319,7 @@ def _readable_facts(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readable(value: Any) -> Any:
-    """Two numbers in a list are a range."""
+    """Write a value; two numbers in a list are a range."""
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(end, int | float) for end in value):
         return value
     low, high = (cell(end) for end in value)
@@ -307,7 +327,7 @@ def _readable(value: Any) -> Any:
 
 
 def _verdict(described: dict[str, Any], *, certify: bool) -> int:
-    """4 where lambda_2 is not known, or not proven though that was asked for."""
+    """Return the exit code: 4 where lambda_2 is not known, or not proven although required."""
     if not described.get("converged", True):
         text = "no eigenvalue converged: the algebraic connectivity is at most what is printed"
     elif not described.get("mixing_converged", True):
@@ -321,6 +341,6 @@ def _verdict(described: dict[str, Any], *, certify: bool) -> int:
 
 
 def _readable_row(row: dict[str, Any], *, sized: bool) -> dict[str, Any]:
-    """Sizes in words; no columns of dashes where no model has a size."""
+    """Write sizes in words; without a model's size leave out the columns that need it."""
     sizes = {key: terminal.readable_bytes(row[key]) for key in IN_BYTES}
     return {key: sizes.get(key, value) for key, value in row.items() if sized or key not in IN_BYTES}

@@ -31,7 +31,7 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later releases of click
-    """A number of bytes above zero: `400K` or `400KB` is 400,000, `400Ki` or `400KiB` is 409,600."""
+    """An option in bytes above zero: `400K` or `400KB` is 400,000, `400Ki` or `400KiB` is 409,600."""
 
     name = "bytes"
 
@@ -51,7 +51,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # generic only in later
 
 
 def readable_bytes(size: float | None) -> str:
-    """A size in powers of 1000, such as `409.6 kB`; a dash for None."""
+    """Write a size in powers of 1000, such as `409.6 kB`; a dash for None."""
     if size is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -66,7 +66,7 @@ def spec_argument() -> Decorator:
 
 
 def nodes_option() -> Decorator:
-    """A graph file says itself how many nodes it has: None where the option is not given."""
+    """Add the option `--nodes`, by default None, because a graph file contains its number of nodes."""
     return click.option(
         "-n", "--nodes", type=int, default=None, help="How many nodes; a graph file has its own number."
     )
@@ -102,7 +102,7 @@ PATIENCE_S = 1.0
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Takes what is to be told of a long search: one line on stderr, on a terminal alone, that vanishes in the end."""
+    """Show messages of a long search: one line on stderr, on a terminal alone, that vanishes in the end."""
     shown = False
     last = time.monotonic()
 
@@ -134,7 +134,7 @@ def check_target(path: Path) -> None:
 
 
 def format_option(*forms: str) -> Callable[[Command], Command]:
-    """`--format`, the first form being the default."""
+    """Add the option `--format`; the first form is the default."""
     return click.option(
         "--format", "form", type=click.Choice(forms), default=forms[0], show_default=True, help="How to print."
     )
@@ -145,14 +145,14 @@ def write_json(value: Any) -> None:
 
 
 def write_facts(facts: Row) -> None:
-    """One line for each fact; a dictionary becomes `key value, key value`."""
+    """Print one line for each fact; a dictionary becomes `key value, key value`."""
     width = max((len(key) for key in facts), default=0) + 2
     for key, value in facts.items():
         click.echo(f"{key.replace('_', ' '):{width}}{_named_cell(key, value)}")
 
 
 def write_rows(rows: Sequence[Row], form: str, missing: str = "-") -> None:
-    """Rows of the same keys. As JSON a list of objects, as CSV with a head."""
+    """Print rows of the same keys: as JSON a list of objects, as CSV with a header."""
     if form == "json":
         write_json(list(rows))
     elif form == "csv":
@@ -175,7 +175,7 @@ def _write_table(rows: Sequence[Row], missing: str) -> None:
         table.add_column(key.replace("_", " "), justify="right" if numbers else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(_named_cell(key, value, missing)) for key, value in row.items()))
-    # a table is as wide as it is: no figure may be cut, neither in a pipe nor on a narrow terminal, which wraps lines
+    # the table keeps its width: no figure may be cut, neither in a pipe nor on a narrow terminal, which wraps lines
     Console(width=10_000).print(table)
 
 

@@ -1,14 +1,14 @@
 """Adds edges to a graph, one at a time, where each raises its algebraic connectivity most.
 
-An edge (i, j) adds b b^T to the Laplacian, b = e_i - e_j. By its first-order gain, the squared length of b within the
-eigenspace of lambda_2, which is (v_i - v_j)^2 for a single Fiedler vector v, Ghosh and Boyd (Growing Well-connected
-Graphs, CDC 2006) choose the edge. The gain is an upper bound too, and the eigenvalue that the edge really gives is the
-root of an equation in one unknown (Golub, Some Modified Matrix Eigenvalue Problems, 1973): so candidates are evaluated
-exactly, the most promising first, until no other can be better.
+An edge (i, j) adds b b^T to the Laplacian, b = e_i - e_j. Ghosh and Boyd (Growing Well-connected Graphs, CDC 2006)
+choose the edge by its first-order gain, the squared length of b within the eigenspace of lambda_2, which is (v_i -
+v_j)^2 for a single Fiedler vector v. The gain is an upper bound too, and the eigenvalue that the edge really gives is
+the root of an equation in one unknown (Golub, Some Modified Matrix Eigenvalue Problems, 1973): so candidates are
+evaluated exactly, the most promising first, until no other can be better.
 
 Where lambda_2 is m-fold, one edge lifts one of its m eigenvalues and lambda_2 itself stays: then the edge is chosen
-that lifts that one highest, so that after m edges all are lifted. A disconnected graph is the same case with
-lambda_2 = 0: its components are joined first.
+that lifts that one highest, so that after m edges all are lifted. A disconnected graph is the same case with lambda_2 =
+0: its components are joined first.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from topologies.laplacian import Array, Laplacian
 from topologies.spectral import EPSILON, fiedler_vector, plain_extremes, rounds_to_consensus, spectrum
 
 BLOCK = 256
-"""Candidates whose equations are solved at once."""
+"""The number of candidates whose equations are solved together."""
 SAME = 1e-9
-"""Relative distance at which eigenvalues are one, or edges equally good."""
+"""The relative distance at which eigenvalues are equal, or edges equally good."""
 BISECTIONS = 60
 EXTREME = 64
-"""Nodes considered at either end of the Fiedler vector, on graphs too large for all eigenvectors."""
+"""The nodes considered at either end of the Fiedler vector, on graphs too large for all eigenvectors."""
 LOOKS = 10
 """Eigenvalue problems like that of lambda_2 per added edge, its description included."""
 
@@ -64,13 +64,12 @@ def augment(
     epsilon: float = EPSILON,
     tell: Tell = silent,
 ) -> Augmented:
-    """`count` edges more, none at a node that has `max_degree` neighbors. `steps` has `count` + 1 entries. `tell` hears
-    how far it is.
+    """Add `count` edges, none at a node that has `max_degree` neighbors. `steps` has `count` + 1 entries. `tell` gets
+    progress messages.
 
     Up to 1,000 nodes each edge is the best single one; above, the best to first order between the extreme nodes of the
-    Fiedler vector.
-    Raises TopologyError: there is no place for so many edges, finding them would take too long, or a disconnected graph
-    cannot be joined within the degree.
+    Fiedler vector. Raises TopologyError: there is no place for these edges, finding them would take too long, or a
+    disconnected graph cannot be joined within the degree.
     """
     if count < 1:
         raise TopologyError("nothing to add", key="add", value=count, allowed="from 1")
@@ -94,7 +93,7 @@ def _check_count(topology: Topology, count: int) -> None:
     if count > (room := n * (n - 1) // 2 - edges):
         text = "more than there are pairs of nodes that are not joined"
         raise TopologyError(text, key="add", value=count, allowed=f"up to {room}")
-    exact = n**3 // 60 if n <= DENSE_LIMIT else 0  # where all pairs promise the same, as in a ring, each is looked at
+    exact = n**3 // 60 if n <= DENSE_LIMIT else 0  # where all pairs promise the same, as in a ring, each is evaluated
     most = EFFORT_LIMIT // (LOOKS * effort(n, edges) + exact)
     if most < 1:
         text = f"too large to add edges to: {n} nodes and {edges} edges"
@@ -122,7 +121,7 @@ def _step(topology: Topology, edge: Edge | None, method: str, weights: str, epsi
 
 
 def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) -> tuple[Edge, str]:
-    """The best edge, the first of equals, and how it was found. Raises TopologyError: no edge has room."""
+    """Return the best edge, the first of equals, and how it was found. Raises TopologyError: no edge has room."""
     apart = component_count(topology) > 1
     if topology.nodes > DENSE_LIMIT and not apart:
         return _by_extremes(topology, max_degree, done), "first order"
@@ -145,7 +144,9 @@ def best_edge(topology: Topology, max_degree: int | None = None, done: int = 0) 
 
 
 def _space(values: Array, last: int, parts: int) -> tuple[int, int]:
-    """The place of the first eigenvalue equal to lambda_2, and their number. With several components all are 0."""
+    """Return the place of the first eigenvalue equal to lambda_2, and their number. With several
+    components all are 0.
+    """
     if parts > 1:
         return 0, parts
     width = int(np.count_nonzero(values[1:] <= values[1] + SAME * max(1.0, values[last])))
@@ -153,7 +154,7 @@ def _space(values: Array, last: int, parts: int) -> tuple[int, int]:
 
 
 def _gains(basis: Array, pairs: Ends) -> Array:
-    """The squared length of b in the space. `basis` has shape (n, width), the result (pairs,)."""
+    """Compute the squared length of b in the space. `basis` has shape (n, width), the result (pairs,)."""
     gains = np.zeros(len(pairs))
     for vector in basis.T:
         gains += (vector[pairs[:, 0]] - vector[pairs[:, 1]]) ** 2
@@ -161,7 +162,7 @@ def _gains(basis: Array, pairs: Ends) -> Array:
 
 
 def _places(topology: Topology, max_degree: int | None, done: int) -> Ends:
-    """All pairs that may be joined, ascending."""
+    """Return all pairs that may be joined, ascending."""
     free = np.ones((topology.nodes, topology.nodes), dtype=bool)
     free[topology.ends[:, 0], topology.ends[:, 1]] = False
     if max_degree is not None:
@@ -170,11 +171,11 @@ def _places(topology: Topology, max_degree: int | None, done: int) -> Ends:
         free[:, full] = False
     pairs = np.argwhere(np.triu(free, 1))
     if not len(pairs):
-        raise _nothing(topology, max_degree, done)
+        raise _no_room(topology, max_degree, done)
     return pairs
 
 
-def _nothing(topology: Topology, max_degree: int | None, done: int) -> TopologyError:
+def _no_room(topology: Topology, max_degree: int | None, done: int) -> TopologyError:
     n = topology.nodes
     if topology.edge_count == n * (n - 1) // 2:
         return TopologyError("every pair of nodes is joined", key="add", value=done + 1, allowed=f"up to {done}")
@@ -183,25 +184,25 @@ def _nothing(topology: Topology, max_degree: int | None, done: int) -> TopologyE
 
 
 def _exact(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> int:
-    """The place in `pairs`, which are ordered by falling `gains`, of the edge that lifts an eigenvalue highest."""
+    """Find the place in `pairs`, which are ordered by falling `gains`, of the edge that lifts an eigenvalue highest."""
     low = float(values[space[0]])
     best, place = -1.0, 0
     for begin in range(0, len(pairs), BLOCK):
         if begin and low + float(gains[begin]) <= best * (1.0 + SAME):
-            break  # a gain bounds what it promises
+            break  # the gain is an upper bound
         block = slice(begin, begin + BLOCK)
-        lifted = _lifted(values, vectors, space, pairs[block], gains[block])
+        lifted = _lifts(values, vectors, space, pairs[block], gains[block])
         found = int(np.argmax(lifted >= lifted.max() * (1.0 - SAME)))
         if lifted[found] > best * (1.0 + SAME):
             best, place = float(lifted[found]), begin + found
     return place
 
 
-def _lifted(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> Array:
-    """The value to which each edge lifts one eigenvalue of the space. Shape (pairs,).
+def _lifts(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, gains: Array) -> Array:
+    """Compute the value to which each edge lifts one eigenvalue of the space. Shape (pairs,).
 
-    The root x between low and the next eigenvalue of 1 = sum over k of (b . v_k)^2 / (x - values_k), whose right side
-    falls from infinity; where it is still above 1 at the next eigenvalue, it is that one.
+    It is the root x between low and the next eigenvalue of 1 = sum over k of (b . v_k)^2 / (x - values_k), whose right
+    side falls from infinity; where it is still above 1 at the next eigenvalue, it is that eigenvalue.
     """
     start, width = space
     low = float(values[start])
@@ -221,7 +222,7 @@ def _lifted(values: Array, vectors: Array, space: tuple[int, int], pairs: Ends, 
 
 
 def _by_extremes(topology: Topology, max_degree: int | None, done: int) -> Edge:
-    """The largest (v_i - v_j)^2 among pairs of extreme nodes that are not joined."""
+    """Find the largest (v_i - v_j)^2 among pairs of extreme nodes that are not joined."""
     vector = fiedler_vector(topology)
     order = np.argsort(vector, kind="stable")
     if max_degree is not None:
@@ -231,7 +232,7 @@ def _by_extremes(topology: Topology, max_degree: int | None, done: int) -> Edge:
     for pair in pairs:
         if pair not in joined:
             return pair
-    raise _nothing(topology, max_degree, done)
+    raise _no_room(topology, max_degree, done)
 
 
 def _ends_of(order: NDArray[np.int64]) -> Iterator[Edge]:
@@ -244,7 +245,7 @@ def _pair(i: int, j: int) -> Edge:
 
 
 def by_chance(topology: Topology, count: int, max_degree: int | None, seed: int, draws: int) -> float:
-    """The mean algebraic connectivity over `draws` with `count` random edges added, or as many as have room."""
+    """Compute the mean algebraic connectivity over `draws` with `count` random edges added, or as many as have room."""
     rng = generator(seed, 0xED6E)
     return float(np.mean([_one_draw(topology, count, max_degree, rng) for _ in range(draws)]))
 

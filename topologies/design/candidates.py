@@ -1,7 +1,7 @@
 """The candidates for a design: members of the known families, their costs, and whether they meet the goal.
 
-Parameters are chosen to suit a number of nodes and a degree; a family that is not in the table of choices is tried as
-it is without parameters.
+Parameters are chosen to suit a number of nodes and a degree; a family without an entry in the table of choices is tried
+without parameters.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ DRAWN = 200
 """Up to this many nodes each random family is drawn `SEEDS` times, on larger graphs once."""
 SMALL = 500
 DEGREES = 12
-"""Values tried of a parameter that sets the degree; half as many above `SMALL` nodes."""
+"""The number of values tried of a parameter that sets the degree; half as many above `SMALL` nodes."""
 CIRCULANTS = 2_000
-"""Most sets of offsets tried for each number of offsets."""
+"""The most sets of offsets tried for each number of offsets."""
 OFFSETS_LIMIT = 8
 CIRCULANT_NODES = 2_000
 
 
 def static_choices(goal: Goal) -> Iterator[tuple[str, int]]:
-    """Specs with seeds, in the order of the families. Some have no graph of this size: building them raises."""
+    """Yield specs with seeds, in the order of the families. Some have no graph of this size: building them raises."""
     for name, family in FAMILIES.items():
         if family.kind is not GraphKind.STATIC or name in SAME:
             continue
@@ -51,7 +51,7 @@ def static_choices(goal: Goal) -> Iterator[tuple[str, int]]:
 
 
 def schedule_choices(goal: Goal) -> Iterator[tuple[str, int]]:
-    """Likewise for the undirected schedules."""
+    """Yield specs with seeds of the undirected schedules."""
     for name, family in FAMILIES.items():
         if family.kind is GraphKind.SCHEDULE:
             several = "k" in family.parameters
@@ -60,7 +60,7 @@ def schedule_choices(goal: Goal) -> Iterator[tuple[str, int]]:
 
 
 def _spread(low: int, high: int, step: int, most: int) -> list[int]:
-    """At most `most` values from `low` up to `high`, both ends included."""
+    """Return at most `most` values from `low` up to `high`, both ends included."""
     values = list(range(low, high + 1, step))
     if len(values) <= most:
         return values
@@ -74,7 +74,7 @@ def _degrees(goal: Goal, low: int, step: int = 1) -> list[int]:
 
 
 def circulants(goal: Goal) -> Iterator[str]:
-    """The fastest set of offsets found for each degree."""
+    """Yield the fastest set of offsets found for each degree."""
     n = goal.nodes
     if not 3 <= n <= CIRCULANT_NODES:
         return
@@ -104,7 +104,9 @@ def _fastest(
     extra: tuple[int, ...],
     weights: str,
 ) -> int:
-    """Row of the fastest set in `drawn` (sets, count); eigenvalues are the sums of `gaps` over its offsets."""
+    """Return the row of the fastest set in `drawn` (sets, count); eigenvalues are the sums of `gaps` over
+    its offsets.
+    """
     scale = 1.0 if weights == "best-constant" else 1.0 / (2 * drawn.shape[1] + len(extra) + 1)
     rates = []
     for offsets in drawn:
@@ -114,7 +116,7 @@ def _fastest(
 
 
 SAME = ("dumbbell",)
-"""Other names of families that are tried already."""
+"""Other names of families that are already tried."""
 
 CHOICES: Mapping[str, Callable[[Goal], Iterable[str]]] = {
     "random-regular": lambda goal: [f"degree={degree}" for degree in _degrees(goal, 2)],
@@ -130,7 +132,7 @@ CHOICES: Mapping[str, Callable[[Goal], Iterable[str]]] = {
 
 
 SEARCHED = "searched"
-"""First word of the spec of a graph that belongs to no family."""
+"""The first word of the spec of a graph that belongs to no family."""
 
 DENSE = 40
 """Edges per node: above `SMALL` nodes, a denser graph is judged by its formulas or not at all."""
@@ -138,8 +140,9 @@ DENSE = 40
 
 @dataclass(eq=False, kw_only=True)
 class GraphCandidate:
-    """`topology` is, of a schedule, the union of its rounds: what nodes hold sessions for. `rate`: the mixing rate, of
-    a schedule the one of a static graph that would need as many rounds.
+    """A graph with its costs. For a schedule `topology` is the union of its rounds, which needs sessions.
+
+    `rate` is the mixing rate; for a schedule, that of a static graph that would need as many rounds.
     """
 
     goal: Goal
@@ -159,12 +162,12 @@ class GraphCandidate:
 
     @property
     def named(self) -> bool:
-        """True if a federation file can ask for it by its spec; a graph that depends on the members' names differs."""
+        """True if a federation file can name it by its spec; a graph that depends on the members' names differs."""
         return not self.spec.startswith(SEARCHED) and not FAMILIES[parse(self.spec).name].by_name
 
     @property
     def random(self) -> bool:
-        """True if the federation's seed decides what the spec gives."""
+        """True if the federation's seed determines the graph of the spec."""
         return self.named and FAMILIES[parse(self.spec).name].random
 
     @cached_property
@@ -173,7 +176,7 @@ class GraphCandidate:
 
     @cached_property
     def failures(self) -> tuple[str, ...]:
-        """Violated requirements that are cheap to check, in plain words; without robustness."""
+        """Describe violated requirements that are cheap to check, in plain words; without robustness."""
         goal, found = self.goal, []
         if component_count(self.topology) > 1:
             return ("it is not connected",)
@@ -193,7 +196,7 @@ class GraphCandidate:
 
     @property
     def fragile(self) -> str:
-        """Why it is not robust enough; empty where it is, or where that is unknown."""
+        """Say why it is not robust enough; empty where it is, or where that is unknown."""
         asked = self.goal.robustness
         if not asked or self.robust is None or self.robust.upper >= asked:
             return ""
@@ -212,16 +215,16 @@ def candidate(goal: Goal, topology: Topology) -> GraphCandidate:
 
 
 def known_graphs(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
-    """The best draw of each family and choice of parameters that has a connected graph of this size.
+    """Yield the best draw of each family and choice of parameters that has a connected graph of this size.
 
-    One whose degrees are wrong is told only where a formula gives its rate: it is not worth an eigensolver.
+    A graph with wrong degrees is yielded only where a formula gives its rate: it is not worth an eigensolver.
     """
     best: dict[str, GraphCandidate] = {}
     choices = list(static_choices(goal))
     for done, (spec, seed) in enumerate(choices):
         tell(f"looked at {done} of {len(choices)} graphs")
         try:
-            topology = _made(goal, spec, seed)
+            topology = _build_connected(goal, spec, seed)
             if topology is None:
                 continue
             least, most = degree_range(topology)
@@ -237,8 +240,8 @@ def known_graphs(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     yield from best.values()
 
 
-def _made(goal: Goal, spec: str, seed: int) -> Topology | None:
-    """The graph, or its formulas alone if it is large and unfit; None if these are unknown or disconnected."""
+def _build_connected(goal: Goal, spec: str, seed: int) -> Topology | None:
+    """Build the graph, or its formulas alone if it is large and unfit; None if these are unknown or disconnected."""
     if goal.nodes <= SMALL:
         return build(spec, goal.nodes, seed)
     parsed = parse(spec)
@@ -254,7 +257,7 @@ def _made(goal: Goal, spec: str, seed: int) -> Topology | None:
 
 
 def known_schedules(goal: Goal) -> Iterator[GraphCandidate]:
-    """Undirected schedules that reach consensus."""
+    """Yield undirected schedules that reach consensus."""
     for spec, seed in schedule_choices(goal):
         try:
             schedule = build_schedule(spec, goal.nodes, seed)

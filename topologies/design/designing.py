@@ -1,4 +1,4 @@
-"""The best graph for a purpose: known families, then a search of our own, ranked and judged; in rows and in words."""
+"""The best graph for a purpose: known families, then our own search, ranked and judged; in rows and in words."""
 
 from __future__ import annotations
 
@@ -25,21 +25,25 @@ ATLAS_NODES = 7
 """Up to this many nodes every connected graph is tried (Read and Wilson, An Atlas of Graphs, 1998)."""
 STARTS = 4
 FOUND = 12
-"""Graphs of the search that are judged: the best, each with another number of edges."""
+"""The number of graphs of the search that are judged: the best, each with another number of edges."""
 JUDGED = 30
-"""Graphs judged closely, the best first: a third of a second each; above `SMALL` nodes `JUDGED_LARGE`, seconds each."""
+"""The number of graphs judged in detail, the best first: a third of a second each; above `SMALL` nodes `JUDGED_LARGE`,
+seconds each.
+"""
 JUDGED_LARGE = 10
 DRAWS = 400
-"""Random graphs drawn where nothing else is robust enough, until `ENOUGH` of them are."""
+"""The number of random graphs drawn where nothing else is robust enough, until `ENOUGH` of them are."""
 ENOUGH = 3
 ADVISED = 40
-"""Up to this many nodes an error names a degree that would do."""
+"""Up to this many nodes an error names a degree that would suffice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """`qualified`: what meets all requirements, the best first; what may meet them, its robustness being unknown, comes
-    after what is known to. `failed`: the others, by the criterion. `proven`: no graph at all is better than the winner.
+    """The ranking. `qualified` meet all requirements, the best first; graphs of unknown robustness, which may meet
+    them, come last.
+
+    `failed`: the others, by the criterion. `proven`: no graph at all is better than the winner.
     """
 
     goal: Goal
@@ -56,9 +60,11 @@ class Design:
 def design(
     goal: Goal, *, evaluations: int | None = None, schedules: bool = False, top: int = 10, tell: Tell = silent
 ) -> Design:
-    """Up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations` graphs; above, families
-    alone, up to `goal.DESIGN_LIMIT` nodes. The same arguments give the same result. `tell` hears how far it is.
-    Raises TopologyError: nothing can meet the requirements, or nothing that was found does.
+    """Find the best graph: up to 7 nodes the true optimum; up to 500 families and a search that tries `evaluations`
+    graphs; above, families alone, up to `goal.DESIGN_LIMIT` nodes.
+
+    The same arguments give the same result. `tell` gets progress messages. Raises TopologyError: nothing can meet the
+    requirements, or no graph that was tried does.
     """
     checked(goal)
     effort = evaluations_for(goal.nodes) if evaluations is None else evaluations
@@ -67,47 +73,49 @@ def design(
     if everything:
         own = list(_atlas(goal))
     else:
-        own = list(_searched(goal, known, effort, tell)) if goal.nodes <= SEARCH_LIMIT and effort > 0 else []
+        own = list(_search_results(goal, known, effort, tell)) if goal.nodes <= SEARCH_LIMIT and effort > 0 else []
     entries = [*known, *own]
     if schedules:
         entries += known_schedules(goal)
     ranked = sorted(entries, key=lambda found: (found.key, found.schedule, not found.named))
-    qualified, failed = _judged(ranked, top, tell)
+    qualified, failed = _judge(ranked, top, tell)
     if goal.byzantine and not any(found.proven for found in qualified):
-        drawn = sorted(_drawn(goal, tell), key=lambda found: found.key)
+        drawn = sorted(_draw_robust(goal, tell), key=lambda found: found.key)
         qualified = (*drawn, *qualified)
     if not qualified:
-        raise _nothing(goal, failed)
+        raise _no_design(goal, failed)
     proven = everything and not qualified[0].schedule
     return Design(goal=goal, qualified=qualified, failed=failed, proven=proven, evaluations=effort)
 
 
 def _atlas(goal: Goal) -> Iterator[GraphCandidate]:
-    """The best connected graphs within the bounds on degrees."""
+    """Yield the best connected graphs within the bounds on degrees."""
     import networkx as nx  # noqa: PLC0415 - slow to import
 
     for graph in nx.graph_atlas_g():
         degrees = [degree for _, degree in graph.degree]
         right = len(degrees) == goal.nodes and min(degrees) >= goal.lowest and max(degrees) <= goal.highest
         if right and nx.is_connected(graph):
-            yield _own(goal, np.array(graph.edges))
+            yield _own_candidate(goal, np.array(graph.edges))
 
 
-def _searched(goal: Goal, known: Sequence[GraphCandidate], evaluations: int, tell: Tell) -> Iterator[GraphCandidate]:
+def _search_results(
+    goal: Goal, candidates: Sequence[GraphCandidate], evaluations: int, tell: Tell
+) -> Iterator[GraphCandidate]:
     starts: dict[int, Ends] = {}
-    for found in known:
+    for found in candidates:
         least, most = degree_range(found.topology)
         if len(starts) < STARTS and least >= goal.lowest and most <= goal.highest:
             starts.setdefault(found.topology.edge_count, found.topology.ends)
     if starts:
-        full = _filled(goal, next(iter(starts.values())))
+        full = _fill_up(goal, next(iter(starts.values())))
         starts.setdefault(len(full), full)
     for _, _, ends in search(goal, list(starts.values()), evaluations, tell).ranked()[:FOUND]:
-        yield _own(goal, ends)
+        yield _own_candidate(goal, ends)
 
 
-def _filled(goal: Goal, ends: Ends) -> Ends:
-    """Random edges more while two nodes have room: where no regular graph is possible, or a sparse one was the best."""
+def _fill_up(goal: Goal, ends: Ends) -> Ends:
+    """Add random edges while two nodes have room: where no regular graph is possible, or a sparse one was the best."""
     adjacency = adjacency_of(goal.nodes, ends)
     pairs = np.argwhere(np.triu(adjacency == 0.0, 1))
     degrees = adjacency.sum(axis=0)
@@ -118,8 +126,8 @@ def _filled(goal: Goal, ends: Ends) -> Ends:
     return np.argwhere(np.triu(adjacency))
 
 
-def _drawn(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
-    """Random graphs of the largest degree that turn out robust enough: on few nodes one in a hundred may be."""
+def _draw_robust(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
+    """Yield random graphs of the largest degree that are robust enough: on few nodes one in a hundred may be."""
     if goal.nodes > ADVISED:
         return
     degree = goal.highest - goal.highest * goal.nodes % 2
@@ -127,7 +135,9 @@ def _drawn(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
     for draw in range(DRAWS):
         tell(f"drew {draw} of at most {DRAWS} random graphs")
         topology = build(f"random-regular:degree={degree}", goal.nodes, goal.seed + draw)
-        entry = candidate(goal, topology) if degree == goal.highest else _own(goal, _filled(goal, topology.ends))
+        entry = (
+            candidate(goal, topology) if degree == goal.highest else _own_candidate(goal, _fill_up(goal, topology.ends))
+        )
         if not entry.failures and entry.proven:
             yield entry
             found += 1
@@ -135,22 +145,22 @@ def _drawn(goal: Goal, tell: Tell = silent) -> Iterator[GraphCandidate]:
             return
 
 
-def _own(goal: Goal, ends: Ends) -> GraphCandidate:
+def _own_candidate(goal: Goal, ends: Ends) -> GraphCandidate:
     return candidate(goal, Topology(f"{SEARCHED}:edges={len(ends)}", goal.nodes, ends, goal.seed))
 
 
-def _judged(
+def _judge(
     entries: Sequence[GraphCandidate], top: int, tell: Tell
 ) -> tuple[tuple[GraphCandidate, ...], tuple[GraphCandidate, ...]]:
-    """Qualified and failed; what was not looked at, because enough was found, is left out.
+    """Split entries into qualified and failed; those left unjudged, because enough were found, are left out.
 
-    Of those with the same figures the first is kept: the one that has a name.
+    Among graphs with the same figures the first is kept: the one that has a name.
     """
     proven: list[GraphCandidate] = []
     unknown: list[GraphCandidate] = []
     failed: list[GraphCandidate] = []
     seen: set[tuple[str, float, int]] = set()
-    looks, most = 0, _looks(entries)
+    looks, most = 0, _judged_count(entries)
     for entry in entries:
         if not entry.failures:
             if len(proven) >= top or looks >= most:
@@ -166,17 +176,17 @@ def _judged(
     return (*proven, *unknown), tuple(failed)
 
 
-def _looks(entries: Sequence[GraphCandidate]) -> int:
-    """The number of graphs that are judged closely."""
+def _judged_count(entries: Sequence[GraphCandidate]) -> int:
+    """Return the number of graphs that are judged in detail."""
     nodes = entries[0].topology.nodes if entries else 0
     if nodes <= ATLAS_NODES:
         return len(entries)
     return min(len(entries), JUDGED if nodes < SMALL else JUDGED_LARGE)
 
 
-def _nothing(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
-    """Says how near the nearest came."""
-    right = [found for found in failed if not _but_for(found, "budget-bytes")]
+def _no_design(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
+    """Make the error, which says how near the nearest graph came."""
+    right = [found for found in failed if not _fails_elsewhere(found, "budget-bytes")]
     if goal.budget_bytes is not None and right:
         nearest = min(right, key=lambda found: found.sent or 0)
         if nearest.sent is not None and nearest.sent > goal.budget_bytes:
@@ -187,28 +197,28 @@ def _nothing(goal: Goal, failed: Sequence[GraphCandidate]) -> TopologyError:
     most = max((found.robust.upper for found in failed if not found.failures and found.robust), default=0)
     text = f"no graph was found with at most {goal.highest} neighbors that is {goal.robustness}-robust"
     text += f", as byzantine = {goal.byzantine} asks for" + (f"; the best is {most}-robust" if most else "")
-    return TopologyError(text, key="byzantine", value=goal.byzantine, allowed=_enough(goal, most))
+    return TopologyError(text, key="byzantine", value=goal.byzantine, allowed=_sufficient_change(goal, most))
 
 
-def _but_for(found: GraphCandidate, key: str) -> bool:
+def _fails_elsewhere(entry: GraphCandidate, key: str) -> bool:
     """True if it fails in more than one respect, or in another one than `key`."""
-    return len(found.failures) != 1 or key not in found.failures[0]
+    return len(entry.failures) != 1 or key not in entry.failures[0]
 
 
-def _enough(goal: Goal, most: int) -> str:
-    """A change that would do: a larger degree, or fewer liars."""
+def _sufficient_change(goal: Goal, most: int) -> str:
+    """Suggest a change that would suffice: a larger degree, or fewer liars."""
     fewer = f"byzantine = {max(0, (most - 1) // 2)}"
     highest = goal.highest + 8 if goal.nodes <= ADVISED else goal.highest
     for degree in range(goal.highest + 1, min(goal.nodes, highest + 1)):
         relaxed = Goal(nodes=goal.nodes, max_degree=degree, byzantine=goal.byzantine, seed=goal.seed)
-        found = chain((entry for entry in known_graphs(relaxed) if not entry.failures), _drawn(relaxed))
+        found = chain((entry for entry in known_graphs(relaxed) if not entry.failures), _draw_robust(relaxed))
         if any(entry.proven for entry in found):
             return f"max-degree = {degree}, or {fewer}"
     return f"a larger max-degree, or {fewer}"
 
 
 FAILED = 5
-"""Better graphs that do not qualify: at most this many are shown."""
+"""The most better graphs without qualification that are shown."""
 
 PHRASES = {
     "rounds": "needs the fewest rounds",
@@ -218,7 +228,9 @@ PHRASES = {
 
 
 def rows(design: Design, top: int) -> list[dict[str, Any]]:
-    """The best `top` that qualify, then some that do not though they would be better. Each with the reason why."""
+    """Return rows of the best `top` that qualify, then of some that do not though they would be better, each with the
+    reason.
+    """
     best = design.qualified[:top]
     better = [entry for entry in design.failed if entry.key < design.winner.key][:FAILED]
     listed = [_row(design, rank, entry) for rank, entry in enumerate(best, start=1)]
@@ -244,7 +256,7 @@ def _row(design: Design, rank: int | None, entry: GraphCandidate) -> dict[str, A
 
 
 def _robust(entry: GraphCandidate) -> str | None:
-    """Only where liars were asked about: finding it takes time."""
+    """Write the robustness, only where the goal has liars: computing it takes time."""
     if not entry.goal.byzantine or entry.robust is None or entry.failures:
         return None
     found = entry.robust
@@ -256,7 +268,7 @@ def _failure(entry: GraphCandidate) -> str:
 
 
 def reason(design: Design, entry: GraphCandidate) -> str:
-    """Why a graph that qualifies stands where it stands."""
+    """Say why a graph that qualifies has its rank."""
     best = design.winner
     said = _praise(design) if entry is best else "; ".join(_differences(entry, best))
     if not entry.proven:
@@ -276,7 +288,7 @@ def _praise(design: Design) -> str:
 
 
 def _differences(entry: GraphCandidate, best: GraphCandidate) -> Sequence[str]:
-    """The differences in cost of `entry` and `best`, in the order in which an engineer asks."""
+    """Describe the differences in cost of `entry` and `best`, in the order in which an engineer asks."""
     found = [_more(entry.rounds or 0, best.rounds or 0, "round"), _more(*_edges(entry, best), "edge")]
     if entry.sent and best.sent and entry.sent != best.sent:
         found.append(_share(entry.sent / best.sent))
@@ -305,7 +317,7 @@ def _more(mine: int, other: int, word: str) -> str:
 
 
 def line(entry: GraphCandidate, file: Path | None) -> str | None:
-    """The line of a federation file for this graph; None if only a file can hold it, and there is none."""
+    """Write the line of a federation file for this graph; None if only a file can hold it, and there is none."""
     if file is not None and not entry.schedule:
         return f'topology = "{file.as_posix()}"'
     if not entry.named:

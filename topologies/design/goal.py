@@ -1,5 +1,6 @@
-"""The goal of a design: its requirements, and the criteria by which one graph is better than another. The mixing rate
-of small dense graphs is computed fast, as the search asks for tens of thousands of them.
+"""The goal of a design: its requirements, and the criteria by which one graph is better than another.
+
+The mixing rate of small dense graphs is computed fast, as the search needs tens of thousands of them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from topologies.laplacian import Array
 from topologies.spectral import EPSILON, check_weights, rounds_to_consensus, spectrum
 
 DENSE_LIMIT = 500
-"""Up to this many nodes, all eigenvalues are found faster than the two that matter."""
+"""Up to this many nodes, computing all eigenvalues is faster than computing the two that matter."""
 
 
 def weighted_laplacian(adjacency: Array, weights: str) -> Array:
-    """L with W = I - L, or the plain Laplacian for `best-constant`. Shape (n, n), as `adjacency` of zeros and ones.
+    """Compute L with W = I - L, or the plain Laplacian for `best-constant`. Shape (n, n), as `adjacency` of zeros and
+    ones.
 
     All nodes have the same number of samples, so that `sample-weighted` is `metropolis`.
     """
@@ -37,7 +39,7 @@ def weighted_laplacian(adjacency: Array, weights: str) -> Array:
 
 
 def rate_between(low: float, high: float, weights: str) -> float:
-    """The mixing rate from the second smallest and the largest eigenvalue of `weighted_laplacian`.
+    """Compute the mixing rate from the second smallest and the largest eigenvalue of `weighted_laplacian`.
 
     It falls with `low` and grows with `high`, so that bounds on them bound it.
     """
@@ -47,7 +49,7 @@ def rate_between(low: float, high: float, weights: str) -> float:
 
 
 def mixing_rate(adjacency: Array, weights: str) -> float:
-    """1 on a disconnected graph."""
+    """Compute the mixing rate; 1 on a disconnected graph."""
     values = np.linalg.eigvalsh(weighted_laplacian(adjacency, weights))
     if values[1] < 1e-10 * max(1.0, values[-1]):
         return 1.0
@@ -55,14 +57,14 @@ def mixing_rate(adjacency: Array, weights: str) -> float:
 
 
 def rate_of(topology: Topology, weights: str) -> float:
-    """The mixing rate as `spectrum` finds it, without its proofs."""
+    """Compute the mixing rate as `spectrum` does, without its proofs."""
     if topology.formula is not None or topology.nodes > DENSE_LIMIT:
         return spectrum(topology, weights).mixing_rate
     return mixing_rate(adjacency_of(topology.nodes, topology.ends), weights)
 
 
 def adjacency_of(nodes: int, ends: Ends) -> Array:
-    """Zeros and ones, shape (nodes, nodes)."""
+    """Build the matrix of zeros and ones, shape (nodes, nodes)."""
     adjacency = np.zeros((nodes, nodes))
     adjacency[ends[:, 0], ends[:, 1]] = adjacency[ends[:, 1], ends[:, 0]] = 1.0
     return adjacency
@@ -70,13 +72,13 @@ def adjacency_of(nodes: int, ends: Ends) -> Array:
 
 CRITERIA = ("rounds", "bytes", "edges")
 MODEL_BYTES = 400_000
-"""A model of 100,000 parameters in float32."""
+"""The bytes of a model of 100,000 parameters in float32."""
 
 DIGITS = 9
-"""Two mixing rates that agree to so many decimals are a tie."""
+"""Two mixing rates that agree to this many decimals are a tie."""
 
 DESIGN_LIMIT = 5_000
-"""Most nodes of a graph to find: two minutes on one core in all."""
+"""The most nodes of a graph to design: two minutes on one core in all."""
 
 Key = tuple[float, ...]
 
@@ -126,11 +128,11 @@ class Goal:
         return None if rounds is None else 2 * edges * rounds * self.model_bytes
 
     def key(self, rate: float, edges: int) -> Key:
-        """Less is better. What is over the budget comes last, the nearest to it first."""
+        """Make a sort key; less is better. What is over the budget comes last, the nearest to it first."""
         return self.key_of(rate, edges, self.bytes_sent(rate, edges))
 
     def key_of(self, rate: float, edges: int, sent: int | None) -> Key:
-        """The key where the bytes `sent` are known otherwise, as those of a schedule are."""
+        """Make the key where the bytes `sent` are known otherwise, as for a schedule."""
         if sent is None:
             return (math.inf, edges, 1.0)
         over = sent if self.budget_bytes is not None and sent > self.budget_bytes else 0
@@ -144,7 +146,7 @@ class Goal:
                 return (over, edges, tie)
 
     def energy(self, rate: float, edges: int) -> float:
-        """A smooth stand-in for `key`, growing with the rate: what the search walks downhill on. In nepers."""
+        """Compute a smooth stand-in for `key`, growing with the rate, which the search minimizes. In nepers."""
         if rate >= 1.0:
             return math.inf
         decay = -math.log(max(rate, 1e-15))
@@ -165,7 +167,7 @@ class Goal:
 
 
 def checked(goal: Goal) -> Goal:
-    """The same, if some graph can be like this. Raises TopologyError: none can; the key names why."""
+    """Return the goal, if some graph can meet it. Raises TopologyError: none can; the key says why."""
     check_weights(goal.weights)
     if goal.minimize not in CRITERIA:
         allowed = nearest(goal.minimize, CRITERIA)
@@ -192,7 +194,7 @@ def checked(goal: Goal) -> Goal:
 
 def _check_byzantine(goal: Goal) -> None:
     n, b = goal.nodes, goal.byzantine
-    most = ((n + 1) // 2 - 1) // 2  # the complete graph is ceil(n/2)-robust, and no graph is more
+    most = ((n + 1) // 2 - 1) // 2  # the complete graph is ceil(n/2)-robust, and no graph is more robust
     if b and b > most:
         raise TopologyError(
             f"{n} nodes cannot be {2 * b + 1}-robust, as byzantine = {b} asks for",
@@ -215,7 +217,7 @@ def _check_degree(goal: Goal) -> None:
 
 
 def _check_budget(goal: Goal) -> None:
-    """A connected graph has at least n - 1 edges, and one round uses each both ways."""
+    """Check the budget. A connected graph has at least n - 1 edges, and one round uses each both ways."""
     edges = max(goal.nodes - 1, -(-goal.nodes * goal.lowest // 2))
     least = 2 * edges * goal.model_bytes
     if goal.budget_bytes is not None and goal.budget_bytes < least:

@@ -1,11 +1,11 @@
 """Simulated annealing over graphs (Kirkpatrick, Gelatt and Vecchi 1983), from good graphs downhill.
 
-It is bounded by the graphs it tries, never by a clock: the same arguments give the same graph.
+The number of graphs tried bounds it, never a clock: the same arguments give the same graph.
 
-A walk over graphs within bounds on their degrees: an edge added, removed, or turned, or two edges crossed.
+A walk moves over graphs within bounds on their degrees: an edge is added, removed, or turned, or two edges crossed.
 
-The eigenvectors of the graph where the walk stands say which edges carry much: to first order an edge (i, j) raises an
-eigenvalue by (v_i - v_j)^2 times its weight (Ghosh and Boyd, Growing Well-connected Graphs, 2006).
+The eigenvectors of the walk's current graph show which edges matter: to first order an edge (i, j) raises an eigenvalue
+by (v_i - v_j)^2 times its weight (Ghosh and Boyd, Growing Well-connected Graphs, 2006).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from topologies.graph import Edge, Ends
 from topologies.laplacian import Array
 
 Move = tuple[tuple[Edge, ...], tuple[Edge, ...]]
-"""Edges that go, edges that come."""
+"""The edges to remove, and the edges to add."""
 
 KINDS = ("cross", "cross", "add", "remove", "turn", "turn")
 TRIES = 3
@@ -31,7 +31,7 @@ TRIES = 3
 
 
 class Walk:
-    """The graph where the walk stands. `adjacency` has shape (n, n)."""
+    """A walk over graphs, at its current one. `adjacency` has shape (n, n)."""
 
     def __init__(self, adjacency: Array, weights: str, lowest: int, highest: int) -> None:
         self.adjacency = np.array(adjacency, dtype=np.float64)
@@ -47,7 +47,7 @@ class Walk:
         return len(self.degrees)
 
     def look(self) -> None:
-        """Finds the eigenvectors that decide the rate here, and the rate."""
+        """Compute the eigenvectors that decide the rate here, and the rate."""
         values, vectors = np.linalg.eigh(weighted_laplacian(self.adjacency, self.weights))
         low, high = float(values[1]), float(values[-1])
         self.rate = 1.0 if low < 1e-10 * max(1.0, high) else rate_between(low, high, self.weights)
@@ -59,7 +59,7 @@ class Walk:
             self._pull = (1.0, 0.0) if 1.0 - low >= high - 1.0 else (0.0, 1.0)
 
     def gain(self, edge: Edge) -> float:
-        """The amount by which the edge, if present, lowers the rate: to first order and up to a constant."""
+        """Return by how much the edge, if present, lowers the rate: to first order and up to a constant."""
         i, j = edge
         low, high = self._points
         lifts: float = self._pull[0] * (low[i] - low[j]) ** 2
@@ -67,13 +67,13 @@ class Walk:
         return lifts - stretches
 
     def at_least(self, laplacian: Array) -> float:
-        """A lower bound on another graph's rate: the Rayleigh quotients of the vectors of this one."""
+        """Bound another graph's rate from below by the Rayleigh quotients of the vectors of this graph."""
         low = float(self._low @ laplacian @ self._low)
         high = float(self._high @ laplacian @ self._high)
         return rate_between(low, high, self.weights)
 
     def draw(self, rng: Random) -> Move | None:
-        """A random move, guided every other time; None where the one drawn is impossible."""
+        """Draw a random move, guided every other time; None where the drawn move is impossible."""
         tries = TRIES if rng.random() < 0.5 else 1
         match rng.choice(KINDS):
             case "cross":
@@ -91,7 +91,7 @@ class Walk:
         return min((rng.choice(self.edges) for _ in range(tries)), key=self.gain)
 
     def _cross(self, rng: Random, tries: int) -> Move | None:
-        """Two edges exchange their ends: all degrees stay."""
+        """Let two edges exchange their ends, which keeps all degrees."""
         a, b = self._weak(rng, tries)
         ways = []
         for _ in range(tries):
@@ -114,7 +114,7 @@ class Walk:
         return ((), (_sorted(*max(absent, key=self.gain)),)) if absent else None
 
     def _turn(self, rng: Random, tries: int) -> Move | None:
-        """One end of an edge moves to another node."""
+        """Move one end of an edge to another node."""
         stays, leaves = edge = self._weak(rng, tries)
         if rng.random() < 0.5:
             stays, leaves = leaves, stays
@@ -129,7 +129,7 @@ class Walk:
         return ((edge,), (_sorted(stays, max(free, key=lambda end: self.gain((stays, end)))),)) if free else None
 
     def make(self, move: Move) -> None:
-        """Changes the adjacency alone: `keep` or `undo` comes next."""
+        """Change the adjacency alone: `keep` or `undo` comes next."""
         for edges, value in zip(move, (0.0, 1.0), strict=True):
             for i, j in edges:
                 self.adjacency[i, j] = self.adjacency[j, i] = value
@@ -153,24 +153,25 @@ def _sorted(i: int, j: int) -> Edge:
 
 
 SEARCH_LIMIT = 500
-"""Most nodes: above, one graph takes too long to judge."""
+"""The most nodes of a search: above, one graph takes too long to judge."""
 
 HOT, COLD = 0.5, 1e-4
-"""Temperatures, divided by the nodes, as one edge of a larger graph matters less; the energy is a logarithm. At first a
-graph of 20 nodes that is 2.5 % worse is taken with odds of 1 to e. Of 0.5, 1, 3 and 6 for HOT, 0.5 gave the best graphs
-of 16 to 40 nodes.
+"""Temperatures, divided by the nodes, as one edge of a larger graph matters less; the energy is a logarithm.
+
+At first a graph of 20 nodes that is 2.5 % worse is accepted with odds of 1 to e. Of 0.5, 1, 3 and 6 for HOT, 0.5 gave
+the best graphs of 16 to 40 nodes.
 """
 
 LEG = 4_000
-"""Graphs per walk, so that many walks are made: symmetric graphs are far from each other."""
+"""The number of graphs per walk, so that many walks are made: symmetric graphs are far from each other."""
 
 MISSES = 20
-"""Draws of impossible moves for each graph tried."""
+"""The most draws of impossible moves for each graph tried."""
 
 
 @dataclass(slots=True)
 class BestGraphs:
-    """The best graph found for each number of edges: what one edge more or less would give."""
+    """The best graph found for each number of edges, which shows the effect of one edge more or less."""
 
     goal: Goal
     found: dict[int, tuple[Key, float, Ends]] = field(default_factory=dict)
@@ -185,12 +186,12 @@ class BestGraphs:
 
 
 def evaluations_for(nodes: int) -> int:
-    """Graphs to try unless told: a few seconds at 20 nodes, under a minute from 200 on."""
+    """Return the default number of graphs to try: a few seconds at 20 nodes, under a minute from 200 on."""
     return min(100_000, 400_000_000 // nodes**2, max(1_000, 80_000_000_000 // nodes**3))
 
 
 def search(goal: Goal, starts: Sequence[Ends], evaluations: int, tell: Tell = silent) -> BestGraphs:
-    """Walks from each start in turn, after each turn one from the best graph found; equal shares of `evaluations`."""
+    """Walk from each start in turn, and after each turn from the best graph found; equal shares of `evaluations`."""
     rng = Random(goal.seed)
     best = BestGraphs(goal)
     turn = len(starts) + 1

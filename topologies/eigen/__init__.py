@@ -1,1 +1,1 @@
-"""The second smallest and the largest eigenvalue of a graph's Laplacian: a ladder of methods, and what each proves."""
+"""The second smallest and the largest eigenvalue of a graph's Laplacian: a ladder of methods, and the proof of each."""

@@ -1,7 +1,8 @@
 """Proves that no eigenvalue but the kernel's 0 lies below a number: a lower bound on lambda_2, all rounding included.
 
-L_c - sigma N has exactly one negative eigenvalue (x = 1 gives -sigma sum n) if and only if lambda_2 >= sigma. Nodes
-of few neighbors are eliminated by `elimination`, which loses nothing; the matrix of what is left, the core, is tested
+L_c - sigma N has exactly one negative eigenvalue (x = 1 gives -sigma sum n) if and only if lambda_2 >= sigma. Nodes of
+few neighbors are eliminated by `elimination`, which loses nothing; the matrix of the remaining nodes, the core, is
+tested
 
 * densely: M + w w^T is positive definite for some w only if M has at most one negative eigenvalue; a Cholesky
   factorization that runs to its end proves it up to its rounding error (Rump, Verification of positive definiteness,
@@ -9,7 +10,7 @@ of few neighbors are eliminated by `elimination`, which loses nothing; the matri
 * or sparsely: the signs of the pivots of L D L^T (Sylvester), symmetric pivoting only.
 
 Either time the rounding error is bounded after the fact, entry by entry (Higham, Accuracy and Stability of Numerical
-Algorithms, theorems 9.3 and 10.3), in the measure of what is there to spare: `SPARE` times the diagonal e of the core.
+Algorithms, theorems 9.3 and 10.3), relative to the spare: `SPARE` times the diagonal e of the core.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from topologies.eigen.elimination import UNIT, QuadraticForm, eliminate, elimina
 from topologies.laplacian import Array, Laplacian
 
 SPARE = (0.4, 0.02)
-"""Share of the tolerance, times the core's diagonal e, proven beyond the claim to cover rounding; the second where long
-chains were eliminated, whose weight counts several times in the core.
+"""The share of the tolerance, times the core's diagonal e, proven beyond the claim to cover rounding.
+
+The second value is for long chains that were eliminated, whose weight counts several times in the core.
 """
 SAFETY = 2.0
-"""Factor on the textbook bound on rounding errors, for kernels that add in their own order."""
+"""A factor on the textbook bound on rounding errors, for kernels that add in their own order."""
 
 
 GRADUAL = 2_000
-"""Nodes of a core that may be eliminated one by one."""
+"""The most nodes of a core that may be eliminated one by one."""
 SMALL = 32
-"""A core of this many nodes is not worth making smaller."""
+"""A core of at most this many nodes is not reduced further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +50,21 @@ class FactorBudget:
 
     @property
     def edges(self) -> int:
-        """Most edges while eliminating."""
+        """The most edges while eliminating."""
         return min(self.core * self.core // 4, 30_000_000)
 
 
 CHEAP = FactorBudget(core=4_000, fill=2e7)
 """About half a gigabyte, a few seconds."""
 LARGE = FactorBudget(core=12_000, fill=1.2e8)
-"""Up to six gigabytes, some minutes."""
+"""A budget of up to six gigabytes and some minutes."""
 
 
 def at_least(laplacian: Laplacian, sigma: float, budget: FactorBudget = CHEAP, tolerance: float = 1e-6) -> bool | None:
-    """True only if lambda_2 >= sigma is proven, for the numbers c and n just as they are stored.
+    """Return True only if lambda_2 >= sigma is proven, for the numbers c and n exactly as they are stored.
 
-    False means that it is not so, or that the proof drowns in rounding; None that it does not fit into the budget. It
-    needs lambda_2 to be above sigma by the relative `tolerance`, and bears the more rounding the larger that is.
+    False means that it is not so, or that rounding is too large for the proof; None that it does not fit into the
+    budget. lambda_2 must be above sigma by the relative `tolerance`; the larger that is, the more rounding is allowed.
     """
     if sigma <= 0.0:
         return True
@@ -80,15 +82,15 @@ def _tightened(form: QuadraticForm, spare: float) -> QuadraticForm:
 
 
 def _unit(form: QuadraticForm, spare: float) -> Array:
-    """1 / sqrt of what is to spare at each node: an error E is covered if the radius of U |E| U is below 1."""
+    """Compute 1 / sqrt of the spare at each node: an error E is covered if the radius of U |E| U is below 1."""
     return np.asarray(1.0 / np.sqrt(-form.e * (spare / (1.0 + spare))))
 
 
 def shrink(form: QuadraticForm, budget: FactorBudget, *, keep: bool = False) -> tuple[QuadraticForm, bool] | None:
-    """Eliminates down to a core that can be factored within the budget, and whether it is to be taken as dense.
+    """Eliminate down to a core that can be factored within the budget; say whether to treat it as dense.
 
-    None where there is no such core. For a sparse factorization only the simplest nodes go beforehand: its own order
-    does better on a grid than ours.
+    None where there is no such core. For a sparse factorization only the simplest nodes are eliminated beforehand: its
+    own order does better on a grid than ours.
     """
     most = max(budget.edges, 2 * len(form.c))
     eliminate(form, degree=3, until=SMALL, edges=most, keep=keep)
@@ -97,23 +99,25 @@ def shrink(form: QuadraticForm, budget: FactorBudget, *, keep: bool = False) -> 
         return form, True
     if form.size > budget.core and expected_fill(thin) <= budget.fill:
         return thin, False
-    # a core this large of a graph without small separators only grows denser
+    # a core this large of a graph without small separators only becomes denser
     if form.size <= 5 * budget.core:
         eliminate(form, degree=form.size // 8, until=budget.core, edges=budget.edges, keep=keep)
     return (form, True) if form.size <= budget.core else None
 
 
 def expected_fill(form: QuadraticForm) -> float:
-    """Entries of a sparse factor, from the widest level of a breadth-first search: a separator of the graph.
+    """Estimate the entries of a sparse factor, from the widest level of a breadth-first search: a separator of the
+    graph.
 
     For a square grid of k nodes, nested dissection fills about w^2 log2(k) / 2 with w the width; twice that, for
-    minimum degree. An estimate, no bound: what is hard for it (a hub beside a grid) looks too large, and is left.
+    minimum degree. It is an estimate, no bound: a graph that is hard for it (a hub beside a grid) looks too large, and
+    is skipped.
     """
     return len(form.c) + float(_widest_level(form)) ** 2 * float(np.log2(max(2, form.size)))
 
 
 def _widest_level(form: QuadraticForm) -> int:
-    """The widest level of a breadth-first search from a node that is far from some other."""
+    """Find the widest level of a breadth-first search from a node that is far from some other."""
     from scipy.sparse import coo_array  # noqa: PLC0415 - small graphs do without
 
     places = np.concatenate([form.i, form.j]), np.concatenate([form.j, form.i])
@@ -131,7 +135,7 @@ def _widest_level(form: QuadraticForm) -> int:
 
 
 def too_wide(laplacian: Laplacian, low: float, budget: FactorBudget) -> bool:
-    """No order of elimination fits into the budget: the treewidth of a graph with a large gap is large.
+    """Return True if no order of elimination fits into the budget: the treewidth of a graph with a large gap is large.
 
     At least 3/4 n mu / (D + 2 mu) - 1 with mu = lambda_2 of the plain Laplacian and D the largest degree: Chandran and
     Subramanian, A spectral lower bound for the treewidth of a graph and its consequences, 2003. mu is at least low
@@ -144,14 +148,16 @@ def too_wide(laplacian: Laplacian, low: float, budget: FactorBudget) -> bool:
 
 
 def _dense_proof(form: QuadraticForm, spare: float) -> bool:
-    """Proof by Cholesky; where it drowns in rounding, after eliminating what can be."""
+    """Prove by Cholesky; where rounding is too large, after eliminating more nodes."""
     if _cholesky_proof(form, spare):
         return True
     return form.size <= GRADUAL and _cholesky_proof(eliminate_dense(form), spare)
 
 
 def _cholesky_proof(form: QuadraticForm, spare: float) -> bool:
-    """M + 2 e e^T / |sum e| is positive definite: in the direction 1, where M is negative, it turns the sign over."""
+    """Prove that M + 2 e e^T / |sum e| is positive definite: in the direction 1, where M is negative, it changes the
+    sign.
+    """
     if form.size <= 1:
         return True
     unit = _unit(form, spare)
@@ -173,7 +179,7 @@ def _cholesky_proof(form: QuadraticForm, spare: float) -> bool:
 
 
 def _dense(form: QuadraticForm, unit: Array) -> tuple[Array, Array]:
-    """The matrix, and a bound on what forming it rounds: the row sums, in units of what is to spare."""
+    """Build the matrix, and a bound on the rounding in building it: the row sums, in units of the spare."""
     matrix = np.zeros((form.size, form.size))
     matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
     sums = form.sums
@@ -189,7 +195,7 @@ def _dense(form: QuadraticForm, unit: Array) -> tuple[Array, Array]:
 
 
 def _sparse_proof(form: QuadraticForm, spare: float) -> bool:
-    """Exactly one negative pivot, and rounding below what is to spare."""
+    """Prove exactly one negative pivot, and rounding below the spare."""
     factored = factor(form)
     if factored is None:
         return False
@@ -218,7 +224,7 @@ def _sparse_proof(form: QuadraticForm, spare: float) -> bool:
 
 
 def _radius(errors: Callable[[Array], Array], size: int) -> float:
-    """A bound on the spectral radius of a nonnegative matrix: max (B z)_i / z_i for any z > 0 (Collatz, 1942)."""
+    """Bound the spectral radius of a nonnegative matrix: max (B z)_i / z_i for any z > 0 (Collatz, 1942)."""
     z = np.ones(size)
     least = np.inf
     for _ in range(8):
@@ -229,10 +235,11 @@ def _radius(errors: Callable[[Array], Array], size: int) -> float:
 
 
 def factor(form: QuadraticForm, ground: int | None = None) -> tuple[Any, Array] | None:
-    """SuperLU of S M S for S of powers of two that make the diagonal about 1, without one node if `ground` names it.
+    """Factor S M S by SuperLU, for S of powers of two that make the diagonal about 1, without the node `ground` if
+    given.
 
-    None where it had to pivot off the diagonal, or for lack of memory. The same order for rows and columns, and
-    only then do the signs of the pivots mean anything.
+    None where it had to pivot off the diagonal, or for lack of memory. The signs of the pivots are meaningful only with
+    the same order for rows and columns.
     """
     from scipy.sparse import coo_array  # noqa: PLC0415
     from scipy.sparse.linalg import splu  # noqa: PLC0415

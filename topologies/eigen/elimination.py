@@ -5,12 +5,12 @@ over x_v, whose pivot is D = sum_j c_vj + e_v > 0, leaves a form of the same kin
 
     c_ij gains c_vi c_vj / D,    e_i gains e_v c_vi / D
 
-so all c stay positive and all e negative: only D is a difference, and a node waits while |e_v| is more than half of
-its sum. For e = 0 this is how a Laplacian's solver should eliminate; for e = -sigma n it counts the eigenvalues below
-sigma even of a Laplacian whose gap is far below the rounding error of its entries (a ring of a million nodes).
+so all c stay positive and all e negative: only D is a difference, and a node waits while |e_v| is more than half of its
+sum. For e = 0 this is how a Laplacian's solver should eliminate; for e = -sigma n it counts the eigenvalues below sigma
+even of a Laplacian whose gap is far below the rounding error of its entries (a ring of a million nodes).
 
-All roundings are directed so that the form that is left is at most the exact one (in the order of quadratic forms):
-what is then proven about its negative eigenvalues holds for the graph that was given.
+All roundings are directed so that the remaining form is at most the exact one (in the order of quadratic forms): a
+proof about its negative eigenvalues then holds for the given graph.
 
 Source of the idea: Grassmann, Taksar and Heyman, Regenerative analysis and steady state distributions for Markov
 chains, 1985; O'Cinneide, Entrywise perturbation theory and error analysis for Markov chains, 1993.
@@ -29,17 +29,18 @@ from topologies.laplacian import Array, Laplacian
 Whole = NDArray[np.int64]
 UNIT = 2.0**-53
 CLOSE = 1e-8
-"""A pivot below this share of its sum is not divided by."""
+"""A pivot below this share of its sum is not used as a divisor."""
 SLACK = 1.5
-"""Nodes of up to this times the least degree go in one turn: fewer turns, little more fill."""
+"""Nodes of up to this times the least degree are eliminated in one turn: fewer turns, little more fill."""
 
 
 @dataclass(frozen=True, slots=True)
 class EliminationStep:
-    """Nodes without an edge between them that went in one turn: `x[gone] = (b + sum of c x[neighbor]) / pivot`.
+    """Nodes without an edge between them that were eliminated in one turn: `x[gone] = (b + sum of c x[neighbor]) /
+    pivot`.
 
     `gone`, `pivot`, `starts`: (k,); `owner` (an index into `gone`), `neighbor`, `share` (c / pivot): one for each
-    half-edge, ordered by owner; those of `gone[k]` begin at `starts[k]`. Nodes by their numbers in the whole graph.
+    half-edge, ordered by owner; those of `gone[k]` begin at `starts[k]`. Nodes have their numbers in the whole graph.
     """
 
     gone: Whole
@@ -52,9 +53,10 @@ class EliminationStep:
 
 @dataclass(slots=True)
 class QuadraticForm:
-    """Node k of `ends` is node `nodes[k]` of the whole graph; `c` is (edges,), `e` (nodes,).
+    """A quadratic form on a graph. Node k of `ends` is node `nodes[k]` of the whole graph; `c` is (edges,), `e`
+    (nodes,).
 
-    `steps` are those that `eliminate` was asked to keep.
+    `steps` are those that `eliminate` kept.
     """
 
     nodes: Whole
@@ -66,7 +68,7 @@ class QuadraticForm:
 
     @classmethod
     def of(cls, laplacian: Laplacian, sigma: float = 0.0) -> Self:
-        """L_c - sigma N: as many negative eigenvalues as N^-1/2 L_c N^-1/2 has below `sigma`."""
+        """Build L_c - sigma N, with as many negative eigenvalues as N^-1/2 L_c N^-1/2 has below `sigma`."""
         i, j = laplacian.ends[:, 0], laplacian.ends[:, 1]
         return cls(np.arange(laplacian.nodes), i, j, laplacian.c, -sigma * laplacian.n * (1.0 + 2.0 * UNIT))
 
@@ -80,27 +82,27 @@ class QuadraticForm:
 
     @property
     def sums(self) -> Array:
-        """Sums of the weights at each node. Shape (nodes,)."""
+        """Sum the weights at each node. Shape (nodes,)."""
         return np.asarray(np.bincount(self.i, self.c, self.size) + np.bincount(self.j, self.c, self.size))
 
 
 def eliminate(form: QuadraticForm, *, degree: int, until: int, edges: int, keep: bool = False) -> bool:
-    """Nodes of at most `degree` neighbors go until `until` are left, or more than `edges` edges are.
+    """Eliminate nodes of at most `degree` neighbors until `until` are left, or more than `edges` edges are.
 
-    `keep` remembers the steps, for a solver. False where it stopped for another reason than `until`.
+    `keep` remembers the steps, for a solver. Returns False where it stopped for another reason than `until`.
     """
     turn = 0
     while form.size > until and len(form.c) <= edges:
         turn += 1
-        going = _chosen(form, degree, np.random.default_rng(turn))
+        going = _independent_nodes(form, degree, np.random.default_rng(turn))
         if going is None:
             return False
         _remove(form, going, keep=keep)
     return form.size <= until
 
 
-def _chosen(form: QuadraticForm, degree: int, rng: np.random.Generator) -> NDArray[np.bool_] | None:
-    """Nodes of nearly the least degree, no two of them neighbors: each has the least (degree, lot) around it."""
+def _independent_nodes(form: QuadraticForm, degree: int, rng: np.random.Generator) -> NDArray[np.bool_] | None:
+    """Choose nodes of nearly the least degree, no two of them neighbors: each has the least (degree, lot) around it."""
     degrees, sums = form.degrees, form.sums
     small = degrees <= degree
     allowed = small & (-form.e <= 0.5 * sums)
@@ -148,11 +150,11 @@ def _remove(form: QuadraticForm, going: NDArray[np.bool_], *, keep: bool) -> Non
     place = np.cumsum(alive) - 1
     a, b = place[np.concatenate([form.i[rest], a])], place[np.concatenate([form.j[rest], b])]
     form.nodes, form.e = form.nodes[alive], e[alive]
-    form.i, form.j, form.c = _merged(a, b, np.concatenate([form.c[rest], fresh]), form.size)
+    form.i, form.j, form.c = _merge_parallel(a, b, np.concatenate([form.c[rest], fresh]), form.size)
 
 
 def _pairs(neighbor: Whole, c: Array, pivot: Array, starts: Whole, counts: Whole) -> tuple[Whole, Whole, Array]:
-    """The edges that join the neighbors of every node that goes, rounded down."""
+    """Return the edges that join the neighbors of every eliminated node, rounded down."""
     ends: list[tuple[Whole, Whole]] = [(neighbor[:0], neighbor[:0])]
     values = [c[:0]]
     for count in np.unique(counts[counts > 1]):
@@ -166,8 +168,8 @@ def _pairs(neighbor: Whole, c: Array, pivot: Array, starts: Whole, counts: Whole
     return np.concatenate([a for a, _ in ends]), np.concatenate([b for _, b in ends]), np.concatenate(values)
 
 
-def _merged(a: Whole, b: Whole, c: Array, size: int) -> tuple[Whole, Whole, Array]:
-    """Parallel edges become one, rounded down."""
+def _merge_parallel(a: Whole, b: Whole, c: Array, size: int) -> tuple[Whole, Whole, Array]:
+    """Merge parallel edges into one, rounded down."""
     key = np.minimum(a, b) * size + np.maximum(a, b)
     order = np.argsort(key)
     key = key[order]
@@ -181,9 +183,10 @@ def _merged(a: Whole, b: Whole, c: Array, size: int) -> tuple[Whole, Whole, Arra
 
 
 def eliminate_dense(form: QuadraticForm) -> QuadraticForm:
-    """One node after the other, the one furthest from a change of sign first, in a full matrix of the weights.
+    """Eliminate one node after the other, the one furthest from a change of sign first, in a full matrix of the
+    weights.
 
-    Ends with one node where all goes well.
+    It ends with one node if no pivot changes its sign.
     """
     c = np.zeros((form.size, form.size))
     c[form.i, form.j] = c[form.j, form.i] = form.c

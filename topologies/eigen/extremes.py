@@ -1,4 +1,4 @@
-"""The two ends of a Laplacian's spectrum: what is known of them, how well, and the ladder of methods that finds them.
+"""The two ends of a Laplacian's spectrum, their accuracy, and the ladder of methods that computes them.
 
 1. All eigenvalues of the dense matrix, up to `DENSE_LIMIT` nodes.
 2. Lanczos' method: enough for whatever mixes fast.
@@ -6,9 +6,9 @@
 4. LOBPCG with multigrid, or with the diagonal where there are hubs: small gap, too large to factor.
 5. Lanczos' method at length; if that does not converge either, the result says so.
 
-After each step the second eigenvalue is proven to be the one that was found where that is cheap (`certificate`), or, on
-demand, where it is possible at all. A proof that fails sends the search to the next step. `effort` says how long
-eigenvalues take, roughly and before they are asked for, so that a command can refuse what would take hours.
+After each step a proof shows that the result is the second eigenvalue where that is cheap (`certificate`), or, on
+demand, where it is possible at all. A proof that fails sends the search to the next step. `effort` estimates how long
+eigenvalues take, before they are computed, so that a command can refuse what would take hours.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from topologies.errors import TopologyError
 from topologies.laplacian import Array, Laplacian
 
 DENSE_LIMIT = 1_000
-"""Most nodes of a dense solution: above, another method is faster even with the import of scipy."""
+"""The most nodes of a dense solution: above, another method is faster even with the import of scipy."""
 ULP = 2.0**-52
 
 
 @dataclass(frozen=True, slots=True)
 class Eigenvalues:
-    """`values` ascending, (n,). Each lies within `bound` of the true eigenvalue of the same rank.
+    """All eigenvalues: `values` ascending, (n,). Each lies within `bound` of the true eigenvalue of the same rank.
 
     `vectors[:, k]` belongs to `values[k]`.
     """
@@ -44,11 +44,11 @@ class Eigenvalues:
 
 
 def eigenvalues(matrix: NDArray[np.float64]) -> Eigenvalues:
-    """All eigenvalues of a symmetric (n, n) matrix.
+    """Compute all eigenvalues of a symmetric (n, n) matrix.
 
     The bound is ||A V - V D|| / sigma_min(V) (Kahan; Parlett, The Symmetric Eigenvalue Problem, 11.10), with
-    sigma_min(V)^2 >= 1 - ||V^T V - I||. It holds for all eigenvalues in order, so it certifies their rank. To each
-    norm that is computed comes what computing it may have rounded away: n units of ||A|| ||V||.
+    sigma_min(V)^2 >= 1 - ||V^T V - I||. It holds for all eigenvalues in order, so it certifies their rank. Each
+    computed norm is increased by what its own computation may have rounded away: n units of ||A|| ||V||.
     """
     values, vectors = np.linalg.eigh(matrix)
     size = len(values)
@@ -70,14 +70,13 @@ class Extremes:
     Both are Rayleigh quotients or Ritz values: lambda_2 is at most `low`, the largest at least `high` (up to rounding
     in the last digits).
 
-    `residual`: norm of A x - low x for the unit vector x that was found. `lower`: what lambda_2 is proven not to be
-    below, None where nothing is proven. `certified`: low - lower <= TOLERANCE * low. `probable`: a lower bound that is
-    wrong with a probability of `lanczos.UNLIKELY` only, over the random start vectors and in exact arithmetic; never
-    the ground of `certified`. `converged`: certified, or the residual is at most TOLERANCE * low, so that some
-    eigenvalue is as near to `low`; where it is False, `low` is an upper bound and nothing more.
-    `highest`: what the largest eigenvalue is proven not to be above; `high_residual` as `residual`, of `high`.
-    `vector`: the eigenvector of `low` (Fiedler's, for the plain Laplacian), shape (nodes,); empty where no
-    eigensolver ran.
+    `residual`: norm of A x - low x for the unit vector x that was found. `lower`: a proven lower bound on lambda_2,
+    None where nothing is proven. `certified`: low - lower <= TOLERANCE * low. `probable`: a lower bound that is wrong
+    with a probability of `iterations.UNLIKELY` only, over the random start vectors and in exact arithmetic; never the
+    ground of `certified`. `converged`: certified, or the residual is at most TOLERANCE * low, so that some eigenvalue
+    is as near to `low`; where it is False, `low` is an upper bound and nothing more. `highest`: a proven upper bound on
+    the largest eigenvalue; `high_residual` as `residual`, of `high`. `vector`: the eigenvector of `low` (Fiedler's, for
+    the plain Laplacian), shape (nodes,); empty where no eigensolver ran.
     """
 
     low: float
@@ -96,25 +95,25 @@ class Extremes:
 
     @property
     def high_converged(self) -> bool:
-        """Either some eigenvalue is within TOLERANCE of `high`, or none can be much above it."""
+        """True if some eigenvalue is within TOLERANCE of `high`, or none can be much above it."""
         return min(self.high_residual, self.highest - self.high) <= TOLERANCE * self.high
 
 
 class NotConverged(TopologyError):  # noqa: N818 - what it says
-    """An eigenvalue that was needed is not known."""
+    """A needed eigenvalue that did not converge."""
 
     exit_code = 4
 
 
-def required(found: Extremes) -> Extremes:
-    """`found`, for a caller who needs certainty. Raises NotConverged: it is not known to `TOLERANCE`."""
-    if found.converged:
-        return found
-    raise NotConverged(f"no eigenvalue converged; lambda_2 is at most {found.low:.6g}", key="topology")
+def require_converged(result: Extremes) -> Extremes:
+    """Return `result`, for a caller who needs certainty. Raises NotConverged: it is not known to `TOLERANCE`."""
+    if result.converged:
+        return result
+    raise NotConverged(f"no eigenvalue converged; lambda_2 is at most {result.low:.6g}", key="topology")
 
 
 def exactly(low: float, high: float, method: str) -> Extremes:
-    """Extremes known from a formula."""
+    """Make extremes from a formula."""
     return Extremes(
         low=low,
         high=high,
@@ -132,7 +131,7 @@ def exactly(low: float, high: float, method: str) -> Extremes:
 def from_vector(
     laplacian: Laplacian, vector: Array, method: str, *, high: float, high_residual: float, products: int
 ) -> Extremes:
-    """Judges a vector, (nodes,), that some method found: its Rayleigh quotient and its true residual."""
+    """Judge a vector, (nodes,), that some method found: its Rayleigh quotient and its true residual."""
     vector = vector - laplacian.kernel * (laplacian.kernel @ vector)
     vector /= np.linalg.norm(vector)
     low = laplacian.quotient(vector)
@@ -152,27 +151,29 @@ def from_vector(
     )
 
 
-def proven(found: Extremes, lower: float) -> Extremes:
-    """Extremes with a certificate's lower bound."""
-    certified = found.low - lower <= TOLERANCE * found.low * (1.0 + 1e-9)
-    return replace(found, lower=lower, certified=certified, converged=certified or found.converged)
+def with_lower_bound(result: Extremes, lower: float) -> Extremes:
+    """Return the extremes with a certificate's lower bound."""
+    certified = result.low - lower <= TOLERANCE * result.low * (1.0 + 1e-9)
+    return replace(result, lower=lower, certified=certified, converged=certified or result.converged)
 
 
 EFFORT_LIMIT = 50_000_000
-"""Effort allowed to one command: a few minutes."""
+"""The effort allowed to one command: a few minutes."""
 CALLS = 50
-"""Effort that numpy's calls take on a graph of a few nodes."""
+"""The effort of numpy's calls on a graph of a few nodes."""
 
 Tell = Callable[[str], None]
-"""Hears how far a long computation is."""
+"""Receives progress messages of a long computation."""
 
 
 def silent(_text: str) -> None:
-    """Tells nobody."""
+    """Ignore progress messages."""
 
 
 def effort(nodes: int, edges: int) -> int:
-    """Effort of lambda_2: dense up to `DENSE_LIMIT` nodes; above, edges beyond those of a ring cost most."""
+    """Estimate the effort of lambda_2: dense up to `DENSE_LIMIT` nodes; above, edges beyond those of a
+    ring cost most.
+    """
     if nodes <= DENSE_LIMIT:
         return CALLS + nodes**2 // 10 + edges // 20
     return DENSE_LIMIT**2 // 10 + 2 * nodes + edges + 10 * max(0, edges - nodes)
@@ -181,18 +182,20 @@ def effort(nodes: int, edges: int) -> int:
 PATIENCE = 200
 """Products after which a Ritz value without one known digit is left to other methods."""
 MOST = 1_000
-"""Products of the first attempt; up to four times as many where they cost nothing."""
+"""Products of the first attempt; up to four times as many where they are cheap."""
 NEARLY = 0.1
-"""Relative residual from which it is worth going on."""
+"""The relative residual from which it is worth going on."""
 LONGEST = 4_000
-"""Products of the last attempt, and of the first where it is nearly there."""
+"""Products of the last attempt, and of the first where it has nearly converged."""
 INVERSE_MOST = 400
 WEAKER = (1e-4, 1e-2)
-"""Accuracies to prove where `TOLERANCE` drowns in rounding: an interval, no certificate."""
+"""Accuracies to prove where rounding is too large for `TOLERANCE`: an interval, no certificate."""
 
 
 def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
-    """Extremes of a connected graph of two nodes or more. `certify` may spend minutes and gigabytes on a proof."""
+    """Compute the extremes of a connected graph of two nodes or more. `certify` may spend minutes and gigabytes on a
+    proof.
+    """
     budget = LARGE if certify else CHEAP
     if _is_small(laplacian):
         return _first_good(laplacian, budget, _small(laplacian))
@@ -200,17 +203,19 @@ def extremes(laplacian: Laplacian, *, certify: bool = False) -> Extremes:
 
 
 def _is_small(laplacian: Laplacian) -> bool:
-    """Without scipy, as on a small board, the dense method is used further, though slow."""
+    """True if the dense method suits. Without scipy, as on a small board, it is used for larger graphs too, though
+    slow.
+    """
     return laplacian.nodes <= DENSE_LIMIT or (laplacian.nodes <= 2 * DENSE_LIMIT and find_spec("scipy") is None)
 
 
 def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[Extremes | None]) -> Extremes:
-    """The first result that converged and is not refuted, or that two methods agree on; else the best there is."""
+    """Return the first result that converged and is not refuted, or that two methods agree on; else the best one."""
     best: Extremes | None = None
     for found in attempts:
         if found is None:
             continue
-        judged, refuted = _judged(laplacian, budget, found)
+        judged, refuted = _judge(laplacian, budget, found)
         same = best is not None and abs(best.low - judged.low) <= TOLERANCE * judged.low
         agreed = best is not None and same and best.converged and judged.converged
         better = best is None or (judged.converged > best.converged if same else judged.low < best.low)
@@ -222,22 +227,24 @@ def _first_good(laplacian: Laplacian, budget: FactorBudget, attempts: Iterator[E
     return best
 
 
-def _judged(laplacian: Laplacian, budget: FactorBudget, found: Extremes) -> tuple[Extremes, bool]:
-    """The extremes with a lower bound, if one can be had; and True if none was found though there was room to look."""
-    if found.certified or too_wide(laplacian, found.low, budget):
-        return found, False
+def _judge(laplacian: Laplacian, budget: FactorBudget, result: Extremes) -> tuple[Extremes, bool]:
+    """Return the extremes with a lower bound, if it can be proven; and True if none was proven within the budget."""
+    if result.certified or too_wide(laplacian, result.low, budget):
+        return result, False
     for tolerance in (TOLERANCE, *WEAKER):
-        lower = (1.0 - tolerance) * found.low
+        lower = (1.0 - tolerance) * result.low
         verdict = at_least(laplacian, lower, budget, tolerance)
         if verdict is None:
-            return found, False
+            return result, False
         if verdict:
-            return proven(found, lower), False
-    return found, True
+            return with_lower_bound(result, lower), False
+    return result, True
 
 
 def _small(laplacian: Laplacian) -> Iterator[Extremes | None]:
-    """A dense solver errs by the rounding of the largest entries; the inverse has its own scale."""
+    """Try the methods for small graphs. A dense solver errs by the rounding of the largest entries; the inverse has its
+    own scale.
+    """
     yield (found := dense_extremes(laplacian))
     budget = FactorBudget(core=laplacian.nodes, fill=0.0)
     yield inverse_extremes(laplacian, budget, Ends(found.high, found.high_residual, 0))
@@ -255,7 +262,7 @@ def _large(laplacian: Laplacian, budget: FactorBudget) -> Iterator[Extremes | No
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The largest eigenvalue as far as Lanczos' method got, and the products it took."""
+    """The largest eigenvalue by Lanczos' method, as far as it converged, and the products it took."""
 
     high: float
     residual: float
@@ -263,7 +270,9 @@ class Ends:
 
 
 def dense_extremes(laplacian: Laplacian) -> Extremes:
-    """The kernel is moved above all other eigenvalues, so that a tiny lambda_2 does not mix with it."""
+    """Compute the extremes densely, with the kernel moved above all other eigenvalues, so that a tiny lambda_2 does not
+    mix with it.
+    """
     above = 2.0 * laplacian.largest
     found = eigenvalues(laplacian.dense() + above * np.outer(laplacian.kernel, laplacian.kernel))
     high = float(found.values[-2])
@@ -273,7 +282,7 @@ def dense_extremes(laplacian: Laplacian) -> Extremes:
     # the sum rounds each entry once more
     bound = found.bound + 8.0 * ULP * laplacian.largest
     judged = replace(judged, highest=min(judged.highest, high + bound))
-    return proven(judged, max(0.0, float(found.values[0]) - bound))
+    return with_lower_bound(judged, max(0.0, float(found.values[0]) - bound))
 
 
 def krylov_of(laplacian: Laplacian) -> Krylov:
@@ -286,18 +295,18 @@ def krylov_of(laplacian: Laplacian) -> Krylov:
 
 
 def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extremes | None]:
-    """Both ends from one space. None for the lower one where it is out of reach."""
+    """Compute both ends from one space. None for the lower one where it is out of reach."""
     low: Ritz | None = None
-    goal, most = 20, _most(laplacian)
+    goal, most = 20, _product_limit(laplacian)
     while True:
         krylov.extend(goal)
         high = krylov.highest()
         high_done = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
         if low is None:
-            low = _if_done(krylov.lowest())
+            low = _if_converged(krylov.lowest())
         distance = 0.0 if low else _distance(krylov.lowest())
         if distance < NEARLY:
-            most = LONGEST if low is None else _most(laplacian)
+            most = LONGEST if low is None else _product_limit(laplacian)
         hopeless = distance > 1.0 and krylov.size >= PATIENCE
         if krylov.dead or krylov.size >= most or (high_done and (low is not None or hopeless)):
             break
@@ -308,11 +317,11 @@ def lanczos_extremes(laplacian: Laplacian, krylov: Krylov) -> tuple[Ends, Extrem
     return ends, _from_ritz(laplacian, krylov, low or krylov.lowest(), ends)
 
 
-def _most(laplacian: Laplacian) -> int:
+def _product_limit(laplacian: Laplacian) -> int:
     return MOST * min(4, max(1, 100_000 // laplacian.nodes))
 
 
-def _if_done(ritz: Ritz) -> Ritz | None:
+def _if_converged(ritz: Ritz) -> Ritz | None:
     return ritz if ritz.residual <= 0.3 * TOLERANCE * ritz.value else None
 
 
@@ -330,7 +339,7 @@ def _from_ritz(laplacian: Laplacian, krylov: Krylov, low: Ritz, ends: Ends) -> E
 
 
 def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> Extremes | None:
-    """None where the inverse does not fit into the budget."""
+    """Compute the extremes by the inverse; None where it does not fit into the budget."""
     inverse = Inverse.of(laplacian, budget)
     if inverse is None:
         return None
@@ -342,7 +351,7 @@ def inverse_extremes(laplacian: Laplacian, budget: FactorBudget, ends: Ends) -> 
             break
         goal += 5
         krylov.extend(goal)
-    # once more through the inverse: what is left of the high frequencies would dominate the residual
+    # once more through the inverse: the remaining high frequencies would dominate the residual
     vector = inverse(krylov.vector(top))
     products = ends.products + krylov.products + 1
     return from_vector(laplacian, vector, "inverse", high=ends.high, high_residual=ends.residual, products=products)
@@ -357,7 +366,7 @@ def multigrid_extremes(laplacian: Laplacian, ends: Ends) -> Extremes:
 
 
 def largest(laplacian: Laplacian) -> tuple[float, float]:
-    """The largest eigenvalue of any graph, connected or not, and its residual."""
+    """Compute the largest eigenvalue of any graph, connected or not, and its residual."""
     if not len(laplacian.ends):
         return 0.0, 0.0
     if _is_small(laplacian):
@@ -369,6 +378,6 @@ def largest(laplacian: Laplacian) -> tuple[float, float]:
         krylov.extend(goal)
         high = krylov.highest()
         near = min(high.residual, laplacian.largest - high.value) <= TOLERANCE * high.value
-        if near or krylov.dead or krylov.size >= _most(laplacian):
+        if near or krylov.dead or krylov.size >= _product_limit(laplacian):
             return high.value, high.residual
         goal += max(10, goal // 4)

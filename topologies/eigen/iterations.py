@@ -1,14 +1,14 @@
-"""The iterations that find the ends of a large spectrum; `extremes` says which one suits a graph.
+"""The iterations that find the ends of a large spectrum; `extremes` chooses the one that suits a graph.
 
 - Lanczos' method: both ends from one random start vector. The kernel is projected out of every vector. Nothing is made
   orthogonal again: a converged eigenvalue may then appear twice, which does not matter for the two ends (Paige 1980),
   and a pair is accepted by its true residual only.
 - The pseudoinverse by elimination: its largest eigenvalue is one over the smallest of the Laplacian. For graphs of a
-  small gap and small separators: paths, rings, trees, tori and whatever lies in a plane.
+  small gap and small separators: paths, rings, trees, tori and planar graphs.
 - LOBPCG with a preconditioner: a million nodes with a small gap that no factorization can hold. Algebraic multigrid is
-  poor on expanders, whose coarse grids fill up; there Lanczos' method is at home. Where hubs stretch the spectrum,
-  which slows Lanczos' method too, the diagonal alone takes that out. Sources: Knyazev, Toward the optimal
-  preconditioned eigensolver, 2001; Bell, Olson and Schroder, PyAMG, 2022.
+  poor on expanders, whose coarse grids fill up; Lanczos' method suits these. Where hubs stretch the spectrum, which
+  slows Lanczos' method too, the diagonal alone corrects that. Sources: Knyazev, Toward the optimal preconditioned
+  eigensolver, 2001; Bell, Olson and Schroder, PyAMG, 2022.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from topologies.eigen.elimination import QuadraticForm
 from topologies.laplacian import Array, Laplacian
 
 BASIS_BYTES = 400_000_000
-"""A larger basis is not kept: vectors are then computed a second time on request."""
+"""The most bytes of a basis that is kept: vectors of a larger one are computed a second time on request."""
 UNLIKELY = 1e-9
-"""Probability with which `slack` may be exceeded."""
+"""The probability with which `slack` may be exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ritz:
-    """An approximate eigenvalue; `residual` estimates ||A x - value x||; `mix` says how its vector is combined."""
+    """An approximate eigenvalue; `residual` estimates ||A x - value x||; `mix` has the coefficients of its vector."""
 
     value: float
     residual: float
@@ -42,7 +42,7 @@ class Ritz:
 
 
 class Krylov:
-    """`apply` maps a vector of shape (n,) to another; `kernel` is a unit vector (n,) that it maps to 0.
+    """A Krylov space. `apply` maps a vector of shape (n,) to another; `kernel` is a unit vector (n,) that it maps to 0.
 
     `dead` becomes True when the space is invariant: then all its eigenvalues are the operator's.
     """
@@ -64,7 +64,7 @@ class Krylov:
         return len(self._along)
 
     def extend(self, size: int) -> None:
-        """Until the space has `size` dimensions, or is invariant."""
+        """Extend the space to `size` dimensions, or until it is invariant."""
         while self.size < size and not self.dead:
             self._keep(self._now)
             after = self._apply(self._now)
@@ -151,7 +151,7 @@ def _tridiagonal(diagonal: Array, beside: Array, which: int) -> tuple[float, Arr
 
 
 class Inverse:
-    """Applies N^1/2 L_c^+ N^1/2 to vectors (n,) that are orthogonal to the kernel N^1/2 1."""
+    """The operator N^1/2 L_c^+ N^1/2 on vectors (n,) that are orthogonal to the kernel N^1/2 1."""
 
     def __init__(self, laplacian: Laplacian, form: QuadraticForm, core: Callable[[Array], Array]) -> None:
         self._root = np.sqrt(laplacian.n)
@@ -162,7 +162,7 @@ class Inverse:
 
     @classmethod
     def of(cls, laplacian: Laplacian, budget: FactorBudget) -> Inverse | None:
-        """None where the factors would not fit into the budget, or there are none."""
+        """Build the inverse; None where the factors would not fit into the budget, or do not exist."""
         core = shrink(QuadraticForm.of(laplacian), budget, keep=True)
         if core is None:
             return None
@@ -184,7 +184,7 @@ class Inverse:
 
 
 def _dense_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
-    """None where weights are so far apart that the matrix is singular once it is rounded."""
+    """Factor the core densely; None where weights are so far apart that the matrix is singular once it is rounded."""
     matrix = np.diag(form.sums)
     matrix[form.i, form.j] = matrix[form.j, form.i] = -form.c
     try:
@@ -215,12 +215,12 @@ def _sparse_core(form: QuadraticForm) -> Callable[[Array], Array] | None:
 
 
 BLOCK = 4
-"""Vectors at once: as many as a torus has eigenvectors of lambda_2."""
+"""The number of vectors that iterate together: as many as a torus has eigenvectors of lambda_2."""
 TURNS = 60
 DIAGONAL_BLOCK = 3
 DIAGONAL_TURNS = 600
 HUB = 50.0
-"""A hub has this many times the median of the diagonal."""
+"""A hub has at least this many times the median of the diagonal."""
 
 
 def has_hubs(laplacian: Laplacian) -> bool:
@@ -228,19 +228,19 @@ def has_hubs(laplacian: Laplacian) -> bool:
 
 
 def smallest(laplacian: Laplacian, tolerance: float, *, seed: int = 0) -> tuple[Array, int]:
-    """An approximate eigenvector of lambda_2, and how many products it took.
+    """Compute an approximate eigenvector of lambda_2, and the number of products it took.
 
-    `tolerance`: the residual that is aimed at, relative to the eigenvalue.
+    `tolerance`: the residual to reach, relative to the eigenvalue.
     """
     hubs = has_hubs(laplacian)
     matrix = laplacian.sparse()
     kernel = laplacian.kernel[:, None]
     block = min(DIAGONAL_BLOCK if hubs else BLOCK, max(1, laplacian.nodes // 5))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # both warn of what is checked afterwards
+        warnings.simplefilter("ignore")  # both warn of errors that are checked afterwards
         preconditioner = _diagonal(laplacian) if hubs else _multigrid(matrix, kernel, seed)
         start = np.random.default_rng(seed).standard_normal((laplacian.nodes, block))
-        # a rough run tells the scale of the eigenvalue, and with it the residual to aim at
+        # a rough run estimates the eigenvalue, and with it the residual to reach
         vectors, taken = _run(matrix, start, preconditioner, kernel, aim=1e-3 * laplacian.largest, turns=8)
         aim = 0.3 * tolerance * laplacian.quotient(vectors[:, 0])
         turns = DIAGONAL_TURNS if hubs else TURNS

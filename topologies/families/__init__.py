@@ -1,4 +1,4 @@
-"""All families by name. Each module of this package, and of `schedules`, lists its own; a new module is added here."""
+"""All families by name. Each module of this package, and of `schedules`, lists its own; add a new module here."""
 
 from __future__ import annotations
 

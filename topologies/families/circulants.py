@@ -17,7 +17,7 @@ from topologies.family import ClosedForm, Family, GraphRequest, impossible, offs
 from topologies.graph import Ends, Ints, cycle, pairs, together
 
 SUM_LIMIT = 400_000_000
-"""Nodes times offsets: the cosines of so many are summed in some seconds."""
+"""Nodes times offsets: summing that many cosines takes some seconds."""
 REVIEW = "Gray, Toeplitz and Circulant Matrices, 3"
 
 
@@ -29,14 +29,16 @@ def circulant_edges(nodes: int, steps: Iterable[int]) -> Ends:
 
 
 def cosine_gap(k: int, nodes: int, *, doubled: bool = True) -> float:
-    """2 - 2 cos(2 pi k / n), as 4 sin^2(pi k / n): no cancellation where it is tiny. Half of it if not `doubled`."""
+    """Compute 2 - 2 cos(2 pi k / n), as 4 sin^2(pi k / n): no cancellation where it is tiny. Half of it if not
+    `doubled`.
+    """
     return (4.0 if doubled else 2.0) * math.sin(math.pi * k / nodes) ** 2
 
 
 def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
-    """lambda_k = sum over offsets s of 2 - 2 cos(2 pi k s / n); an offset of n/2 counts once.
+    """Compute lambda_k = sum over offsets s of 2 - 2 cos(2 pi k s / n); an offset of n/2 counts once.
 
-    `steps` are different ones from 1 to n/2.
+    `steps` are different numbers from 1 to n/2.
     """
     k = np.arange(1, nodes // 2 + 1, dtype=np.int64)
     values = np.zeros(len(k))
@@ -52,8 +54,8 @@ def circulant_form(nodes: int, steps: Iterable[int]) -> ClosedForm:
     return ClosedForm(low=low, high=high, edges=nodes * degree // 2, degrees=(degree, degree))
 
 
-def fitting(request: GraphRequest) -> tuple[int, ...]:
-    """The offsets asked for. Raises TopologyError: one is more than half way round."""
+def offsets_of(request: GraphRequest) -> tuple[int, ...]:
+    """Return the requested offsets. Raises TopologyError: one is more than half way round."""
     steps: tuple[int, ...] = request["offsets"]
     if request.nodes < 2:
         raise impossible("circulant graph", request.nodes, "at least 2")
@@ -64,13 +66,13 @@ def fitting(request: GraphRequest) -> tuple[int, ...]:
 
 
 def powers(request: GraphRequest) -> tuple[int, ...]:
-    """The distinct hops of the undirected exponential graph: 1, 2, 4, ..., the shorter way round."""
+    """Return the distinct hops of the undirected exponential graph: 1, 2, 4, ..., the shorter way round."""
     n = request.nodes
     return tuple(sorted({min(1 << bit, n - (1 << bit)) for bit in range((n - 1).bit_length())}))
 
 
 def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
-    """M shifts, each drawn from 1 .. n-1; one may come twice. Shape (m,), m = ceil(log2 n) if `count` is None."""
+    """Draw M shifts from 1 .. n-1, with replacement. Shape (m,), m = ceil(log2 n) if `count` is None."""
     if nodes < 2:
         return np.empty(0, np.int64)
     count = (nodes - 1).bit_length() if count is None else count
@@ -78,7 +80,7 @@ def equi_shifts(nodes: int, count: int | None, seed: int) -> Ints:
 
 
 def shifts(request: GraphRequest) -> tuple[int, ...]:
-    """The distinct hops, the shorter way round. Raises TopologyError: as many would take too long."""
+    """Return the distinct hops, the shorter way round. Raises TopologyError: as many would take too long."""
     m, most = request["m"], SUM_LIMIT // request.nodes
     if m is not None and min(m, request.nodes // 2) > most:
         raise unfit("u-equi-static:m", m, request.nodes, f"from 1 to {most}")
@@ -87,7 +89,7 @@ def shifts(request: GraphRequest) -> tuple[int, ...]:
 
 
 def residues(request: GraphRequest) -> tuple[int, ...]:
-    """The squares modulo n up to n/2; -1 is one too. Raises TopologyError: n is no prime 1 modulo 4."""
+    """Return the squares modulo n up to n/2; -1 is one too. Raises TopologyError: n is no prime 1 modulo 4."""
     n = check_paley(request.nodes)
     node = np.arange(1, n // 2 + 1)
     square = node * node % n
@@ -120,7 +122,7 @@ def paley_form(request: GraphRequest) -> ClosedForm:
 
 
 def margulis(request: GraphRequest) -> Ends:
-    """Node x * m + y is joined to (x + 2y, y), (x + 2y + 1, y), (x, y + 2x), (x, y + 2x + 1), and so back, mod m."""
+    """Join node x * m + y to (x + 2y, y), (x + 2y + 1, y), (x, y + 2x), (x, y + 2x + 1), and so back, mod m."""
     m = math.isqrt(request.nodes)
     if m * m != request.nodes:
         raise impossible("Margulis expander", request.nodes, f"a square, such as {m * m} or {(m + 1) ** 2}")
@@ -132,7 +134,7 @@ def margulis(request: GraphRequest) -> Ends:
 
 
 def chordal_cycle(request: GraphRequest) -> Ends:
-    """A ring, and each node x joined to 1 / x modulo n."""
+    """Build a ring, with each node x joined to 1 / x modulo n."""
     n = request.nodes
     if not is_prime(n):
         lower = next((m for m in range(n, 1, -1) if is_prime(m)), None)
@@ -143,7 +145,7 @@ def chordal_cycle(request: GraphRequest) -> Ends:
 
 
 def _power(base: Ints, exponent: int, modulus: int) -> Ints:
-    """The power modulo `modulus`, which is below 2^31. By Fermat 1 / x is x^(p - 2), and 0 stays 0."""
+    """Compute the power modulo `modulus`, which is below 2^31. By Fermat 1 / x is x^(p - 2), and 0 stays 0."""
     result = np.ones_like(base)
     while exponent:
         if exponent & 1:
@@ -157,9 +159,9 @@ FAMILIES: Mapping[str, Family] = {
     "circulant": Family(
         rule="each node joined to those at the given offsets",
         degree="2 for each offset, 1 for n/2",
-        build=lambda request: circulant_edges(request.nodes, fitting(request)),
+        build=lambda request: circulant_edges(request.nodes, offsets_of(request)),
         parameters={"offsets": offsets((1, 2), "how far round the ring, from 1 to n/2")},
-        closed=lambda request: circulant_form(request.nodes, fitting(request)),
+        closed=lambda request: circulant_form(request.nodes, offsets_of(request)),
         connectivity="min over k of the sum over offsets s of 2 - 2 cos(2 pi k s / n)",
         source=REVIEW,
         transitive=True,

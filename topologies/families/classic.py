@@ -23,12 +23,12 @@ BOOK = "Brouwer and Haemers, Spectra of Graphs, 1.4"
 
 
 def ring(request: GraphRequest) -> Ends:
-    """Below three nodes a ring is a path."""
+    """Build a ring, below three nodes a path."""
     return circulant_edges(request.nodes, (1,) if request.nodes > 1 else ())
 
 
 def ring_values(nodes: int) -> tuple[float, float]:
-    """lambda_2 and lambda_max."""
+    """Return lambda_2 and lambda_max."""
     return cosine_gap(1, nodes, doubled=nodes > 2), cosine_gap(nodes // 2, nodes, doubled=nodes > 2)
 
 
@@ -40,7 +40,7 @@ def ring_form(request: GraphRequest) -> ClosedForm:
 
 
 def path_values(nodes: int) -> tuple[float, float]:
-    """lambda_2 and lambda_max."""
+    """Return lambda_2 and lambda_max."""
     low, high = math.sin(math.pi / (2 * nodes)), math.cos(math.pi / (2 * nodes))
     return 4.0 * low * low, 4.0 * high * high
 
@@ -66,7 +66,7 @@ def complete_form(request: GraphRequest) -> ClosedForm:
 
 
 def halves(request: GraphRequest) -> tuple[int, int]:
-    """The sizes of the two sides, as given, or equal but for one node."""
+    """Return the sizes of the two sides, as given, or equal but for one node."""
     n, a, b = request.nodes, request["a"], request["b"]
     if n < 2:
         raise impossible("complete bipartite graph", n, "at least 2")
@@ -78,7 +78,7 @@ def halves(request: GraphRequest) -> tuple[int, int]:
 
 
 def complete_bipartite(request: GraphRequest) -> Ends:
-    """Nodes 0 .. a-1 are the one side."""
+    """Join the two sides; nodes 0 .. a-1 are the first."""
     a, b = halves(request)
     return pairs(np.repeat(np.arange(a), b), np.tile(np.arange(a, a + b), a))
 
@@ -95,7 +95,7 @@ def wheel(request: GraphRequest) -> Ends:
 
 
 def wheel_form(request: GraphRequest) -> ClosedForm:
-    """Up to four nodes it is a complete graph."""
+    """Return the closed form; up to four nodes a wheel is a complete graph."""
     n = request.nodes
     if n <= 4:
         return complete_form(request)
@@ -123,7 +123,7 @@ def hypercube_form(request: GraphRequest) -> ClosedForm:
 
 
 def sides(name: str, request: GraphRequest) -> tuple[int, ...]:
-    """The given sides, or the two most nearly square ones: rows, then columns."""
+    """Return the given sides, or the two most nearly square ones: rows, then columns."""
     if request["dims"] is None:
         return _rows_and_cols(name, request.nodes, request["rows"], request["cols"])
     dims: tuple[int, ...] = request["dims"]

@@ -1,5 +1,5 @@
-"""Trees, and the layers of a network of devices: roots, gateways, devices. And cliques joined by few edges: good
-inside, a bottleneck between. Cliques are blocks of consecutive nodes, as even as can be.
+"""Trees, and the layers of a network of devices: roots, gateways, devices. And cliques joined by few edges, with a
+bottleneck between them. Cliques are blocks of consecutive nodes, as even as can be.
 
 The closed forms are those of the equitable partition into heads and others: Brouwer and Haemers, Spectra of Graphs
 (2012).
@@ -19,7 +19,7 @@ from topologies.graph import Ends, Ints, clique_edges, cliques, cycle, even, lin
 
 
 def tree(request: GraphRequest) -> Ends:
-    """The parent of node i is (i - 1) // branching, as in a heap."""
+    """Build a tree; the parent of node i is (i - 1) // branching, as in a heap."""
     node = np.arange(1, request.nodes)
     return pairs(node, (node - 1) // request["branching"])
 
@@ -29,7 +29,7 @@ def tree_form(request: GraphRequest) -> ClosedForm | None:
 
 
 def layers(request: GraphRequest) -> tuple[int, int]:
-    """The numbers of roots and gateways; the other nodes are devices."""
+    """Return the numbers of roots and gateways; the other nodes are devices."""
     n, roots, gateways = request.nodes, request["roots"], request["gateways"]
     if roots > n:
         raise unfit("hierarchical:roots", roots, n, f"from 1 to {n}")
@@ -43,7 +43,9 @@ def layers(request: GraphRequest) -> tuple[int, int]:
 
 
 def hierarchical(request: GraphRequest) -> Ends:
-    """Roots first, then gateways, then devices: device k has gateways k, k + 1, ..., counted round."""
+    """Build the layers: roots first, then gateways, then devices: device k has gateways k, k + 1, ...,
+    counted round.
+    """
     roots, gateways = layers(request)
     root, gateway = np.arange(roots), np.arange(roots, roots + gateways)
     device = np.arange(roots + gateways, request.nodes)
@@ -53,7 +55,7 @@ def hierarchical(request: GraphRequest) -> Ends:
 
 
 def barbell_parts(request: GraphRequest) -> tuple[int, int]:
-    """The size of each clique and of the path between them."""
+    """Return the size of each clique and of the path between them."""
     n, between = request.nodes, request["path"]
     clique, odd = divmod(n - between, 2)
     if odd or clique < 1:
@@ -62,14 +64,17 @@ def barbell_parts(request: GraphRequest) -> tuple[int, int]:
 
 
 def barbell(request: GraphRequest) -> Ends:
-    """Two equal cliques joined by an edge, or by a path of `path` further nodes between them."""
+    """Build two equal cliques joined by an edge, or by a path of `path` further nodes between them."""
     clique, between = barbell_parts(request)
     first = cliques(np.array([0, clique]))
     return together(first, line(np.arange(clique - 1, clique + between + 1)), first + clique + between)
 
 
 def barbell_form(request: GraphRequest) -> ClosedForm | None:
-    """Joined by an edge: what is opposite in the two cliques of m has the eigenvalues of [[m + 1, 1 - m], [-1, 1]]."""
+    """Return the closed form for cliques joined by an edge.
+
+    Vectors that are opposite in the two cliques of m have the eigenvalues of [[m + 1, 1 - m], [-1, 1]].
+    """
     m, between = barbell_parts(request)
     if between:
         return None
@@ -93,7 +98,7 @@ def lollipop(request: GraphRequest) -> Ends:
 
 
 def blocks(request: GraphRequest) -> Ints:
-    """Cliques of at most `size`, as few as that allows."""
+    """Return the starts of cliques of at most `size`, as few as that allows."""
     return even(request.nodes, -(-request.nodes // request["size"]))
 
 
@@ -103,8 +108,10 @@ def star_of_cliques(request: GraphRequest) -> Ends:
 
 
 def star_of_cliques_form(request: GraphRequest) -> ClosedForm | None:
-    """For q equal cliques of m: what is opposite in two outer cliques, and so zero in the middle one, has the
-    eigenvalues of [[m, 1 - m], [-1, 1]]; the largest one is of what is equal in all outer cliques.
+    """Return the closed form for q equal cliques of m.
+
+    Vectors that are opposite in two outer cliques, and so zero in the middle one, have the eigenvalues of [[m, 1 - m],
+    [-1, 1]]; the largest eigenvalue belongs to a vector that is equal in all outer cliques.
     """
     n, m = request.nodes, min(request.nodes, request["size"])
     q, rest = divmod(n, m)
@@ -125,7 +132,9 @@ def star_of_cliques_form(request: GraphRequest) -> ClosedForm | None:
 
 
 def ring_of_cliques(request: GraphRequest) -> Ends:
-    """Bridge b leaves a clique at the b-th node from its end and enters the next one at the b-th from its start."""
+    """Build cliques in a ring. Bridge b leaves a clique at the b-th node from its end and enters the next one at the
+    b-th from its start.
+    """
     starts, bridges = blocks(request), request["bridges"]
     least = int(np.diff(starts).min())
     if bridges > least:

@@ -26,11 +26,13 @@ from topologies.graph import Edge, Ends, Ints, clique_edges, cliques, even, toge
 
 KEY = "d-cliques:labels"
 BYTES_LIMIT = 1 << 26
-"""Many times what the counts of a federation need. A device or a pipe may never end."""
+"""The most bytes of a file: many times what the counts of a federation need. A device or a pipe may never end."""
 
 
 def read_counts(path: Path, nodes: int, names: Sequence[str] = ()) -> NDArray[np.int64]:
-    """Shape (nodes, labels). Raises TopologyError: unreadable, or not one nonzero row of counts per node."""
+    """Read counts of shape (nodes, labels). Raises TopologyError: unreadable, or not one nonzero row of counts per
+    node.
+    """
     rows = _rows(path)
     first = rows[0][1] if rows else [""]
     titled = first[0].lower() in {"name", "node"} and first[0] not in names
@@ -47,7 +49,7 @@ def read_counts(path: Path, nodes: int, names: Sequence[str] = ()) -> NDArray[np
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Line number and cells of each line that is not empty."""
+    """Return line number and cells of each line that is not empty."""
     try:
         reader = csv.reader(io.StringIO(_bytes(path).decode("utf-8-sig"), newline=""))
         return [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
@@ -79,7 +81,7 @@ def _counts(path: Path, line: int, cells: list[str], width: int) -> list[int]:
 
 
 def _places(path: Path, rows: list[tuple[int, list[str]]], names: Sequence[str]) -> list[int]:
-    """The row of each node."""
+    """Return the row of each node."""
     place = {cells[0]: number for number, (_, cells) in enumerate(rows)}
     for line, cells in rows:
         if cells[0] not in names:
@@ -92,11 +94,13 @@ def _places(path: Path, rows: list[tuple[int, list[str]]], names: Sequence[str])
 
 Counts = NDArray[np.int64]
 SAME = 1e-9
-"""A swap must improve two cliques by more than rounding, or two machines might decide differently."""
+"""The least improvement of a swap: one within rounding could make two machines decide differently."""
 
 
 def d_cliques(request: GraphRequest) -> Ends:
-    """Without a file of labels the nodes are dealt to the cliques in order, 0 .. M-1 being the first."""
+    """Build the cliques. Without a file of labels the nodes are dealt to the cliques in order, 0 .. M-1
+    to the first.
+    """
     starts = _starts(request)
     members = np.arange(request.nodes)
     if request["labels"] is not None:
@@ -109,7 +113,7 @@ def d_cliques(request: GraphRequest) -> Ends:
 
 
 def skew(counts: Counts, overall: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The distance of groups of nodes from the whole: sum over labels of |p_C(y) - p(y)|.
+    """Compute the distance of groups of nodes from the whole: sum over labels of |p_C(y) - p(y)|.
 
     `counts`: samples of each label in each group, shape (..., labels); `overall`: shares, shape (labels,).
     """
@@ -117,10 +121,10 @@ def skew(counts: Counts, overall: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def greedy_swap(counts: Counts, starts: Ints, steps: int, seed: int) -> Ints:
-    """A permutation of the nodes, those of clique k at starts[k] .. starts[k + 1]. `counts`: (nodes, labels).
+    """Permute the nodes, those of clique k at starts[k] .. starts[k + 1]. `counts`: (nodes, labels).
 
-    From a random deal on, two cliques are drawn in each step, and two of their members change places, drawn among
-    the changes that lessen the sum of both skews.
+    From a random deal on, two cliques are drawn in each step, and two of their members change places, drawn among the
+    changes that lessen the sum of both skews.
     """
     rng = Random(seed)
     members = np.array(rng.sample(range(len(counts)), len(counts)))
@@ -145,13 +149,13 @@ class _Joiner:
     def __init__(self) -> None:
         self.edges: dict[int, int] = {}
 
-    def join(self, one: list[int], two: list[int]) -> Edge:
-        ends = self._least(one), self._least(two)
+    def join(self, first: list[int], second: list[int]) -> Edge:
+        ends = self._least_joined(first), self._least_joined(second)
         for end in ends:
             self.edges[end] = self.edges.get(end, 0) + 1
         return min(ends), max(ends)
 
-    def _least(self, group: list[int]) -> int:
+    def _least_joined(self, group: list[int]) -> int:
         return min(group, key=lambda node: (self.edges.get(node, 0), node))
 
 
@@ -169,7 +173,7 @@ def _full(groups: list[list[int]]) -> Iterator[Edge]:
 
 
 def _small_world(groups: list[list[int]]) -> Iterator[Edge]:
-    """Each clique to those 2^s and 2^s + 1 places on around a ring, in both directions: O(q log q) edges."""
+    """Join each clique to those 2^s and 2^s + 1 places on around a ring, in both directions: O(q log q) edges."""
     joiner = _Joiner()
     q = len(groups)
     for k in range(q):

@@ -1,7 +1,8 @@
-"""Random graphs, drawn from the seed, by networkx where it has them. A seed may give a graph that is not connected. And
-rings whose order is a hash of the members' names: whoever has the list of members knows every edge, and one member
-more or less changes only the places next to it. And devices at random places, joined where they are near each other:
-what radio does.
+"""Random graphs, drawn from the seed, by networkx where it has them; rings whose order is a hash of the members' names;
+and devices at random places, joined where they are near each other, as by radio.
+
+A seed may give a graph that is not connected. The list of members determines every edge of the rings, and one member
+more or less changes only the places next to it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from topologies.graph import Ends, Ints, cycle, even, pairs, together
 
 
 def keyed_order(names: Sequence[str], ring: int, seed: int) -> Ints:
-    """Members around this ring, (nodes,), by 16-byte BLAKE2b of their names, key: the seed, salt: the ring."""
+    """Order the members around this ring, (nodes,), by 16-byte BLAKE2b of their names, key: the seed,
+    salt: the ring.
+    """
     key, salt = blake2b(str(seed).encode()).digest(), ring.to_bytes(8, "big")
     digests = b"".join(blake2b(name.encode(), digest_size=16, key=key, salt=salt).digest() for name in names)
     places = np.frombuffer(digests, dtype=">u8").reshape(-1, 2)
@@ -34,7 +37,7 @@ def keyed_rings(request: GraphRequest) -> Ends:
 
 Pairs = Iterable[Sequence[int]]
 RAREST = 1e-15
-"""A probability that is lost beside 1."""
+"""A probability too small to change 1 when subtracted from it."""
 
 
 def random_regular(request: GraphRequest) -> Pairs:
@@ -46,7 +49,7 @@ def random_regular(request: GraphRequest) -> Pairs:
     if degree <= n // 2:
         graph: Pairs = nx.random_regular_graph(degree, n, seed=request.seed).edges
         return graph
-    # drawing nearly all edges by pairing up stubs would hardly ever succeed; the missing ones are few
+    # pairing up stubs would hardly ever succeed with nearly all edges; the missing ones are few
     complement: Pairs = nx.complement(nx.random_regular_graph(n - 1 - degree, n, seed=request.seed)).edges
     return complement
 
@@ -76,11 +79,11 @@ def barabasi_albert(request: GraphRequest) -> Pairs:
 
 
 def stochastic_block(request: GraphRequest) -> Ends:
-    """Blocks of consecutive nodes, as even as can be."""
+    """Build blocks of consecutive nodes, as even as can be."""
     n, blocks = request.nodes, request["blocks"]
     if blocks > n:
         raise unfit("stochastic-block:blocks", blocks, n, f"from 1 to {n}")
-    # networkx's own model looks at every pair of nodes; this takes as long as there are edges
+    # networkx's own model looks at every pair of nodes; this takes time proportional to the edges
     rng, starts = Random(request.seed), even(n, blocks)
     everywhere = _ends(_drawn_pairs(n, request["between"], rng))
     block = np.searchsorted(starts, everywhere, side="right")
@@ -92,10 +95,10 @@ def stochastic_block(request: GraphRequest) -> Ends:
 
 
 def _drawn_pairs(nodes: int, p: float, seed: int | Random) -> Pairs:
-    """Each pair with probability p."""
+    """Draw each pair with probability p."""
     import networkx as nx  # noqa: PLC0415 - slow to import
 
-    # networkx divides by log(1 - p), which is 0 below; of so few nodes no pair would be drawn
+    # networkx divides by log(1 - p), which is 0 below; at so few nodes no pair would be drawn
     drawn: Pairs = nx.fast_gnp_random_graph(nodes, p if p > RAREST else 0.0, seed=seed).edges
     return drawn
 
@@ -107,29 +110,30 @@ def _ends(drawn: Pairs) -> Ends:
 def _expected_blocks(request: GraphRequest) -> float:
     n, near, far = request.nodes, float(request["inside"]), float(request["between"])
     inside = n * (n / int(request["blocks"]) - 1) / 2
-    # pairs between are drawn among all: those of a single block are lost, all of them
+    # pairs between blocks are drawn among all pairs: those within a block are dropped, for a single block all
     return max(inside * near + (math.comb(n, 2) - inside) * far, math.comb(n, 2) * far / 2)
 
 
 Points = NDArray[np.float64]
 SHORTEST, LONGEST = 1e-100, 2.0
-"""No radius joins fewer or more places than these do: all are within a square of side one."""
+"""Bounds of the radius, beyond which the edges do not change: all places are within a square of side one."""
 
 
 def radius(request: GraphRequest) -> float:
-    """The radius, by default sqrt(3 ln n / (pi n)). At a third of this area large graphs become connected; small ones
-    need more, for their many nodes near the border: of graphs on 10 nodes seven in ten are connected, on 1000 nearly
-    all.
+    """Return the radius, by default sqrt(3 ln n / (pi n)).
+
+    At a third of this area large graphs become connected; small ones need more, for their many nodes near the border:
+    of graphs on 10 nodes seven in ten are connected, on 1000 nearly all.
     """
     n = request.nodes
     if request["radius"] is not None:
-        # beyond these nothing changes but the floating point numbers, which overflow
+        # beyond these only the floating point numbers change, which overflow
         return min(max(float(request["radius"]), SHORTEST), LONGEST)
     return math.sqrt(3 * math.log(n) / (math.pi * n)) if n > 2 else math.sqrt(2)
 
 
 def places(request: GraphRequest) -> Points:
-    """The places of the nodes in the unit square. Shape (nodes, 2)."""
+    """Draw the places of the nodes in the unit square. Shape (nodes, 2)."""
     return StableDraws("geometric", request.seed).uniform(request.nodes, 2)
 
 
@@ -138,7 +142,7 @@ def geometric(request: GraphRequest) -> Ends:
 
 
 def near(points: Points, reach: float, *, around: bool) -> Ends:
-    """All pairs at most `reach` apart. `around`: opposite sides of the square touch.
+    """Return all pairs at most `reach` apart. `around`: opposite sides of the square touch.
 
     Points are sorted into square cells no smaller than `reach`; only neighboring cells are compared.
     """
@@ -151,18 +155,19 @@ def near(points: Points, reach: float, *, around: bool) -> Ends:
     points, cell = points[order], cell[order]
     starts = np.searchsorted(cell[:, 0] * across + cell[:, 1], np.arange(across * across + 1))
     found = [
-        _kept(points, _candidates(cell, starts, across, step, around=around), reach, around=around) for step in _STEPS
+        _within_reach(points, _candidates(cell, starts, across, step, around=around), reach, around=around)
+        for step in _STEPS
     ]
     edges: Ends = order[together(*(found if across > 1 else found[:1]))]
     return edges
 
 
 _STEPS = ((0, 0), (0, 1), (1, -1), (1, 0), (1, 1))
-"""Half of the nine cells around one: the other half sees it."""
+"""Half of the nine cells around a cell: the other half has it among its own neighbors."""
 
 
 def _candidates(cell: Points, starts: Ints, across: int, step: tuple[int, int], *, around: bool) -> Ends:
-    """Each point with all points of the cell one `step` from its own."""
+    """Pair each point with all points of the cell one `step` from its own."""
     there = cell + np.array(step)
     inside = np.ones(len(cell), dtype=bool) if around else ((there >= 0) & (there < across)).all(axis=1)
     node = np.flatnonzero(inside)
@@ -174,7 +179,7 @@ def _candidates(cell: Points, starts: Ints, across: int, step: tuple[int, int], 
     return pairs(np.repeat(node, counts), other)
 
 
-def _kept(points: Points, candidates: Ends, reach: float, *, around: bool) -> Ends:
+def _within_reach(points: Points, candidates: Ends, reach: float, *, around: bool) -> Ends:
     apart = np.abs(points[candidates[:, 0]] - points[candidates[:, 1]])
     if around:
         apart = np.minimum(apart, 1.0 - apart)

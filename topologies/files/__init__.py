@@ -20,13 +20,13 @@ from topologies.files.content import SUFFIXES, Content, settle
 from topologies.graph import Ends, Topology
 
 BYTES_LIMIT = 1 << 30
-"""An edge list of as many edges as can be held. A device or a pipe may never end."""
+"""The bytes of an edge list with as many edges as can be held. A device or a pipe may never end."""
 PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`read` gets the whole file and what to call it in an error; `write` gives it in pieces."""
+    """A format. `read` gets the whole file and its name in errors; `write` yields it in pieces."""
 
     read: Callable[[bytes, str], Content]
     write: Callable[[Topology], Iterable[str] | Iterable[bytes]]
@@ -50,7 +50,9 @@ STREAM = Path("-")
 
 
 def format_of(path: Path, name: str | None = None) -> Format:
-    """The format `name`, else the suffix's; a stream is JSON. Raises TopologyError: unknown, or bytes to a stream."""
+    """Return the format `name`, else the suffix's; a stream is JSON. Raises TopologyError: unknown, or bytes to a
+    stream.
+    """
     if name is not None and name not in FORMATS:
         raise TopologyError("unknown format", key="format", value=name, allowed=nearest(name, FORMATS))
     if path == STREAM:
@@ -66,10 +68,10 @@ def format_of(path: Path, name: str | None = None) -> Format:
 
 
 def read_topology(path: Path | str, nodes: int | None = None, form: str | None = None) -> Topology:
-    """The graph in a file, with the names that it gives its nodes, and the spec and seed that it says it comes from.
+    """Read the graph in a file, with the names of its nodes, and the spec and seed from which it claims to be built.
 
-    Nodes called 0 .. n-1 are numbers; any others, such as 1 .. n, are names. `nodes` has to agree with a file that says
-    itself how many there are; an edge list need not. `form` is the name of a format, where the suffix does not tell.
+    Nodes called 0 .. n-1 are numbers; any others, such as 1 .. n, are names. `nodes` has to agree with a file that
+    contains its number of nodes; an edge list need not. `form` is the name of a format, if the suffix is not enough.
     Raises TopologyError: no such file, or it is no simple undirected graph without weights.
     """
     where, content = _content(Path(path), form)
@@ -79,8 +81,9 @@ def read_topology(path: Path | str, nodes: int | None = None, form: str | None =
 
 
 def read_edges(path: Path | str, nodes: int, names: Sequence[str] = ()) -> Ends:
-    """The edges in the file, between `nodes` nodes that it calls by number or by one of `names`. Shape (edges, 2).
-    Raises TopologyError: as `read_topology`, or the file names a node that is not there.
+    """Read the edges in the file, between `nodes` nodes that it calls by number or by one of `names`. Shape (edges, 2).
+
+    Raises TopologyError: as `read_topology`, or the file names a node that does not exist.
     """
     where, content = _content(Path(path), None)
     return settle(content, where, nodes, names).ends
@@ -110,7 +113,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _first_bytes(file: BinaryIO) -> bytes:
-    """All of it, or a little more than the limit. In pieces: to read so much at once takes as much memory at once."""
+    """Read the file, or a little more than the limit, in pieces: one large read would allocate all of it."""
     held = io.BytesIO()
     while held.tell() <= BYTES_LIMIT and (piece := file.read(PIECE_BYTES)):
         held.write(piece)
@@ -118,9 +121,10 @@ def _first_bytes(file: BinaryIO) -> bytes:
 
 
 def write_topology(topology: Topology, path: Path | str, form: str | None = None) -> None:
-    """Nodes keep their names; node-link JSON keeps spec and seed too. A file that is there is replaced when all of the
-    new one is written, not before.
-    Raises TopologyError: the format cannot hold this graph, or the file cannot be written.
+    """Write a graph. Nodes keep their names; node-link JSON keeps spec and seed too.
+
+    An existing file is replaced only when all of the new one is written. Raises TopologyError: the format cannot hold
+    this graph, or the file cannot be written.
     """
     path = Path(path)
     pieces = _encoded(topology, path, form)

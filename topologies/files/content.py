@@ -25,17 +25,17 @@ SUFFIXES: Mapping[str, str] = {
     ".mtx": "mtx",
     ".npz": "npz",
 }
-"""The format that a file's suffix tells."""
+"""The format of a file by its suffix."""
 _FAMILY_HEAD = re.compile(r"\s*[a-z][a-z0-9-]+\s*:")
 
 Place = Callable[[int], str]
-"""From the number of an edge to where in the file it stands."""
+"""Maps the number of an edge to its place in the file, for errors."""
 
 
 def is_file(spec: str) -> bool:
-    """A graph file is told from a family by a folder in its name or a suffix: `.json`, `.edges`, ...
+    """Return True for a graph file, by a folder in its name or a suffix: `.json`, `.edges`, ...
 
-    What begins like `name:` is a family, whose parameters may hold paths of their own.
+    Text that begins like `name:` is a family, whose parameters may contain paths.
     """
     if _FAMILY_HEAD.match(spec):
         return False
@@ -44,10 +44,10 @@ def is_file(spec: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """`ends`: shape (edges, 2), as the file has them, each end a place in `labels`.
+    """The content of a file. `ends`: shape (edges, 2), as the file has them, each end a place in `labels`.
 
-    `labels` is None where the format calls nodes by number alone. `declared`: the file says itself how many nodes there
-    are, so nobody else may say otherwise; else only those are known that an edge names.
+    `labels` is None where the format calls nodes by number alone. `declared`: the file contains its number of nodes, so
+    callers must agree with it; else only nodes that an edge names are known.
     """
 
     nodes: int
@@ -61,7 +61,9 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """`ends`: shape (edges, 2), numbers of nodes. `names` is empty where the file calls nodes by number."""
+    """The graph of a file. `ends`: shape (edges, 2), numbers of nodes. `names` is empty where the file calls nodes by
+    number.
+    """
 
     nodes: int
     ends: Ends
@@ -69,7 +71,8 @@ class Settled:
 
 
 def settle(content: Content, where: str, nodes: int | None = None, names: Sequence[str] = ()) -> Settled:
-    """The graph of a file. `nodes` and `names` are what others say about it; the file has to agree.
+    """Check the graph of a file. `nodes` and `names` are the caller's; the file has to agree.
+
     Raises TopologyError: no such nodes, an edge from a node to itself, an edge twice, too many nodes.
     """
     if nodes is not None and content.declared and content.nodes != nodes:
@@ -77,7 +80,7 @@ def settle(content: Content, where: str, nodes: int | None = None, names: Sequen
     total = content.nodes if nodes is None else nodes
     if not 1 <= total <= NODES_LIMIT:
         raise TopologyError("impossible number of nodes", key=where, value=total, allowed=f"from 1 to {NODES_LIMIT}")
-    numbers = _numbers(content, where, total, names, asked=nodes is not None)
+    numbers = _numbers(content, where, total, names, is_required=nodes is not None)
     if numbers is None:
         settled = Settled(total, content.ends, tuple(content.labels or ()))
     else:
@@ -87,18 +90,18 @@ def settle(content: Content, where: str, nodes: int | None = None, names: Sequen
 
 
 def _numbers(
-    content: Content, where: str, total: int, names: Sequence[str], *, asked: bool
+    content: Content, where: str, total: int, names: Sequence[str], *, is_required: bool
 ) -> NDArray[np.int64] | None:
-    """The number of each label; None where the labels are names and keep the file's own order."""
+    """Return the number of each label; None where the labels are names and keep the file's own order."""
     if content.labels is None:
         return np.arange(total)
     called = {name: number for number, name in enumerate(names)}
-    numbers = np.array([called.get(label, as_number(label)) for label in content.labels], dtype=np.int64)
+    numbers = np.array([called.get(label, number_of(label)) for label in content.labels], dtype=np.int64)
     strange = np.flatnonzero((numbers < 0) | (numbers >= total))
     if not len(strange):
         return numbers
-    counted = all(as_number(label) >= 0 for label in content.labels)
-    if names or (asked and counted and ("0" in content.labels or len(content.labels) != total)):
+    counted = all(number_of(label) >= 0 for label in content.labels)
+    if names or (is_required and counted and ("0" in content.labels or len(content.labels) != total)):
         raise _unknown(content, where, int(strange[0]), total)
     if len(content.labels) != total:
         text = f"{len(content.labels)} nodes are named, where there should be {total}"
@@ -106,8 +109,8 @@ def _numbers(
     return None
 
 
-def as_number(label: str) -> int:
-    """The number that a label spells without leading zeros, else -1."""
+def number_of(label: str) -> int:
+    """Return the number that a label spells without leading zeros, else -1."""
     plain = label.isascii() and label.isdigit() and len(label) < 10 and (label[0] != "0" or label == "0")
     return int(label) if plain else -1
 
@@ -121,7 +124,7 @@ def _unknown(content: Content, where: str, label: int, total: int) -> TopologyEr
 
 
 def check_simple(ends: Ends, place: Place) -> None:
-    """Raise where an edge joins a node to itself, or is there twice in whatever direction."""
+    """Refuse an edge that joins a node to itself, or occurs twice in whatever direction. Raises TopologyError."""
     loops = np.flatnonzero(ends[:, 0] == ends[:, 1])
     if len(loops):
         allowed = "edges between two different nodes"
@@ -135,7 +138,7 @@ def check_simple(ends: Ends, place: Place) -> None:
 
 
 def by_label(labels: Sequence[str], pairs: Sequence[tuple[str, str]], where: str, place: Place) -> Content:
-    """Content of a file that lists its nodes, each once, and joins only those."""
+    """Return the content of a file that lists its nodes, each once, and joins only those."""
     known = {label: number for number, label in enumerate(labels)}
     if len(known) != len(labels):
         twice = next(label for number, label in enumerate(labels) if known[label] != number)
@@ -172,7 +175,7 @@ def lines_of(data: bytes, where: str) -> Iterator[tuple[int, str]]:
 
 
 def check_weight(weight: object, where: str) -> None:
-    """Links have no weights here: how much a neighbor counts follows from the degrees."""
+    """Refuse a weight other than 1: how much a neighbor counts follows from the degrees."""
     try:
         plain = not isinstance(weight, bool) and float(weight) == 1.0  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -182,14 +185,14 @@ def check_weight(weight: object, where: str) -> None:
 
 
 def brief(value: object) -> object:
-    """The short form of a value in a file, however long or deep, for an error."""
+    """Shorten a value in a file, however long or deep, for an error."""
     if isinstance(value, list | dict):
         return f"a {type(value).__name__} of {len(value)}"
     return value if isinstance(value, float | None) else str(value)[:80]
 
 
 def labels_of(topology: Topology) -> list[str]:
-    """Each node's name, else its number. Raises TopologyError: a name is missing, repeated or not text."""
+    """Return each node's name, else its number. Raises TopologyError: a name is missing, repeated or not text."""
     labels = list(topology.names) or [str(node) for node in range(topology.nodes)]
     if len(set(labels)) != topology.nodes or len(labels) != topology.nodes or "" in labels:
         raise TopologyError("not one name for each node", key="names", allowed=f"{topology.nodes} different names")
@@ -198,7 +201,7 @@ def labels_of(topology: Topology) -> list[str]:
 
 
 def check_text(labels: Sequence[str], where: str) -> None:
-    """JSON can spell half a character, which nothing can print."""
+    """Refuse names that are no text: JSON can spell half a character, which nothing can print. Raises TopologyError."""
     try:
         "\n".join(labels).encode()
     except UnicodeEncodeError:
@@ -206,7 +209,7 @@ def check_text(labels: Sequence[str], where: str) -> None:
 
 
 def whole(word: str, where: str, least: int = 0) -> int:
-    """A whole number of any meaning. Raises TopologyError: not a number, or absurdly long."""
+    """Read a whole number. Raises TopologyError: not a number, or absurdly long."""
     if word.isascii() and word.isdigit() and len(word) <= 18 and int(word) >= least:
         return int(word)
     raise TopologyError("not a number", key=where, value=brief(word), allowed=f"a whole number from {least}")

@@ -21,7 +21,6 @@ from topologies.errors import TopologyError
 from topologies.files.content import (
     Content,
     as_ends,
-    as_number,
     brief,
     by_label,
     check_text,
@@ -30,13 +29,14 @@ from topologies.files.content import (
     is_file,
     labels_of,
     lines_of,
+    number_of,
     whole,
 )
 from topologies.graph import Topology
 
 _HEAD = re.compile(r"#\s*nodes:\s*(\d+)", re.IGNORECASE)
 _ATTRIBUTES = re.compile(r"\{(?:'weight': ([^{},]+))?\}")
-"""The text that networkx writes behind an edge without attributes, or with a weight alone."""
+"""The text that networkx writes after an edge without attributes, or with a weight alone."""
 
 SPEC_LIMIT = 10_000
 _SHAPE = 'an object with "nodes" and "edges"'
@@ -63,7 +63,7 @@ def read_edge_list(data: bytes, where: str) -> Content:
 
 
 def read_adjacency_list(data: bytes, where: str) -> Content:
-    """An edge may be named by one of its ends, as networkx writes it, or by both."""
+    """Read an adjacency list. An edge may stand at one of its ends, as networkx writes it, or at both."""
     rows = [(number, words) for number, line in lines_of(data, where) if (words := _split(line)[0])]
     if not rows:
         raise TopologyError("no nodes", key=where, allowed="a node and then its neighbors on each line")
@@ -90,7 +90,7 @@ def write_edge_list(topology: Topology) -> Iterator[str]:
 
 
 def write_adjacency_list(topology: Topology) -> Iterator[str]:
-    """Each edge at its lower node alone, as networkx does."""
+    """Write each edge at its lower node alone, as networkx does."""
     labels = _words(topology)
     for node, neighbors in enumerate(topology.adjacency()):
         yield " ".join([labels[node], *(labels[other] for other in neighbors if other > node)]) + "\n"
@@ -150,9 +150,9 @@ def _check_rest(words: Sequence[str], line: str, where: str) -> None:
 
 def _content(labels: list[str], flat: Sequence[int], lines: Sequence[int], where: str, total: int | None) -> Content:
     ends = as_ends(flat)
-    if all(as_number(label) >= 0 for label in labels):
-        # whoever numbers nodes, be it from 1 or with gaps, wants them in that order
-        order = sorted(range(len(labels)), key=lambda place: as_number(labels[place]))
+    if all(number_of(label) >= 0 for label in labels):
+        # nodes numbered from 1 or with gaps should keep the order of their numbers
+        order = sorted(range(len(labels)), key=lambda place: number_of(labels[place]))
         labels = [labels[place] for place in order]
         ends = np.argsort(np.array(order, dtype=np.int64))[ends]
     return Content(
@@ -165,7 +165,7 @@ def _content(labels: list[str], flat: Sequence[int], lines: Sequence[int], where
 
 
 def _one_way(flat: array[int], lines: array[int], where: str) -> tuple[list[int], list[int]]:
-    """Drop the second mention of each edge, at its other end."""
+    """Drop the second occurrence of each edge, at its other end."""
     seen: dict[tuple[int, int], int] = {}
     for edge, line in enumerate(lines):
         pair = (flat[2 * edge], flat[2 * edge + 1])
@@ -197,7 +197,7 @@ def _document(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _links(document: dict[str, Any], where: str) -> list[Any]:
-    """They were `links` to networkx before version 3.6."""
+    """Return the edges, which were `links` to networkx before version 3.6."""
     found = [document[key] for key in ("edges", "links") if key in document]
     if len(found) != 1 or not isinstance(found[0], list):
         raise TopologyError("not a node-link graph", key=where, allowed=_SHAPE)
@@ -223,7 +223,7 @@ def _json_nodes(document: dict[str, Any], where: str) -> list[str] | None:
 
 
 def _label(value: Any, where: str) -> str:
-    """The nodes of some graphs of networkx are tuples, which JSON makes lists."""
+    """Read a label. The nodes of some graphs of networkx are tuples, which JSON makes lists."""
     if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
         return str(tuple(value))
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
@@ -232,7 +232,9 @@ def _label(value: Any, where: str) -> str:
 
 
 def _origin(document: dict[str, Any], where: str) -> tuple[str | None, int]:
-    """`build` is not asked: whether the edges are those of the spec, nobody has checked."""
+    """Return the spec and seed of a file. `build` is not called: nobody has checked that the edges are those of the
+    spec.
+    """
     known = document.get("graph")
     known = known if isinstance(known, dict) else {}
     spec, seed = known.get("spec"), known.get("seed", 0)
@@ -245,5 +247,5 @@ def _origin(document: dict[str, Any], where: str) -> tuple[str | None, int]:
 
 
 def _is_spec(spec: str) -> bool:
-    """Not the path of the file that a graph was read from, which says nothing to others."""
+    """Return True unless the spec is the path of the file that a graph was read from, which means nothing to others."""
     return bool(spec) and spec.isprintable() and len(spec) <= SPEC_LIMIT and not is_file(spec)

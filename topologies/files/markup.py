@@ -1,7 +1,7 @@
-"""GraphML, GEXF and GML, the formats of Gephi, yEd and igraph: networkx reads them, behind a scan of the raw text.
+"""GraphML, GEXF and GML, the formats of Gephi, yEd and igraph: networkx reads them, after a scan of the raw text.
 
 The scan comes first because XML can define entities that grow without end, and because networkx silently ignores a
-second graph, or the direction of some edges. The writers stand here: they need no second copy of the graph in memory.
+second graph, or the direction of some edges. The writers are our own: they need no second copy of the graph in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from topologies.files.content import Content, brief, by_label, check_text, check
 from topologies.graph import Topology
 
 BYTES_LIMIT = 1 << 24
-"""350,000 edges. networkx holds 25 times the size of an honest file, and a hundred times that of a hostile one."""
+"""The bytes of 350,000 edges. networkx holds 25 times the size of an honest file, and a hundred times that of a hostile
+one.
+"""
 
 _REFUSED = (
     (r"<!(?:DOCTYPE|ENTITY)", "a document type", "XML without <!DOCTYPE>: its entities could grow without end"),
@@ -41,7 +43,9 @@ class _Ids(list[str]):
 
 
 class _AtOnce(io.StringIO):
-    """Some releases of expat take quadratic time where a long piece of text comes in small portions."""
+    """A text that is read in one piece: some releases of expat take quadratic time where a long text comes in small
+    portions.
+    """
 
     def read(self, _size: int | None = -1, /) -> str:
         return super().read()
@@ -71,8 +75,9 @@ def _read_xml(data: bytes, where: str, form: str, parse: Callable[[str, _Ids], A
 
 
 def _checked_text(data: bytes, where: str) -> str:
-    """The text without its XML declaration: whatever encoding that names, it is UTF-8. Raises TopologyError: it is too
-    large, has markup that a graph does not need, or a second graph.
+    """Return the text without its XML declaration: whatever encoding that names, it is UTF-8.
+
+    Raises TopologyError: it is too large, has markup that a graph does not need, or a second graph.
     """
     text = _small(data, where)
     for pattern, found, allowed in _REFUSED:
@@ -123,7 +128,7 @@ def _content(labels: Sequence[str], pairs: Sequence[tuple[str, str]], graph: Any
 
 
 def read_gml(data: bytes, where: str) -> Content:
-    """Himsolt, GML: A portable graph file format (1997). Labels are names where each node has its own."""
+    """Read GML: Himsolt, GML: A portable graph file format (1997). Labels are names where each node has its own."""
     import networkx as nx  # noqa: PLC0415 - as above
 
     text = _small(data, where)

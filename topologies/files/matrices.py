@@ -1,12 +1,12 @@
-"""METIS, Matrix Market and scipy's .npz: nodes are known by number alone, and each edge is there from both sides.
+"""METIS, Matrix Market and scipy's .npz: they number the nodes, and list each edge from both sides.
 
 METIS has a head `nodes edges`, then the neighbors of each node, counted from 1: Karypis, METIS 5.1 manual, 4.1.1.
 Matrix Market lists the entries of the adjacency matrix, counted from 1: Boisvert, Pozo and Remington, The Matrix Market
 Exchange Formats (1996). It is read here and not with scipy, whose parser believes the sizes that a file claims, and
 crashes the process on some broken files.
 
-Names, which these formats do not know, are kept where other programs do not look: in comments, `% name: "a"`, in
-order; in an archive as one more array.
+Names, which these formats do not know, are kept where other programs do not look: in comments, `% name: "a"`, in order;
+in an archive as one more array.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _MARKET = re.compile(
     r"%%MatrixMarket\s+matrix\s+coordinate\s+(pattern|integer|real|double)\s+(general|symmetric)\s*", re.IGNORECASE
 )
 NPZ_NAMES = "p2pfl_names"
-"""The names as JSON, in bytes: unlike an array of texts, it keeps every one as it is."""
+"""The array with the names as JSON, in bytes: unlike an array of texts, it keeps every name as it is."""
 
 UNPACKED_LIMIT = 1 << 30
-"""Bytes of all arrays: twice what `write_npz` makes of the largest graph that can be held."""
+"""The most bytes of all arrays: twice what `write_npz` writes of the largest graph that can be held."""
 
 _ALLOWED = "what scipy.sparse.save_npz writes"
 
@@ -64,12 +64,12 @@ def read_metis(data: bytes, where: str) -> Content:
         for weight in words[1::2] if weighted else ():
             check_weight(weight, place)
         for word in words[::2] if weighted else words:
-            flat.extend((node, _counted(word, nodes, place)))
+            flat.extend((node, _node_number(word, nodes, place)))
             lines.append(line)
         node = min(node + 1, nodes)
     if node != nodes:
         raise TopologyError("fewer lines than nodes", key=where, value=node, allowed=f"{nodes} lines after the head")
-    content = _numbered(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where)
+    content = _numbered_content(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where)
     if len(content.ends) != edges:
         text = "another number of edges than the head says"
         raise TopologyError(text, key=where, value=len(content.ends), allowed=str(edges))
@@ -77,7 +77,7 @@ def read_metis(data: bytes, where: str) -> Content:
 
 
 def _metis_head(row: tuple[int, list[str]], where: str) -> tuple[int, int, bool]:
-    """Nodes, edges, and whether a weight follows each neighbor."""
+    """Return nodes, edges, and whether a weight follows each neighbor."""
     place, words = f"{where}:{row[0]}", row[1]
     if not 2 <= len(words) <= 3 or "".join(words[2:]).lstrip("0") not in {"", "1"}:
         allowed = "`nodes edges`, or `nodes edges 1` with weights of 1; no weights or sizes of nodes"
@@ -109,17 +109,17 @@ def read_matrix_market(data: bytes, where: str) -> Content:
             raise TopologyError("not an entry", key=place, value=" ".join(words)[:80], allowed=allowed)
         if valued:
             check_weight(words[2], place)
-        flat.extend((_counted(words[0], nodes, place), _counted(words[1], nodes, place)))
+        flat.extend((_node_number(words[0], nodes, place), _node_number(words[1], nodes, place)))
         lines.append(line)
     if len(lines) != entries:
         text = "another number of entries than the file says"
         raise TopologyError(text, key=where, value=len(lines), allowed=str(entries))
     both = head[2].lower() == "general"
-    return _numbered(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where, both=both)
+    return _numbered_content(nodes, as_ends(flat), lambda link: f"{where}:{lines[link]}", names, where, both=both)
 
 
 def _market_sizes(line: int, words: Sequence[str], where: str) -> tuple[int, int]:
-    """Nodes and entries."""
+    """Return nodes and entries."""
     place = f"{where}:{line}"
     if len(words) != 3 or words[0] != words[1]:
         found = " ".join(words)[:80] or None
@@ -129,7 +129,7 @@ def _market_sizes(line: int, words: Sequence[str], where: str) -> tuple[int, int
 
 
 def write_matrix_market(topology: Topology) -> Iterator[str]:
-    """The lower triangle, as the format asks for."""
+    """Write the lower triangle, as the format requires."""
     yield "%%MatrixMarket matrix coordinate pattern symmetric\n"
     yield from _name_comments(topology)
     yield f"{topology.nodes} {topology.nodes} {topology.edge_count}\n"
@@ -138,10 +138,10 @@ def write_matrix_market(topology: Topology) -> Iterator[str]:
 
 
 def read_npz(data: bytes, where: str) -> Content:
-    """Never unpickles: scipy and numpy are told not to, and refuse arrays of objects."""
+    """Read an archive without unpickling: scipy and numpy are told not to, and refuse arrays of objects."""
     from scipy.sparse import coo_array  # noqa: PLC0415 - an extra, for this format alone
 
-    matrix, names = _unpacked(data, where)
+    matrix, names = _unpack(data, where)
     shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1] or not 1 <= shape[0] <= NODES_LIMIT:
         raise TopologyError("not a graph's matrix", key=where, value=shape, allowed=f"square, up to {NODES_LIMIT}")
@@ -159,11 +159,11 @@ def read_npz(data: bytes, where: str) -> Content:
 
     for link in np.flatnonzero(~(np.asarray(entries.data) == 1)):
         check_weight(entries.data[link].item(), place(int(link)))
-    return _numbered(int(shape[0]), links, place, names, where, first=0)
+    return _numbered_content(int(shape[0]), links, place, names, where, first=0)
 
 
-def _unpacked(data: bytes, where: str) -> tuple[Any, list[str]]:
-    """The matrix as scipy has it, and the names."""
+def _unpack(data: bytes, where: str) -> tuple[Any, list[str]]:
+    """Return the matrix as scipy has it, and the names."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
@@ -182,7 +182,7 @@ def _arrays(data: bytes) -> tuple[Any, Any]:
 
     matrix = load_npz(io.BytesIO(data))
     if matrix.format in {"csr", "csc", "bsr"}:
-        # else a row that ends before it begins would be followed outside of memory
+        # scipy would follow a row that ends before it begins to outside of its memory
         matrix.check_format(full_check=True)
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return matrix, json.loads(arrays[NPZ_NAMES].tobytes()) if NPZ_NAMES in arrays else []
@@ -204,7 +204,7 @@ def write_npz(topology: Topology) -> Iterator[bytes]:
 
 
 def _rows(data: bytes, where: str, names: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Each line that is no comment, with its number. `names` gets those that comments keep."""
+    """Yield each line that is no comment, with its number. `names` gets those in comments."""
     for line, text in lines_of(data, where):
         if text.startswith("%"):
             names += _name_in(text, f"{where}:{line}")
@@ -213,25 +213,25 @@ def _rows(data: bytes, where: str, names: list[str]) -> Iterator[tuple[int, list
 
 
 def _nodes(word: str, place: str) -> int:
-    """Number of nodes, checked before anything of that size is allocated."""
+    """Read the number of nodes, checked before anything of that size is allocated."""
     nodes = whole(word, place)
     if not 1 <= nodes <= NODES_LIMIT:
         raise TopologyError("impossible number of nodes", key=place, value=nodes, allowed=f"from 1 to {NODES_LIMIT}")
     return nodes
 
 
-def _counted(word: str, nodes: int, place: str) -> int:
-    """The number of a node, from 0, that a file counts from 1."""
+def _node_number(word: str, nodes: int, place: str) -> int:
+    """Read the number of a node, from 0, that a file counts from 1."""
     number = whole(word, place)
     if not 1 <= number <= nodes:
         raise TopologyError("unknown node", key=place, value=number, allowed=f"numbers from 1 to {nodes}")
     return number - 1
 
 
-def _numbered(
+def _numbered_content(
     nodes: int, links: Ends, place: Place, names: Sequence[str], where: str, *, first: int = 1, both: bool = True
 ) -> Content:
-    """Nodes 0 .. nodes-1, with or without a name for each. `both`: each edge is there from both sides."""
+    """Return nodes 0 .. nodes-1, with or without a name for each. `both`: each edge is listed from both sides."""
     if names and len(names) != nodes:
         raise TopologyError("not one name for each node", key=where, value=len(names), allowed=f"none or {nodes}")
     if len(set(names)) != len(names) or not all(names):
@@ -242,9 +242,10 @@ def _numbered(
 
 
 def _from_both_sides(links: Ends, place: Place, *, first: int) -> NDArray[np.int64]:
-    """The `links`, shape (links, 2), that are left if each edge is counted once. Nodes are numbered from 0 here,
-    and from `first` in the file.
-    Raises TopologyError: an edge is there from one side only, or twice from one side, or joins a node to itself.
+    """Return the `links`, shape (links, 2), with each edge counted once. Nodes are numbered from 0 here, and from
+    `first` in the file.
+
+    Raises TopologyError: an edge is listed from one side only, or twice from one side, or joins a node to itself.
     """
     keys, mirrored = (links @ np.array(weights) for weights in ((NODES_LIMIT, 1), (1, NODES_LIMIT)))
     alone = np.flatnonzero(~np.isin(keys, mirrored))
@@ -254,16 +255,16 @@ def _from_both_sides(links: Ends, place: Place, *, first: int) -> NDArray[np.int
         raise TopologyError(text, key=place(int(alone[0])), allowed="each edge from both its nodes")
     for side in (links[:, 0] <= links[:, 1], links[:, 0] >= links[:, 1]):
         kept = np.flatnonzero(side)
-        check_simple(links[kept], _of(place, kept))
+        check_simple(links[kept], _kept_places(place, kept))
     return kept
 
 
-def _of(place: Place, kept: NDArray[np.int64]) -> Place:
+def _kept_places(place: Place, kept: NDArray[np.int64]) -> Place:
     return lambda edge: place(int(kept[edge]))
 
 
 def _name_in(comment: str, where: str) -> list[str]:
-    """The name that a comment keeps, as a list of one or none."""
+    """Return the name in a comment, as a list of one or none."""
     if not comment.startswith(_NAME):
         return []
     try:

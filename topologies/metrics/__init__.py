@@ -1,4 +1,4 @@
-"""The common part of all figures of a graph: answers that may be a range, and facts that need no work."""
+"""The common part of all figures of a graph: answers that may be a range, and facts that need no computation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from topologies.spectral import plain_extremes
 SPECTRUM_LIMIT = 600
 """Up to this many nodes a figure computes a spectrum that its caller lacks: about 0.1 s."""
 ROUNDING = 1e-6
-"""Relative margin taken off an eigenvalue before a whole number is concluded from it."""
+"""The relative margin subtracted from an eigenvalue before a whole number is concluded from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerBounds:
-    """A whole number proven to lie in lower .. upper, both included. `method` says what proved it."""
+    """A whole number proven to lie in lower .. upper, both included. `method` names the proof."""
 
     lower: int
     upper: int
@@ -31,7 +31,7 @@ class IntegerBounds:
 
 
 def is_transitive(topology: Topology) -> bool:
-    """True if every node is known to see the same graph.
+    """Return True if every node is known to have the same view of the graph.
 
     Only a graph that carries its family's closed form is certainly the one of its spec.
     """
@@ -41,7 +41,7 @@ def is_transitive(topology: Topology) -> bool:
 
 
 def is_connected(topology: Topology) -> bool:
-    """Connected or not; for an implicit graph by its formula."""
+    """Return True if the graph is connected; for an implicit graph by its formula."""
     return bool(topology.formula.low > 0.0) if topology.implicit else component_count(topology) == 1
 
 
@@ -50,24 +50,24 @@ def is_complete(topology: Topology) -> bool:
 
 
 def degree_range(topology: Topology) -> tuple[int, int]:
-    """The least and the largest degree."""
+    """Return the least and the largest degree."""
     if topology.implicit:
         least, most = topology.formula.degrees
         return int(least), int(most)
     return int(topology.degrees.min()), int(topology.degrees.max())
 
 
-def spectrum_if_cheap(topology: Topology, found: Extremes | None) -> Extremes | None:
-    """`found`, or what can be had in a moment: a closed form, or that of a small graph."""
-    if found is not None:
-        return found
+def spectrum_if_cheap(topology: Topology, extremes: Extremes | None) -> Extremes | None:
+    """Return `extremes`, or a spectrum that takes only a moment: a closed form, or that of a small graph."""
+    if extremes is not None:
+        return extremes
     if topology.nodes > 1 and (topology.formula is not None or topology.nodes <= SPECTRUM_LIMIT):
         return plain_extremes(topology)
     return None
 
 
-def proven_connectivity(found: Extremes | None) -> float:
-    """A lower bound on lambda_2 that rounding cannot have raised; 0 where nothing is proven."""
-    if found is None or found.lower is None:
+def proven_connectivity(extremes: Extremes | None) -> float:
+    """Return a lower bound on lambda_2 that rounding cannot have raised; 0 where nothing is proven."""
+    if extremes is None or extremes.lower is None:
         return 0.0
-    return max(0.0, found.lower * (1.0 - ROUNDING))
+    return max(0.0, extremes.lower * (1.0 - ROUNDING))

@@ -1,9 +1,9 @@
 """The number of liars that a graph tolerates when each node discards the b largest and the b least values it gets.
 
-Three answers, none implied by fast mixing. What a single node tolerates: of m neighbors it must keep one after
-discarding 2b. What is guaranteed: on a (2F+1)-robust graph the honest agree, each number within the range of theirs,
-with up to F liars among the neighbors of each node. What is at most possible: without (F+1)-robustness they may not
-agree even if nobody lies. This is about agreement; how well they learn is another question.
+There are three answers, none implied by fast mixing. The tolerance of a single node: of m neighbors it must keep one
+after discarding 2b. The guarantee: on a (2F+1)-robust graph the honest agree, each number within the range of theirs,
+with up to F liars among the neighbors of each node. The upper limit: without (F+1)-robustness they may not agree even
+if nobody lies. This is about agreement; how well they learn is another question.
 
 Source: LeBlanc, Zhang, Koutsoukos and Sundaram (IEEE JSAC 31, 2013), F-local model.
 """
@@ -25,14 +25,15 @@ from topologies.metrics.robustness import Robustness, robustness
 
 CAUTION = "That a graph mixes fast does not mean that it tolerates liars."
 NAMED = 5
-"""Nodes or edges that a warning names before it counts the rest."""
+"""The most nodes or edges that a warning names; it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """Liars among the neighbors of a node. `local`: what the node of least degree tolerates; `guaranteed`: F for which
-    the honest agree whoever lies; `possible`: F above which they may not agree even without liars, or a node cannot
-    mix.
+    """The liars among the neighbors of a node that a graph tolerates.
+
+    `local`: the tolerance of the node of least degree; `guaranteed`: F for which the honest agree whoever lies;
+    `possible`: F above which they may not agree even without liars, or a node cannot mix.
     """
 
     local: int
@@ -40,45 +41,46 @@ class Tolerance:
     possible: IntegerBounds
 
 
-def tolerance(topology: Topology, found: Robustness | None = None) -> Tolerance:
-    """`found` is the graph's robustness, where it is known already."""
-    found = found or robustness(topology)
+def tolerance(topology: Topology, robust: Robustness | None = None) -> Tolerance:
+    """Compute the tolerance; `robust` is the graph's robustness, if it is known already."""
+    robust = robust or robustness(topology)
     local = max(0, (degree_range(topology)[0] - 1) // 2)
-    low, high = found.lower, found.upper
+    low, high = robust.lower, robust.upper
     return Tolerance(
         local=local,
-        guaranteed=IntegerBounds(max(0, (low - 1) // 2), max(0, (high - 1) // 2), found.method),
-        possible=IntegerBounds(min(local, max(0, low - 1)), min(local, max(0, high - 1)), found.method),
+        guaranteed=IntegerBounds(max(0, (low - 1) // 2), max(0, (high - 1) // 2), robust.method),
+        possible=IntegerBounds(min(local, max(0, low - 1)), min(local, max(0, high - 1)), robust.method),
     )
 
 
 def local_tolerance(topology: Topology) -> NDArray[np.int64]:
-    """floor((m - 1) / 2) for each node of m neighbors, 0 for one without any. Shape (nodes,)."""
+    """Compute floor((m - 1) / 2) for each node of m neighbors, 0 for one without any. Shape (nodes,)."""
     return np.maximum(0, (topology.degrees - 1) // 2)
 
 
-def warnings(topology: Topology, liars: int, found: Extremes | None = None, *, poor: bool = True) -> list[str]:
-    """The faults of the graph with `liars` among the neighbors of a node, the gravest first; one sentence on each and
-    one on what to do, with the names of the nodes if the graph has them. Empty: there are none. `found`
-    brings the spectrum of a large graph; `poor` False leaves out nodes with too few neighbors.
-    Raises TopologyError: fewer than no liars.
+def warnings(topology: Topology, liars: int, extremes: Extremes | None = None, *, poor: bool = True) -> list[str]:
+    """Describe the faults of the graph with `liars` among the neighbors of a node, the gravest first.
+
+    Each is one sentence on the fault and one on what to do, with the names of the nodes if the graph has them. Empty:
+    there are none. `extremes` is the spectrum of a large graph; `poor` False leaves out nodes with too few neighbors.
+    Raises TopologyError: `liars` is below 0.
     """
     if isinstance(liars, bool) or not isinstance(liars, int) or liars < 0:
         raise TopologyError("impossible number of liars", key="liars", value=liars, allowed="a whole number from 0")
     if topology.nodes == 1:
         return []
-    apart = [] if topology.implicit else _parts(topology, components(topology))
+    apart = [] if topology.implicit else _about_parts(topology, components(topology))
     points = cut_points(topology)
-    thin = sweep_cut(topology, found) if liars and not apart else None
+    thin = sweep_cut(topology, extremes) if liars and not apart else None
     texts = apart + (_bottlenecks(topology, points) if points else []) + (_thin(topology, thin, liars) if thin else [])
     if liars and poor:
         texts += _poor(topology, liars)
     if liars and not apart:
-        texts += _fragile(robustness(topology, found, thin), liars)
+        texts += _fragile(robustness(topology, extremes, thin), liars)
     return texts
 
 
-def _parts(topology: Topology, parts: list[list[int]]) -> list[str]:
+def _about_parts(topology: Topology, parts: list[list[int]]) -> list[str]:
     if len(parts) == 1:
         return []
     least = min(parts, key=len)
@@ -122,17 +124,19 @@ def _poor(topology: Topology, liars: int) -> list[str]:
     return [_sentence(f"{text} Give each {needed} or more.")]
 
 
-def _fragile(found: Robustness, liars: int) -> list[str]:
+def _fragile(robustness: Robustness, liars: int) -> list[str]:
     needed = 2 * liars + 1
-    if found.lower >= needed:
+    if robustness.lower >= needed:
         return []
     why = f"as {_liars(liars)} in a neighborhood need{'s' if liars == 1 else ''}"
-    if found.upper <= liars:
-        what = f"The graph is {found.upper}-robust: discarding {liars} can keep two groups apart though nobody lies"
-    elif found.upper < needed:
-        what = f"The graph is not {needed}-robust, {why}, but {found.upper} at most"
+    if robustness.upper <= liars:
+        what = (
+            f"The graph is {robustness.upper}-robust: discarding {liars} can keep two groups apart though nobody lies"
+        )
+    elif robustness.upper < needed:
+        what = f"The graph is not {needed}-robust, {why}, but {robustness.upper} at most"
     else:
-        what = f"The graph is not proven {needed}-robust, {why}, but {found.lower}"
+        what = f"The graph is not proven {needed}-robust, {why}, but {robustness.lower}"
     return [f"{what}. Add edges, or take a denser random graph.", CAUTION]
 
 

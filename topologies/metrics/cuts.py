@@ -1,8 +1,8 @@
 """Cuts: where a graph is thinnest, and how many edges, or nodes, must fail before it falls apart.
 
 The isoperimetric number is i(G) = min |dS| / |S| over sets S of at most half the nodes, dS being the edges that leave
-S. It is 0 on a disconnected graph. Bridges and articulation points are the single edges and the single nodes whose
-loss splits a graph.
+S. It is 0 on a disconnected graph. Bridges and articulation points are the single edges and the single nodes whose loss
+splits a graph.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ EXHAUSTIVE_LIMIT = 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """`side`: the smaller side, ascending. `edges` cross it. `order` is what the nodes were sorted by to find it."""
+    """A cut. `side`: the smaller side, ascending. `edges` cross it. `order` names the order of nodes in which it was
+    found.
+    """
 
     side: tuple[int, ...]
     other: int
@@ -53,7 +55,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isoperimetric:
-    """i(G) lies in lower .. upper; `exact` where the two are the same number but for rounding."""
+    """A range of i(G): it lies in lower .. upper; `exact` where the two are the same number but for rounding."""
 
     lower: float
     upper: float
@@ -61,17 +63,18 @@ class Isoperimetric:
     method: str
 
 
-def sweep_cut(topology: Topology, found: Extremes | None = None) -> Cut | None:
-    """The best cut between the first k nodes and the rest, over all k and several orders: the Fiedler vector, hops
-    from a far node, the nodes' own numbers. Of a disconnected graph: a part. None for one node, or an implicit graph.
+def sweep_cut(topology: Topology, extremes: Extremes | None = None) -> Cut | None:
+    """Find the best cut between the first k nodes and the rest, over all k and several orders: the Fiedler vector, hops
+    from a far node, the nodes' own numbers.
 
-    `found` brings the Fiedler vector of a large graph; without it only a small graph is swept by it.
+    On a disconnected graph it is a part. None for one node, or an implicit graph. `extremes` has the Fiedler vector of
+    a large graph; without it only a small graph is swept by that vector.
     Source: Spielman and Teng, Spectral partitioning works (1996).
     """
     if topology.implicit or topology.nodes < 2:
         return None
     best: tuple[float, int, int, NDArray[np.int64], str] | None = None
-    for name, order in orders(topology, found):
+    for name, order in orders(topology, extremes):
         size, edges = _thinnest(topology, order)
         ratio = edges / min(size, topology.nodes - size)
         if best is None or ratio < best[0]:
@@ -82,13 +85,13 @@ def sweep_cut(topology: Topology, found: Extremes | None = None) -> Cut | None:
     return _cut(topology, order[:size], edges, name)
 
 
-def orders(topology: Topology, found: Extremes | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """The orders of the nodes that are worth sweeping. Each of shape (nodes,)."""
+def orders(topology: Topology, extremes: Extremes | None = None) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield the orders of the nodes that are worth sweeping. Each of shape (nodes,)."""
     labels = component_labels(topology)
     if labels.any():
         yield "parts", np.argsort(labels, kind="stable")
         return
-    vector = _vector(topology, found)
+    vector = _vector(topology, extremes)
     if vector is not None:
         yield "Fiedler vector", np.argsort(vector, kind="stable")
     far = int(np.argmax(hops(topology, 0)))
@@ -96,14 +99,14 @@ def orders(topology: Topology, found: Extremes | None = None) -> Iterator[tuple[
     yield "node numbers", np.arange(topology.nodes)
 
 
-def _vector(topology: Topology, found: Extremes | None) -> Array | None:
-    if found is not None and len(found.vector) == topology.nodes:
-        return found.vector
+def _vector(topology: Topology, extremes: Extremes | None) -> Array | None:
+    if extremes is not None and len(extremes.vector) == topology.nodes:
+        return extremes.vector
     return fiedler_vector(topology) if topology.nodes <= SPECTRUM_LIMIT else None
 
 
 def crossing(topology: Topology, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers of edges from the first k nodes of `order` to the rest, for k = 1 .. n-1. Shape (nodes - 1,)."""
+    """Count the edges from the first k nodes of `order` to the rest, for k = 1 .. n-1. Shape (nodes - 1,)."""
     place = np.empty_like(order)
     place[order] = np.arange(topology.nodes)
     ends = np.sort(place[topology.ends], axis=1)
@@ -136,13 +139,12 @@ def _cut(topology: Topology, side: NDArray[np.int64], edges: int, order: str) ->
     )
 
 
-def isoperimetric(topology: Topology, found: Extremes | None = None, cut: Cut | None = None) -> Isoperimetric | None:
-    """The isoperimetric number of a graph with at least two nodes; None for one.
+def isoperimetric(topology: Topology, extremes: Extremes | None = None, cut: Cut | None = None) -> Isoperimetric | None:
+    """Bound the isoperimetric number of a graph with at least two nodes; None for one.
 
-    Below: |dS| >= lambda_2 |S| (n - |S|) / n for every S, hence i(G) >= lambda_2 ceil(n/2) / n >= lambda_2 / 2; and
-    the edge connectivity over floor(n/2).
-    Above: sqrt(lambda_2 (2 d_max - lambda_2)), not for K_1, K_2, K_3, and the best cut that is known.
-    Source: Mohar, Isoperimetric numbers of graphs (J. Comb. Theory B 47, 1989).
+    Below: |dS| >= lambda_2 |S| (n - |S|) / n for every S, hence i(G) >= lambda_2 ceil(n/2) / n >= lambda_2 / 2; and the
+    edge connectivity over floor(n/2). Above: sqrt(lambda_2 (2 d_max - lambda_2)), not for K_1, K_2, K_3, and the best
+    cut that is known. Source: Mohar, Isoperimetric numbers of graphs (J. Comb. Theory B 47, 1989).
     """
     n = topology.nodes
     if n < 2:
@@ -153,27 +155,29 @@ def isoperimetric(topology: Topology, found: Extremes | None = None, cut: Cut | 
     if not topology.implicit and n <= EXHAUSTIVE_LIMIT:
         value = _exhaustive(topology)
         return Isoperimetric(lower=value, upper=value, exact=True, method="all sets")
-    found = spectrum_if_cheap(topology, found)
-    lower = max(proven_connectivity(found) * half / n, _least_cut(topology) / (n // 2))
-    cut = cut or sweep_cut(topology, found)
+    extremes = spectrum_if_cheap(topology, extremes)
+    lower = max(proven_connectivity(extremes) * half / n, _least_cut(topology) / (n // 2))
+    cut = cut or sweep_cut(topology, extremes)
     least, most = degree_range(topology)
     upper, method = min(
         (float(least), "least degree"),
         (cut.ratio if cut else np.inf, "sweep cut"),
-        (_cheeger(found.low, most) if found else np.inf, "spectrum"),
+        (_cheeger(extremes.low, most) if extremes else np.inf, "spectrum"),
     )
     return Isoperimetric(lower=lower, upper=upper, exact=upper - lower <= 2.0 * ROUNDING * upper, method=method)
 
 
 def _least_cut(topology: Topology) -> int:
-    """No fewer edges leave any set: the degree where every node sees the same (Mader 1971), else one."""
+    """Bound from below the edges that leave any set: the degree of a transitive graph (Mader 1971), else one."""
     if not is_connected(topology):
         return 0
     return degree_range(topology)[0] if is_transitive(topology) else 1
 
 
 def _cheeger(low: float, largest: int) -> float:
-    """`low` is a Rayleigh quotient: lambda_2 may be less, and the bound grows with lambda_2 up to d_max."""
+    """Compute the upper bound. `low` is a Rayleigh quotient: lambda_2 may be less, and the bound grows with lambda_2 up
+    to d_max.
+    """
     low = min(low, float(largest))
     return math.sqrt(low * (2.0 * largest - low))
 
@@ -190,21 +194,23 @@ def _exhaustive(topology: Topology) -> float:
 
 
 SEARCH_LIMIT = 3_000_000
-"""Most nodes and edges together that are searched: about two seconds."""
+"""The most nodes and edges together that are searched: about two seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPoints:
-    """`bridges` are pairs (i, j) with i < j, `nodes` the articulation points; both ascending."""
+    """The points where a graph splits. `bridges` are pairs (i, j) with i < j, `nodes` the articulation points; both
+    ascending.
+    """
 
     bridges: tuple[Edge, ...]
     nodes: tuple[int, ...]
 
 
 def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | None:
-    """None above `limit` nodes and edges, or without edges to look at."""
+    """Find the cut points; None above `limit` nodes and edges, or for an implicit graph."""
     if degree_range(topology)[0] >= 2 and is_transitive(topology):
-        # Mader 1971, Watkins 1970: such a component stays whole when any edge or any node of it is lost
+        # Mader 1971, Watkins 1970: such a component stays connected when any edge or any node of it is lost
         return CutPoints(bridges=(), nodes=())
     if topology.implicit or topology.nodes + topology.edge_count > limit:
         return None
@@ -216,8 +222,8 @@ def cut_points(topology: Topology, limit: int = SEARCH_LIMIT) -> CutPoints | Non
 
 
 class _DepthFirst:
-    """`place[v]`: the next neighbor of v to look at. `entered[v]`: when v was reached.
-    `low[v]`: the earliest node that an edge reaches from v or from below it.
+    """A depth-first search. `place[v]`: the next neighbor of v to look at. `entered[v]`: when v was reached. `low[v]`:
+    the earliest node that an edge reaches from v or from below it.
 
     Source: Hopcroft and Tarjan, Algorithm 447 (1973). Without recursion: a path may be a million nodes deep.
     """
@@ -231,7 +237,7 @@ class _DepthFirst:
         self.cut: set[int] = set()
 
     def explore(self, root: int) -> None:
-        """All that `root` reaches."""
+        """Explore all nodes that `root` reaches."""
         place, ends, neighbors = self.place, self.ends, self.neighbors
         entered, low, parent = self.entered, self.low, self.parent
         self._enter(root, -1)
@@ -257,7 +263,7 @@ class _DepthFirst:
         self.parent[node] = above
 
     def _leave(self, node: int, root: int) -> int:
-        """Back to the node above, which learns how far up the edges below it reach."""
+        """Return to the node above, and record there how far up the edges below it reach."""
         above = self.parent[node]
         if above < 0:
             return above
@@ -271,24 +277,27 @@ class _DepthFirst:
 
 EDGE_FLOWS_WORK = 1_000_000
 NODE_FLOWS_WORK = 100_000
-"""Nodes times edges up to which maximum flows are computed: about 0.2 s each."""
+"""The most nodes times edges for which maximum flows are computed: about 0.2 s each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connectivity:
-    """Edge connectivity (`edges`) and vertex connectivity (`nodes`); the latter of a complete graph is n - 1."""
+    """The connectivity of a graph: of edges (`edges`) and vertices (`nodes`); the latter of a complete
+    graph is n - 1.
+    """
 
     edges: IntegerBounds
     nodes: IntegerBounds
 
 
 def connectivity(
-    topology: Topology, found: Extremes | None = None, points: CutPoints | None = None, cut: Cut | None = None
+    topology: Topology, extremes: Extremes | None = None, points: CutPoints | None = None, cut: Cut | None = None
 ) -> Connectivity:
-    """Exact up to a few hundred nodes, and wherever the bounds meet. What is known already may be brought along.
+    """Compute the connectivity: exact up to a few hundred nodes, and wherever the bounds meet. Pass what is known
+    already.
 
-    lambda_2 <= kappa (not of a complete graph) <= edge connectivity <= least degree: Fiedler 1973. A graph in
-    which every node sees the same has edge connectivity d (Mader 1971) and kappa >= 2 (d + 1) / 3 (Watkins 1970).
+    lambda_2 <= kappa (not of a complete graph) <= edge connectivity <= least degree: Fiedler 1973. A transitive graph
+    has edge connectivity d (Mader 1971) and kappa >= 2 (d + 1) / 3 (Watkins 1970).
     """
     n, (least, _) = topology.nodes, degree_range(topology)
     if is_complete(topology):
@@ -297,7 +306,7 @@ def connectivity(
     if not is_connected(topology):
         apart = IntegerBounds(0, 0, "disconnected")
         return Connectivity(edges=apart, nodes=apart)
-    low = proven_connectivity(spectrum_if_cheap(topology, found))
+    low = proven_connectivity(spectrum_if_cheap(topology, extremes))
     points = points or cut_points(topology)
     edges = _edge_bounds(topology, least, low, points, cut)
     if not edges.exact and _affordable(topology, EDGE_FLOWS_WORK):
@@ -313,8 +322,10 @@ def connectivity(
 def _edge_bounds(
     topology: Topology, least: int, low: float, points: CutPoints | None, cut: Cut | None
 ) -> IntegerBounds:
-    """A side of fewer than `least` + 1 nodes is left by at least `least` edges, for each of its nodes has at most
-    |S| - 1 neighbors inside. A larger one, on both sides, is left by at least lambda_2 |S| (n - |S|) / n.
+    """Bound the edge connectivity.
+
+    A side of fewer than `least` + 1 nodes is left by at least `least` edges, for each of its nodes has at most |S| - 1
+    neighbors inside. A larger one, on both sides, is left by at least lambda_2 |S| (n - |S|) / n.
     """
     if is_transitive(topology):
         return IntegerBounds(least, least, "every node sees the same")
@@ -339,7 +350,7 @@ def _node_bounds(
 
 
 def shores(topology: Topology, cut: Cut) -> list[int]:
-    """The nodes on either side that edges of the cut touch: without them the rest of their side is cut off."""
+    """Return the nodes on either side that edges of the cut touch: without them the rest of their side is cut off."""
     inside = np.zeros(topology.nodes, dtype=bool)
     inside[list(cut.side)] = True
     across = topology.ends[inside[topology.ends[:, 0]] != inside[topology.ends[:, 1]]]

@@ -1,6 +1,6 @@
 """One graph as the flat object that `p2pfl topology info` prints; a schedule has the same keys where they make sense.
 
-And several side by side, at several sizes, one row of figures for each, as `p2pfl topology compare` prints them.
+The module also describes several graphs at several sizes, in one row each, for `p2pfl topology compare`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COLUMNS = (
     *("rounds", "messages", "bytes", "busiest_bytes", "diameter", "certified"),
 )
 LARGEST_FIRST = ("lambda_2", "certified")
-"""Best first; all other columns are better where they are small."""
+"""The columns in which the largest value is the best; in all others it is the smallest."""
 
 
 def describe(
@@ -75,13 +75,13 @@ def survey(
     return facts | {"seconds": time.perf_counter() - started}
 
 
-def mixing_facts(topology: Topology, found: Spectrum, weights: str, epsilon: float) -> dict[str, Any]:
-    """A message is one model over one edge one way, so a round costs two for each edge.
+def mixing_facts(topology: Topology, spectrum: Spectrum, weights: str, epsilon: float) -> dict[str, Any]:
+    """Describe how a graph mixes. A message is one model over one edge one way, so a round costs two for each edge.
 
     `method`, `residual`, `lower_bound`, `probable_lower_bound`, `certified` and `converged` are about the algebraic
     connectivity: see `eigen.extremes.Extremes`.
     """
-    rounds = rounds_to_consensus(found.mixing_rate, epsilon) if topology.nodes > 1 else 0
+    rounds = rounds_to_consensus(spectrum.mixing_rate, epsilon) if topology.nodes > 1 else 0
     parts = component_count(topology)
     least, most = degree_range(topology)
     apart = distances(topology)
@@ -96,18 +96,18 @@ def mixing_facts(topology: Topology, found: Spectrum, weights: str, epsilon: flo
         "diameter": apart.diameter.upper if apart.diameter and apart.diameter.exact else None,
         "diameter_bounds": _range(apart.diameter),
         "average_distance": apart.average,
-        "algebraic_connectivity": found.algebraic_connectivity,
-        "method": found.method,
-        "residual": found.residual,
-        "lower_bound": found.lower_bound,
-        "probable_lower_bound": found.probable_bound,
-        "certified": found.certified,
-        "converged": found.converged,
-        "laplacian_max_eigenvalue": found.laplacian_max_eigenvalue,
+        "algebraic_connectivity": spectrum.algebraic_connectivity,
+        "method": spectrum.method,
+        "residual": spectrum.residual,
+        "lower_bound": spectrum.lower_bound,
+        "probable_lower_bound": spectrum.probable_bound,
+        "certified": spectrum.certified,
+        "converged": spectrum.converged,
+        "laplacian_max_eigenvalue": spectrum.laplacian_max_eigenvalue,
         "weights": weights,
-        "mixing_rate": found.mixing_rate,
-        "mixing_certified": found.mixing_certified,
-        "mixing_converged": found.mixing_converged,
+        "mixing_rate": spectrum.mixing_rate,
+        "mixing_certified": spectrum.mixing_certified,
+        "mixing_converged": spectrum.mixing_converged,
         "epsilon": epsilon,
         "rounds_to_consensus": rounds,
         "messages_to_consensus": None if rounds is None else 2 * rounds * topology.edge_count,
@@ -115,7 +115,7 @@ def mixing_facts(topology: Topology, found: Spectrum, weights: str, epsilon: flo
 
 
 def structure(topology: Topology, plain: Extremes) -> dict[str, Any]:
-    """The facts that do not depend on the mixing weights. A range [lower, upper] is exact if both are the same."""
+    """Describe what does not depend on the mixing weights. A range [lower, upper] is exact if both are the same."""
     points = cut_points(topology)
     cut = sweep_cut(topology, plain)
     between = connectivity(topology, plain, points, cut)
@@ -142,14 +142,14 @@ def structure(topology: Topology, plain: Extremes) -> dict[str, Any]:
 
 
 def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str, Any]:
-    """All of it. Mixing matrices must have rows and columns that sum to one, as in all families here.
+    """Describe a schedule. Mixing matrices must have rows and columns that sum to one, as in all families here.
 
     `edges`, `diameter` and the Laplacian's eigenvalues are those of the union of all rounds, without directions.
     `degree`: how many models a node receives in a round. `mixing_rate`: the spectral norm of D = W_period ... W_1 -
-    J/n, to the power 1/period: what a round shrinks the distance to consensus by, over a period. `asymptotic_rate`: the
-    same in the long run, of one directed matrix. `rounds_to_consensus`: the least t with ||W_t ... W_1 - J/n|| <=
-    epsilon for every start, an upper bound where `method` says so. `exact_after`: the round in which all hold the
-    mean itself. `method`, `residual` and `certified` are about the mixing rate, `connectivity_method` and
+    J/n, to the power 1/period: the factor by which a round shrinks the distance to consensus, over a period.
+    `asymptotic_rate`: the same in the long run, of one directed matrix. `rounds_to_consensus`: the least t with ||W_t
+    ... W_1 - J/n|| <= epsilon for every start, an upper bound where `method` says so. `exact_after`: the round in which
+    all hold the mean itself. `method`, `residual` and `certified` are about the mixing rate, `connectivity_method` and
     `connectivity_certified` about the union's eigenvalues.
     """
     if not 0.0 < epsilon < 1.0:
@@ -159,10 +159,10 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
     parts = component_count(union)
     found = _contraction(schedule, epsilon, parts)
     exact = exact_after(schedule) if parts == 1 else None
-    # with all weights in whole numbers, or the whole matrix at hand: a norm of zero needs no relative accuracy
+    # with all weights in whole numbers, or the whole matrix in memory: a norm of zero needs no relative accuracy
     nothing = exact is not None and exact <= schedule.period
     proven = nothing and found.norm <= ROUNDING and found.method != LANCZOS
-    # an exact schedule needs no more, whatever rounding makes of a norm of zero
+    # an exact schedule needs no more rounds, however a norm of zero is rounded
     rounds = found.rounds if exact is None or found.rounds is None else min(found.rounds, exact)
     plain = plain_extremes(union)
     return {
@@ -196,15 +196,15 @@ def describe_schedule(schedule: Schedule, epsilon: float = EPSILON) -> dict[str,
 
 
 def messages(schedule: Schedule, rounds: int) -> int:
-    """Models sent in the first so many rounds."""
+    """Count the models sent in the first `rounds` rounds."""
     sent = [mixing.messages for mixing in schedule.mixings]
     periods, rest = divmod(rounds, schedule.period)
     return periods * sum(sent) + sum(sent[:rest])
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """A row that is empty, and why."""
+class MissingRow:
+    """An empty row, and the reason."""
 
     topology: str
     n: int | None
@@ -216,10 +216,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonTable:
-    """`rows` have the keys `COLUMNS`. One that is missing has its topology and n, and None in all the rest."""
+    """A table. `rows` have the keys `COLUMNS`. One that is missing has its topology and n, and None in all the rest."""
 
     rows: list[Row]
-    missing: list[Missing]
+    missing: list[MissingRow]
 
 
 def compare(
@@ -232,12 +232,12 @@ def compare(
     model_bytes: int | None = None,
     sort: str | None = None,
 ) -> ComparisonTable:
-    """A graph file has one size of its own; families are built in all of `sizes`.
+    """Compare graphs. A graph file has one size of its own; families are built in all of `sizes`.
 
-    `rounds`, `messages` and `bytes` are those to consensus; `busiest_bytes` is what the node with the most neighbors
-    sends in one round, of a schedule in its heaviest round. Rows are grouped by n, and within it sorted by `sort`,
-    best first, or in the order of `specs`; what is not known comes last.
-    Raises TopologyError: a spec cannot be read, unknown weights or column, or not one of the graphs exists.
+    `rounds`, `messages` and `bytes` are those to consensus; `busiest_bytes` are the bytes that the node with the most
+    neighbors sends in one round, for a schedule in its heaviest round. Rows are grouped by n, and within it sorted by
+    `sort`, best first, or in the order of `specs`; unknown values come last. Raises TopologyError: a spec cannot be
+    read, unknown weights or column, or not one of the graphs exists.
     """
     check_weights(weights)
     require_epsilon(epsilon)
@@ -249,7 +249,7 @@ def compare(
             row = _row(spec, n, weights=weights, epsilon=epsilon, seed=seed)
             found.rows.append(with_byte_costs(row, model_bytes))
         except TopologyError as error:
-            found.missing.append(Missing(spec, n, error))
+            found.missing.append(MissingRow(spec, n, error))
             found.rows.append(dict.fromkeys(COLUMNS) | {"topology": spec, "n": n})
     if found.missing and len(found.missing) == len(cases):
         raise found.missing[0].error
@@ -275,7 +275,9 @@ def static_row(topology: Topology, weights: str, epsilon: float) -> Row:
 
 
 def schedule_row(schedule: Schedule, epsilon: float) -> Row:
-    """Edges, lambda_2 and diameter are those of the union of all rounds; its weights are the schedule's own."""
+    """Make the row of a schedule. Edges, lambda_2 and diameter are those of the union of all rounds; its weights are
+    its own.
+    """
     found = describe_schedule(schedule, epsilon)
     return {
         "topology": schedule.spec,
@@ -292,7 +294,9 @@ def schedule_row(schedule: Schedule, epsilon: float) -> Row:
 
 
 def with_byte_costs(row: Mapping[str, Any], model_bytes: int | None) -> Row:
-    """The row with `bytes` and `busiest_bytes` of a model of that size, all columns in order. None stays None."""
+    """Return the row with `bytes` and `busiest_bytes` of a model of that size, all columns in order.
+    None stays None.
+    """
     known = model_bytes is not None
     messages, degree = row["messages"], row["degree_max"]
     sized = {
@@ -341,7 +345,9 @@ def _check_sort(column: str | None, model_bytes: int | None) -> None:
 
 
 def _sizes(spec: str, sizes: Sequence[int]) -> Sequence[int | None]:
-    """Sizes to build `spec` in; None for a file's own. An unknown name is found here, before anything is built."""
+    """Return the sizes to build `spec` in; None for a file's own. An unknown name is refused here, before anything is
+    built.
+    """
     if spec == "-" or is_file(spec):
         return [None]
     kind(spec)

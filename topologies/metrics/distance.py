@@ -22,9 +22,9 @@ from topologies.metrics import IntegerBounds, is_complete, is_connected, is_tran
 
 EXACT_LIMIT = 2_000
 SPREADING_WORK = 4_000_000
-"""Set unions that `_spread` may take: about half a second."""
+"""The most set unions in `_spread`: about half a second."""
 SEARCH_WORK = 24_000_000
-"""Arcs that all searches of one diameter may follow together."""
+"""The most arcs that all searches of one diameter may follow together."""
 MOST_SEARCHES = 256
 FEWEST_SEARCHES = 3
 NARROW = 24
@@ -33,63 +33,67 @@ NARROW = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distances:
-    """`diameter` is None if disconnected or unbounded; `average` (ordered pairs) is None where it takes long."""
+    """Distances in hops. `diameter` is None if disconnected or unbounded; `average` (ordered pairs) is None where it
+    takes long.
+    """
 
     diameter: IntegerBounds | None
     average: float | None
 
 
 def diameter(topology: Topology) -> int | None:
-    """The longest shortest path; None on a disconnected graph, and where finding it would take too long."""
+    """Return the longest shortest path; None on a disconnected graph, and where computing it would take too long."""
     found = distances(topology).diameter
     return found.upper if found is not None and found.exact else None
 
 
 def distances(topology: Topology) -> Distances:
-    """Exact with a formula, for transitive graphs, trees and up to 2,000 nodes; else a range from a few searches."""
+    """Compute distances: exact with a formula, for transitive graphs, trees and up to 2,000 nodes; else a range from a
+    few searches.
+    """
     form = topology.formula
     closed = form.diameter if form is not None else None
     if topology.implicit or topology.nodes == 1:
         average = 1.0 if closed == 1 else None
         known = 0 if topology.nodes == 1 else closed
-        return Distances(diameter=_exactly(known, "closed form"), average=average)
+        return Distances(diameter=_exact_bounds(known, "closed form"), average=average)
     first = hops(topology, 0)
     if (first < 0).any():
         return Distances(diameter=None, average=None)
     if is_transitive(topology):
         average = float(first.sum() / (topology.nodes - 1))
-        return Distances(diameter=_exactly(int(first.max()), "every node sees the same"), average=average)
+        return Distances(diameter=_exact_bounds(int(first.max()), "every node sees the same"), average=average)
     average = _average_in_tree(topology) if topology.edge_count == topology.nodes - 1 else None
     if closed is None or (average is None and topology.nodes <= EXACT_LIMIT):
-        found = _searched(topology, first, average)
+        found = _search(topology, first, average)
         if closed is None:
             return found
         average = found.average
-    return Distances(diameter=_exactly(closed, "closed form"), average=average)
+    return Distances(diameter=_exact_bounds(closed, "closed form"), average=average)
 
 
-def _exactly(value: int | None, method: str) -> IntegerBounds | None:
+def _exact_bounds(value: int | None, method: str) -> IntegerBounds | None:
     return None if value is None else IntegerBounds(int(value), int(value), method)
 
 
-def _searched(topology: Topology, first: NDArray[np.int64], average: float | None) -> Distances:
+def _search(topology: Topology, first: NDArray[np.int64], average: float | None) -> Distances:
     if topology.edge_count == topology.nodes - 1:
         longest = int(hops(topology, int(np.argmax(first))).max())
-        return Distances(diameter=_exactly(longest, "two searches of a tree"), average=average)
+        return Distances(diameter=_exact_bounds(longest, "two searches of a tree"), average=average)
     turns = 2 * int(first.max())
     if topology.nodes <= EXACT_LIMIT and turns * topology.edge_count <= SPREADING_WORK:
         longest, total = _spread(topology.adjacency())
         mean = total / (topology.nodes * (topology.nodes - 1))
-        return Distances(diameter=_exactly(longest, "all pairs"), average=mean)
+        return Distances(diameter=_exact_bounds(longest, "all pairs"), average=mean)
     return Distances(diameter=bound_diameter(topology, first), average=None)
 
 
 def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> IntegerBounds:
-    """A search from v that reaches as far as e puts the eccentricity of a node d hops away between max(d, e - d) and
-    d + e. Searches alternate between where it may be largest and where it may be least.
+    """Bound the diameter by searches.
 
-    `first`: the hops from node 0 of a connected graph, (nodes,).
-    Source: Takes and Kosters, Determining the diameter of small world networks (CIKM 2011).
+    A search from v that reaches as far as e puts the eccentricity of a node d hops away between max(d, e - d) and d +
+    e. Searches alternate between where it may be largest and where it may be least. `first`: the hops from node 0 of a
+    connected graph, (nodes,). Source: Takes and Kosters, Determining the diameter of small world networks (CIKM 2011).
     """
     arcs = 2 * topology.edge_count + topology.nodes
     searches = min(MOST_SEARCHES, max(FEWEST_SEARCHES, SEARCH_WORK // arcs))
@@ -104,13 +108,13 @@ def bound_diameter(topology: Topology, first: NDArray[np.int64]) -> IntegerBound
             break
         rank = np.where(most > lower, most, -1) if turn % 2 == 0 else -least
         if turn == 0:
-            rank = start  # the far end of the first search: its own reach is the best lower bound to be had so early
+            rank = start  # the far end of the first search, whose eccentricity is the best early lower bound
         start = hops(topology, int(np.argmax(rank)))
     return IntegerBounds(lower, upper, f"{turn + 1} searches")
 
 
 def hops(topology: Topology, start: int) -> NDArray[np.int64]:
-    """Hops from `start` to each node, -1 where there is no way. Shape (nodes,).
+    """Count the hops from `start` to each node, -1 where there is no path. Shape (nodes,).
 
     Wide fronts advance by numpy; narrow ones node by node, or a path of a million nodes would take half a minute.
     """
@@ -136,7 +140,7 @@ def hops(topology: Topology, start: int) -> NDArray[np.int64]:
 def _walk(
     topology: Topology, found: NDArray[np.int64], front: list[int], distance: int
 ) -> tuple[NDArray[np.int64], int]:
-    """Goes on from a narrow front until it is wide or empty; `found` is filled in."""
+    """Advance from a narrow front until it is wide or empty; `found` is filled in."""
     starts, neighbors = topology.rows[0].data, topology.rows[1].data
     hops_to = found.data
     while front and len(front) < NARROW:
@@ -153,7 +157,7 @@ def _walk(
 
 
 def _spread(neighbors: list[list[int]]) -> tuple[int, int]:
-    """The diameter, and the sum of all distances over ordered pairs.
+    """Compute the diameter, and the sum of all distances over ordered pairs.
 
     Every node's ball grows by one hop per turn, as the bits of one integer, until all balls are full. A pair at
     distance d is missing from a ball at the start of d turns.
@@ -176,14 +180,14 @@ def _spread(neighbors: list[list[int]]) -> tuple[int, int]:
 
 
 def _average_in_tree(topology: Topology) -> float:
-    """An edge lies on the way of every pair that it separates."""
+    """Average the distances in a tree: an edge lies on the path of every pair that it separates."""
     n = topology.nodes
     below = tree_sizes(topology)
     return float(2 * sum(size * (n - size) for size in below.tolist()) / (n * (n - 1)))
 
 
 def tree_sizes(topology: Topology) -> NDArray[np.int64]:
-    """The numbers of nodes below each node of a tree with root 0, itself included; 0 for the root. (nodes,)."""
+    """Count the nodes below each node of a tree with root 0, itself included; 0 for the root. (nodes,)."""
     starts, neighbors = (part.tolist() for part in topology.rows)
     parent = [-1] * topology.nodes
     order = [0]
@@ -202,13 +206,13 @@ def tree_sizes(topology: Topology) -> NDArray[np.int64]:
 Nodes = NDArray[np.int64]
 DENSE_LIMIT = 2_000
 SUM_WORK = 50_000_000
-"""Sines summed for the eigenvalues: about half a second."""
+"""The most sines summed for the eigenvalues: about half a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resistance:
-    """Resistances in units of one edge's resistance; `average` and `largest` over pairs of different nodes, 0 for one
-    node.
+    """Resistances in units of one edge's resistance; `average` and `largest` are over pairs of different nodes, 0 for
+    one node.
     """
 
     kirchhoff: float
@@ -218,7 +222,8 @@ class Resistance:
 
 
 def resistance(topology: Topology, limit: int = DENSE_LIMIT) -> Resistance | None:
-    """Exact, or None: on a disconnected graph, where it is infinite, and where no formula holds above `limit` nodes.
+    """Compute resistances exactly, or None: on a disconnected graph, where it is infinite, and where no formula holds
+    above `limit` nodes.
 
     Complete graphs and trees have a formula; rings, tori, hypercubes and circulants a Fourier transform.
     """
@@ -226,7 +231,7 @@ def resistance(topology: Topology, limit: int = DENSE_LIMIT) -> Resistance | Non
     if n == 1:
         return Resistance(kirchhoff=0.0, average=0.0, largest=0.0, method="one node")
     if is_complete(topology):
-        return _of(n, n - 1.0, 2.0 / n, "complete")
+        return _resistance(n, n - 1.0, 2.0 / n, "complete")
     if topology.implicit or not is_connected(topology):
         return None
     if topology.edge_count == n - 1:
@@ -237,20 +242,24 @@ def resistance(topology: Topology, limit: int = DENSE_LIMIT) -> Resistance | Non
     return _dense(topology) if n <= limit else None
 
 
-def _of(n: int, kirchhoff: float, largest: float, method: str) -> Resistance:
+def _resistance(n: int, kirchhoff: float, largest: float, method: str) -> Resistance:
     return Resistance(kirchhoff=kirchhoff, average=2.0 * kirchhoff / n / (n - 1), largest=largest, method=method)
 
 
 def _tree(topology: Topology) -> Resistance:
-    """Resistances are distances. Each edge is on the way of all pairs that it separates."""
+    """Compute the resistances of a tree, which are distances. Each edge is on the path of all pairs that
+    it separates.
+    """
     below = tree_sizes(topology)
     longest = distances(topology).diameter
     kirchhoff = sum(size * (topology.nodes - size) for size in below.tolist())
-    return _of(topology.nodes, float(kirchhoff), float(longest.upper if longest else 0), "tree")
+    return _resistance(topology.nodes, float(kirchhoff), float(longest.upper if longest else 0), "tree")
 
 
 def _group(topology: Topology) -> tuple[int, ...] | None:
-    """The cyclic groups whose product numbers the nodes row by row, if adding in it maps the graph onto itself."""
+    """Return the cyclic groups whose product numbers the nodes row by row, if adding in it maps the graph
+    onto itself.
+    """
     shapes: list[tuple[int, ...]] = [(topology.nodes,)]
     if is_transitive(topology):
         spec = parse(topology.spec)
@@ -270,13 +279,13 @@ def _is_cayley(topology: Topology, shape: tuple[int, ...]) -> bool:
         return False
     allowed = np.zeros(topology.nodes, dtype=bool)
     allowed[offsets] = True
-    back = _apart(offsets, np.zeros_like(offsets), shape)
-    steps = _apart(topology.ends[:, 0], topology.ends[:, 1], shape)
+    back = _difference(offsets, np.zeros_like(offsets), shape)
+    steps = _difference(topology.ends[:, 0], topology.ends[:, 1], shape)
     return bool(allowed[back].all() and allowed[steps].all())
 
 
-def _apart(i: Nodes, j: Nodes, shape: tuple[int, ...]) -> Nodes:
-    """The node that is j - i."""
+def _difference(i: Nodes, j: Nodes, shape: tuple[int, ...]) -> Nodes:
+    """Return the node that is j - i."""
     if set(shape) == {2}:
         return i ^ j
     places = zip(np.unravel_index(i, shape), np.unravel_index(j, shape), shape, strict=True)
@@ -284,18 +293,20 @@ def _apart(i: Nodes, j: Nodes, shape: tuple[int, ...]) -> Nodes:
 
 
 def _by_fourier(topology: Topology, shape: tuple[int, ...]) -> Resistance:
-    """The transform of the reciprocal eigenvalues is the first row of the pseudo-inverse."""
+    """Compute resistances: the transform of the reciprocal eigenvalues is the first row of the pseudo-inverse."""
     starts, neighbors = topology.rows
     values = _eigenvalues(neighbors[: starts[1]], shape)
     values.flat[0] = np.inf
     inverse = np.fft.ifftn(1.0 / values).real.ravel()
     kirchhoff = topology.nodes * float((1.0 / values).sum())
-    return _of(topology.nodes, kirchhoff, 2.0 * float(inverse[0] - inverse.min()), "Fourier transform")
+    return _resistance(topology.nodes, kirchhoff, 2.0 * float(inverse[0] - inverse.min()), "Fourier transform")
 
 
 def _eigenvalues(offsets: Nodes, shape: tuple[int, ...]) -> Array:
-    """Shape `shape`. lambda_k is the sum over offsets s of 2 sin^2(pi (k_1 s_1 / n_1 + k_2 s_2 / n_2 + ...)): no
-    cancellation where it is tiny. With many offsets none is, and a transform is quicker.
+    """Compute the eigenvalues, shape `shape`.
+
+    lambda_k is the sum over offsets s of 2 sin^2(pi (k_1 s_1 / n_1 + k_2 s_2 / n_2 + ...)): no cancellation where it is
+    tiny. With many offsets none is, and a transform is quicker.
     """
     nodes = math.prod(shape)
     if len(offsets) * nodes > SUM_WORK:
@@ -315,10 +326,10 @@ def _eigenvalues(offsets: Nodes, shape: tuple[int, ...]) -> Array:
 
 
 def _dense(topology: Topology) -> Resistance:
-    """R_ij = P_ii + P_jj - 2 P_ij for P the inverse of L + J / n: the pseudo-inverse and a constant."""
+    """Compute R_ij = P_ii + P_jj - 2 P_ij for P the inverse of L + J / n: the pseudo-inverse and a constant."""
     n = topology.nodes
     inverse = np.linalg.inv(Laplacian.plain(topology).dense() + 1.0 / n)
     own: Array = np.diag(inverse)
     pairs = own[:, None] + own - 2.0 * inverse
     kirchhoff = n * (float(own.sum()) - 1.0)
-    return _of(n, kirchhoff, float(pairs.max()), "dense inverse")
+    return _resistance(n, kirchhoff, float(pairs.max()), "dense inverse")

@@ -1,16 +1,16 @@
-"""r-robustness: what decides how many liars a graph tolerates under rules that discard extreme values.
+"""r-robustness: it decides how many liars a graph tolerates under rules that discard extreme values.
 
 A graph is r-robust if of any two disjoint nonempty sets of nodes at least one holds a node with at least r neighbors
 outside its set. Fast mixing does not imply it: a hypercube is 1-robust, however large.
 
 Source: LeBlanc, Zhang, Koutsoukos and Sundaram, Resilient asymptotic consensus in robust networks (IEEE JSAC 31, 2013).
 
-Exact search is for two disjoint sets that no node of either is joined out of by r edges. Call a nonempty set closed at
-t if each of its nodes has at most t neighbors outside it. A graph is r-robust if no two disjoint sets are closed at
-r - 1. Unions of closed sets are closed, so the largest closed set within any set is what is left after nodes with more
-than t neighbors outside were taken away, one after the other: `core`. A closed set that is not connected has closed
-components, so it is enough to look for one set, of at most as many nodes as the core of the rest. Sets are the bits of
-integers.
+The exact search looks for two disjoint sets in which no node has r neighbors outside its set. Call a nonempty set
+closed at t if each of its nodes has at most t neighbors outside it. A graph is r-robust if no two disjoint sets are
+closed at r - 1. Unions of closed sets are closed, so the largest closed set within any set is what remains after nodes
+with more than t neighbors outside were removed, one after the other: `core`. A closed set that is not connected has
+closed components, so it is enough to look for one set, of at most as many nodes as the core of the rest. Sets are the
+bits of integers.
 
 Graphs too large to search have bounds: cuts from above, growth from below.
 """
@@ -39,20 +39,20 @@ from topologies.metrics.cuts import Cut, orders
 Side = NDArray[np.bool_]
 """One side of a cut: True for each node on it. Shape (nodes,)."""
 PASSES_WORK = 40_000_000
-"""Edges looked at by all passes over cuts: about half a second."""
+"""The most edges that all passes over cuts look at: about half a second."""
 ORDERS_LIMIT = 100_000
-"""Most nodes of a graph that is cut along other orders than its numbering."""
+"""The most nodes of a graph that is cut along other orders than its numbering."""
 GROWTH_LIMIT = 6_000_000
-"""Most arcs of a graph whose growth is tried: two seconds."""
+"""The most arcs of a graph whose growth is tried: two seconds."""
 MOST_ROUNDS = 300
 SEED_NODES = 12
 
 
 def bound_by_cuts(topology: Topology, lower: int, upper: int, cut: Cut | None = None) -> int:
-    """The least upper bound that some prefixes of some orders of the nodes prove, not below `lower`.
+    """Compute the least upper bound that some prefixes of some orders of the nodes prove, not below `lower`.
 
     Two disjoint sets, each without nodes that have more than t neighbors outside it, show that r <= t. They are what
-    is left of both sides of a cut when nodes with more were taken away.
+    remains of both sides of a cut when nodes with more were removed.
     """
     passes = max(4, PASSES_WORK // max(1, topology.edge_count))
     for side in _sides(topology, cut):
@@ -70,7 +70,9 @@ def bound_by_cuts(topology: Topology, lower: int, upper: int, cut: Cut | None = 
 
 
 def _sides(topology: Topology, cut: Cut | None) -> list[Side]:
-    """Halves first, which bound grids and hypercubes of any size; odd and even ones bound exponential graphs."""
+    """Return sides: halves first, which bound grids and hypercubes of any size; odd and even ones bound exponential
+    graphs.
+    """
     n = topology.nodes
     found = [np.arange(n) < (n + 1) // 2, np.arange(n) % 2 == 0]
     if cut is not None:
@@ -85,7 +87,7 @@ def _sides(topology: Topology, cut: Cut | None) -> list[Side]:
 
 
 def _outside(topology: Topology, side: Side) -> NDArray[np.int64]:
-    """The numbers of neighbors outside `side` of each of its nodes; 0 for the others. Shape (nodes,)."""
+    """Count the neighbors outside `side` of each of its nodes; 0 for the others. Shape (nodes,)."""
     i, j = topology.ends[:, 0], topology.ends[:, 1]
     a, b = side[i], side[j]
     n = topology.nodes
@@ -93,8 +95,8 @@ def _outside(topology: Topology, side: Side) -> NDArray[np.int64]:
 
 
 def _core(topology: Topology, side: Side, t: int, rounds: int) -> tuple[Side, int]:
-    """The largest subset of `side` none of whose nodes has more than `t` neighbors outside it, and the rounds that it
-    took; nobody if it takes more rounds to see.
+    """Return the largest subset of `side` none of whose nodes has more than `t` neighbors outside it, and the rounds
+    that it took; empty if it takes more than `rounds`.
     """
     for spent in range(1, rounds + 1):
         kept = side & (_outside(topology, side) <= t)
@@ -105,10 +107,11 @@ def _core(topology: Topology, side: Side, t: int, rounds: int) -> tuple[Side, in
 
 
 def bound_by_growth(topology: Topology, lower: int, upper: int) -> int:
-    """A graph grown from an r-robust one by nodes that each bring at least r edges to it is r-robust.
+    """Bound robustness by growth: a graph grown from an r-robust one by nodes that each bring at least r edges is
+    r-robust.
 
-    Seeds are the nodes nearest to one node, as many as are most robust among themselves.
-    Source: LeBlanc et al. 2013, on preferential attachment.
+    Seeds are the nodes nearest to one node, as many as are most robust among themselves. Source: LeBlanc et al. 2013,
+    on preferential attachment.
     """
     if 2 * topology.edge_count > GROWTH_LIMIT:
         return lower
@@ -122,7 +125,7 @@ def bound_by_growth(topology: Topology, lower: int, upper: int) -> int:
 
 
 def _seeds(starts: memoryview, neighbors: memoryview, root: int) -> list[tuple[int, list[int]]]:
-    """The first nodes around `root`, for each r, that are r-robust among themselves."""
+    """Return the first nodes around `root`, for each r, that are r-robust among themselves."""
     ball, known = [root], {root}
     for node in ball:
         for other in neighbors[starts[node] : starts[node + 1]]:
@@ -143,7 +146,7 @@ def _seeds(starts: memoryview, neighbors: memoryview, root: int) -> list[tuple[i
 
 
 def _grows(starts: memoryview, neighbors: memoryview, seeds: list[int], r: int) -> bool:
-    """True if all nodes join when each joins that has `r` neighbors who did."""
+    """Return True if all nodes join when each joins that has `r` neighbors who did."""
     nodes = len(starts) - 1
     met = bytearray(nodes)
     joined = bytearray(nodes)
@@ -164,12 +167,12 @@ SEARCH_LIMIT = 300
 SEARCH_WORK = 1_500_000
 """Search steps times nodes: a third of a second, enough for 30 nodes of degree 10."""
 GLANCE = 200
-"""Steps of a search that only hopes to find a separation."""
+"""The steps of a search that only hopes to find a separation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Robustness:
-    """The largest r lies in lower .. upper. `pair`: two disjoint sets found that keep it from being more."""
+    """A range of the largest r: it lies in lower .. upper. `pair`: two disjoint sets that keep it from being larger."""
 
     lower: int
     upper: int
@@ -183,27 +186,28 @@ class Robustness:
 
 def robustness(
     topology: Topology,
-    found: Extremes | None = None,
+    extremes: Extremes | None = None,
     cut: Cut | None = None,
     *,
     most: int | None = None,
     work: int = SEARCH_WORK,
 ) -> Robustness:
-    """Exact for complete graphs, about 30 nodes, hundreds where degrees are small, and wherever the bounds meet.
+    """Compute robustness: exact for complete graphs, about 30 nodes, hundreds where degrees are small, and wherever the
+    bounds meet.
 
-    `found` and `cut` are used where they are at hand; `most` is a known upper bound, such as the vertex connectivity:
-    without r - 1 nodes an r-robust graph is connected. More `work` makes larger graphs exact; the result does not
-    depend on the machine. One node is 1-robust by convention.
+    `extremes` and `cut` are used if given. `most` is a known upper bound, such as the vertex connectivity: without
+    r - 1 nodes an r-robust graph is connected. More `work` makes larger graphs exact; the result does not depend on the
+    machine. One node is 1-robust by convention.
 
-    The exact search is our own (`separate`). The mixed integer program of Usevitch and Panagou (arXiv:1810.01784)
-    finds the same; in HiGHS it took 1.2 s where the search takes 0.03 s (30 nodes of degree 8).
+    The exact search is our own (`separate`). The mixed integer program of Usevitch and Panagou (arXiv:1810.01784) finds
+    the same; in HiGHS it took 1.2 s where the search takes 0.03 s (30 nodes of degree 8).
     """
     n = topology.nodes
     if is_complete(topology):
         return Robustness(lower=(n + 1) // 2, upper=(n + 1) // 2, method="complete")
     if not is_connected(topology):
         return Robustness(lower=0, upper=0, method="disconnected")
-    so_far = _formulas(topology, found, most)
+    so_far = _formulas(topology, extremes, most)
     if topology.implicit or so_far.exact:
         return so_far
     so_far = replace(so_far, upper=bound_by_cuts(topology, so_far.lower, so_far.upper, cut))
@@ -212,28 +216,29 @@ def robustness(
     so_far = replace(so_far, lower=bound_by_growth(topology, so_far.lower, so_far.upper))
     if so_far.exact:
         return replace(so_far, method="growth from a few nodes")
-    return _searched(topology, so_far, work) if n <= SEARCH_LIMIT else so_far
+    return _search(topology, so_far, work) if n <= SEARCH_LIMIT else so_far
 
 
-def _formulas(topology: Topology, found: Extremes | None, most: int | None) -> Robustness:
-    """Bounds on a connected graph that is not complete.
+def _formulas(topology: Topology, extremes: Extremes | None, most: int | None) -> Robustness:
+    """Bound a connected graph that is not complete.
 
     Above: ceil(n/2), and the least degree d, for the other nodes have at most one neighbor outside their set: the
     one of degree d.
     Below: of two disjoint sets the smaller, S, has at most n/2 nodes.
+
     1. Each has at most |S| - 1 neighbors inside, so d - floor(n/2) + 1 outside.
     2. If i(G) > r - 1, more than (r - 1) |S| edges leave S, so one of its nodes has r outside: r = ceil(i(G)) is
        reached (Shahrivar, Pirani and Sundaram, arXiv:1508.03650), and i(G) >= lambda_2 ceil(n/2) / n.
     """
     n, (least, _) = topology.nodes, degree_range(topology)
-    isoperimetric = proven_connectivity(spectrum_if_cheap(topology, found)) * ((n + 1) // 2) / n
+    isoperimetric = proven_connectivity(spectrum_if_cheap(topology, extremes)) * ((n + 1) // 2) / n
     upper = min((n + 1) // 2, least, n if most is None else most)
     lower = max(1, least - n // 2 + 1, math.ceil(isoperimetric))
     return Robustness(lower=min(lower, upper), upper=upper, method="degree, spectrum and cuts")
 
 
-def _searched(topology: Topology, so_far: Robustness, work: int) -> Robustness:
-    """First looks downward for separations, which are quick to find where there are any, then proves upward."""
+def _search(topology: Topology, so_far: Robustness, work: int) -> Robustness:
+    """Search downward for separations, which are quick to find where there are any, then prove upward."""
     masks = [sum(1 << other for other in row) for row in topology.adjacency()]
     same = is_transitive(topology)
     left = work // topology.nodes
@@ -242,12 +247,12 @@ def _searched(topology: Topology, so_far: Robustness, work: int) -> Robustness:
         left -= glance.steps
         if glance.pair is None:
             break
-        so_far = _below(so_far, masks, glance.pair)
+        so_far = _bound_by_pair(so_far, masks, glance.pair)
     while not so_far.exact:
         proof = separate(masks, so_far.lower, left, transitive=same)
         left -= proof.steps
         if proof.pair is not None:
-            so_far = _below(so_far, masks, proof.pair)
+            so_far = _bound_by_pair(so_far, masks, proof.pair)
         elif proof.finished:
             so_far = replace(so_far, lower=so_far.lower + 1)
         else:
@@ -255,8 +260,8 @@ def _searched(topology: Topology, so_far: Robustness, work: int) -> Robustness:
     return replace(so_far, method="search")
 
 
-def _below(so_far: Robustness, masks: list[int], pair: tuple[int, int]) -> Robustness:
-    """The bound that two sets prove: the least t at which both are closed."""
+def _bound_by_pair(so_far: Robustness, masks: list[int], pair: tuple[int, int]) -> Robustness:
+    """Return the bound that two sets prove: the least t at which both are closed."""
     t = so_far.lower
     while any(core(masks, side, t) != side for side in pair):
         t += 1
@@ -266,7 +271,9 @@ def _below(so_far: Robustness, masks: list[int], pair: tuple[int, int]) -> Robus
 
 @dataclass(frozen=True, slots=True)
 class ClosedPair:
-    """`pair` are two disjoint closed sets; None if there are none, or if `finished` is false: the budget was spent."""
+    """The result of a search. `pair` are two disjoint closed sets; None if there are none, or if `finished` is false:
+    the budget was spent.
+    """
 
     pair: tuple[int, int] | None
     finished: bool
@@ -274,7 +281,7 @@ class ClosedPair:
 
 
 def core(masks: Sequence[int], inside: int, t: int, suspects: int = -1) -> int:
-    """The largest subset of `inside` closed at `t`; 0 if there is none. `masks[i]`: the neighbors of node i.
+    """Return the largest subset of `inside` closed at `t`; 0 if there is none. `masks[i]`: the neighbors of node i.
 
     Only `suspects`, by default all, may have too many neighbors outside to begin with.
     """
@@ -290,10 +297,10 @@ def core(masks: Sequence[int], inside: int, t: int, suspects: int = -1) -> int:
 
 
 def separate(masks: Sequence[int], t: int, budget: int, *, transitive: bool = False) -> ClosedPair:
-    """Two disjoint sets closed at `t`, within `budget` steps.
+    """Find two disjoint sets closed at `t`, within `budget` steps.
 
-    The first set contains a least node: each node is tried, all before it being left out. Where every node sees the
-    same, node 0 will do.
+    The first set contains a least node: each node is tried, all before it being left out. On a transitive graph node 0
+    suffices.
     """
     search = _SeparationSearch(masks, t, budget)
     for root in range(1 if transitive else len(masks)):
@@ -311,7 +318,7 @@ class _SeparationSearch:
         self.everyone = (1 << len(masks)) - 1
 
     def grow(self, chosen: int, barred: int) -> tuple[int, int] | None:
-        """A closed set that holds `chosen` and nothing of `barred`, with a disjoint one of at least its size."""
+        """Find a closed set that holds `chosen` and nothing of `barred`, with a disjoint one of at least its size."""
         stack = [(chosen, barred, self.everyone)]
         while stack:
             self.left -= 1
@@ -334,7 +341,9 @@ class _SeparationSearch:
         return None
 
     def _remaining(self, other: int, chosen: int) -> int:
-        """The core of what is not chosen, from the core `other` of before: only nodes by a new one can be lost."""
+        """Return the core of the nodes that are not chosen, from the earlier core `other`: a new node can only remove
+        its neighbors.
+        """
         gone = other & chosen
         inside = other ^ gone
         suspects = 0
@@ -345,7 +354,9 @@ class _SeparationSearch:
         return core(self.masks, inside, self.t, suspects)
 
     def _forced(self, chosen: int, barred: int) -> tuple[int, int] | None:
-        """A chosen node that has `t` barred neighbors needs all its others; one that has more cannot be."""
+        """Extend the chosen set: a chosen node with `t` barred neighbors needs all its others; one with more cannot be
+        chosen.
+        """
         todo = chosen
         while todo:
             low = todo & -todo
@@ -360,7 +371,7 @@ class _SeparationSearch:
         return chosen, barred
 
     def _worst(self, chosen: int) -> tuple[int, int]:
-        """The neighbors outside of the chosen node that has most of them, and how many of them are too many."""
+        """Return the neighbors outside of the chosen node that has most of them, and how many of them are too many."""
         worst, most = 0, -1
         rest = chosen
         while rest:
@@ -372,7 +383,7 @@ class _SeparationSearch:
         return worst, most - self.t
 
     def _best_known(self, candidates: int, chosen: int) -> int:
-        """The candidate with most neighbors among the chosen: which way it goes decides most."""
+        """Return the candidate with most neighbors among the chosen: deciding on it decides most."""
         best, most = 0, -1
         while candidates:
             low = candidates & -candidates

@@ -1,4 +1,4 @@
-"""Pictures: a figure and how it becomes a file. Draws without a screen, and the same bytes for the same picture."""
+"""Pictures: a figure, and writing it to a file. Draws without a screen, and the same bytes for the same picture."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ GRID = "#dddddd"
 DARK = "#333333"
 BLUE = "#0072b2"
 RED = "#d55e00"
-"""Blue and vermilion of Okabe and Ito, told apart by everybody."""
+"""The vermilion of Okabe and Ito; with their blue, everybody can tell the two apart."""
 
 
 def check_target(path: Path) -> None:
-    """Raises TopologyError: a format that cannot be drawn, or no such folder; ModuleNotFoundError: no matplotlib."""
+    """Check that a picture can be written. Raises TopologyError: a format that cannot be drawn, or no such folder;
+    ModuleNotFoundError: no matplotlib.
+    """
     if path.suffix.lower() not in SUFFIXES:
         raise TopologyError("no such picture format", key="output", value=str(path), allowed=", ".join(SUFFIXES))
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -32,7 +34,7 @@ def check_target(path: Path) -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A `matplotlib.figure.Figure` of so many inches, which a notebook shows as a picture."""
+    """Make a `matplotlib.figure.Figure` of this size in inches, which a notebook shows as a picture."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import, and an extra
 
     class Picture(Figure):
@@ -45,7 +47,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def plain(axes: Any) -> None:
-    """The look that all axes share."""
+    """Give axes the common look."""
     axes.grid(visible=True, color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -53,7 +55,7 @@ def plain(axes: Any) -> None:
 
 
 def shown(text: str, longest: int = 60) -> str:
-    """`text` as it can be drawn: one line, not too long, and no mathematics in it."""
+    """Prepare `text` for drawing: one line, not too long, and no mathematics in it."""
     line = "".join(sign if sign.isprintable() else "?" for sign in text).replace("$", r"\$")
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
@@ -70,7 +72,7 @@ def save(figure: Any, path: Path) -> None:
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {"Software": None})
     try:
         with mpl.rc_context({"svg.hashsalt": "p2pfl"}), warnings.catch_warnings():
-            # a name may have signs that the font lacks: they become boxes, which is no reason to fail
+            # a name may have characters that the font lacks: they become boxes, which is no reason to fail
             warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
             replace(path, lambda file: figure.savefig(file, format=form, dpi=DPI, metadata=metadata))
     except OSError as error:

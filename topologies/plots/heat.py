@@ -25,7 +25,9 @@ NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class HeatCell:
-    """`rounds` is None where nodes never agree, as `text` says, or where there is no such graph, for a `reason`."""
+    """A cell. `rounds` is None where nodes never agree, as `text` says, or where there is no such graph, for a
+    `reason`.
+    """
 
     rounds: int | None
     text: str
@@ -41,9 +43,10 @@ def draw_heat(
     weights: str = "metropolis",
     epsilon: float = EPSILON,
 ) -> list[str]:
-    """Write the picture. Returns for each graph that there is not, why: a torus of a prime number of nodes, ...
-    Raises TopologyError: an unknown family, a file, a family of which there is no graph of any of these sizes, too many
-    of them, or the picture cannot be written.
+    """Write the picture. Returns for each missing graph the reason: a torus of a prime number of nodes, ...
+
+    Raises TopologyError: an unknown family, a file, a family without a graph of any of these sizes, too many of them,
+    or the picture cannot be written.
     """
     check_target(path)
     check_weights(weights)
@@ -86,7 +89,7 @@ def _cell(spec: str, nodes: int, seed: int, weights: str, epsilon: float) -> Hea
 
 
 def short(count: int) -> str:
-    """At most four digits: 9,999, 12k, 3.4M, 120M."""
+    """Write a number with at most four digits: 9,999, 12k, 3.4M, 120M."""
     if count < 10_000:
         return f"{count:,}"
     thousands = round(count / 1e3)

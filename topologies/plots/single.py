@@ -1,7 +1,7 @@
 """One graph in one picture: the graph and its thinnest cut, its spectrum, and how fast it agrees.
 
 The panel that shows the graph itself has nodes colored by the Fiedler vector, and the edges of the thinnest cut. Nodes
-stand where the family has them, else around a circle, else as springs between them settle.
+are placed as the family places them, else around a circle, else by springs between them.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from topologies.spectral import EPSILON, check_weights, mixing_matrix, rate_text
 NODES_LIMIT = 2_000
 EDGES_LIMIT = 200_000
 POINTS = 120
-"""Rounds that are looked at; between them the matrix is raised to a power."""
+"""The number of rounds in the curve; between them the matrix is raised to a power."""
 FLOOR = 1e-15
-"""Below this of the first distance there is only rounding."""
+"""Below this share of the first distance there is only rounding."""
 
 Points = NDArray[np.float64]
 
 STRESS_LIMIT = 120
-"""Nodes up to which distances are fitted (Kamada and Kawai, 1989): fair to long thin graphs, but slow."""
+"""The most nodes whose distances are fitted (Kamada and Kawai, 1989): good for long thin graphs, but slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """`values`: the Laplacian's, ascending. `side`: one side of the thinnest cut that was found, or of a graph in parts
-    all but the largest part. `rate`: the second largest modulus of the mixing `matrix`.
+class SingleFigures:
+    """The figures of a picture. `values`: the Laplacian's, ascending.
+
+    `side`: one side of the thinnest known cut, or for a disconnected graph all but the largest part. `rate`: the second
+    largest modulus of the mixing `matrix`.
     """
 
     topology: Topology
@@ -81,9 +83,10 @@ def draw_single(topology: Topology, path: Path, weights: str = "metropolis", eps
 
 
 def decay(matrix: Array, last: int) -> tuple[Array, Array]:
-    """Rounds from 0 to `last`, and the distance to consensus after each over that at the start, when all mix at once.
+    """Return rounds from 0 to `last`, and the distance to consensus after each divided by that at the start, when all
+    mix at once.
 
-    The matrix is applied as it is, or its powers where there are many rounds; nothing is taken from its eigenvalues.
+    The matrix is applied as it is, or its powers where there are many rounds; its eigenvalues are not used.
     """
     step = max(1, math.ceil(last / POINTS))
     stride = np.linalg.matrix_power(matrix, step)
@@ -101,7 +104,9 @@ def decay(matrix: Array, last: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class PointLayout:
-    """`points`: shape (nodes, 2). `period`: width and height after which the picture repeats, where it wraps around."""
+    """Positions of nodes. `points`: shape (nodes, 2). `period`: width and height after which the picture repeats, where
+    it wraps around.
+    """
 
     points: Points
     period: tuple[float, float] | None = None
@@ -112,32 +117,34 @@ def layout(topology: Topology) -> PointLayout:
     found = _of_family(topology)
     if found is not None:
         return found
-    if looks_the_same_all_around(topology):
+    if is_circulant_in_order(topology):
         return PointLayout(_circle(topology.nodes))
     parts = components(topology)
     if len(parts) == 1 and topology.edge_count == topology.nodes - 1 and topology.degrees.max() == 2:
         return PointLayout(_open_circle(topology))
-    return PointLayout(_packed(parts, [_settled(topology, part) for part in parts]))
+    return PointLayout(_pack(parts, [_layout_of_component(topology, part) for part in parts]))
 
 
-def looks_the_same_all_around(topology: Topology) -> bool:
+def is_circulant_in_order(topology: Topology) -> bool:
     """True if the graph is a circulant one in the order of its numbers."""
     turned = ordered((topology.ends + 1) % topology.nodes)
     return topology.edge_count > 0 and np.array_equal(turned, topology.ends)
 
 
 COLORS = "PRGn"
-"""Purple to green, which nobody confuses, and neither with the color of the cut."""
+"""Purple to green, which nobody confuses, with each other or with the color of the cut."""
 WIDTH_POINTS = 350.0
 NUMBER_POINTS = 14.0
-"""A node at least so wide has room for its number."""
+"""The least width of a node that has room for its number."""
 NAMED_LIMIT = 24
 RASTER_EDGES = 5_000
-"""More edges are pixels in a vector picture too, or no program could open it."""
+"""More edges are drawn as pixels in a vector picture too, or no program could open it."""
 
 
 def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.bool_]) -> None:
-    """`vector`: Fiedler's, by which nodes are colored; `side`: the nodes on one side of the cut. Shapes (nodes,)."""
+    """Draw the graph. `vector`: Fiedler's, by which nodes are colored; `side`: the nodes on one side of the cut. Shapes
+    (nodes,).
+    """
     found = layout(topology)
     crossing = side[topology.ends[:, 0]] != side[topology.ends[:, 1]]
     faint = float(np.clip(60 / np.sqrt(topology.edge_count + 1), 0.12, 0.9))
@@ -150,7 +157,7 @@ def draw_network(axes: Any, topology: Topology, vector: Array, side: NDArray[np.
     axes.axis("off")
 
 
-def _analyzed(topology: Topology, weights: str, epsilon: float) -> Drawn:
+def _analyzed(topology: Topology, weights: str, epsilon: float) -> SingleFigures:
     check_weights(weights)
     values, vectors = np.linalg.eigh(Laplacian.plain(topology).dense())
     matrix = mixing_matrix(topology, weights)
@@ -158,7 +165,7 @@ def _analyzed(topology: Topology, weights: str, epsilon: float) -> Drawn:
     side = _side(topology, parts)
     # the matrix is symmetric: with one sample each, `sample-weighted` is metropolis
     rate = float(np.sort(np.abs(np.linalg.eigvalsh(matrix)))[-2]) if len(parts) == 1 else 1.0
-    return Drawn(
+    return SingleFigures(
         topology=topology,
         parts=len(parts),
         values=np.maximum(values, 0.0),
@@ -171,7 +178,7 @@ def _analyzed(topology: Topology, weights: str, epsilon: float) -> Drawn:
 
 
 def _side(topology: Topology, parts: list[list[int]]) -> NDArray[np.bool_]:
-    """Shape (nodes,)."""
+    """Return the side of the cut. Shape (nodes,)."""
     cut = sweep_cut(topology) if len(parts) == 1 else None
     side = np.full(topology.nodes, cut is None)
     side[max(parts, key=len) if cut is None else list(cut.side)] = cut is not None
@@ -182,26 +189,26 @@ def _signed(vector: Array) -> Array:
     return vector if vector[np.argmax(np.abs(vector))] > 0 else -vector
 
 
-def _title(drawn: Drawn) -> str:
-    rounds = "never agrees" if drawn.rounds is None else f"{counted(drawn.rounds, 'round')} to consensus"
-    edges = counted(drawn.topology.edge_count, "edge")
-    return f"{shown(drawn.topology.spec)}: {drawn.topology.nodes} nodes, {edges}, {rounds}"
+def _title(figures: SingleFigures) -> str:
+    rounds = "never agrees" if figures.rounds is None else f"{counted(figures.rounds, 'round')} to consensus"
+    edges = counted(figures.topology.edge_count, "edge")
+    return f"{shown(figures.topology.spec)}: {figures.topology.nodes} nodes, {edges}, {rounds}"
 
 
-def _cut_text(drawn: Drawn) -> str:
-    if drawn.parts > 1:
-        return f"{drawn.parts} parts, circles: the largest"
-    ends = drawn.topology.ends
-    crossing = int(np.count_nonzero(drawn.side[ends[:, 0]] != drawn.side[ends[:, 1]]))
-    small = int(np.count_nonzero(drawn.side))
-    cut = f"thinnest cut found: {counted(crossing, 'edge')} between {small} and {drawn.topology.nodes - small} nodes"
+def _cut_text(figures: SingleFigures) -> str:
+    if figures.parts > 1:
+        return f"{figures.parts} parts, circles: the largest"
+    ends = figures.topology.ends
+    crossing = int(np.count_nonzero(figures.side[ends[:, 0]] != figures.side[ends[:, 1]]))
+    small = int(np.count_nonzero(figures.side))
+    cut = f"thinnest cut found: {counted(crossing, 'edge')} between {small} and {figures.topology.nodes - small} nodes"
     return f"{cut}\ncolor: Fiedler vector"
 
 
-def _draw_spectrum(axes: Any, drawn: Drawn) -> None:
+def _draw_spectrum(axes: Any, figures: SingleFigures) -> None:
     plain(axes)
-    values = drawn.values
-    low = float(values[1]) if drawn.parts == 1 else 0.0
+    values = figures.values
+    low = float(values[1]) if figures.parts == 1 else 0.0
     axes.plot(np.arange(1, len(values) + 1), values, "o", markersize=3.2 if len(values) < 200 else 1.6, color=BLUE)
     axes.plot([2], [low], "D", markersize=7, color=RED)
     top = float(values[-1]) or 1.0
@@ -216,19 +223,19 @@ def _draw_spectrum(axes: Any, drawn: Drawn) -> None:
     axes.set_title("Laplacian spectrum", fontsize=10, color=DARK)
 
 
-def _draw_decay(axes: Any, drawn: Drawn, weights: str, epsilon: float) -> None:
+def _draw_decay(axes: Any, figures: SingleFigures, weights: str, epsilon: float) -> None:
     plain(axes)
-    last = max(4, math.ceil(1.25 * drawn.rounds)) if drawn.rounds is not None else 50
-    rounds, distances = decay(drawn.matrix, last)
+    last = max(4, math.ceil(1.25 * figures.rounds)) if figures.rounds is not None else 50
+    rounds, distances = decay(figures.matrix, last)
     axes.plot(rounds, np.log10(distances), color=BLUE, linewidth=2.2, label="measured, random start")
-    if drawn.rate > FLOOR:
+    if figures.rate > FLOOR:
         axes.plot(
             [0, last],
-            [0, last * math.log10(drawn.rate)],
+            [0, last * math.log10(figures.rate)],
             "--",
             color=RED,
             linewidth=1.4,
-            label=f"predicted slope: {rate_text(drawn.rate, 4)} per round",
+            label=f"predicted slope: {rate_text(figures.rate, 4)} per round",
         )
     axes.axhline(math.log10(epsilon), color="#777777", linewidth=0.9, linestyle=":")
     axes.set_ylim(1.45 * math.log10(epsilon), -0.6 * math.log10(epsilon))
@@ -241,7 +248,9 @@ def _draw_decay(axes: Any, drawn: Drawn, weights: str, epsilon: float) -> None:
 
 
 def _of_family(topology: Topology) -> PointLayout | None:
-    """Only of a graph that is the one of its spec, which a file may merely claim."""
+    """Return the family's layout, only for a graph that certainly is the one of its spec, which a file may merely
+    claim.
+    """
     request = _request(topology)
     if request is None:
         return None
@@ -277,13 +286,13 @@ def _circle(nodes: int) -> Points:
 
 
 def _open_circle(topology: Topology) -> Points:
-    """A path, which has no room for its nodes on a line."""
+    """Place a path, which has no room for its nodes on a line."""
     along = hops(topology, int(np.argmin(topology.degrees)))
     return _circle(topology.nodes + 1)[along]
 
 
-def _settled(topology: Topology, part: list[int]) -> Points:
-    """One component, its longer side across. Shape (len(part), 2)."""
+def _layout_of_component(topology: Topology, part: list[int]) -> Points:
+    """Place one component, its longer side across. Shape (len(part), 2)."""
     if len(part) == 1:
         return np.zeros((1, 2))
     place = {node: number for number, node in enumerate(part)}
@@ -296,10 +305,10 @@ def _settled(topology: Topology, part: list[int]) -> Points:
 
 
 def _by_eigenvectors(topology: Topology) -> Points:
-    """A start in which nothing is folded: the vectors of the two smallest positive eigenvalues (Hall, 1970)."""
+    """Place nodes at a start without folds: by the vectors of the two smallest positive eigenvalues (Hall, 1970)."""
     vectors = np.linalg.eigh(Laplacian.plain(topology).dense())[1]
     start = np.stack([vectors[:, 1], vectors[:, min(2, topology.nodes - 1)]], axis=1)
-    # nodes that look alike would lie on one spot and never be driven apart
+    # nodes that look alike would share one spot and never separate
     return start + np.random.default_rng(0).normal(scale=0.02 / np.sqrt(topology.nodes), size=start.shape)
 
 
@@ -312,14 +321,14 @@ def _by_springs(graph: Any, start: Points) -> Points:
             found = nx.kamada_kawai_layout(graph, pos=places)
             return np.array([found[node] for node in range(len(start))])
     except ModuleNotFoundError:
-        pass  # scipy is another extra than matplotlib
-    turns = int(np.clip(20_000 // len(start), 10, 100))  # each takes as long as the square of the nodes
+        pass  # scipy is in another extra than matplotlib
+    turns = int(np.clip(20_000 // len(start), 10, 100))  # each step takes as long as the square of the nodes
     found = nx.spring_layout(graph, pos=places, iterations=turns, seed=0, method="force")
     return np.array([found[node] for node in range(len(start))])
 
 
-def _packed(parts: list[list[int]], drawn: list[Points]) -> Points:
-    """Components side by side on shelves, the largest first, each with room for its nodes. Shape (nodes, 2)."""
+def _pack(parts: list[list[int]], drawn: list[Points]) -> Points:
+    """Place components side by side on shelves, the largest first, each with room for its nodes. Shape (nodes, 2)."""
     nodes = sum(map(len, parts))
     points = np.zeros((nodes, 2))
     shelf = 1.2 * np.sqrt(4 * nodes)
@@ -343,7 +352,9 @@ def _lines(axes: Any, found: PointLayout, ends: Ends, **style: Any) -> None:
 
 
 def _segments(found: PointLayout, ends: Ends) -> NDArray[np.float64]:
-    """Shape (segments, 2, 2). An edge that wraps around becomes two stubs that leave the picture on opposite sides."""
+    """Return segments of shape (segments, 2, 2). An edge that wraps around becomes two stubs that leave the picture on
+    opposite sides.
+    """
     a, b = found.points[ends[:, 0]], found.points[ends[:, 1]]
     if found.period is None:
         return np.stack([a, b], axis=1)
@@ -359,7 +370,7 @@ def _segments(found: PointLayout, ends: Ends) -> NDArray[np.float64]:
 
 
 def _nodes(axes: Any, topology: Topology, points: NDArray[np.float64], vector: Array, side: NDArray[np.bool_]) -> None:
-    """The two sides of the cut differ by shape too, not by color alone."""
+    """Draw nodes; the two sides of the cut differ by shape too, not by color alone."""
     width = _marker_width(points)
     most = float(np.abs(vector).max()) or 1.0
     for marker, chosen, scale in (("o", ~side, 1.0), ("s", side, 0.9)):
@@ -387,7 +398,7 @@ def _nodes(axes: Any, topology: Topology, points: NDArray[np.float64], vector: A
 
 
 def _marker_width(points: NDArray[np.float64]) -> float:
-    """Marker width in points of 1/72 inch, at which most nodes do not touch."""
+    """Return the marker width in points of 1/72 inch, at which most nodes do not touch."""
     steps = np.linalg.norm(points[:, None] - points[None], axis=2)
     np.fill_diagonal(steps, np.inf)
     near = float(np.quantile(steps.min(axis=1), 0.2))

@@ -1,8 +1,8 @@
 """The contraction of a schedule, its shrinking of the distance to consensus: spectral norm of D_t = W_t ... W_1 - J/n.
 
-All matrices have rows and columns that sum to one, so the norm never grows with t and the first round with a norm
-below some value is found by bisection. Three ways: in the Fourier basis where all matrices are circulant (any size, up
-to rounding); as dense matrices; and by Lanczos' method, which finds a norm from below and proves nothing.
+All matrices have rows and columns that sum to one, so the norm never grows with t and the first round with a norm below
+some value is found by bisection. There are three ways: in the Fourier basis where all matrices are circulant (any size,
+up to rounding); as dense matrices; and by Lanczos' method, which approximates a norm from below and proves nothing.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from topologies.schedules.schedule import Array, MixingMatrix, Schedule
 
 DENSE_LIMIT = 2_000
 DOUBLINGS = 48
-"""Doublings of the number of periods before a schedule is said never to reach consensus."""
+"""Doublings of the number of periods after which a schedule counts as never reaching consensus."""
 TOLERANCE = 1e-6
 TIE = 1e-9
-"""Relative distance at which a norm counts as epsilon reached: it is rounding."""
+"""The relative distance at which a norm counts as epsilon: it is rounding."""
 ROUNDING = 1e-12
 """A norm below this may be zero: the matrices were multiplied with an error of that size."""
 RELIABLE = 1e-9
 """A norm above this is known to TOLERANCE in spite of rounding."""
 LANCZOS = "lanczos"
 WORK = 1_000_000_000
-"""Links followed in all products together: about half a minute."""
+"""The most links followed in all products together: about half a minute."""
 PRODUCTS = 100
 """Products with D^T D for one norm; for more, the small matrix's eigenvalues would need scipy."""
 SETTLED = 1e-6
-"""Relative residual at which a norm is taken: its own error is far less."""
+"""The relative residual at which a norm is accepted: its own error is far less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodContraction:
-    """`norm` of D over one period. `residual`: of the eigenvector of D^T D that it comes from, or the bound on all its
-    eigenvalues. `rounds`: the least t with a norm of at most epsilon, None if never; an upper bound where `method`
-    says so, and no better than the norm. `asymptotic`: the factor per round in the long run, the largest modulus of an
-    eigenvalue of D to the power 1/period, None where it is not known.
+    """The contraction of one period. `norm` is that of D over the period.
+
+    `residual`: of the eigenvector of D^T D for that norm, or the bound on all its eigenvalues. `rounds`: the least t
+    with a norm of at most epsilon, None if never; an upper bound where `method` says so, and no more accurate than the
+    norm. `asymptotic`: the factor per round in the long run, the largest modulus of an eigenvalue of D to the power
+    1/period, None where it is unknown.
     """
 
     norm: float
@@ -54,22 +56,22 @@ class PeriodContraction:
 
 
 class Algebra(Protocol):
-    """Products of a schedule's matrices without their common part J/n, in a basis of one's choice."""
+    """Products of a schedule's matrices without their common part J/n, in some basis."""
 
     def start(self) -> NDArray[Any]:
-        """I - J/n."""
+        """Return I - J/n."""
 
     def step(self, t: int, value: NDArray[Any]) -> NDArray[Any]:
-        """W_t times `value`."""
+        """Return W_t times `value`."""
 
     def times(self, left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]: ...
 
     def above(self, value: NDArray[Any], epsilon: float) -> bool:
-        """True if the spectral norm is larger than `epsilon`."""
+        """Return True if the spectral norm is larger than `epsilon`."""
 
 
 def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction:
-    """Contraction of a schedule on two nodes or more whose union is connected."""
+    """Compute the contraction of a schedule on two nodes or more whose union is connected."""
     shapes = [circulant_row(mixing) for mixing in schedule.mixings]
     rows = [row for row in shapes if row is not None]
     if len(rows) == schedule.period:
@@ -80,10 +82,10 @@ def contraction(schedule: Schedule, epsilon: float) -> PeriodContraction:
 
 
 def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: float) -> int | None:
-    """The least t with ||D_t|| <= epsilon; `whole` is D over one period.
+    """Find the least t with ||D_t|| <= epsilon; `whole` is D over one period.
 
-    Doubles the number of periods until they are enough, goes back by halves, and then round by round: at most one
-    period of them, for of what rounding left in the direction of the mean no round takes anything away.
+    The number of periods is doubled until they are enough, then halved, and then reduced round by round within one
+    period at most: no round removes the rounding error in the direction of the mean.
     """
     epsilon *= 1.0 + TIE
     powers = [whole]
@@ -104,7 +106,7 @@ def first_below(algebra: Algebra, period: int, whole: NDArray[Any], epsilon: flo
 
 
 def circulant_row(mixing: MixingMatrix) -> Array | None:
-    """Row 0 of W, shape (nodes,), if W_ij depends on j - i modulo n alone; else None."""
+    """Return row 0 of W, shape (nodes,), if W_ij depends on j - i modulo n alone; else None."""
     n, links = mixing.nodes, len(mixing.receivers)
     if links % n:
         return None
@@ -125,7 +127,7 @@ def circulant_row(mixing: MixingMatrix) -> Array | None:
 
 
 class _Fourier:
-    """Circulant matrices are told by their eigenvalues, all in the same basis. That of J/n is the first."""
+    """Circulant matrices by their eigenvalues, all in the same basis. That of J/n is the first."""
 
     def __init__(self, rows: list[Array]) -> None:
         self.values = [np.fft.ifft(row, norm="forward") for row in rows]
@@ -163,7 +165,7 @@ class _Dense:
         return np.asarray(left @ right)
 
     def above(self, value: NDArray[Any], epsilon: float) -> bool:
-        """Bounds first; all singular values only where they leave it open."""
+        """Compare bounds first; compute all singular values only where they do not decide."""
         size = float(np.linalg.norm(value))
         if size <= epsilon or size > epsilon * math.sqrt(len(value)):
             return size > epsilon
@@ -212,7 +214,9 @@ def _dense(schedule: Schedule, epsilon: float) -> PeriodContraction:
 
 
 def _long_run(schedule: Schedule, whole: Array) -> float | None:
-    """Only of one directed matrix: of a symmetric one it is the norm, and a schedule's period already tells."""
+    """Compute the long-run factor for one directed matrix: for a symmetric one it is the norm, and a schedule's period
+    gives it already.
+    """
     if schedule.period > 1 or not schedule.directed:
         return None
     return float(np.abs(np.linalg.eigvals(whole)).max())
@@ -228,7 +232,7 @@ class _Probe:
         self.spent = 0
 
     def norm(self, t: int, enough: float = math.inf) -> tuple[float, float]:
-        """Norm of D_t from below, and the residual of D_t^T D_t. Ends early above `enough`."""
+        """Approximate the norm of D_t from below, with the residual of D_t^T D_t. Ends early above `enough`."""
         krylov = Krylov(lambda x: self._back(t, self._product(t, x)), self.mean)
         while True:
             krylov.extend(krylov.size + 4)
@@ -256,12 +260,12 @@ class _Probe:
 
 
 def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
-    """Bisects for the first round with a norm of at most `epsilon` while the work allows; beyond that the rounds
-    follow from the norm over one period, as an upper bound. Norms are found from below.
+    """Bisect for the first round with a norm of at most `epsilon` while the work allows; beyond that the rounds follow
+    from the norm over one period, as an upper bound. Norms are approximated from below.
     """
     probe = _Probe(schedule)
     norm, residual = probe.norm(schedule.period)
-    rounds = _bisected(probe, epsilon)
+    rounds = _bisect(probe, epsilon)
     exact = rounds is not None
     if rounds is None and norm < 1.0:
         rounds = schedule.period * max(1, math.ceil(math.log(epsilon) / math.log(norm)))
@@ -275,8 +279,8 @@ def by_lanczos(schedule: Schedule, epsilon: float) -> PeriodContraction:
     )
 
 
-def _bisected(probe: _Probe, epsilon: float) -> int | None:
-    """None if the work is spent first."""
+def _bisect(probe: _Probe, epsilon: float) -> int | None:
+    """Bisect; None if the work is spent first."""
     high = 1
     while probe.norm(high, epsilon)[0] > epsilon:
         high *= 2

@@ -1,10 +1,10 @@
-"""Matchings, in which every node meets one other each round, and the two average; and EquiTopo, graphs made of random
+"""Matchings, in which every node meets one other each round, and the two average; and EquiTopo, graphs made from random
 shifts i -> i + u, whose mixing rate does not depend on the number of nodes.
 
 Source: Song, Li, Jin, Shi, Yan, Yin, Yuan, Communication-Efficient Topologies for Decentralized Learning with O(1)
 Consensus Rate, NeurIPS 2022, arXiv:2210.07881. The basis matrix of shift u is A_u = (n-1)/n P_u + 1/n I. A schedule of
-this library repeats, so that a one-peer graph is a number of drawn rounds over and over, each shift drawn among all
-n - 1 (the paper's case M = n - 1).
+this library repeats, so that a one-peer graph is a number of drawn rounds over and over, each shift drawn among all n -
+1 (the paper's case M = n - 1).
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ SONG = "Song et al. 2022, arXiv:2210.07881"
 
 
 def meeting(nodes: int, left: Ints, right: Ints) -> MixingMatrix:
-    """Node left[e] and node right[e] average."""
+    """Average node left[e] with node right[e]."""
     ends = np.concatenate([left, right]), np.concatenate([right, left])
     return MixingMatrix.joined(nodes, [Part(*ends, Fraction(1, 2))] if len(left) else [])
 
 
 def random_matchings(request: GraphRequest) -> Schedule:
-    """Each round pairs the nodes in a drawn order, the first with the second and so on; of an odd number one rests."""
+    """Pair the nodes of each round in a drawn order, the first with the second and so on; of an odd
+    number one rests.
+    """
     n, rounds = request.nodes, request["rounds"]
     check_rounds("random-matchings", n, rounds)
     chance = StableDraws.of_schedule("random-matchings", n, request.seed)
@@ -41,8 +43,8 @@ def random_matchings(request: GraphRequest) -> Schedule:
 
 
 def round_robin(request: GraphRequest) -> Schedule:
-    """A round pairs the nodes whose numbers add up to t modulo n, or n - 1 where n is even: then the last node meets
-    the one that is left over. In a period every pair meets once.
+    """Pair in a round the nodes whose numbers add up to t modulo n, or n - 1 where n is even: then the last node meets
+    the unpaired one. In a period every pair meets once.
 
     The rounds come in a mixed order, the same for each seed: with t = 0, 1, 2, ... values only travel around the
     circle, and consensus takes some n^2 / 3 rounds instead of some tens.
@@ -61,7 +63,7 @@ def round_robin(request: GraphRequest) -> Schedule:
 
 
 FINEST = 1_000_000
-"""Largest denominator of eta: times the number of nodes it still fits into 64 bits."""
+"""The largest denominator of eta: times the number of nodes it still fits into 64 bits."""
 
 
 def eta_parameter() -> FamilyParameter:
@@ -81,7 +83,7 @@ def eta_parameter() -> FamilyParameter:
 
 
 def d_equi_static(request: GraphRequest) -> Schedule:
-    """The mean of m basis matrices, each of a shift drawn with replacement. By default m = ceil(log2 n)."""
+    """Average m basis matrices, each of a shift drawn with replacement. By default m = ceil(log2 n)."""
     n = request.nodes
     m = request["m"] or max(1, (n - 1).bit_length())
     check_links("d-equi-static", n, n * m)
@@ -92,7 +94,7 @@ def d_equi_static(request: GraphRequest) -> Schedule:
 
 
 def od_equi_dyn(request: GraphRequest) -> Schedule:
-    """Each round W = (1 - eta) I + eta A_u for one drawn shift u: every node takes from node i + u."""
+    """Mix each round by W = (1 - eta) I + eta A_u for one drawn shift u: every node receives from node i + u."""
     n = request.nodes
     check_rounds("od-equi-dyn", n, request["rounds"])
     shifts, _ = _shifts("od-equi-dyn", request, request["rounds"])
@@ -101,8 +103,8 @@ def od_equi_dyn(request: GraphRequest) -> Schedule:
 
 
 def ou_equi_dyn(request: GraphRequest) -> Schedule:
-    """Each round W = (1 - eta) I + eta ((n-1)/n M + 1/n I), where M swaps the pairs that `paired` makes of a drawn
-    shift and a drawn start, and leaves alone whom it does not pair.
+    """Mix each round by W = (1 - eta) I + eta ((n-1)/n M + 1/n I), where M swaps the pairs that `paired` makes from a
+    drawn shift and a drawn start, and does not change unpaired nodes.
     """
     n = request.nodes
     check_rounds("ou-equi-dyn", n, request["rounds"])
@@ -116,11 +118,11 @@ def ou_equi_dyn(request: GraphRequest) -> Schedule:
 
 
 def paired(nodes: int, shift: int, start: int) -> tuple[Ints, Ints]:
-    """Goes once around from `start` and pairs each node i with i + shift where both are still free.
+    """Go once around from `start` and pair each node i with i + shift where both are still free.
 
-    Written without the loop: counted from the start, the nodes r, r + shift, r + 2 shift, ... up to the end are
-    paired two by two. A shift above n/2 first pairs the head of the circle with its tail, then what lies between
-    them by the steps of n - shift. Shape of both: (pairs,).
+    Written without the loop: counted from the start, the nodes r, r + shift, r + 2 shift, ... up to the end are paired
+    two by two. A shift above n/2 first pairs the head of the circle with its tail, then the nodes between them by the
+    steps of n - shift. Shape of both: (pairs,).
     """
     r = np.arange(nodes)
     back = nodes - shift
@@ -139,7 +141,7 @@ def _weight(request: GraphRequest) -> Fraction:
 
 
 def _shifts(family: str, request: GraphRequest, count: int) -> tuple[Ints, Ints]:
-    """`count` shifts from 1 to n - 1 and as many starts, drawn in turn; none of a single node."""
+    """Draw `count` shifts from 1 to n - 1 and as many starts, in turn; none for a single node."""
     n = request.nodes
     if n == 1:
         return np.empty(0, np.int64), np.empty(0, np.int64)

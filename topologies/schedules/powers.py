@@ -30,13 +30,13 @@ TAKEZAWA = "Takezawa et al. 2023, arXiv:2305.11420"
 
 
 def shifted(nodes: int, shift: int, weight: Fraction) -> Part:
-    """Every node i takes from node i + shift."""
+    """Let every node i receive from node i + shift."""
     node = np.arange(nodes)
     return Part(node, (node + shift) % nodes, weight)
 
 
 def one_peer_exponential(request: GraphRequest) -> Schedule:
-    """Round t: every node averages with node i + 2^t. ceil(log2 n) rounds."""
+    """Let every node average with node i + 2^t in round t. ceil(log2 n) rounds."""
     n = request.nodes
     bits = (n - 1).bit_length()
     check_links("one-peer-exponential", n, n * bits)
@@ -45,7 +45,7 @@ def one_peer_exponential(request: GraphRequest) -> Schedule:
 
 
 def directed_exponential(request: GraphRequest) -> Schedule:
-    """One matrix: every node takes the same share of nodes i + 1, i + 2, i + 4, ... and of itself."""
+    """Build one matrix: every node receives the same share of nodes i + 1, i + 2, i + 4, ... and of itself."""
     n = request.nodes
     bits = (n - 1).bit_length()
     check_links("directed-exponential", n, n * bits)
@@ -54,7 +54,7 @@ def directed_exponential(request: GraphRequest) -> Schedule:
 
 
 def one_peer_hypercube(request: GraphRequest) -> Schedule:
-    """Round t: every node averages with the one whose number differs in bit t."""
+    """Let every node average in round t with the one whose number differs in bit t."""
     n = request.nodes
     if n & (n - 1):
         below = 1 << (n.bit_length() - 1)
@@ -67,23 +67,27 @@ def one_peer_hypercube(request: GraphRequest) -> Schedule:
 
 
 def de_bruijn(request: GraphRequest) -> Schedule:
-    """N = k^D words: node i sends to k i, ..., k i + k - 1 modulo n; a link to itself is the share it keeps."""
+    """Build the graph of N = k^D words: node i sends to k i, ..., k i + k - 1 modulo n; a link to itself is the share
+    it keeps.
+    """
     n, k = request.nodes, request["k"]
     _check("de-bruijn", n, k, [k**D for D in range(n.bit_length() + 1)])
     sender, letter = _sends(n, k)
-    return _made(request, sender, (k * sender + letter) % n)
+    return _schedule_of(request, sender, (k * sender + letter) % n)
 
 
 def kautz(request: GraphRequest) -> Schedule:
-    """N = k^D + k^(D-1) words without equal neighbors: node i sends to -(k i + j) modulo n, j = 1, ..., k."""
+    """Build the graph of N = k^D + k^(D-1) words without equal neighbors: node i sends to -(k i + j) modulo n, j = 1,
+    ..., k.
+    """
     n, k = request.nodes, request["k"]
     _check("kautz", n, k, [k**D + k ** (D - 1) for D in range(1, n.bit_length() + 2)])
     sender, letter = _sends(n, k)
-    return _made(request, sender, -(k * sender + letter + 1) % n)
+    return _schedule_of(request, sender, -(k * sender + letter + 1) % n)
 
 
 def _check(family: str, nodes: int, k: int, sizes: list[int]) -> None:
-    """`sizes` are those that there are, ascending, up to one above `nodes`."""
+    """Check the size; `sizes` are the possible ones, ascending, up to one above `nodes`."""
     if nodes not in sizes:
         near = [*[size for size in sizes if size < nodes][-1:], next(size for size in sizes if size > nodes)]
         raise impossible(family, nodes, f"with k={k}: " + " or ".join(map(str, near)))
@@ -91,12 +95,12 @@ def _check(family: str, nodes: int, k: int, sizes: list[int]) -> None:
 
 
 def _sends(nodes: int, k: int) -> tuple[Ints, Ints]:
-    """Every node with every letter. Shape of both: (k n,)."""
+    """Pair every node with every letter. Shape of both: (k n,)."""
     sender = np.tile(np.arange(nodes), k)
     return sender, np.repeat(np.arange(k), nodes)
 
 
-def _made(request: GraphRequest, senders: Ints, receivers: Ints) -> Schedule:
+def _schedule_of(request: GraphRequest, senders: Ints, receivers: Ints) -> Schedule:
     apart = senders != receivers
     part = Part(receivers[apart], senders[apart], Fraction(1, request["k"]))
     mixing = MixingMatrix.joined(request.nodes, [part])
@@ -108,7 +112,9 @@ Rounds = list[list[Part]]
 
 @cache
 def factors(n: int, k: int) -> tuple[int, ...] | None:
-    """The fewest whole numbers from 2 to k+1 with product n, those with the least sum; None where there are none."""
+    """Return the fewest whole numbers from 2 to k+1 with product n, those with the least sum; None where there are
+    none.
+    """
     if n == 1:
         return ()
     splits = [(f, factors(n // f, k)) for f in range(2, min(n, k + 1) + 1) if n % f == 0]
@@ -117,7 +123,7 @@ def factors(n: int, k: int) -> tuple[int, ...] | None:
 
 
 def smooth_part(n: int, k: int) -> int:
-    """The largest divisor of n without a prime factor above k + 1."""
+    """Return the largest divisor of n without a prime factor above k + 1."""
     part = 1
     for prime in range(2, min(n, k + 1) + 1):
         while n % prime == 0:
@@ -127,7 +133,7 @@ def smooth_part(n: int, k: int) -> int:
 
 
 def digits(n: int, base: int) -> list[tuple[int, int]]:
-    """The pairs (a, p) with a > 0, p falling, such that n is the sum of all a * base^p."""
+    """Return the pairs (a, p) with a > 0, p falling, such that n is the sum of all a * base^p."""
     found, p = [], 0
     while n:
         n, a = divmod(n, base)
@@ -137,7 +143,9 @@ def digits(n: int, base: int) -> list[tuple[int, int]]:
 
 
 def cube_rounds(nodes: Ints, k: int) -> Rounds:
-    """Hyper-hypercube on each row: with the node's place written in mixed radix, round l averages over digit l."""
+    """Build a hyper-hypercube on each row: with the node's place written in mixed radix, round l averages
+    over digit l.
+    """
     place = np.arange(nodes.shape[1])
     rounds, stride = [], 1
     for factor in factors(nodes.shape[1], k) or ():
@@ -150,11 +158,11 @@ def cube_rounds(nodes: Ints, k: int) -> Rounds:
 
 
 def simple_rounds(nodes: Ints, k: int) -> Rounds:
-    """Simple Base-(k+1) on each row.
+    """Build the simple Base-(k+1) graph on each row.
 
     The row is cut into V_1, V_2, ..., each of a_l blocks of (k+1)^p_l nodes. Every V_l averages itself; then V_1, V_2,
-    ... in turn meet all that come after them, which leaves these with the mean of all that is left, and each
-    block of V_l with that mean on average; then each block averages itself.
+    ... in turn meet all that come after them, which gives these the mean of all the rest, and each block of V_l that
+    mean on average; then each block averages itself.
     """
     copies, size = nodes.shape
     if factors(size, k) is not None:
@@ -179,21 +187,21 @@ def simple_rounds(nodes: Ints, k: int) -> Rounds:
 
 
 def _meeting(blocks: Ints, rest: Ints, weight: Fraction) -> list[Part]:
-    """Each node of `rest`, (copies, r), is joined to one of each block: `blocks` is (copies, a, r)."""
+    """Join each node of `rest`, (copies, r), to one of each block: `blocks` is (copies, a, r)."""
     others = np.broadcast_to(rest[:, None, :], blocks.shape).ravel()
     return [Part(blocks.ravel(), others, weight), Part(others, blocks.ravel(), weight)]
 
 
 def _put(rounds: Rounds, start: int, more: Rounds) -> None:
-    """Lets `more` happen from round `start` on, beside what happens there already."""
+    """Add the rounds `more` from round `start` on to those that exist there."""
     rounds.extend([] for _ in range(start + len(more) - len(rounds)))
     for at, parts in enumerate(more, start):
         rounds[at].extend(parts)
 
 
 def base_rounds(nodes: Ints, k: int) -> Rounds:
-    """Base-(k+1): n = p q, where p has no prime factor above k + 1: p rows of q nodes run the simple one, then a cube
-    joins them. The simple one on all n where that is shorter.
+    """Build Base-(k+1): n = p q, where p has no prime factor above k + 1: p rows of q nodes run the simple one, then a
+    cube joins them. The simple one on all n where that is shorter.
     """
     copies, size = nodes.shape
     p = smooth_part(size, k)

@@ -5,7 +5,7 @@ of them can be compared with the averaging matrix exactly: with D the least comm
 matrix of whole numbers; so is the product of several, over the product of their denominators. It is compared with J/n,
 the matrix that gives everybody the mean, without rounding.
 
-What is drawn, and how large a schedule may be, is checked here too, before it is made.
+The size of a schedule is checked here too, before it is drawn or built.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from topologies.errors import TopologyError
 from topologies.graph import Topology
 
 LINKS_LIMIT = 60_000_000
-"""Most links of all rounds together: about a gigabyte."""
+"""The most links of all rounds together: about a gigabyte."""
 ROUNDS_LIMIT = 10_000
 
 
 def check_links(family: str, nodes: int, links: int) -> None:
-    """Raises TopologyError where a schedule of so many links is more than can be held."""
+    """Refuse a schedule with more links than can be held. Raises TopologyError."""
     if links > LINKS_LIMIT:
         text = f"{family} on {nodes} nodes has about {links:,} links, more than can be held"
         raise TopologyError(text, key="nodes", value=nodes, allowed=f"fewer: up to {LINKS_LIMIT:,} links in all rounds")
@@ -51,7 +51,7 @@ Ints = NDArray[np.int64]
 Array = NDArray[np.float64]
 
 DENSE_SHARE = 16
-"""A round in which a node hears more than one in this many nodes is applied as a dense matrix."""
+"""A round in which a node receives from more than one in this many nodes is applied as a dense matrix."""
 
 
 class Part(NamedTuple):
@@ -66,8 +66,8 @@ class Part(NamedTuple):
 class MixingMatrix:
     """One round: node `receivers[e]` takes the share `numerators[e] / denominators[e]` of node `senders[e]`.
 
-    What is left of its weight 1 stays with the node itself. Each array has shape (links,); an undirected edge is two
-    links. Rows of the matrix W sum to one by construction; the families here have columns that do so too.
+    The rest of its weight 1 stays with the node itself. Each array has shape (links,); an undirected edge is two links.
+    Rows of the matrix W sum to one by construction; the families here have columns that do so too.
     """
 
     nodes: int
@@ -78,7 +78,7 @@ class MixingMatrix:
 
     @classmethod
     def of(cls, nodes: int, shares: Mapping[tuple[int, int], Fraction]) -> MixingMatrix:
-        """A matrix from W's entries off the diagonal: `shares[receiver, sender]`."""
+        """Make a matrix from W's entries off the diagonal: `shares[receiver, sender]`."""
         links = sorted(shares)
         array = np.array(links, dtype=np.int64).reshape(-1, 2)
         numerators = np.array([shares[link].numerator for link in links], dtype=np.int64)
@@ -87,12 +87,12 @@ class MixingMatrix:
 
     @classmethod
     def joined(cls, nodes: int, parts: Sequence[Part]) -> MixingMatrix:
-        """A matrix from links given as arrays, fit for a million nodes. Without parts W is the identity."""
+        """Make a matrix from links in arrays, fit for a million nodes. Without parts W is the identity."""
         none = np.empty(0, np.int64)
         receivers = np.concatenate([none, *(part.receivers for part in parts)])
         senders = np.concatenate([none, *(part.senders for part in parts)])
         if len({part.weight for part in parts}) == 1:
-            # one number seen from everywhere: most rounds have one weight, and half of the memory is saved
+            # one number with a stride of zero: most rounds have one weight, and half of the memory is saved
             above, below = (
                 np.broadcast_to(np.int64(part), len(senders)) for part in parts[0].weight.as_integer_ratio()
             )
@@ -104,12 +104,12 @@ class MixingMatrix:
 
     @cached_property
     def weights(self) -> Array:
-        """Shape (links,)."""
+        """The weights of the links. Shape (links,)."""
         return self.numerators / self.denominators
 
     @cached_property
     def layers(self) -> tuple[Ints, ...]:
-        """All links, in groups in which no receiver occurs twice: each an array of their places."""
+        """All links, in groups in which no receiver occurs twice, each as an array of their places."""
         order = np.argsort(self.receivers, kind="stable")
         counts = np.bincount(self.receivers, minlength=self.nodes)
         rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -118,18 +118,18 @@ class MixingMatrix:
         return tuple(np.split(order[by_rank], cuts[:-1])) if len(rank) else ()
 
     def transposed(self) -> MixingMatrix:
-        """W^T, which is a mixing matrix where the columns of W sum to one."""
+        """Return W^T, which is a mixing matrix where the columns of W sum to one."""
         return MixingMatrix(self.nodes, self.senders, self.receivers, self.numerators, self.denominators)
 
     def dense(self) -> Array:
-        """W as a matrix of shape (nodes, nodes), rows sum to 1."""
+        """Return W as a matrix of shape (nodes, nodes), rows sum to 1."""
         matrix = np.zeros((self.nodes, self.nodes))
         np.add.at(matrix, (self.receivers, self.senders), self.weights)
         matrix[np.diag_indices(self.nodes)] += 1.0 - matrix.sum(axis=1)
         return matrix
 
     def apply(self, x: Array) -> Array:
-        """W x for x of shape (nodes,) or (nodes, d), without a matrix where W is sparse."""
+        """Compute W x for x of shape (nodes,) or (nodes, d), without a matrix where W is sparse."""
         if x.ndim == 1:
             flow = self.weights * (x[self.senders] - x[self.receivers])
             return np.asarray(x + np.bincount(self.receivers, flow, self.nodes))
@@ -143,12 +143,12 @@ class MixingMatrix:
 
     @property
     def messages(self) -> int:
-        """Models sent in one round: one for each link."""
+        """The number of models sent in one round: one for each link."""
         return len(self.receivers)
 
 
 class Schedule:
-    """`directed`: some matrix is not symmetric. `random`: the matrices were drawn, from the seed."""
+    """A schedule. `directed`: some matrix is not symmetric. `random`: the matrices were drawn, from the seed."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Schedule:
         return self.mixings[t % self.period]
 
     def union(self) -> Topology:
-        """All links of a period as one undirected graph: what a federation keeps sessions for."""
+        """Return all links of a period as one undirected graph, for whose edges a federation keeps sessions."""
         keys = [np.empty(0, np.int64)]
         for mixing in self.mixings:
             low, high = np.minimum(mixing.receivers, mixing.senders), np.maximum(mixing.receivers, mixing.senders)
@@ -188,17 +188,19 @@ class Schedule:
 
 
 RATIONAL_LIMIT = 128
-"""Most nodes of an exact proof; above, exactness is told from the fall of a random start's disagreement."""
+"""The most nodes of an exact proof; above, the fall of a random start's disagreement shows exactness."""
 PROBES = 3
 ZERO = 1e-12
 AWAY = 1e-6
-"""A geometric decay does not pass from above AWAY to below ZERO in one round: only an exact schedule does."""
+"""The threshold of a fall to zero: no geometric decay passes from above AWAY to below ZERO in one round, only an exact
+schedule does.
+"""
 
 Whole = NDArray[np.object_]
 
 
 def exact_after(schedule: Schedule) -> int | None:
-    """The least t with W_t ... W_1 = J/n, looked for up to one period or 2 log2 n rounds, whichever is more.
+    """Find the least t with W_t ... W_1 = J/n, up to one period or 2 log2 n rounds, whichever is more.
 
     Proven by rational arithmetic up to `RATIONAL_LIMIT` nodes.
     """
@@ -211,7 +213,7 @@ def exact_after(schedule: Schedule) -> int | None:
 
 
 def product(schedule: Schedule, rounds: int) -> tuple[Whole, int]:
-    """W_rounds ... W_1 as a matrix of Python's whole numbers, shape (nodes, nodes), over one denominator."""
+    """Compute W_rounds ... W_1 as a matrix of Python's whole numbers, shape (nodes, nodes), over one denominator."""
     matrix, below = _identity(schedule.nodes), 1
     for t in range(rounds):
         matrix, factor = _applied(schedule.mixing(t), matrix)
@@ -226,7 +228,7 @@ def _identity(nodes: int) -> Whole:
 
 
 def _applied(mixing: MixingMatrix, matrix: Whole) -> tuple[Whole, int]:
-    """D W times `matrix`, and D."""
+    """Return D W times `matrix`, and D."""
     below = math.lcm(1, *set(mixing.denominators.tolist()))
     shares: Any = mixing.numerators.astype(object) * (below // mixing.denominators.astype(object))
     moved = matrix * below

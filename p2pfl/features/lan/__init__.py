@@ -1,4 +1,4 @@
-"""Nodes on one LAN: they announce themselves and find each other, and `p2pfl doctor` says what is in the way."""
+"""Nodes on one LAN: they announce themselves and find each other, and `p2pfl doctor` says what prevents this."""
 
 from __future__ import annotations
 

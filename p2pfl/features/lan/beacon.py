@@ -1,9 +1,10 @@
 """The announcement of a node on the LAN, and how to recognize listed members in it.
 
-A name under `_p2pfl._tcp.local.` is a hash of the federation's name and the member's public key, and a random ending
-that is new whenever the node begins to announce: two that announce one key do not get in each other's way. Who does
-not know the key learns neither it nor the federation. The text record is sealed with a key made of the same two, for
-`p2pfl doctor` of who lists the member. All of it is a hint: who knows a member's public key can forge it.
+A name under `_p2pfl._tcp.local.` is a hash of the federation's name and the member's public key, with a random ending
+that is new whenever the node begins to announce: two nodes that announce one key do not get in each other's way. A
+reader without the key learns neither the key nor the federation. The text record is sealed with a key made of the same
+two, for `p2pfl doctor` at any machine that lists the member. All of it is a hint: anyone who knows a member's public
+key can forge it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from p2pfl.software import software
 
 SERVICE = "_p2pfl._tcp.local."
 TTL_S = 120
-"""The time for which others may remember a record, so that no machine is believed present for long after it has left.
-"""
+"""The seconds for which others may remember a record, so that no machine is believed present long after it has left."""
 PREFIX_BYTES = 16
 ENDING_BYTES = 4
 ABOUT = b"about"
@@ -46,17 +46,17 @@ FEDERATION_BYTES = 8
 
 @lru_cache(maxsize=4096)
 def prefix_of(federation: str, key: bytes) -> str:
-    """The prefix of that member's instance names: 32 letters."""
+    """Return the prefix of that member's instance names: 32 letters."""
     return _hash(federation, key, b"p2pfl-lan-name", PREFIX_BYTES).hex()
 
 
 def instance_of(prefix: str) -> str:
-    """A new name of a member's, as it stands in records."""
+    """Return a new instance name for a member, as records have it."""
     return f"{prefix}-{secrets.token_hex(ENDING_BYTES)}.{SERVICE}"
 
 
 def member_of(instance: str, prefixes: Container[str]) -> str | None:
-    """The prefix that an instance's name has; None: none of these."""
+    """Return the prefix that an instance's name has; None: none of `prefixes`."""
     prefix = instance.partition("-")[0].lower()
     return prefix if prefix in prefixes else None
 
@@ -76,7 +76,7 @@ def unseal(sealed: bytes | None, federation: str, key: bytes) -> About | None:
 
 
 def own_about(federation_id: bytes) -> About:
-    """The facts that this software announces for a node of that federation."""
+    """Return the facts that this software announces for a node of that federation."""
     return About(protocol=PROTOCOL, version=software()[:40], federation=federation_id[:FEDERATION_BYTES])
 
 

@@ -1,9 +1,9 @@
-"""A node makes itself known on the LAN and hears of the others, by multicast DNS (python-zeroconf, an extra).
+"""A node announces itself on the LAN and finds the others, by multicast DNS (python-zeroconf, an extra).
 
-What it hears are hints: addresses of listed members to dial. Nothing else is believed, and nothing of it is waited for.
-Interfaces are looked at every few seconds; where any has come, gone or got another address, all is announced anew
-under another name, and the others are asked again. They are asked now and then, too, while a neighbor is missing:
-they may have come while nothing passed.
+Announcements are hints: addresses of listed members to dial. Nothing else in them is believed, and nothing waits for
+them. Interfaces are checked every few seconds; when one has appeared, vanished or changed its address, all is announced
+anew under another name, and the others are asked again. They are also asked now and then while a neighbor is missing,
+because they may have come while packets were lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOOK_S = 2.0
 ASK_AGAIN_S = 30.0
 RESOLVE_S = 3.0
 MOST_LOOKUPS = 8
-"""Names of one member that are asked for at one time."""
+"""The names of one member that are resolved at one time."""
 GOODBYE_S = 1.0
 MOST_ADDRESSES = 4
 QUERY, POINTER, INTERNET = 0, 12, 1
@@ -43,7 +43,7 @@ OnHint = Callable[[int, Sequence[str]], Any]
 
 
 def require_zeroconf(file: object = None) -> None:
-    """Raises UserError: python-zeroconf is not installed, although `file` wants it."""
+    """Check that python-zeroconf is installed, which `file` asks for. Raises UserError: it is not."""
     from importlib.util import find_spec  # noqa: PLC0415 - for this alone
 
     if find_spec("zeroconf") is None:
@@ -52,12 +52,13 @@ def require_zeroconf(file: object = None) -> None:
 
 
 class Discovery:
-    """A context on the event loop. `prefix` is what this node's name begins with, `port` the one that it listens on.
+    """A context on the event loop that announces this node and looks for others.
 
-    `interfaces` gives all of this machine, and why it does not announce itself on some; it is called in a thread.
-    `members` gives the prefixes of the other members with their indices, as they are now. `on_hint` gets an index and
-    addresses of one machine, at most four. `on_change` gets a function that says whether an address is one of this
-    machine, whenever interfaces have changed. `is_complete` says whether there is nobody left to look for.
+    `prefix` begins this node's name; `port` is the port on which it listens. `interfaces` returns all of this machine,
+    and why it does not announce itself on some; it is called in a thread. `members` returns the prefixes of the other
+    members with their indices, as they are now. `on_hint` gets an index and addresses of one machine, at most four.
+    `on_change` gets a function that says whether an address is one of this machine, whenever interfaces have changed.
+    `is_complete` says whether all neighbors are found.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Discovery:
         self._on_hint, self._on_change = on_hint, on_change
         self._mdns: _Mdns | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._told: object = None
+        self._last_text: object = None
 
     async def __aenter__(self) -> Self:
         require_zeroconf()
@@ -95,7 +96,9 @@ class Discovery:
         await self._close()
 
     async def _keep(self) -> None:
-        """Never returns, whatever the network does: who cannot be found by others can still dial and be dialed."""
+        """Announce and ask; never returns, whatever the network does: a node that others cannot find can still dial
+        them.
+        """
         asked_at, asked_for = 0.0, set(self._members())
         loop = asyncio.get_running_loop()
         while True:
@@ -117,7 +120,7 @@ class Discovery:
     async def _look(self) -> list[Interface]:
         try:
             return await asyncio.to_thread(self._interfaces)
-        except OSError as error:  # a service, say, that may not ask the system
+        except OSError as error:  # for example a service that may not ask the system
             self._tell(logging.WARNING, f"discovery: the network interfaces cannot be listed: {error}")
             return []
 
@@ -127,7 +130,7 @@ class Discovery:
             self._tell(logging.WARNING, f"discovery: no interface to announce on: {skipped}")
         if not usable:
             return
-        mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._heard)
+        mdns = self._mdns = _Mdns(usable, lambda name: member_of(name, self._members()), self._pass_hints)
         try:
             await mdns.open(instance_of(self._prefix), self._port, self._about)
         except Exception as error:  # noqa: BLE001 - of sockets, and of zeroconf, which has errors of many kinds
@@ -143,13 +146,15 @@ class Discovery:
             await mdns.close()
 
     def _tell(self, level: int, text: str) -> None:
-        """Once, until it is something else."""
-        if text != self._told:
-            self._told = text
+        """Log a text once, until it changes."""
+        if text != self._last_text:
+            self._last_text = text
             log.log(level, "%s", text)
 
-    def _heard(self, prefix: str, addresses: Sequence[str], port: int) -> None:
-        """Pass on addresses of this network: those beyond a router are not known here, loopback is our own."""
+    def _pass_hints(self, prefix: str, addresses: Sequence[str], port: int) -> None:
+        """Pass on addresses of this network: those beyond a router are useless here, and loopback is this machine's
+        own.
+        """
         index = self._members().get(prefix)
         if index is None or self._mdns is None or not 0 < port < 65536:
             return
@@ -172,22 +177,22 @@ class _Mdns:
     def __init__(
         self,
         interfaces: list[Interface],
-        wanted: Callable[[str], str | None],
+        prefix_of: Callable[[str], str | None],
         on_found: Callable[[str, Sequence[str], int], None],
     ) -> None:
         self.interfaces = interfaces
-        self._wanted, self._on_found = wanted, on_found
+        self._prefix_of, self._on_found = prefix_of, on_found
         self._zeroconf: AsyncZeroconf | None = None
         self._browser: AsyncServiceBrowser | None = None
         self._resolving: dict[str, asyncio.Task[None]] = {}
 
     async def open(self, instance: str, port: int, about: bytes) -> None:
-        """OSError, or whatever zeroconf raises, where it does not work."""
+        """Announce and browse. Raises OSError, or whatever zeroconf raises, where it does not work."""
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf  # noqa: PLC0415 - an extra
 
         texts = [text for interface in self.interfaces for text in _senders(interface)]
         zeroconf = self._zeroconf = AsyncZeroconf(interfaces=texts, ip_version=_versions(texts))
-        self._browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._changed])
+        self._browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._on_change_of_service])
         info = AsyncServiceInfo(
             SERVICE,
             instance,
@@ -201,7 +206,7 @@ class _Mdns:
         await zeroconf.async_register_service(info)
 
     def ask(self) -> None:
-        """Ask who is there, and look again at records heard before: their sender may have become a member since."""
+        """Ask which nodes are present, and check earlier records again: their sender may have become a member since."""
         from zeroconf import DNSOutgoing, DNSQuestion  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
         if self._zeroconf is not None:
@@ -227,8 +232,8 @@ class _Mdns:
         with suppress(Exception):
             await self._zeroconf.async_close()
 
-    def _changed(self, *, zeroconf: Zeroconf, service_type: str, name: str, state_change: Any) -> None:
-        """Called by zeroconf with these keywords."""
+    def _on_change_of_service(self, *, zeroconf: Zeroconf, service_type: str, name: str, state_change: Any) -> None:
+        """Consider an announcement; zeroconf calls this with these keywords."""
         from zeroconf import ServiceStateChange  # noqa: PLC0415 - an extra
 
         del service_type
@@ -236,12 +241,14 @@ class _Mdns:
             self._consider(zeroconf, name)
 
     def _consider(self, zeroconf: Zeroconf, name: str) -> None:
-        """Listed members alone. What was announced whole is known at once; for the rest it asks, for few at a time of
-        each member: made-up names hold nobody up for longer than they are asked for.
+        """Report the addresses in an announcement of a listed member.
+
+        A complete announcement is used at once. For the rest it asks, for few names at a time of each member: made-up
+        names delay nobody for longer than they are asked for.
         """
         from zeroconf.asyncio import AsyncServiceInfo  # noqa: PLC0415 - an extra
 
-        prefix = self._wanted(name)
+        prefix = self._prefix_of(name)
         if prefix is None:
             return
         info = AsyncServiceInfo(SERVICE, name)
@@ -259,7 +266,7 @@ class _Mdns:
 
 
 def _senders(interface: Interface) -> list[str]:
-    """One address of each family, by which zeroconf selects an interface."""
+    """Return one address of each family, by which zeroconf selects an interface."""
     by_version = {address.version: str(address.ip) for address in reversed(interface.addresses)}
     return [by_version[version] for version in sorted(by_version)]
 

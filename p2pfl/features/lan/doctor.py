@@ -1,4 +1,4 @@
-"""Diagnose why nodes do not find or hear each other: the LAN, each member's answer, and the remedy.
+"""Diagnose why nodes do not find or reach each other: the LAN, each member's answer, and the remedy.
 
 Nothing is started, and no session of a running node is touched. It needs neither a key nor root.
 """
@@ -17,9 +17,9 @@ from p2pfl.core.messages import PROTOCOL
 from p2pfl.crypto import WHOLE_SECTIONS
 from p2pfl.features.lan.beacon import FEDERATION_BYTES, About, member_of, prefix_of, unseal
 from p2pfl.features.lan.discovery import INSTALL
-from p2pfl.features.lan.interfaces import Interface, all_interfaces, covered, own_addresses
+from p2pfl.features.lan.interfaces import Interface, all_interfaces, cover, own_addresses
 from p2pfl.features.lan.overhear import Announced, Overhearing, Tally
-from p2pfl.features.lan.probe import Answer, Found, Prober
+from p2pfl.features.lan.probe import Answer, AnswerKind, Prober
 from p2pfl.features.status.whereabouts import find
 from p2pfl.net.address import Address, is_hidden, parse_address
 from p2pfl.net.errands import LEARNED, visitors_binding
@@ -28,14 +28,14 @@ from p2pfl.software import software
 RESOLVE_S = 4.0
 CLOCK_OFF_S = 30.0
 UNKNOWN_SECTIONS = frozenset(LEARNED)
-"""Only who has loaded the task knows the model's shape."""
+"""The sections that only a program that has loaded the task knows, such as the model's shape."""
 MOST_PLACES = 8
-"""Addresses that are tried of one member."""
+"""The addresses that are tried of one member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """`remedy` is what to do about it."""
+    """One problem; `remedy` says what to do about it."""
 
     text: str
     remedy: str
@@ -43,7 +43,10 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class AddressTried:
-    """One address at which a member may be. `via` says who named it: "file", "state", or interfaces that heard it."""
+    """One address at which a member may be.
+
+    `via` says where it is from: "file", "state", or the interfaces that heard it.
+    """
 
     address: str
     via: tuple[str, ...]
@@ -67,7 +70,7 @@ class Patient:
 
     @property
     def answering(self) -> AddressTried | None:
-        return next((place for place in self.places if place.answer.found is Found.MEMBER), None)
+        return next((place for place in self.places if place.answer.kind is AnswerKind.MEMBER), None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +86,7 @@ class Diagnosis:
 
 
 async def examine(federation: FederationConfig, node: NodeConfig | None, listen_s: float) -> Diagnosis:
-    """`node` is the one of this machine, where it is known: then its neighbors are looked at alone."""
+    """Examine the members. `node` is the one of this machine, if known: then only its neighbors are examined."""
     discovery = federation.discovery if node is None else node.discovery
     listen = "0.0.0.0" if node is None else parse_address(node.listen, "listen").host  # noqa: S104 - as nodes do
     interfaces = _interfaces(listen, () if node is None else node.interfaces)
@@ -97,7 +100,7 @@ async def examine(federation: FederationConfig, node: NodeConfig | None, listen_
         skipped=[one for one in interfaces if one.skipped is not None],
         patients=[
             Patient(member=member, here=node is not None and member.name == node.name)
-            for member in _examined(federation, node)
+            for member in _members_to_examine(federation, node)
         ],
     )
     for patient in diagnosis.patients:
@@ -116,7 +119,7 @@ async def examine(federation: FederationConfig, node: NodeConfig | None, listen_
     return diagnosis
 
 
-def _examined(federation: FederationConfig, node: NodeConfig | None) -> list[Member]:
+def _members_to_examine(federation: FederationConfig, node: NodeConfig | None) -> list[Member]:
     if node is None:
         return list(federation.present)
     own = federation.member(node.name).index
@@ -124,12 +127,12 @@ def _examined(federation: FederationConfig, node: NodeConfig | None) -> list[Mem
 
 
 def _interfaces(listen: str, named: Sequence[str]) -> list[Interface]:
-    """Empty where python-zeroconf is not installed."""
-    return covered(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
+    """Return the interfaces to listen on; empty if python-zeroconf is not installed."""
+    return cover(all_interfaces(), listen, named) if find_spec("zeroconf") is not None else []
 
 
 async def _machines(patients: Sequence[Patient]) -> list[str]:
-    """The configured addresses as numbers."""
+    """Return the configured addresses as numbers."""
     loop = asyncio.get_running_loop()
     found: list[str] = []
     for patient in patients:
@@ -151,7 +154,7 @@ def _recognize(federation: FederationConfig, patient: Patient, overhearing: Over
 
 
 async def _visit(diagnosis: Diagnosis) -> None:
-    """Ask at every place where a member may be."""
+    """Ask at every address where a member may be."""
     federation = diagnosis.federation
     members = [member.key for member in federation.members]
     async with Prober(members, visitors_binding(federation), ignored=UNKNOWN_SECTIONS) as prober:
@@ -169,7 +172,7 @@ async def _visit(diagnosis: Diagnosis) -> None:
 
 
 def _places(patient: Patient) -> dict[str, list[str]]:
-    """Each address, and who names it."""
+    """Return each address of a member, and where it is from."""
     found: dict[str, list[str]] = {}
     if patient.member.address is not None:
         found[patient.member.address] = ["file"]
@@ -182,7 +185,7 @@ def _places(patient: Patient) -> dict[str, list[str]]:
     return found
 
 
-# -- what is wrong with the LAN ---------------------------------------------------------------------------------------
+# -- problems with the LAN ---------------------------------------------------------------------------------------
 
 
 def _of_the_lan(diagnosis: Diagnosis) -> Iterator[Problem]:
@@ -267,7 +270,7 @@ def _is_near(address: str, interface: Interface) -> bool:
         return False
 
 
-# -- what is wrong with members ---------------------------------------------------------------------------------------
+# -- problems with members -----------------------------------------------------------------------------------------
 
 
 def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
@@ -282,7 +285,7 @@ def _of_members(diagnosis: Diagnosis) -> Iterator[Problem]:
 
 
 def _of_other_places(federation: FederationConfig, patient: Patient, works: AddressTried) -> Iterator[Problem]:
-    """A listed address that does not work, beside one that does."""
+    """Report a listed address that does not work, beside one that does."""
     if patient.hides:
         port = str(patient.member.address).rpartition(":")[2]
         yield Problem(
@@ -347,11 +350,11 @@ def _unreachable(diagnosis: Diagnosis, patient: Patient) -> Problem:
 
 
 def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
-    match answer.found:
-        case Found.OTHER_MEMBER if federation is not None:
+    match answer.kind:
+        case AnswerKind.OTHER_MEMBER if federation is not None:
             return f"{federation.members[int(answer.detail)].name} answers there"
-        case Found.NO_NODE | Found.SILENT:
-            return f"{answer.found.value}: {answer.detail}"
+        case AnswerKind.NO_NODE | AnswerKind.SILENT:
+            return f"{answer.kind.value}: {answer.detail}"
         case found:
             return str(found.value)
 
@@ -359,20 +362,20 @@ def _why(answer: Answer, federation: FederationConfig | None = None) -> str:
 def _remedy(name: str, place: AddressTried, patient: Patient) -> str:
     heard = any(one.by_multicast or one.asked for one in patient.heard)
     port = place.address.rpartition(":")[2]
-    match place.answer.found:
-        case Found.REFUSED if heard:
+    match place.answer.kind:
+        case AnswerKind.REFUSED if heard:
             return (
                 f"it was heard on the LAN, maybe before it ended: is it running? Does its `listen` cover port {port}?"
             )
-        case Found.REFUSED:
+        case AnswerKind.REFUSED:
             return f"start {name} there, or change its address; `listen` in its node.toml must cover port {port}"
-        case Found.SILENT if heard:
+        case AnswerKind.SILENT if heard:
             return f"it was heard on the LAN, so it is on: do its firewall and `listen` let TCP port {port} in?"
-        case Found.SILENT:
+        case AnswerKind.SILENT:
             return f"is that machine on, at that address? Does its firewall let TCP port {port} in?"
-        case Found.OTHER_MEMBER:
+        case AnswerKind.OTHER_MEMBER:
             return "two addresses in federation.toml are swapped, or a machine has another's address"
-        case Found.OTHER_NODE:
+        case AnswerKind.OTHER_NODE:
             return "compare `p2pfl key` and `p2pfl --version` there with the federation file and the version here"
         case _:
             return f"another program has port {port} there: stop it, or give the node another port and address"

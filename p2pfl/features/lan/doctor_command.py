@@ -1,4 +1,4 @@
-"""`p2pfl doctor`: why nodes do not find or hear each other, and what to do about it."""
+"""`p2pfl doctor`: why nodes do not find or reach each other, and what to do about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WRONG = 1
 NOTICEABLE_S = 2.0
-"""Difference of clocks that is reported; a clock is known to a second."""
+"""The difference of clocks from which it is reported; a clock is known to a second."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl doctor ward-7\n  p2pfl doctor /var/lib/p2pfl --node pi1")
@@ -73,7 +73,7 @@ def _node(federation: FederationConfig, name: str | None) -> NodeConfig | None:
 
 
 def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Problem]:
-    """Return the members with an older list of members than the newest known to the node that runs here."""
+    """Return the problem of members with an older list of members than the newest known to the node that runs here."""
     from p2pfl.features.lan.doctor import Problem  # noqa: PLC0415 - as above
     from p2pfl.features.status.asking import ask_federation, place_of  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.status.whereabouts import find  # noqa: PLC0415 - as above
@@ -87,7 +87,7 @@ def _behind(federation: FederationConfig, node: NodeConfig | None) -> list[Probl
     newest = max([federation.edition.version, *versions.values()])
     return [
         Problem(
-            text=f"{name} goes by version {version} of the members, and there is a version {newest}",
+            text=f"{name} follows version {version} of the members, but the newest is version {newest}",
             remedy="it takes the newer one from its next session; if it has none, copy members.toml there and start it",
         )
         for name, version in versions.items()
@@ -112,7 +112,7 @@ def _interface_row(tally: Tally, patients: list[Patient]) -> dict[str, Any]:
     }
 
 
-def _member_row(found: Diagnosis, patient: Patient) -> dict[str, Any]:
+def _member_row(diagnosis: Diagnosis, patient: Patient) -> dict[str, Any]:
     place = patient.answering
     return {
         "member": patient.member.name,
@@ -124,56 +124,56 @@ def _member_row(found: Diagnosis, patient: Patient) -> dict[str, Any]:
             {
                 "address": one.address,
                 "via": list(one.via),
-                "found": one.answer.found.name.lower().replace("_", "-"),
+                "found": one.answer.kind.name.lower().replace("_", "-"),
                 "detail": one.answer.detail or None,
             }
             for one in patient.places
         ],
         "differs_in": None if place is None else list(place.answer.differences),
-        "clock_off_s": None if place is None else _rounded(place.answer.clock_off_s),
+        "clock_off_s": None if place is None else _round_offset(place.answer.clock_off_s),
         "software": None if patient.about is None else patient.about.version,
         "protocol": None if patient.about is None else patient.about.protocol,
-        "discovery": bool(patient.heard) if found.discovery else None,
+        "discovery": bool(patient.heard) if diagnosis.discovery else None,
     }
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round_offset(seconds: float | None) -> float | None:
     """Round to 0 what is too small to measure."""
     return None if seconds is None else 0.0 if abs(seconds) < NOTICEABLE_S else round(seconds)
 
 
-def _as_object(found: Diagnosis) -> dict[str, Any]:
+def _as_object(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
-        "federation": found.federation.name,
-        "node": found.node,
-        "discovery": found.discovery,
-        "listened_s": found.listened_s if found.tallies else 0.0,
-        "interfaces": [_interface_row(tally, found.patients) for tally in found.tallies],
-        "skipped": [{"interface": one.name, "why": one.skipped} for one in found.skipped],
-        "members": [_member_row(found, patient) for patient in found.patients],
-        "problems": [{"text": problem.text, "remedy": problem.remedy} for problem in found.problems],
+        "federation": diagnosis.federation.name,
+        "node": diagnosis.node,
+        "discovery": diagnosis.discovery,
+        "listened_s": diagnosis.listened_s if diagnosis.tallies else 0.0,
+        "interfaces": [_interface_row(tally, diagnosis.patients) for tally in diagnosis.tallies],
+        "skipped": [{"interface": one.name, "why": one.skipped} for one in diagnosis.skipped],
+        "members": [_member_row(diagnosis, patient) for patient in diagnosis.patients],
+        "problems": [{"text": problem.text, "remedy": problem.remedy} for problem in diagnosis.problems],
     }
 
 
-def _print(found: Diagnosis) -> None:
-    if found.tallies:
-        rows = [_interface_row(tally, found.patients) for tally in found.tallies]
+def _print(diagnosis: Diagnosis) -> None:
+    if diagnosis.tallies:
+        rows = [_interface_row(tally, diagnosis.patients) for tally in diagnosis.tallies]
         write_rows(
             [row | {key: ", ".join(row[key]) or "-" for key in ("addresses", "members")} for row in rows], "table"
         )
-    if skipped := ", ".join(f"{one.name}: {one.skipped}" for one in found.skipped):
+    if skipped := ", ".join(f"{one.name}: {one.skipped}" for one in diagnosis.skipped):
         click.echo(f"not used: {skipped}")
     click.echo()
-    write_rows([_told(_member_row(found, patient)) for patient in found.patients], "table")
+    write_rows([_cells(_member_row(diagnosis, patient)) for patient in diagnosis.patients], "table")
     click.echo()
-    if not found.problems:
+    if not diagnosis.problems:
         click.echo("all is well")
-    for problem in found.problems:
+    for problem in diagnosis.problems:
         click.echo(f"* {problem.text}")
         click.echo(f"  what to do: {problem.remedy}")
 
 
-def _told(row: dict[str, Any]) -> dict[str, Any]:
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
     """Return the cells of a table."""
     at = row["answers_at"] or (", ".join(f"{one['address']}: {one['found']}" for one in row["places"]) or None)
     off_s = row["clock_off_s"]

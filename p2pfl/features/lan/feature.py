@@ -1,4 +1,4 @@
-"""One node announces itself on its LAN and hears of the others."""
+"""One node announces itself on its LAN and finds the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LanFeature(Feature):
     name = "lan"
 
     def check(self, setup: Setup) -> None:
-        """Raises UserError: the library for it is not installed."""
+        """Check that the library is installed. Raises UserError: it is not."""
         if setup.node.discovery:
             require_zeroconf(setup.node.path if setup.node.path.exists() else setup.federation.path)
 

@@ -1,4 +1,4 @@
-"""The findings of `p2pfl check` and `launch` about discovery: is its library installed?"""
+"""The findings of `p2pfl check` and `launch` about discovery: whether its library is installed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from p2pfl.node.findings import Findings, Inspected
 
 
 class LanFindings(Findings):
-    def of_files(self, found: Inspected) -> None:
-        for node in found.here.values():
+    def of_files(self, inspected: Inspected) -> None:
+        for node in inspected.here.values():
             if node.discovery:
                 try:
-                    require_zeroconf(node.path if node.path.exists() else found.federation.path)
+                    require_zeroconf(node.path if node.path.exists() else inspected.federation.path)
                 except UserError as error:
-                    found.mistakes.append(error)
+                    inspected.mistakes.append(error)
 
     before_launch = of_files

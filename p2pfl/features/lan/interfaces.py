@@ -1,8 +1,8 @@
-"""The network interfaces of this machine, and on which of them a node makes itself known.
+"""The network interfaces of this machine, and those on which a node announces itself.
 
-Those that `listen` covers; but bridges (Docker's and libvirt's reach nobody else) and links to one other end (tunnels)
-only where the user names them. Read from the system each time: interfaces come and go. Needs `ifaddr`, which comes with
-python-zeroconf.
+These are the interfaces that `listen` covers. Bridges (Docker's and libvirt's reach no other machine) and links to one
+other end (tunnels) count only if the user names them. The list is read from the system each time, because interfaces
+come and go. Needs `ifaddr`, which comes with python-zeroconf.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ IpInterface = IPv4Interface | IPv6Interface
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """`addresses` are in the order of the system, without the link-local ones of IPv6, which need a scope."""
+    """One interface.
+
+    `addresses` are in the order of the system, without the link-local ones of IPv6, which need a scope.
+    """
 
     name: str
     index: int
@@ -37,13 +40,16 @@ class Interface:
     """Why a node does not announce itself here; None if it does."""
 
     def reaches(self, address: str) -> bool:
-        """True if a machine with this address is on the same network, without a router between."""
+        """Return True if a machine with this address is on the same network, without a router between."""
         ip = ip_address(address)
         return any(ip.version == own.version and ip in own.network for own in self.addresses)
 
 
 def all_interfaces() -> list[Interface]:
-    """Every interface with an address, by index. ModuleNotFoundError: python-zeroconf is not installed."""
+    """Return every interface with an address, by index.
+
+    Raises ModuleNotFoundError: python-zeroconf is not installed.
+    """
     import ifaddr  # noqa: PLC0415 - an extra
 
     found = []
@@ -69,7 +75,7 @@ def all_interfaces() -> list[Interface]:
 
 
 def own_addresses() -> set[str]:
-    """All addresses of this machine, link-local ones too."""
+    """Return all addresses of this machine, link-local ones too."""
     import ifaddr  # noqa: PLC0415 - an extra
 
     texts = (
@@ -78,12 +84,12 @@ def own_addresses() -> set[str]:
     return {text.partition("%")[0] for text in texts}
 
 
-def covered(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = ()) -> list[Interface]:
-    """Every interface, with the addresses that a socket bound to the host `listen` answers at, or why it is skipped.
+def cover(interfaces: Iterable[Interface], listen: str, named: Sequence[str] = ()) -> list[Interface]:
+    """Return every interface, with the addresses at which a socket bound to `listen` answers, or why it is skipped.
 
-    `named` are the only ones that are not skipped, where there are any. Loopback is only for who listens there alone.
+    If interfaces are `named`, all others are skipped. Loopback counts only for a node that listens on it alone.
     """
-    hosts = _resolved(listen)
+    hosts = _resolve(listen)
     found = []
     for interface in interfaces:
         answering = tuple(
@@ -128,7 +134,7 @@ def _has_carrier(name: str) -> bool:
         return True
 
 
-def _resolved(host: str) -> set[str]:
+def _resolve(host: str) -> set[str]:
     try:
         return {str(answer[4][0]) for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:

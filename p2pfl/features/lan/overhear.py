@@ -1,9 +1,9 @@
 """Record the multicast DNS traffic of each network interface, to find out why nodes do not find each other.
 
 On each interface three kinds of question about `_p2pfl._tcp.local.` go out: by multicast from the port of mDNS, which
-is answered by multicast; by multicast from another port, which is answered to that port alone; and straight to a
-machine. Whoever answers the last but not the first is cut off from multicast. The sockets share the port with a node
-that runs here, or with avahi. They need no privilege. The packets are zeroconf's to read.
+is answered by multicast; by multicast from another port, which is answered to that port alone; and directly to a
+machine. A machine that answers the last but not the first is cut off from multicast. The sockets share the port with a
+node that runs here, or with avahi. They need no privilege. zeroconf parses the packets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IP_MULTICAST_ALL, IPV6_MULTICAST_ALL = 49, 29
 """Socket options of Linux: whether a socket hears groups that other sockets have joined."""
 MOST_BYTES = 9000
 MOST_ANNOUNCED = 1000
-"""Names that are kept, whoever makes them up."""
+"""The most names that are kept, because anyone can make them up."""
 ASK_EVERY_S = 1.2
 
 
@@ -48,7 +48,7 @@ class Announced:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Packets of one interface; `strangers` are other machines of which anything was heard by multicast."""
+    """The packets of one interface; `strangers` are other machines that were heard by multicast."""
 
     interface: Interface
     sent: int = 0
@@ -62,7 +62,7 @@ class Tally:
 
 
 class Overhearing:
-    """`run` listens for so long. `own` are the addresses of this machine."""
+    """Listens on each interface, and counts and keeps announcements. `own` are the addresses of this machine."""
 
     def __init__(self, interfaces: Sequence[Interface], own: set[str]) -> None:
         self.tallies = [Tally(interface=interface) for interface in interfaces]
@@ -71,7 +71,7 @@ class Overhearing:
         self._ears: list[_Ear] = []
 
     async def run(self, listen_s: float, machines: Sequence[str] = ()) -> None:
-        """`machines` are addresses that are asked directly as well."""
+        """Ask and listen for `listen_s` seconds. `machines` are addresses that are also asked directly."""
         try:
             for tally in self.tallies:
                 for version in sorted({address.version for address in tally.interface.addresses}):
@@ -105,7 +105,7 @@ class Overhearing:
                         ear.ask(machine)
 
     def note(self, tally: Tally, data: bytes, source: str, *, multicast: bool) -> None:
-        """A packet has come."""
+        """Count a packet that has arrived, and note its records."""
         from zeroconf import DNSIncoming  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
         packet = DNSIncoming(data)
@@ -148,7 +148,7 @@ class Overhearing:
 
 
 class _Ear(asyncio.DatagramProtocol):
-    """One socket. With `multicast` it has the port of mDNS, else one that is its own."""
+    """One socket. With `multicast` it has the port of mDNS, else a port of its own."""
 
     def __init__(self, overhearing: Overhearing, tally: Tally, version: int, *, multicast: bool) -> None:
         self.tally, self.version, self.multicast = tally, version, multicast
@@ -160,7 +160,7 @@ class _Ear(asyncio.DatagramProtocol):
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        with suppress(Exception):  # whatever strangers make zeroconf stumble over
+        with suppress(Exception):  # any failure of zeroconf on packets of strangers
             source = addr[0].partition("%")[0]
             self._overhearing.note(self.tally, data[:MOST_BYTES], source, multicast=self.multicast)
 
@@ -168,7 +168,7 @@ class _Ear(asyncio.DatagramProtocol):
         self.tally.failed = str(getattr(exc, "strerror", None) or exc)
 
     def ask(self, machine: str) -> None:
-        """Each question has a number of its own, for answers to equal ones are given once a second only."""
+        """Send a question. Each has its own number, because equal questions are answered only once a second."""
         from zeroconf import DNSOutgoing, DNSQuestion  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
 
         if self._transport is None:
@@ -188,7 +188,7 @@ class _Ear(asyncio.DatagramProtocol):
 
 
 def _socket(interface: Interface, version: int, *, shared: bool) -> socket.socket:
-    """Bound to the port of mDNS if `shared`, and then in its group on that interface alone; else to any port."""
+    """Open a socket: with `shared` on the port of mDNS, in its group on that interface alone; else on any port."""
     own = next(str(address.ip) for address in interface.addresses if address.version == version)
     made = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
     try:
@@ -203,7 +203,7 @@ def _socket(interface: Interface, version: int, *, shared: bool) -> socket.socke
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, interface.index)
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
-        if shared:  # to the group: what is sent to this machine alone is for the node that runs here
+        if shared:  # bound to the group: packets to this machine alone are for the node that runs here
             made.bind((GROUPS[version], PORT, *(() if version == 4 else (0, interface.index))))
         else:
             made.bind((own, 0))
@@ -216,7 +216,7 @@ def _socket(interface: Interface, version: int, *, shared: bool) -> socket.socke
 
 
 def _join(made: socket.socket, interface: Interface, version: int, own: str) -> None:
-    """And hear what is said on that interface alone."""
+    """Join the group of mDNS, and receive only packets of that interface."""
     if version == 4:
         made.setsockopt(socket.IPPROTO_IP, IP_MULTICAST_ALL, 0)
         group = socket.inet_aton(GROUPS[4]) + socket.inet_aton(own) + struct.pack("@i", interface.index)
@@ -229,7 +229,7 @@ def _join(made: socket.socket, interface: Interface, version: int, own: str) -> 
 
 
 def _text(data: bytes) -> dict[bytes, bytes | None]:
-    """The entries of a text record."""
+    """Return the entries of a text record."""
     from zeroconf import ServiceInfo  # noqa: PLC0415 - an extra
 
     return ServiceInfo(SERVICE, f"any.{SERVICE}", properties=data).properties

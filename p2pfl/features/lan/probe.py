@@ -1,7 +1,7 @@
-"""Find out who answers at an address: send the first two messages of a handshake, then nothing.
+"""Find out which node answers at an address: send the first two messages of a handshake, then nothing.
 
-The dialer's key is made for the occasion, for only the third message would show it. So anybody who has the federation
-file can ask, also while a node with the same files runs, and no session of that node is touched.
+The dialer's key is made for the occasion, because only the third message would show it. So anyone who has the
+federation file can ask, even while a node with the same files runs, and no session of that node is touched.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from p2pfl.net.websocket import MESSAGE_BYTES, PATH, TappedSocket, WebSocketLine
 CONNECT_S = 4.0
 ANSWER_S = 4.0
 MOST_TRIES = 64
-"""Members that are tried, one handshake each, to find out who answers in place of the expected one."""
+"""The members that are tried, one handshake each, to find out which one answers in place of the expected one."""
 
 
-class Found(Enum):
+class AnswerKind(Enum):
     """The kinds of answer from an address."""
 
     MEMBER = "answers"
@@ -46,17 +46,17 @@ class Found(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    found: Found
+    kind: AnswerKind
     detail: str = ""
-    """Why there is no answer, in the system's words; the index of the other member."""
+    """Why there is no answer, in the system's words; or the index of the other member."""
     differences: tuple[str, ...] = ()
     """The keys in which its federation file differs."""
     clock_off_s: float | None = None
-    """Its clock minus ours, to a second."""
+    """The other end's clock minus ours, to a second."""
 
 
 class DatedSocket(TappedSocket):
-    """Knows how far the other end's clock is off, by the header of its answer."""
+    """Measures how far the other end's clock is off, by the header of its answer."""
 
     def __init__(self, reader: Any, writer: Any, protocol: Any, response: Any, *rest: Any, **more: Any) -> None:
         super().__init__(reader, writer, protocol, response, *rest, **more)
@@ -67,7 +67,7 @@ class DatedSocket(TappedSocket):
 
 
 class Prober:
-    """An async context. `keys` are those of the members, by index."""
+    """An async context that probes addresses. `keys` are those of the members, by index."""
 
     def __init__(self, keys: Sequence[bytes], binding: FederationBinding, *, ignored: frozenset[str]) -> None:
         self._keys, self._binding, self._ignored = keys, binding, ignored
@@ -81,13 +81,13 @@ class Prober:
         await self._http.close()
 
     async def ask(self, address: Address, index: int) -> Answer:
-        """Find out if member `index` answers there, and who does if not."""
+        """Find out if member `index` answers there, and which one does if not."""
         answer = await self._try(address, index)
-        if answer.found is not Found.OTHER_NODE:
+        if answer.kind is not AnswerKind.OTHER_NODE:
             return answer
         for other in [other for other in range(len(self._keys)) if other != index][:MOST_TRIES]:
-            if (await self._try(address, other)).found is Found.MEMBER:
-                return Answer(found=Found.OTHER_MEMBER, detail=str(other), clock_off_s=answer.clock_off_s)
+            if (await self._try(address, other)).kind is AnswerKind.MEMBER:
+                return Answer(kind=AnswerKind.OTHER_MEMBER, detail=str(other), clock_off_s=answer.clock_off_s)
         return answer
 
     async def _try(self, address: Address, index: int) -> Answer:
@@ -97,11 +97,11 @@ class Prober:
                     f"ws://{address}{PATH}", autoping=False, max_msg_size=MESSAGE_BYTES
                 )
         except TimeoutError:
-            return Answer(found=Found.SILENT, detail=f"nothing in {CONNECT_S:g} s")
+            return Answer(kind=AnswerKind.SILENT, detail=f"nothing in {CONNECT_S:g} s")
         except aiohttp.ClientConnectorError as error:
             return _unreachable(error)
         except (GoneError, aiohttp.ClientError, OSError, ValueError) as error:
-            return Answer(found=Found.NO_NODE, detail=str(error) or type(error).__name__)
+            return Answer(kind=AnswerKind.NO_NODE, detail=str(error) or type(error).__name__)
         assert isinstance(web_socket, DatedSocket)  # noqa: S101
         line = WebSocketLine(web_socket, web_socket.tap)
         try:
@@ -118,18 +118,18 @@ class Prober:
             initiator.second(reply)
         except FederationMismatch as mismatch:
             differences = tuple(name for name in mismatch.sections if name not in self._ignored)
-            return Answer(found=Found.MEMBER, differences=differences, clock_off_s=off_s)
+            return Answer(kind=AnswerKind.MEMBER, differences=differences, clock_off_s=off_s)
         except (TimeoutError, GoneError, HandshakeFault) as error:
-            return Answer(found=Found.OTHER_NODE, detail=str(error), clock_off_s=off_s)
+            return Answer(kind=AnswerKind.OTHER_NODE, detail=str(error), clock_off_s=off_s)
         except PeerFault as fault:
-            return Answer(found=Found.NO_NODE, detail=str(fault), clock_off_s=off_s)
-        return Answer(found=Found.MEMBER, clock_off_s=off_s)
+            return Answer(kind=AnswerKind.NO_NODE, detail=str(fault), clock_off_s=off_s)
+        return Answer(kind=AnswerKind.MEMBER, clock_off_s=off_s)
 
 
 def _unreachable(error: aiohttp.ClientConnectorError) -> Answer:
     reason = error.os_error
     if isinstance(reason, ConnectionRefusedError) or reason.errno == errno.ECONNREFUSED:
-        return Answer(found=Found.REFUSED)
+        return Answer(kind=AnswerKind.REFUSED)
     if isinstance(reason, socket.gaierror):
-        return Answer(found=Found.SILENT, detail="the name is unknown")
-    return Answer(found=Found.SILENT, detail=reason.strerror or str(reason))
+        return Answer(kind=AnswerKind.SILENT, detail="the name is unknown")
+    return Answer(kind=AnswerKind.SILENT, detail=reason.strerror or str(reason))

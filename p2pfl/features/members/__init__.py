@@ -1,7 +1,7 @@
-"""Members that change: the charter of a running node, how it comes and spreads, and what the commands do about it.
+"""Members that change: the charter of a running node, how it arrives and spreads, and the commands about it.
 
-Here belongs what only a federation with `admin` keys needs. The charter as a document is in `p2pfl.config.charter`; how
-a node goes by a changed federation is the node's own business (`amend`).
+Only what a federation with `admin` keys needs belongs here. The charter as a document is in `p2pfl.config.charter`; how
+a node follows a changed federation is the node's own task (`amend`).
 """
 
 from __future__ import annotations

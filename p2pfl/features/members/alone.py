@@ -1,6 +1,6 @@
-"""A node that no neighbor talks to asks the other members whether there is a newer charter.
+"""A node without sessions asks the other members whether there is a newer charter.
 
-All its neighbors may have been replaced while it was off, and the new ones may not know where it is.
+All its neighbors may have been replaced while it was off, and the new ones may not know its address.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from p2pfl.features.members.keeper import CharterKeeper
 from p2pfl.net.errands import Errand, UnreachableError
 
 ALONE_S = 30.0
-"""For so long neighbors are waited for."""
+"""The time for which neighbors are awaited."""
 PAUSE_S = 10.0
-"""Between two members that are asked."""
+"""The time between two members that are asked."""
 
 
 async def ask_when_alone(
     keeper: CharterKeeper, identity: Identity, is_alone: Callable[[], bool], *, alone_s: float = ALONE_S
 ) -> None:
-    """Never returns. `is_alone`: whether no session is open."""
+    """Ask the other members while no session is open; never returns. `is_alone` says whether none is open."""
     pause_s, quiet_s, turn = min(PAUSE_S, alone_s), 0.0, 0
     while True:
         await asyncio.sleep(pause_s)
@@ -35,7 +35,7 @@ async def ask_when_alone(
 
 
 def _others(keeper: CharterKeeper, identity: Identity) -> list[Member]:
-    """Neighbors are dialed all the time, and hand over a newer charter then."""
+    """Return the members to ask. Neighbors are dialed all the time, and then hand over a newer charter."""
     federation = keeper.federation
     own = next((member.index for member in federation.present if member.key == identity.public), None)
     near = set() if own is None else {own, *federation.neighbors(own)}

@@ -1,6 +1,6 @@
-"""The first start of a newcomer: it waits until a charter lists it, which it asks the members for.
+"""The first start of a newcomer: it asks the members for the charter, and waits until one lists it.
 
-It asks those to whom its invite and its files give an address and, with discovery, those whom it hears on the LAN.
+It asks the members whose address is in its invite or its files and, with discovery, those that it hears on the LAN.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from p2pfl.storage.disk import replace_file
 notice = logging.getLogger("p2pfl.notice")
 
 PAUSE_S = 2.0, 3.0
-"""Between two rounds of asking: members answer one address about as often for long."""
+"""The time between two rounds of asking: members answer one address only about as often over a long time."""
 SAY_AGAIN_S = 600.0
 SAY_NEWS_S = 60.0
 """The least time between two lines about what the newcomer waits for, where the reason has changed."""
@@ -34,13 +34,13 @@ MOST_SHOWN = 6
 NOBODY = "no member has an address, here or in the invite"
 NOBODY_NEAR = f"{NOBODY}, and none is heard on the LAN: `p2pfl doctor` says why"
 MOST_ASKED = 8
-"""Members by the files here, beside those whom the invite names."""
+"""The most members asked by the files here, beside those that the invite names."""
 
 
 def arrive(federation: FederationConfig, name: str, config: Path | None = None) -> FederationConfig:
-    """The federation by the newest charter that this node can have; for a newcomer not before one lists it.
+    """Return the federation by the newest charter that this node can get; a newcomer waits until one lists it.
 
-    Raises UserError: its node file or key is wrong, or the files here are not those that it was invited with.
+    Raises UserError: its node file or key is wrong, or the files here are not those with which it was invited.
     """
     if not federation.admin:
         return federation
@@ -52,7 +52,7 @@ def arrive(federation: FederationConfig, name: str, config: Path | None = None) 
     identity = Identity.load(node.key_file)
     is_listed = any(member.key == identity.public for member in federation.members)
     if not (is_listed and node.state_dir.exists()):
-        require_same(federation, invite)  # later on the file may change, as on every other node
+        require_same(federation, invite)  # later the file may change, as on every other node
     if is_listed:
         return federation
     interfaces = node.interfaces if node.discovery or federation.discovery else None
@@ -66,8 +66,9 @@ async def wait_for_charter(
     folder: Path,
     interfaces: Sequence[str] | None = None,
 ) -> FederationConfig:
-    """Returns when some member has a charter that lists this node, which is kept in `folder`. `interfaces` are those on
-    which members are listened for, empty for all that can be used; None: it does not listen.
+    """Return when some member has a charter that lists this node; the charter is kept in `folder`.
+
+    `interfaces` are those on which to listen for members, empty for all that can be used; None: do not listen.
     """
     said, said_at = "", float("-inf")
     while True:
@@ -91,7 +92,7 @@ async def wait_for_charter(
 
 
 def _contacts(federation: FederationConfig, invite: Invite, nearby: Places, own: bytes) -> Iterator[Contact]:
-    """All addresses of a member where they differ: those of the invite, which is the newer one as a rule, first."""
+    """Yield all addresses of a member where they differ: those of the invite, which is usually newer, first."""
     heard = [Contact(key, place) for key, places in sorted(nearby.items()) for place in places]
     listed = [Contact(one.key, one.address) for one in federation.present if one.address is not None]
     found = dict.fromkeys([*invite.contacts, *heard, *listed])
@@ -103,9 +104,9 @@ def _name_of(federation: FederationConfig, contact: Contact) -> str:
 
 
 async def _ask(federation: FederationConfig, identity: Identity, contact: Contact, folder: Path) -> FederationConfig:
-    """The federation by what this member has, if that is newer; then it is on disk too.
+    """Return the federation by this member's charter, if that is newer; then it is on disk too.
 
-    Raises UnreachableError; CharterError: what it has is none.
+    Raises UnreachableError; CharterError: the member sent no valid charter.
     """
     version = 0 if federation.edition is None else federation.edition.version
     raw = await Errand.of(federation, identity).ask(contact.address, contact.key, version)

@@ -1,4 +1,4 @@
-"""The charter of one node: kept, told to neighbors, taken at the door, looked for when nobody is there."""
+"""The charter of one node: kept, sent to neighbors, received from visitors, and asked for when no neighbor is there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Members(Attached):
         setup = node.setup()
         self._node = node
         file = setup.node.state_dir / FILE_NAME
-        self.keeper = CharterKeeper(setup.federation, file, on_charter=self._go_by, on_alarm=node.alarm)
+        self.keeper = CharterKeeper(setup.federation, file, on_charter=self._follow, on_alarm=node.alarm)
         self.talk = CharterTalk(self.keeper, node.say, node.clock)
         self.door = self.keeper
 
@@ -40,7 +40,7 @@ class Members(Attached):
         return (Feeding(channel=CHANNEL, handler=self.talk, guards=True),)
 
     def trusts(self, members: Mapping[bytes, int]) -> Mapping[bytes, int]:
-        """The newest charter may wait for a restart: whoever it does not list is cut off all the same."""
+        """Return the members that the newest charter lists: it may wait for a restart, but cuts off others at once."""
         keys = self.keeper.keys
         return {key: index for key, index in members.items() if key in keys}
 
@@ -56,8 +56,8 @@ class Members(Attached):
     async def run(self) -> None:
         await ask_when_alone(self.keeper, self._node.setup().identity, self.talk.is_alone)
 
-    def _go_by(self, federation: FederationConfig) -> None:
-        """A newer charter was taken, and is on disk; the neighbors have been told. Raises UserError as `amend` does."""
+    def _follow(self, federation: FederationConfig) -> None:
+        """Follow a newer charter, which is on disk and was sent to the neighbors. Raises UserError as `amend` does."""
         try:
             self._node.amend(federation)
             if federation is self.keeper.federation:

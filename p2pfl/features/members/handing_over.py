@@ -1,7 +1,7 @@
 """Hand a charter from a laptop to running nodes, or ask them for a newer one.
 
-A few nodes are enough, for they pass it on. Who was removed is told too, where it can be reached, and stops. Nodes that
-find each other on a LAN need no address in any file: `nearby` says where they are.
+A few nodes are enough, because they pass it on. A removed member also gets it, if it can be reached, and stops. Nodes
+that find each other on a LAN need no address in any file: `nearby` has their addresses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p2pfl.net.errands import Errand, UnreachableError
 
 AT_ONCE = 8
 ENOUGH = 3
-"""Nodes that answer; no others are dialed then."""
+"""The number of answers after which no other nodes are dialed."""
 MOST_TRIES = 24
 NOWHERE: Places = MappingProxyType({})
 
@@ -28,19 +28,19 @@ Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class Handed:
-    """Names of those who have the charter now, and why others do not."""
+class Delivery:
+    """The names of the members that have the charter now, and why others do not."""
 
-    to: list[str] = field(default_factory=list)
+    received_by: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     newer: dict[str, int] = field(default_factory=dict)
-    """The versions that members say they have already, where these are higher. Nobody proves that."""
+    """The higher versions that members say they have already. Nothing proves this."""
 
 
 async def newest_from(
     federation: FederationConfig, admin: Identity, nearby: Places = NOWHERE
 ) -> tuple[FederationConfig, int]:
-    """The federation by the newest charter that the first nodes to answer have, and how many answered."""
+    """Return the federation by the newest charter of the first nodes to answer, and the number of answers."""
     errand, version = Errand.of(federation, admin), 0 if federation.edition is None else federation.edition.version
 
     async def ask(address: str, key: bytes) -> bytes | None:
@@ -59,12 +59,12 @@ async def newest_from(
     return found, len(answers)
 
 
-async def hand(before: FederationConfig, charter: Charter, admin: Identity, nearby: Places = NOWHERE) -> Handed:
+async def hand(before: FederationConfig, charter: Charter, admin: Identity, nearby: Places = NOWHERE) -> Delivery:
     """Bring the charter to a few members, and to those that it removes.
 
-    `before` may be the federation by this very charter: then who was removed is not told once more.
+    `before` may be the federation by this very charter: then removed members are not told again.
     """
-    errand, raw, handed = Errand.of(before, admin), charter.packed(), Handed()
+    errand, raw, handed = Errand.of(before, admin), charter.packed(), Delivery()
 
     async def bring(address: str, key: bytes) -> int:
         return await errand.bring(address, key, raw)
@@ -75,7 +75,7 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity, near
     staying = [member for member in charter.present if member.key in known]
     for members, enough in ((staying, ENOUGH), (removed, len(removed))):
         answers, failures = await _visit(members, bring, nearby, enough=enough)
-        handed.to += sorted(answers)
+        handed.received_by += sorted(answers)
         handed.failed |= failures
         handed.newer |= {name: version for name, version in answers.items() if version > charter.version}
     return handed
@@ -84,7 +84,7 @@ async def hand(before: FederationConfig, charter: Charter, admin: Identity, near
 async def _visit(
     members: Sequence[Member], act: Callable[[str, bytes], Awaitable[Result]], nearby: Places, *, enough: int
 ) -> tuple[dict[str, Result], dict[str, str]]:
-    """Answers and failures by name, of as many members as it takes for `enough` answers."""
+    """Return answers and failures by name, of as many members as it takes for `enough` answers."""
     answers: dict[str, Result] = {}
     failures: dict[str, str] = {}
     known = [(member, _places(member, nearby)) for member in members]
@@ -108,6 +108,6 @@ async def _visit(
 
 
 def _places(member: Member, nearby: Places) -> list[str]:
-    """The addresses heard just now, then the listed one."""
+    """Return the addresses heard just now, then the listed one."""
     listed = [] if member.address is None else [member.address]
     return list(dict.fromkeys([*nearby.get(member.key, ()), *listed]))

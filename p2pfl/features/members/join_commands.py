@@ -1,4 +1,4 @@
-"""`p2pfl invite` and `p2pfl join`: how a new machine and the owner of the admin key find each other, by two lines."""
+"""`p2pfl invite` and `p2pfl join`: a new machine and the owner of the admin key find each other by two lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from p2pfl.console.wall_clock import seconds_now
 
 SQUARES = 3
-"""The quiet zone of the QR code, in squares: on a terminal less than the standard's four will do."""
+"""The quiet zone of the QR code, in squares: on a terminal fewer than the standard's four are enough."""
 MOST_DAYS = 366
 
 

@@ -1,8 +1,8 @@
 """The charter of a running node: the newest one that it knows, on disk and in memory, and how neighbors get it.
 
-`CharterKeeper` decides what is taken: whatever way a charter comes, only a newer one that an admin has signed. It is on
-disk before anybody else hears of it, beside the node's state, so that an older one is refused also after a restart.
-What open sessions say about it is in `talk`, what strangers may in `p2pfl.net.visits`.
+`CharterKeeper` decides which charter is taken: however it comes, only a newer one that an admin has signed. It is on
+disk before others see it, beside the node's state, so that an older one is refused also after a restart. `talk` has
+what open sessions say about it, `p2pfl.net.visits` what strangers may do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from p2pfl.config.charter import (
 )
 from p2pfl.config.model import Edition, FederationConfig
 from p2pfl.errors import PeerFault, StorageError, UserError
-from p2pfl.node.amendment import without
+from p2pfl.node.amendment import without_members
 from p2pfl.node.kept_charter import NONE
 from p2pfl.storage.disk import replace_file
 
@@ -32,7 +32,7 @@ notice = logging.getLogger("p2pfl.notice")
 
 CONFLICT = "charter-conflict"
 WAITS = "charter-waits"
-"""Kinds of alarms: one version was signed twice; the newest one does not take effect in this process."""
+"""The kinds of alarms: one version was signed twice; the newest one does not take effect in this process."""
 
 
 class Verdict(Enum):
@@ -48,12 +48,12 @@ OnAlarm = Callable[[str, int | None, str], object]
 
 
 class CharterKeeper:
-    """`federation` is what the node runs with, `file` where the charter is kept.
+    """Keeps the newest charter.
 
-    `on_charter` is called when a newer charter was taken, with the federation to go by from now on: the amended one, or
-    that of before without the members that were removed, where the node cannot go by all of it while it runs. It may
-    raise UserError: the node cannot go by that one either. `on_alarm` gets a kind, the peer that the charter came from
-    and a text.
+    `federation` is what the node runs with; `file` is where the charter is kept. `on_charter` is called when a newer
+    charter was taken, with the federation to follow from now on: the amended one, or, if the node cannot follow all of
+    it while it runs, the previous one without the removed members. It may raise UserError: the node cannot follow that
+    one either. `on_alarm` gets a kind, the peer from which the charter came, and a text.
     """
 
     def __init__(self, federation: FederationConfig, file: Path, *, on_charter: OnCharter, on_alarm: OnAlarm) -> None:
@@ -75,7 +75,7 @@ class CharterKeeper:
 
     @property
     def packed(self) -> bytes:
-        """The charter as it travels; empty where there is none yet."""
+        """The charter as it travels; empty if there is none yet."""
         return self.federation.charter
 
     @property
@@ -83,17 +83,18 @@ class CharterKeeper:
         return self.edition.version
 
     def bring(self, raw: bytes) -> None:
-        """Take a charter from a visitor, who need not be a member. Raises PeerFault: it is not a charter."""
+        """Take a charter from a visitor, which need not be a member. Raises PeerFault: it is not a charter."""
         try:
             self.offer(raw)
         except CharterError as error:
             raise PeerFault(f"a charter that cannot be accepted: {error}") from None
 
     def left_behind(self, version: int, peer: int | None) -> None:
-        """A member says that it has a newer charter, which does not list this node: an alarm once for each version.
+        """Raise an alarm, once for each version, if a member says that it has a newer charter that does not list this
+        node.
 
-        One that lies about its version must not cover up what another one says. Of those who say the same the first,
-        the fourth, the sixteenth raise it, and so on.
+        A member that lies about its version must not hide what another one says. Of the members that say the same, the
+        first, the fourth, the sixteenth and so on raise the alarm.
         """
         if version > max(self._left_at.get(peer, 0), self.version):
             self._left_at[peer] = version
@@ -106,18 +107,23 @@ class CharterKeeper:
             self.alarm("charter-older", peer, f"{text} {self.version}. {why}")
 
     def may_ask(self, public: bytes) -> bool:
-        """True for an admin, and for members of the newest charter, which may not have taken effect yet."""
+        """Return True for an admin, and for members of the newest charter, which may not have taken effect yet."""
         return public in self.federation.admin or public in self.keys
 
     def wants(self, theirs: Edition) -> bool:
-        """True if a charter is worth asking for. That includes another one of our version, even if it does not win,
-        because then somebody has signed twice.
+        """Return True if a charter is worth asking for.
+
+        That includes another charter of our version, even if it does not win, because then an admin key has signed
+        twice.
         """
         own = self.edition
         return theirs > own or (theirs.version == own.version and theirs.digest not in {own.digest, *self._conflicts})
 
     def save(self) -> None:
-        """Make the newest durable, if it is not. A disk that refuses is an alarm; the next call tries again."""
+        """Make the newest charter durable, if it is not.
+
+        If the disk refuses, raise an alarm; the next call tries again.
+        """
         if not self._unsaved:
             return
         try:
@@ -128,8 +134,8 @@ class CharterKeeper:
             self._unsaved = False
 
     def offer(self, raw: bytes, peer: int | None = None) -> Verdict:
-        """Take a charter if it is newer and an admin's. Raises CharterError: it is none that may be taken."""
-        require_signed(raw, self.federation.admin)  # before anything of it is read, which may take a tenth of a second
+        """Take a charter if it is newer and an admin has signed it. Raises CharterError: it may not be taken."""
+        require_signed(raw, self.federation.admin)  # before any of it is parsed, which may take a tenth of a second
         offered, known = edition_of(raw), self.edition
         if offered == known:
             return Verdict.KNOWN
@@ -151,16 +157,16 @@ class CharterKeeper:
         self.save()
         notice.info("version %d of the members: %d of them", charter.version, len(charter.present))
         self.on_taken()
-        if (obstacle := self._go_by(self.federation)) is not None:
+        if (obstacle := self._follow(self.federation)) is not None:
             gone = {member.key for member in charter.members if member.retired}
-            self._go_by(without(self._running, gone))
+            self._follow(without_members(self._running, gone))
             own = (self._running.edition or NONE).version
             until = f"Until then it follows version {own}, without the members that are no longer listed"
             text = f"version {charter.version} takes effect when this node is started again: {obstacle}. {until}"
             self.alarm(WAITS, None, text)
 
-    def _go_by(self, federation: FederationConfig) -> str | None:
-        """Put a federation into force. Returns why that is impossible while the node runs; None: it is in force."""
+    def _follow(self, federation: FederationConfig) -> str | None:
+        """Put a federation into force. Return why that is impossible while the node runs; None: it is in force."""
         if not extends(federation.members, self._running.members):
             return "it gives an index to another member than this node has run with"
         try:

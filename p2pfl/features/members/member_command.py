@@ -1,7 +1,7 @@
 """`p2pfl member`: the signed list of members, and the commands that change it.
 
 Each command reads the charter, makes the next one, signs it with the admin key, writes members.toml and hands it to the
-nodes that run. They pass it on among themselves.
+running nodes. They pass it on among themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from p2pfl.config.invites import JoinRequest
     from p2pfl.config.model import FederationConfig
     from p2pfl.crypto.identity import Identity
-    from p2pfl.features.members.handing_over import Handed
+    from p2pfl.features.members.handing_over import Delivery
     from p2pfl.features.members.nearby import Places
 
 LINES = {
@@ -102,7 +102,7 @@ def add(
     """
     from p2pfl.config.successors import with_member  # noqa: PLC0415 - `--help` stays instant
 
-    if not _take_in(with_member, federation, request, key_file, yes=yes, offline=offline):
+    if not _admit(with_member, federation, request, key_file, yes=yes, offline=offline):
         context.exit(1)
 
 
@@ -138,7 +138,7 @@ def replace(
     """
     from p2pfl.config.successors import with_replacement  # noqa: PLC0415 - `--help` stays instant
 
-    if not _take_in(with_replacement, federation, request, key_file, yes=yes, offline=offline):
+    if not _admit(with_replacement, federation, request, key_file, yes=yes, offline=offline):
         context.exit(1)
 
 
@@ -201,28 +201,28 @@ def hand_again(context: click.Context, *, federation: Path, key_file: Path | Non
         click.echo(f"the nodes have version {charter.version} already: wrote {keep(found, charter)}", err=True)
     handed = asyncio.run(hand(found, charter, admin, nearby))
     _tell(handed)
-    if not handed.to:
+    if not handed.received_by:
         context.exit(1)
 
 
-def _take_in(
+def _admit(
     successor: Callable[..., Charter], path: Path, line: str, key_file: Path | None, *, yes: bool, offline: bool
 ) -> bool:
-    """Admit the machine that asks, by the charter of `successor`, which uses up the invite; False: it was refused."""
+    """Admit the machine that asks, by the charter of `successor`, which uses up the invite; return False if refused."""
     from p2pfl.config.invites import read_request  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import require_invited, use_up  # noqa: PLC0415 - as above
 
     asked = read_request(line)
     if not yes and not sys.stdin.isatty():
-        allowed = "a terminal, to look at the key and say yes; or --yes, which takes in whoever has answered the invite"
+        allowed = "a terminal, to check the key and say yes; or --yes, which adds whoever answered the invite"
         raise UserError("there is no terminal to ask at", key="--yes", allowed=allowed)
     opened = _open(path, key_file, offline=offline)
     found = opened.federation
     require_invited(found, asked, now=seconds_now())
     charter = successor(found, name=asked.name, key=asked.key, address=asked.address)
     _show_request(found, charter, asked)
-    if not yes and not click.confirm("take it in?", err=True):
+    if not yes and not click.confirm("add it?", err=True):
         click.echo("nothing was changed, and the invite still holds", err=True)
         return False
     _sign(opened, charter)
@@ -258,8 +258,8 @@ def _address(text: str) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """The federation by the newest charter, the key that signs, and where members are heard on the LAN."""
+class _OpenFederation:
+    """The federation by the newest charter, the key that signs, and the addresses of members heard on the LAN."""
 
     federation: FederationConfig
     admin: Identity
@@ -267,8 +267,8 @@ class _Opened:
     offline: bool
 
 
-def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
-    """Open the federation by the newest charter here or, unless `offline`, at the nodes that can be reached."""
+def _open(path: Path, key_file: Path | None, *, offline: bool) -> _OpenFederation:
+    """Open the federation by the newest charter here or, unless `offline`, on the nodes that can be reached."""
     from p2pfl.config.load import load_config  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.handing_over import newest_from  # noqa: PLC0415 - as above
     from p2pfl.features.members.publishing import load_admin  # noqa: PLC0415 - as above
@@ -276,7 +276,7 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
     here = load_config(path)
     admin = load_admin(here, key_file)
     if offline:
-        return _Opened(here, admin, {}, offline)
+        return _OpenFederation(here, admin, {}, offline)
     nearby = _listen(here)
     found, answers = asyncio.run(newest_from(here, admin, nearby))
     if found.edition is not None and found.edition != here.edition:
@@ -286,12 +286,13 @@ def _open(path: Path, key_file: Path | None, *, offline: bool) -> _Opened:
     if not answers:
         text = "no node answers: the change is made from members.toml here, which should be the newest there is"
         click.echo(text, err=True)
-    return _Opened(found, admin, nearby, offline)
+    return _OpenFederation(found, admin, nearby, offline)
 
 
 def _listen(federation: FederationConfig) -> Places:
-    """Listen for the members' addresses, with discovery. Raises UserError: nobody has an address, and nobody can be
-    listened for.
+    """Listen for the members' addresses, with discovery.
+
+    Raises UserError: no member has an address, and listening is impossible.
     """
     from p2pfl.features.lan.discovery import require_zeroconf  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.features.members.nearby import find_nearby  # noqa: PLC0415 - as above
@@ -303,7 +304,7 @@ def _listen(federation: FederationConfig) -> Places:
     return asyncio.run(find_nearby(federation))
 
 
-def _sign(opened: _Opened, charter: Charter) -> None:
+def _sign(opened: _OpenFederation, charter: Charter) -> None:
     from p2pfl.config.charter import amended  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.config.members_file import members_file  # noqa: PLC0415 - as above
     from p2pfl.features.members.handing_over import hand  # noqa: PLC0415 - as above
@@ -323,12 +324,12 @@ def _sign(opened: _Opened, charter: Charter) -> None:
         _tell(asyncio.run(hand(federation, made, opened.admin, opened.nearby)))
 
 
-def _tell(handed: Handed) -> None:
+def _tell(handed: Delivery) -> None:
     if handed.newer:
         held = ", ".join(f"{name} says that it has version {version}" for name, version in sorted(handed.newer.items()))
         click.echo(f"{held} already, signed elsewhere: look at `p2pfl member list` and do it again", err=True)
-    elif handed.to:
-        click.echo(f"handed to {', '.join(handed.to)}, who pass it on", err=True)
+    elif handed.received_by:
+        click.echo(f"handed to {', '.join(handed.received_by)}, who pass it on", err=True)
     else:
         click.echo(
             "no node could be reached: `p2pfl member hand` tries again; or copy members.toml to one before its start",

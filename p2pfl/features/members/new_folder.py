@@ -1,4 +1,4 @@
-"""A new machine's folder: its own key, which never leaves it, the copied files, and the request to be taken in."""
+"""A new machine's folder: its own key, which never leaves it, the copied files, and the request to become a member."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ PRIVATE = 0o700
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """`line` is the request as people carry it."""
+class NewFolder:
+    """A new member's request; `line` is the request as people carry it."""
 
     request: JoinRequest
     line: str
 
 
-def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> Joined:
-    """A folder for the new member in `target`, and its request. `target` is new, or a copy of the federation's files.
+def make_folder(invite: Invite, target: Path, *, source: Path | None, address: str | None) -> NewFolder:
+    """Make a folder for the new member in `target`, and its request. `target` is new, or a copy of the federation's
+    files.
 
-    `source` is such a copy elsewhere. Either is checked by the invite. Raises UserError: the files are others, or the
+    `source` is such a copy elsewhere. The files are checked by the invite. Raises UserError: the files differ, or the
     member has a folder there already.
     """
     is_copy = (target / FILE_NAME).exists()
@@ -45,7 +46,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
         text = f"{invite.name} has a folder there already: a member that joins again needs a new key"
         raise UserError(text, key="DIR", value=str(target / invite.name), allowed="a folder without it")
     files = target if is_copy else source
-    federation = None if files is None else _checked(load_config(files), invite)
+    federation = None if files is None else _check(load_config(files), invite)
     at = address or _place(invite, federation)
     identity = Identity.generate()
     if is_copy:
@@ -60,7 +61,7 @@ def make_folder(invite: Invite, target: Path, *, source: Path | None, address: s
     request = JoinRequest(
         federation=invite.federation, name=invite.name, key=identity.public, address=at, token=invite.token
     )
-    return Joined(request, request_line(request, identity.sign))
+    return NewFolder(request, request_line(request, identity.sign))
 
 
 def _fill(own: Path, invite: Invite, identity: Identity, address: str | None) -> None:
@@ -73,19 +74,19 @@ def _fill(own: Path, invite: Invite, identity: Identity, address: str | None) ->
 
 
 def _place(invite: Invite, federation: FederationConfig | None) -> str | None:
-    """The address to ask for; None where members find each other, and have none themselves."""
+    """Return the address to ask for; None if members find each other, and have none themselves."""
     finds = federation is None or federation.discovery
     return None if finds and not invite.contacts else own_address(invite)
 
 
 def files_of(federation: FederationConfig) -> list[Path]:
-    """The files that a new machine needs: the federation file, the code that it names, and any charter."""
+    """Return the files that a new machine needs: the federation file, the code that it names, and any charter."""
     charter = members_file(federation)
     return [federation.path, *code_files(federation), *([charter] if charter.exists() else [])]
 
 
 def find_invite(federation: Path | str, name: str) -> Invite | None:
-    """The invite by which the member `name` was made here; None where it was not."""
+    """Return the invite by which the member `name` was made here; None if it was not."""
     path = federation_file(federation).parent / name / INVITE_FILE
     try:
         return read_invite(path.read_text(encoding="ascii"))
@@ -96,14 +97,14 @@ def find_invite(federation: Path | str, name: str) -> Invite | None:
 
 
 def require_same(federation: FederationConfig, invite: Invite) -> None:
-    """Raises UserError: the files that were copied are not those that the invite was made for."""
+    """Check that the copied files are those for which the invite was made. Raises UserError: they differ."""
     found = difference(federation, invite)
     if found is not None:
         allowed = "a copy from the machine that made the invite, or from a node"
         raise UserError(found.text, file=found.file, allowed=allowed)
 
 
-def _checked(federation: FederationConfig, invite: Invite) -> FederationConfig:
+def _check(federation: FederationConfig, invite: Invite) -> FederationConfig:
     require_same(federation, invite)
     return federation
 

@@ -1,6 +1,6 @@
 """The work of an admin key's owner on a laptop: check the next charter, sign it and write it.
 
-The graph of a charter is resolved and judged here, once: nodes take it as it is.
+The graph of a charter is resolved and checked here, once: nodes take it as it is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ USUAL_DAYS = 3
 
 
 def require_admin(federation: FederationConfig) -> None:
-    """Raises UserError: the federation's members are those of its file."""
+    """Check that the federation has an admin key. Raises UserError: its members are those of its file."""
     if not federation.admin:
         text = "names no admin key, so its members are those of the file, the same on every node"
         allowed = 'admin = ["<public key>"], from `p2pfl key admin.key`'
@@ -41,7 +41,7 @@ def require_admin(federation: FederationConfig) -> None:
 
 
 def load_admin(federation: FederationConfig, path: Path | None) -> Identity:
-    """The key that signs, by default `admin.key` beside the federation file.
+    """Load the key that signs, by default `admin.key` beside the federation file.
 
     Raises UserError: there is none, or it is not one of those that the file names.
     """
@@ -56,22 +56,22 @@ def load_admin(federation: FederationConfig, path: Path | None) -> Identity:
 
 
 def publish(federation: FederationConfig, charter: Charter, admin: Identity) -> Charter:
-    """Sign, and write `members.toml`, whole or not at all. Raises UserError: it is too large."""
+    """Sign a charter, and write `members.toml`, whole or not at all. Raises UserError: it is too large."""
     made = signed(charter, admin.public, admin.sign)
     keep(federation, made)
     return made
 
 
 def keep(federation: FederationConfig, charter: Charter) -> Path:
-    """Write a charter that is signed to `members.toml`, whole or not at all; its path."""
+    """Write a signed charter to `members.toml`, whole or not at all; return its path."""
     path = members_file(federation)
     replace_file(path, [members_text(charter, federation.name).encode()])
-    path.chmod(READABLE)  # no secret, unlike what else is written so: nodes run as another user
+    path.chmod(READABLE)  # no secret, unlike other files written in this way: nodes run as another user
     return path
 
 
 def charter_of(federation: FederationConfig) -> Charter:
-    """The charter that a federation goes by. Raises UserError: there is none yet."""
+    """Return the charter that a federation follows. Raises UserError: there is none yet."""
     if not federation.charter:
         allowed = "a first change, which makes one: `p2pfl member add`, `remove`, `replace` or `set`"
         raise UserError(
@@ -81,7 +81,7 @@ def charter_of(federation: FederationConfig) -> Charter:
 
 
 def require_bearable(federation: FederationConfig, charter: Charter) -> None:
-    """Raises UserError: under the robust rule some member would have too few neighbors to mix with."""
+    """Check that every member has enough neighbors for the robust rule. Raises UserError: some would have too few."""
     after = amended(federation, charter)
     weak = {member.name: one for member, one in _bearings(after) if one.liars and not one.mixes}
     if not weak:
@@ -114,8 +114,8 @@ def _bearable(federation: FederationConfig, needed: int) -> str:
     return f"a graph in which every node has {needed} neighbors or more"
 
 
-class Issued(msgspec.Struct):
-    """One invite that was printed; `token` in hexadecimal digits."""
+class IssuedInvite(msgspec.Struct):
+    """One printed invite; `token` is in hexadecimal digits."""
 
     name: str
     token: str
@@ -123,28 +123,29 @@ class Issued(msgspec.Struct):
     until: int | None = None
     """Its end in seconds since 1970."""
     key: str = ""
-    """The fingerprint of the key that was taken in by it; empty also where an earlier version has taken it in."""
+    """The fingerprint of the key that it admitted; empty also if an earlier version has admitted one."""
 
 
 def issue(
     federation: FederationConfig, name: str, *, now: float, days: int = USUAL_DAYS, replacing: bool = False
 ) -> Invite:
-    """A new invite, remembered, that holds for so many days from `now`. Raises UserError: there can be none of that
-    name.
+    """Make and record an invite that holds for `days` days from `now`.
+
+    Raises UserError: that name cannot be invited.
     """
     until = min(int(now) + days * DAY_S, MOST_SECONDS)
     invite = invite_of(federation, name, os.urandom(TOKEN_BYTES), until=until, replacing=replacing)
-    _remember(federation, [*_issued(federation), Issued(name, invite.token.hex(), until=until)])
+    _remember(federation, [*_read_invites(federation), IssuedInvite(name, invite.token.hex(), until=until)])
     return invite
 
 
 def require_invited(federation: FederationConfig, request: JoinRequest, *, now: float) -> None:
-    """Raises UserError: it is for another federation, or answers no invite of ours that is still good at `now`."""
+    """Check a request. Raises UserError: it is for another federation, or answers no invite of ours valid at `now`."""
     if request.federation != federation_id(federation):
         text = "for another federation, or for another federation.toml than the one here"
         allowed = "a request that was made with this very file: `p2pfl invite` and `join` again"
         raise UserError(text, file=federation.path, key="REQUEST", value=request.name, allowed=allowed)
-    found = next((one for one in _issued(federation) if one.token == request.token.hex()), None)
+    found = next((one for one in _read_invites(federation) if one.token == request.token.hex()), None)
     allowed = f"the answer to a new invite: `p2pfl invite {federation.path.parent.name} {request.name}`"
     if found is None or found.name != request.name:
         raise UserError(
@@ -157,8 +158,8 @@ def require_invited(federation: FederationConfig, request: JoinRequest, *, now: 
         raise UserError(text, key="REQUEST", value=request.name, allowed=allowed)
 
 
-def _used_up(federation: FederationConfig, issued: Issued, request: JoinRequest) -> UserError:
-    """Say for which key the invite was used, and what the owner can do: the line may have fallen into wrong hands."""
+def _used_up(federation: FederationConfig, issued: IssuedInvite, request: JoinRequest) -> UserError:
+    """Say for which key the invite was used, and what the owner can do: the line may be in the wrong hands."""
     name, folder = issued.name, federation.path.parent.name
     shown = {fingerprint(member.key): member.name for member in federation.present}
     key = issued.key or next((one for one, whose in shown.items() if whose == name), "")
@@ -173,19 +174,22 @@ def _used_up(federation: FederationConfig, issued: Issued, request: JoinRequest)
 
 
 def use_up(federation: FederationConfig, request: JoinRequest) -> None:
-    """The invite that this answers is good for nobody else."""
-    issued = _issued(federation)
+    """Mark the invite that this request answers as used."""
+    issued = _read_invites(federation)
     for one in issued:
         if one.token == request.token.hex():
             one.used, one.key = True, fingerprint(request.key)
     _remember(federation, issued)
 
 
-def _issued(federation: FederationConfig) -> list[Issued]:
-    """Invites of an earlier version, without an end, hold for as long as usual since the file was written last."""
+def _read_invites(federation: FederationConfig) -> list[IssuedInvite]:
+    """Read the invites.
+
+    Those of an earlier version, without an end, hold for the usual time from the file's last write.
+    """
     path = federation.path.parent / INVITES_FILE
     try:
-        issued = msgspec.json.decode(path.read_bytes(), type=list[Issued])
+        issued = msgspec.json.decode(path.read_bytes(), type=list[IssuedInvite])
         written_at = int(path.stat().st_mtime)
     except FileNotFoundError:
         return []
@@ -198,11 +202,11 @@ def _issued(federation: FederationConfig) -> list[Issued]:
     return issued
 
 
-def _remember(federation: FederationConfig, issued: list[Issued]) -> None:
+def _remember(federation: FederationConfig, issued: list[IssuedInvite]) -> None:
     path = federation.path.parent / INVITES_FILE
     replace_file(path, [msgspec.json.format(msgspec.json.encode(issued), indent=1)])
 
 
 def changed_edges(before: Edges, after: Edges) -> tuple[int, int]:
-    """The numbers of edges added and removed."""
+    """Return the numbers of edges added and removed."""
     return len(set(after) - set(before)), len(set(before) - set(after))

@@ -1,7 +1,7 @@
-"""The side channel about the charter: which one this end has, and the newer one in pieces to who asks for it.
+"""The side channel about the charter: which one this end has, and the newer one in pieces for a neighbor that asks.
 
-Told at the start of each session, and again to all when a newer one was taken: so it spreads along the edges, each
-neighbor asking for what it lacks.
+A node announces its charter at the start of each session, and again to all when it has taken a newer one. So the
+charter spreads along the edges, each neighbor asking for what it lacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from p2pfl.node.feature import Say
 from p2pfl.node.kept_charter import NONE
 
 PATIENCE_S = 30.0
-"""For the next piece of a charter that was asked for; then it is asked for again."""
+"""The seconds to wait for the next piece of a requested charter before asking again."""
 MOST_ASKS = 3
 """The most requests for one charter in one session."""
 BODIES_PER_S, BODIES_AT_ONCE = 0.1, 8.0
@@ -35,12 +35,13 @@ Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class CharterSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """About the charter."""
+    """A message about the charter."""
 
 
 class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
-    """The version and 32-byte digest of the sender's charter: version 0 and no digest for none. A receiver with an
-    older one asks for it.
+    """The version and 32-byte digest of the sender's charter: version 0 and no digest for none.
+
+    A receiver with an older one asks for it.
     """
 
     version: Counter
@@ -48,13 +49,13 @@ class CharterTold(CharterSaid, frozen=True, kw_only=True, tag=1):
 
 
 class CharterAsked(CharterSaid, frozen=True, kw_only=True, tag=2):
-    """The sender has the charter of that `version`, and wants the one that the receiver has told of."""
+    """The sender has the charter of that `version`, and asks for the one that the receiver has announced."""
 
     version: Counter
 
 
 class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
-    """A piece of the charter that was asked for: of `size` bytes, those from `offset` on. Pieces come in order."""
+    """A piece of the requested charter: of `size` bytes, those from `offset` on. Pieces come in order."""
 
     size: Counter
     offset: Counter
@@ -64,7 +65,7 @@ class CharterPart(CharterSaid, frozen=True, kw_only=True, tag=3):
 CHANNEL = SideChannel(
     "charter", CharterTold, CharterAsked, CharterPart, most_bytes=MOST_PART_BYTES + 64, per_s=5.0, at_once=400.0
 )
-"""The largest charter has 22 pieces."""
+"""The side channel of the charter. The largest charter has 22 pieces."""
 
 
 @dataclass(slots=True)
@@ -86,12 +87,12 @@ class Conversation:
     allowance: Allowance
     theirs: Edition = NONE
     """The charter that the neighbor says it has."""
-    coming: bytearray | None = None
-    """The pieces received of the charter asked for; None: nothing is on its way."""
+    pieces: bytearray | None = None
+    """The pieces received of the requested charter; None: nothing is on its way."""
     heard_at: float = 0.0
-    """The time when it was asked for, or when the latest piece came."""
+    """The time when it was requested, or when the latest piece came."""
     asks: int = 0
-    """The number of times the neighbor's charter was asked for."""
+    """The number of requests for the neighbor's charter."""
     given_up: bool = False
 
 
@@ -113,26 +114,26 @@ class CharterTalk:
         self._with.pop(peer, None)
 
     def is_alone(self) -> bool:
-        """True if no session is open."""
+        """Return True if no session is open."""
         return not self._with
 
     def _spread(self) -> None:
-        """A newer charter was taken: all neighbors hear of it, those too that it removes."""
+        """Announce a newer charter to all neighbors, also to those that it removes."""
         for peer in sorted(self._with):
             self._tell(peer)
 
     def look(self, now: float) -> None:
-        """Once in a while: ask again for what does not come, and say so where it never does."""
+        """Ask again for a charter that does not come, and report it if it never does; call this once in a while."""
         self.keeper.save()
         for peer, talk in sorted(self._with.items()):
-            if talk.coming is not None and now - talk.heard_at >= PATIENCE_S:
-                talk.coming = None
+            if talk.pieces is not None and now - talk.heard_at >= PATIENCE_S:
+                talk.pieces = None
                 if talk.asks >= MOST_ASKS:
                     self._give_up(peer, talk, "but does not send it")
             self._ask_if_wanted(peer, talk, now)
 
     def hear(self, peer: int, message: CharterSaid) -> None:
-        """Raises PeerFault: it is what no honest node sends."""
+        """Handle a message. Raises PeerFault: no honest node sends it."""
         talk, now = self._with[peer], self._clock()
         match message:
             case CharterTold(version=version, fingerprint=digest):
@@ -148,9 +149,9 @@ class CharterTalk:
         self._say(peer, CHANNEL, CharterTold(version=version, fingerprint=digest))
 
     def _ask_if_wanted(self, peer: int, talk: Conversation, now: float) -> None:
-        idle = talk.coming is None and not talk.given_up
+        idle = talk.pieces is None and not talk.given_up
         if idle and self.keeper.wants(talk.theirs) and talk.allowance.asks.take(now) == 0.0:
-            talk.coming, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
+            talk.pieces, talk.heard_at, talk.asks = bytearray(), now, talk.asks + 1
             self._say(peer, CHANNEL, CharterAsked(version=self.keeper.version))
 
     def _answer(self, peer: int, talk: Conversation, now: float) -> None:
@@ -162,7 +163,7 @@ class CharterTalk:
             self._say(peer, CHANNEL, CharterPart(size=len(raw), offset=offset, part=part))
 
     def _collect(self, peer: int, talk: Conversation, piece: CharterPart, now: float) -> None:
-        coming = talk.coming
+        coming = talk.pieces
         if coming is None and not talk.asks:
             raise PeerFault("a piece of a charter that was not asked for")
         if coming is None or piece.offset != len(coming):
@@ -172,7 +173,7 @@ class CharterTalk:
         coming += piece.part
         talk.heard_at = now
         if len(coming) == piece.size:
-            talk.coming = None
+            talk.pieces = None
             self._offer(peer, talk, bytes(coming), now)
 
     def _offer(self, peer: int, talk: Conversation, raw: bytes, now: float) -> None:

@@ -1,8 +1,8 @@
-"""The privacy budget of a node: how a person permits it, what a round costs, where the spending is written down,
-and which figures of a private node are withheld (`budget.withheld`).
+"""The privacy budget of a node: its permission, the cost of a round, and the record of the spending.
 
-Here belongs what only a node with `[privacy]` needs beside its learner. How rounds are made private is in
-`p2pfl.learn.privacy`, the table in `p2pfl.config.privacy`; the ledger, a part of the state, is `p2pfl.engine.ledger`.
+It also says which figures of a private node are withheld (`budget.withheld`). Only what a node with `[privacy]` needs
+beside its learner belongs here. How rounds are made private is in `p2pfl.learn.privacy`, the table in
+`p2pfl.config.privacy`; the ledger, a part of the state, is `p2pfl.engine.ledger`.
 """
 
 from __future__ import annotations

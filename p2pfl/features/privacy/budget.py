@@ -1,6 +1,6 @@
-"""The privacy budget of one node: how it begins, what speaks against one more round, and what is told of it.
+"""The privacy budget of one node: how it begins, the objections to one more round, and its public status.
 
-What was spent is the state's (`engine.ledger`). Whatever is not known counts as spent.
+The state records what was spent (`engine.ledger`). Unknown spending counts as spending of the whole budget.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from p2pfl.config.model import FederationConfig
 from p2pfl.config.privacy import PUBLIC
 from p2pfl.core.events import RoundRefused
-from p2pfl.engine.ledger import Ledger, Promise, reconciled
+from p2pfl.engine.ledger import Ledger, Promise, reconcile
 from p2pfl.engine.state import NodeState
 from p2pfl.errors import UserError
 from p2pfl.features.privacy.evidence import Evidence
@@ -34,16 +34,18 @@ from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import Store
 
 OPEN, SPENT, MISSING, UNSURE, UNPERMITTED = "open", "spent", "missing", "unsure", "unpermitted"
-"""The states of a budget: rounds may be trained; none is left; there is no ledger, or one of another unit; the ledger
-is known to lack something; the federation file promises less than a person has permitted.
+"""The states of a budget.
+
+Rounds may be trained; none is left; there is no ledger, or one of another unit; the ledger is known to lack something;
+the federation file promises less than a person has permitted.
 """
 
 RESERVED_PART = 100
-"""At most this part of the planned rounds is reserved at once beside the key, and wasted by a crash."""
+"""The part of the planned rounds that is at most reserved at once beside the key, and wasted by a crash."""
 
 
 def withheld(setup: Setup) -> frozenset[str]:
-    """The parts of the data of which a node tells no figure: scores and losses have no noise."""
+    """Return the parts of the data of which a node shows no figure, because scores and losses have no noise."""
     if plan_by(setup.learner) is None:
         return frozenset()
     privacy = setup.federation.privacy
@@ -52,23 +54,25 @@ def withheld(setup: Setup) -> frozenset[str]:
 
 
 def promise_of(federation: FederationConfig, plan: Plan) -> Promise:
-    """The promise of the federation file to a node with that plan."""
+    """Return the promise of the federation file to a node with that plan."""
     noise = None if federation.privacy is None else federation.privacy.noise
     return Promise(plan.unit, plan.epsilon, plan.delta, noise)
 
 
 @dataclass(slots=True, eq=False)
 class BudgetGuard:
-    """`advice` is the command by which a person permits something. `look` and `wrong` may take an accountant's time,
-    for the thread that trains; the same question again takes none.
+    """Decides whether the budget allows one more round.
+
+    `advice` is the command by which a person gives a permission. `look` and `wrong` may take an accountant's time, in
+    the thread that trains; the same question again takes none.
     """
 
     plan: Plan
     promise: Promise
     advice: str
     evidence: Evidence = field(default_factory=Evidence)
-    told: PrivacyStatus | None = None
-    """The latest, for any thread: replaced, never written to."""
+    status: PrivacyStatus | None = None
+    """The latest status, for any thread: replaced, never written to."""
 
     @classmethod
     def of(cls, setup: Setup, plan: Plan) -> BudgetGuard:
@@ -76,7 +80,7 @@ class BudgetGuard:
         return cls(plan, promise_of(setup.federation, plan), f"p2pfl privacy begin {where}")
 
     def wrong(self, ledger: Ledger | None, spend: Spend) -> RoundRefused | None:
-        """Why a round at that cost is refused; None: it is allowed."""
+        """Return why a round at that cost is refused; None: it is allowed."""
         state = self.state(ledger, spend)
         if state == OPEN:
             return None
@@ -103,7 +107,7 @@ class BudgetGuard:
         if seen is not None:
             epsilon = "" if seen.epsilon is None else f" (epsilon {seen.epsilon:g})"
             known = 0 if ledger is None else ledger.steps
-            what = f"is more than its records have: it has signed for {seen.account.steps:,} steps{epsilon}"
+            what = f"is more than its records have: the node has signed for {seen.account.steps:,} steps{epsilon}"
             what += f", and they have {known:,}. They are lost, or an old copy"
         elif state == UNSURE:
             what = "lacks what was on disk before"
@@ -122,19 +126,19 @@ class BudgetGuard:
         return OPEN if self.plan.allows(ledger.spent, spend) else SPENT
 
     def reserved_rounds(self, ledger: Ledger, samples: int) -> int:
-        """The number of rounds reserved at once in the file beside the key."""
+        """Return the number of rounds reserved at once in the file beside the key."""
         left = self.plan.rounds_left(ledger.spent, samples)
         return max(1, min(left, self.plan.rounds // RESERVED_PART))
 
     def look(self, ledger: Ledger | None, samples: int) -> None:
-        """Update the status that others see, for a training set of `samples` rows."""
+        """Update the public status, for a training set of `samples` rows."""
         plan, state = self.plan, self.state(ledger, self.plan.spend(samples))
         known = ledger is not None and state != MISSING
         epsilon = plan.spent(ledger.spent) if ledger is not None and known else None
         permitted = None if ledger is None or ledger.promise is None else ledger.promise.epsilon
         if state == UNPERMITTED and epsilon and permitted and ledger is not None:  # the stages shown are the file's
             epsilon = min(epsilon, max(permitted, plan.exact(ledger.spent)))
-        self.told = PrivacyStatus(
+        self.status = PrivacyStatus(
             unit=plan.unit,
             epsilon=None if epsilon is None else round(epsilon, 4),
             budget=plan.epsilon,
@@ -144,15 +148,16 @@ class BudgetGuard:
         )
 
     def doubt(self) -> None:
-        """Tell at once that evidence has come; what is known stays."""
-        if self.told is not None:
-            self.told = msgspec.structs.replace(self.told, rounds_left=0, state=UNSURE)
+        """Show at once that evidence of lost spending has come; known figures stay."""
+        if self.status is not None:
+            self.status = msgspec.structs.replace(self.status, rounds_left=0, state=UNSURE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """A node's ledger at its start: from the state, the file beside the key, and a permission. `keep` makes it durable
-    and removes the permission.
+    """A node's ledger at its start: from the state, the file beside the key, and a permission.
+
+    `keep` makes it durable and removes the permission.
     """
 
     file: LedgerFile
@@ -165,9 +170,10 @@ class Opening:
     """True if the permission starts the ledger."""
 
     def keep(self, state: NodeState, store: Store) -> None:
-        """Raises StorageError: the disk is full; UserError: it refuses for another reason, or the word stays.
+        """Make the ledger durable, then remove the permission.
 
-        The word goes last: a crash in between wastes nothing, for the file names the word.
+        Raises StorageError: the disk is full; UserError: it refuses for another reason, or the permission cannot be
+        removed. The permission is removed last: a crash in between wastes nothing, because the file names it.
         """
         before, state.ledger = state.ledger, self.ledger
         if self.ledger is not None:
@@ -181,8 +187,10 @@ class Opening:
 
 
 def lock(setup: Setup) -> LedgerFile:
-    """Keep other processes of this machine from the key for as long as the node runs, if anything is promised or was:
-    one that is not private would tell of rows that the ledger of another one has not. Raises UserError: one has it.
+    """Keep other processes of this machine from the key while the node runs, if privacy is or was promised.
+
+    A process that is not private would reveal rows that another one's ledger does not have. Raises UserError: another
+    process has the key.
     """
     file = _ledger_file(setup)
     if plan_by(setup.learner) is not None or file.path.exists():
@@ -195,9 +203,7 @@ def _ledger_file(setup: Setup) -> LedgerFile:
 
 
 def permit(setup: Setup) -> None:
-    """Give permission for nodes made for one run: whoever calls for the run permits it, and each run has its own
-    budget.
-    """
+    """Give permission for nodes made for one run: the caller of the run permits it, and each run has its own budget."""
     privacy = setup.federation.privacy
     if privacy is not None:
         planned = planned_in_words(setup.federation)
@@ -207,14 +213,14 @@ def permit(setup: Setup) -> None:
 def opening(setup: Setup, state: NodeState) -> Opening | None:
     """Find out what was spent, and what a permission allows; None: nothing is promised.
 
-    Raises UserError: the file beside the key, or the word there, cannot be used.
+    Raises UserError: the file beside the key, or the permission there, cannot be used.
     """
     plan, file = plan_by(setup.learner), _ledger_file(setup)
     if plan is None:
         file.void()
         return None
     key_file = setup.node.key_file
-    ledger, word = reconciled(state.ledger, file.read()), read_permission(key_file)
+    ledger, word = reconcile(state.ledger, file.read()), read_permission(key_file)
     if word is None:
         return Opening(file=file, ledger=ledger)
     if ledger is None or word.name not in (ledger.word, ledger.raised_by):
@@ -223,14 +229,16 @@ def opening(setup: Setup, state: NodeState) -> Opening | None:
         _refuse_less(promise, word, setup)
         permitted = word.promise._replace(epsilon=word.promise.epsilon or plan.epsilon)
         found, news = (
-            _raised(ledger, word, permitted, key_file) if word.raises else _begun(ledger, word, permitted, plan)
+            _continue_ledger(ledger, word, permitted, key_file)
+            if word.raises
+            else _begin_ledger(ledger, word, permitted, plan)
         )
         return Opening(file=file, ledger=found, key_file=key_file, news=news, began=not word.raises)
     return Opening(file=file, ledger=ledger, key_file=key_file)
 
 
 def _refuse_old(ledger: Ledger | None, word: Permission, key_file: Path) -> None:
-    """Raises UserError: it was given when there was another ledger, so it is a copy of one that has been taken."""
+    """Refuse a copy of a used permission. Raises UserError: it was given when there was another ledger."""
     if word.after is not None and ledger is not None and word.after != ledger.latest_word:
         text = "was given before the present budget, and has already been used: it is an old copy"
         allowed = "remove it; to start a new budget, run `p2pfl privacy begin --again`"
@@ -252,7 +260,7 @@ def _refuse_less(promise: Promise, word: Permission, setup: Setup) -> None:
         raise UserError(text, file=permission_file(setup.node.key_file), key="epsilon", allowed=allowed)
 
 
-def _begun(before: Ledger | None, word: Permission, permitted: Promise, plan: Plan) -> tuple[Ledger, str]:
+def _begin_ledger(before: Ledger | None, word: Permission, permitted: Promise, plan: Plan) -> tuple[Ledger, str]:
     order = 1 if before is None else before.account.order + 1
     text = f"with permission, the privacy budget starts: epsilon {plan.epsilon:g} at delta {plan.delta:g}"
     if before is not None and before.spent:
@@ -260,8 +268,8 @@ def _begun(before: Ledger | None, word: Permission, permitted: Promise, plan: Pl
     return Ledger(unit=plan.unit, word=word.name, order=order, promise=permitted), text
 
 
-def _raised(before: Ledger | None, word: Permission, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
-    """Raises UserError: there is no ledger that could go on."""
+def _continue_ledger(before: Ledger | None, word: Permission, permitted: Promise, key_file: Path) -> tuple[Ledger, str]:
+    """Continue the ledger by a permission. Raises UserError: there is no ledger to continue."""
     if before is None or before.unit != permitted.unit:
         text, allowed = "there is no budget here that could be continued", "`p2pfl privacy begin`, without --raise"
         raise UserError(text, file=permission_file(key_file), key="budget", value=RAISES, allowed=allowed)

@@ -13,7 +13,7 @@ from p2pfl.node.gate import Answer, Payment, RoundPlan, Wait
 from p2pfl.reporting.status import NodeResult
 
 UNHEARD = Wait(0.1)
-"""Neighbors may still tell what this node has forgotten."""
+"""The answer while neighbors may still send what this node has forgotten."""
 
 
 class PrivacyFeature(Feature):
@@ -25,14 +25,14 @@ class PrivacyFeature(Feature):
     def withheld(self, setup: Setup) -> frozenset[str]:
         return budget.withheld(setup)
 
-    def recover(self, found: FoundAtStart) -> Opening | None:
-        """Open the budget at a start, even if nothing is promised any more: the coming rounds are not in the ledger
-        beside the key.
+    def recover(self, at_start: FoundAtStart) -> Opening | None:
+        """Open the budget at a start, even if nothing is promised any more: then the ledger beside the key must be
+        voided.
         """
-        found.until_over.callback(budget.lock(found.setup).release)
-        if found.setup.passing:
-            budget.permit(found.setup)
-        return budget.opening(found.setup, found.state)
+        at_start.until_over.callback(budget.lock(at_start.setup).release)
+        if at_start.setup.passing:
+            budget.permit(at_start.setup)
+        return budget.opening(at_start.setup, at_start.state)
 
     def attach(self, node: NodeView) -> Attached | None:
         plan = plan_by(node.setup().learner)
@@ -40,7 +40,7 @@ class PrivacyFeature(Feature):
 
 
 class Private(Attached):
-    """`budget` is the one of this node; `node.recovered` is its `Opening`."""
+    """The paying part of one node. `budget` is that of this node; `node.recovered` is its `Opening`."""
 
     def __init__(self, node: NodeView, own: BudgetGuard) -> None:
         self._node, self.budget = node, own
@@ -48,15 +48,16 @@ class Private(Attached):
         own.evidence.began_now = self._opening.began
         own.look(node.thread.engine.state.ledger, node.setup().learner.samples)
         node.thread.second_ledger = self._opening.file
-        node.status.privacy = lambda: own.told
+        node.status.privacy = lambda: own.status
 
     def begin(self) -> None:
         if self._opening.news:
             self._node.alarm("budget-begun", None, self._opening.news)
 
     def before_round(self, plan: RoundPlan) -> Answer:
-        """Compute the cost of the round from the present rows. The accountant may take its time here, and has
-        its answers ready when the engine's thread asks the same.
+        """Compute the cost of the round from the present rows.
+
+        The accountant may take its time here, and has its answers ready when the engine's thread asks the same.
         """
         own, ledger, samples = self.budget, plan.ledger, plan.samples
         if own.evidence.is_due(time.monotonic()):

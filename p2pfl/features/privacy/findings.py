@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from p2pfl.learn.privacy.plan import Plan
 
 WEAK = 10.0
-"""A larger epsilon promises little: e to its power bounds how much likelier one row makes what is seen."""
+"""Above this epsilon a budget promises little: e to its power bounds how much likelier one row makes an outcome."""
 FREE, DEAF = 0.05, 0.3
-"""Bounds of `Loudness.of_the_run`: up to the first, noise cost next to nothing in the runs of docs/how-to/privacy.md
-and docs/how-to/simulate.md (.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost
-(.67 left at .31, .26 at .44, nothing at 5). A rule of thumb: those nodes learned digits, on dense graphs.
+"""The bounds of `Loudness.of_the_run`.
+
+Up to the first, noise cost next to nothing in the runs of docs/appendix/privacy-study.md and docs/how-to/simulate.md
+(.99 of the accuracy was left at .048, .95 at .06); above the second, most was lost (.67 left at .31, .26 at .44,
+nothing at 5). A rule of thumb: those nodes learned digits, on dense graphs.
 """
 
 
@@ -47,7 +49,7 @@ class Loudness:
 
     @property
     def of_the_run(self) -> float:
-        """The same of all steps together, in the mean of all nodes: as good as it gets, on a graph that mixes well."""
+        """The noise of all steps together, in the mean of all nodes: the best case, on a graph that mixes well."""
         return self.of_a_step / math.sqrt(self.steps * self.nodes)
 
     @property
@@ -64,27 +66,27 @@ class PrivacyFindings(Findings):
     def __init__(self) -> None:
         self.facts: dict[str, Any] | None = None
 
-    def before_launch(self, found: Inspected) -> None:
-        if found.federation.privacy is not None and not found.mistakes:  # it reads whole states
-            _require_budget(found)
+    def before_launch(self, inspected: Inspected) -> None:
+        if inspected.federation.privacy is not None and not inspected.mistakes:  # it reads whole states
+            _require_budget(inspected)
 
-    def of_learners(self, found: Inspected) -> None:
-        here = sorted(found.here.keys() & found.learners.keys())
-        trained = {getattr(one, "trained", one.size + one.personal) for one in found.learners.values()}
-        samples = {index: found.learners[index].samples for index in here}
-        promised = look_at_privacy(found.federation, samples, max(trained, default=None))
-        told = set(map(str, found.mistakes))  # by a learner, which has a plan too
-        found.mistakes.extend(mistake for mistake in promised.mistakes if str(mistake) not in told)
-        found.warnings.extend(promised.warnings)
+    def of_learners(self, inspected: Inspected) -> None:
+        here = sorted(inspected.here.keys() & inspected.learners.keys())
+        trained = {getattr(one, "trained", one.size + one.personal) for one in inspected.learners.values()}
+        samples = {index: inspected.learners[index].samples for index in here}
+        promised = look_at_privacy(inspected.federation, samples, max(trained, default=None))
+        told = set(map(str, inspected.mistakes))  # those of a learner, which has a plan too
+        inspected.mistakes.extend(mistake for mistake in promised.mistakes if str(mistake) not in told)
+        inspected.warnings.extend(promised.warnings)
         self.facts = promised.facts
         if self.facts is not None:
-            _look_for_budgets(found)
+            _look_for_budgets(inspected)
 
     def told(self) -> dict[str, Any] | None:
         return self.facts
 
-    def show(self, told: Any) -> None:
-        print_privacy(told)
+    def show(self, facts: Any) -> None:
+        print_privacy(facts)
 
 
 def _require_budget(inspected: Inspected) -> None:
@@ -123,7 +125,7 @@ def _look_for_budgets(inspected: Inspected) -> None:
         inspected.warnings.append(f"{text}: p2pfl privacy begin {federation.path.parent}{names}")
     begun = [node.name for node in inspected.here.values() if node.name not in without]
     less: dict[str, str] = {}
-    with suppress(UserError, StorageError):  # a state that cannot be read is named when the node starts
+    with suppress(UserError, StorageError):  # a state that cannot be read is reported when the node starts
         less = {one.name: one.unpermitted for one in purses(federation, begun) if begun and one.unpermitted}
     if less:
         figures, names = next(iter(less.values())), ", ".join(less)
@@ -135,14 +137,16 @@ def _look_for_budgets(inspected: Inspected) -> None:
 @dataclass(slots=True)
 class PrivacyFound:
     facts: dict[str, Any] | None = None
-    """None where the federation has no `[privacy]`."""
+    """The facts for the report; None if the federation has no `[privacy]`."""
     mistakes: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
 def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], parameters: int | None) -> PrivacyFound:
-    """`samples` are the rows of the nodes whose data are here, by member index; `parameters` are those that training
-    changes, None: not known.
+    """Inspect the privacy of a federation.
+
+    `samples` are the rows of the nodes whose data are here, by member index; `parameters` is the number that training
+    changes, None: unknown.
     """
     from p2pfl.config.privacy import MEMBER  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
@@ -190,7 +194,7 @@ def look_at_privacy(federation: FederationConfig, samples: Mapping[int, int], pa
 
 
 def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
-    """One node after all its planned rounds. Rows do not matter where all of them are protected together."""
+    """Return the figures of one node after all its planned rounds. Rows do not matter if all are protected together."""
     once = plan.spend(samples or 1)
     return {
         "name": name,
@@ -204,7 +208,7 @@ def _row(name: str, plan: Plan, samples: int | None) -> dict[str, Any]:
 
 
 def _loudness(plan: Plan, samples: int, parameters: int, nodes: int) -> Loudness:
-    """The loudness of the noise at a node with so many rows."""
+    """Return the loudness of the noise at a node with so many rows."""
     from p2pfl.config.privacy import MEMBER  # noqa: PLC0415 - `--help` stays instant
 
     once = plan.spend(samples)
@@ -222,7 +226,7 @@ def _of_noise(loud: Loudness) -> dict[str, float]:
 
 
 TOLD_IN_WORDS = ("noise_of_a_step", "noise_to_signal", "noise_to_signal_of_the_run")
-"""Columns that only JSON has: a sentence says what they mean."""
+"""The columns that only JSON has, because a sentence explains them."""
 
 
 def print_privacy(facts: dict[str, Any]) -> None:

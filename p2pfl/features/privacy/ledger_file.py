@@ -1,8 +1,8 @@
-"""The second record of what a node has spent of its privacy budget: a file beside its key, ahead of the log.
+"""The second record of a node's spending of its privacy budget: a file beside its key, ahead of the log.
 
 It is durable before the log takes a round, so that a log which is cut, or a state folder that is an old copy, does not
-bring rounds back. It has some rounds more than are paid for: then not each of many small rounds replaces the file. A
-crash wastes those; a node that ends takes them back.
+bring rounds back. It counts some more rounds than are paid for, so that not each of many small rounds replaces the
+file. A crash wastes those; a node that ends takes them back.
 """
 
 from __future__ import annotations
@@ -44,19 +44,25 @@ class _Content(msgspec.Struct, kw_only=True):
 
 
 class LedgerFile:
-    """`kept` is the ledger in the file; None: it has none that can be used. Files of earlier versions name no node."""
+    """The ledger file of one node.
+
+    `kept` is the ledger in the file; None: there is none that can be used. Files of earlier versions name no node.
+    """
 
     def __init__(self, key_file: Path, federation: str, node: str) -> None:
         self.key_file, self.path = key_file, ledger_path(key_file)
         self.federation, self.node = federation, node
         self.kept: Ledger | None = None
         self._refused: Ledger | None = None
-        """Could not be written."""
+        """The ledger that could not be written; None: there is none."""
         self._lock: int | None = None
 
     def hold(self) -> None:
-        """Until `release`, no other process of this machine spends with this key, whatever state folder it has: neither
-        would know of the other. A key that is in no file is made for one run. Raises UserError: one does.
+        """Keep other processes of this machine from spending with this key until `release`, whatever state folder they
+        have.
+
+        Two processes would not know each other's spending. A key that is in no file is made for one run. Raises
+        UserError: another process has the key.
         """
         if self.key_file.exists():
             self._lock = lock_file(self.key_file)
@@ -67,7 +73,7 @@ class LedgerFile:
             self._lock = None
 
     def read(self) -> Ledger | None:
-        """Raises UserError: it cannot be read, or is another federation's."""
+        """Read the ledger. Raises UserError: the file cannot be read, or is another federation's."""
         refuse_special(self.path)
         try:
             with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
@@ -97,13 +103,16 @@ class LedgerFile:
         return self.kept
 
     def void(self) -> None:
-        """Rounds follow that are not private, which no ledger has. Raises as `read` and `begin` do."""
+        """Mark the ledger as incomplete, because rounds follow that are not private.
+
+        Raises as `read` and `begin` do.
+        """
         ledger = self.read()
         if ledger is not None and ledger.is_whole:
-            self.begin(ledger.doubted())
+            self.begin(ledger.as_incomplete())
 
     def begin(self, ledger: Ledger) -> None:
-        """Write what a start has found, and see that the file can be written.
+        """Write the ledger of a start, and check that the file can be written.
 
         Raises StorageError: the disk is full; UserError: it refuses for another reason.
         """
@@ -117,7 +126,7 @@ class LedgerFile:
             raise UserError(text, file=self.path.parent, key="node.key_file", allowed=allowed) from None
 
     def write(self, ledger: Ledger) -> None:
-        """Durable when this returns. Raises StorageError: the disk refuses."""
+        """Write a ledger; it is durable when this returns. Raises StorageError: the disk refuses."""
         plain = ledger.plain()
         check = _check(self.federation, self.node, plain)
         content = _Content(federation=self.federation, node=self.node, ledger=plain, check=check)
@@ -126,17 +135,20 @@ class LedgerFile:
         self.kept, self._refused = ledger, None
 
     def cover(self, least: Ledger, most: Ledger) -> None:
-        """Have at least what `least` has spent; where the file has less, `most` is written. Raises StorageError."""
+        """Record at least what `least` has spent; if the file has less, write `most`. Raises StorageError."""
         if self.kept is None or self.kept.word != least.word or not self.kept.covers(least):
             self.write(most)
 
     def retry(self) -> None:
-        """Write what the disk has refused. Raises StorageError: it still does."""
+        """Write the ledger that the disk has refused. Raises StorageError: it still does."""
         if self._refused is not None:
             self.write(self._refused)
 
     def settle(self, ledger: Ledger | None) -> None:
-        """Take back what was reserved, once `ledger` is durable in the state. Where the disk refuses, that is lost."""
+        """Take back what was reserved, once `ledger` is durable in the state.
+
+        If the disk refuses, the reserve is lost.
+        """
         if ledger is not None and ledger != self.kept:
             with suppress(StorageError):
                 self.write(ledger)

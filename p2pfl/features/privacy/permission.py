@@ -1,6 +1,6 @@
-"""A person's permission for a node's privacy budget: a file beside its key, which the node takes away for good.
+"""A person's permission for a node's privacy budget: a file beside its key, which the node removes for good.
 
-It stands outside the state folder, so that a wiped node does not begin by itself what others have seen spent.
+It is outside the state folder, so that a wiped node does not restart a budget that others have seen spent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from p2pfl.config.privacy import PRIVACY
 from p2pfl.config.tables import Mistakes, choice, matching, parse_document, read_table, refuse_special, require
 from p2pfl.engine.ledger import Promise
 from p2pfl.errors import StorageError, UserError
-from p2pfl.storage.disk import refusal_of, replace_file, sync_folder
+from p2pfl.storage.disk import replace_file, storage_errors, sync_folder
 
 SUFFIX = ".budget"
 WORD_BYTES = 16
@@ -42,10 +42,11 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """`name` is random: no two are the same. `raises`: the ledger that there is goes on; else one begins.
+    """A permission. `name` is random: no two are the same. `raises`: it continues the present ledger; else a new one
+    begins.
 
-    `after` is the word of the ledger that there was when it was given, empty for none: an old copy of a word is for
-    another ledger than there is now. None: an earlier version wrote it.
+    `after` is the latest permission of the ledger at the time, empty if there was none: an old copy of a permission is
+    for another ledger than the present one. None: an earlier version wrote it.
     """
 
     name: str
@@ -53,26 +54,26 @@ class Permission:
     raises: bool = False
     after: str | None = None
     planned: str = ""
-    """For fixed noise: the settings from which epsilon follows, because it is unknown until a node has read its rows.
-    """
+    """The settings from which epsilon follows, for fixed noise: epsilon is unknown until a node has read its rows."""
 
 
 def beside(key_file: Path, suffix: str) -> Path:
-    """A file that belongs to a key: of two keys in one folder no two are the same."""
+    """Return the path of a file that belongs to a key; two keys in one folder never share one."""
     return key_file.with_name(key_file.name.removesuffix(".key") + suffix)
 
 
 def permission_file(key_file: Path) -> Path:
-    """The file with the permission for the node with that key."""
+    """Return the file with the permission for the node with that key."""
     return beside(key_file, SUFFIX)
 
 
 def give_permission(
     key_file: Path, promise: Promise, *, raises: bool = False, after: str | None = None, planned: str = ""
 ) -> None:
-    """Permit once what the file promises now; `after` is the latest word of the present ledger. Durable on return.
+    """Permit once what the file promises now; `after` is the latest permission of the present ledger. Durable on
+    return.
 
-    Whoever owns the key owns the word: root may give it for a node that runs as another user. Raises StorageError: the
+    The key's owner owns the permission: root may give it for a node that runs as another user. Raises StorageError: the
     disk refuses.
     """
     path = permission_file(key_file)
@@ -84,12 +85,12 @@ def give_permission(
     replace_file(path, [text.encode()])
     if os.geteuid() == 0 and key_file.exists():
         owner = key_file.stat()
-        with refusal_of(path):
+        with storage_errors(path):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def read_permission(key_file: Path) -> Permission | None:
-    """The permission that is waiting; None: there is none. Raises UserError: the file is not one of ours."""
+    """Return the permission that is waiting; None: there is none. Raises UserError: the file is not one of ours."""
     path = permission_file(key_file)
     refuse_special(path)
     try:
@@ -125,7 +126,7 @@ def discard_permission(key_file: Path) -> None:
     """Remove the permission durably. Raises UserError: it cannot be removed."""
     path = permission_file(key_file)
     try:
-        with refusal_of(path):
+        with storage_errors(path):
             path.unlink(missing_ok=True)
             sync_folder(path.parent)
     except StorageError as error:

@@ -85,12 +85,12 @@ def begin(*, federation: Path, names: tuple[str, ...], again: bool, raises: bool
         click.echo(f"{one.name}: its budget starts when the node starts{_before(one)}")
         if one.unpaid:
             text = f"warning: {one.name} has a state after {one.unpaid} rounds that no budget knows of"
-            click.echo(f"{text}: what they told of its data, the new one does not cover", err=True)
+            click.echo(f"{text}: the new one does not cover what they revealed of its data", err=True)
 
 
 def _refuse_second(federation: FederationConfig, purses: list[NodeBudget]) -> None:
     begun = [one.name for one in purses if one.ledger is not None]
-    allowed = "--node for those where none has; --raise, by which it goes on with the figures of the file; --again, "
+    allowed = "--node for nodes without one; --raise, which continues it with the figures of the file; --again, "
     if begun:
         text = f"has begun at {', '.join(begun)}: what is spent stays spent"
         raise _wrong(federation, text, f"{allowed}which adds a second budget to the first")
@@ -112,10 +112,10 @@ def _wrong(federation: FederationConfig, text: str, allowed: str) -> Exception:
 
 
 def _before(purse: NodeBudget) -> str:
-    """Return the earlier spending that the promise for these data has to count beside a new budget."""
+    """Return the earlier spending that the promise for these data must count beside a new budget."""
     if purse.samples is None and purse.ledger is None:
         return ""
-    known = "of which nothing is known here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
+    known = "an amount unknown here" if purse.epsilon is None else f"epsilon {purse.epsilon:.3g}"
     return "" if purse.epsilon == 0 else f"; it adds to what was spent before, {known}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from p2pfl.config.load import find_member, load_node, node_file
 from p2pfl.config.model import FederationConfig, NodeConfig
-from p2pfl.engine.ledger import Ledger, Promise, reconciled
+from p2pfl.engine.ledger import Ledger, Promise, reconcile
 from p2pfl.errors import UserError
 from p2pfl.features.privacy.budget import MISSING, BudgetGuard, promise_of
 from p2pfl.features.privacy.ledger_file import LedgerFile
@@ -21,13 +21,15 @@ from p2pfl.reporting.status import PrivacyStatus
 from p2pfl.storage import peek
 
 WIPED = "wiped"
-"""A budget without a state: the node goes on by the file beside its key."""
+"""The state of a budget without a node state: the node goes on by the file beside its key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeBudget:
-    """The budget of one node here. `samples` is None where it has no state; the file beside its key may have a `ledger`
-    all the same. `unpaid` are the rounds of a state that no ledger knows of.
+    """The budget of one node here.
+
+    `samples` is None if it has no state; the file beside its key may have a `ledger` all the same. `unpaid` are the
+    rounds of a state that no ledger has.
     """
 
     federation: FederationConfig
@@ -41,8 +43,8 @@ class NodeBudget:
         return self.node.name
 
     @cached_property
-    def told(self) -> PrivacyStatus | None:
-        """Takes an accountant's time. Raises UserError as `plan_of`."""
+    def status(self) -> PrivacyStatus | None:
+        """The status of the budget; takes an accountant's time. Raises UserError as `plan_of`."""
         if self.samples is None:
             return None
         plan = plan_of(self.federation, self.samples)
@@ -50,7 +52,7 @@ class NodeBudget:
             raise AssertionError("a federation with [privacy] has no plan")
         budget = BudgetGuard(plan, promise_of(self.federation, plan), "")
         budget.look(self.ledger, self.samples)
-        return budget.told
+        return budget.status
 
     @property
     def is_waiting(self) -> bool:
@@ -59,8 +61,9 @@ class NodeBudget:
 
     @property
     def unpermitted(self) -> str:
-        """The figures in which the file promises less privacy than permitted, in words; empty: none, or a permission
-        for that lies there. By the files alone, without an accountant.
+        """The figures in which the file promises less privacy than permitted, in words, by the files alone.
+
+        Empty: there are none, or a permission for them is waiting.
         """
         privacy, ledger = self.federation.privacy, self.ledger
         if privacy is None or ledger is None or ledger.promise is None or self.is_waiting:
@@ -70,13 +73,13 @@ class NodeBudget:
     @property
     def epsilon(self) -> float | None:
         """The epsilon known to be spent; None: it is unknown."""
-        if self.told is not None or self.ledger is None or self.ledger.promise is None:
-            return None if self.told is None else self.told.epsilon
+        if self.status is not None or self.ledger is None or self.ledger.promise is None:
+            return None if self.status is None else self.status.epsilon
         return round(epsilon_of(self.ledger.spent, self.ledger.promise.delta), 4)
 
     @property
     def row(self) -> dict[str, Any]:
-        told = self.told
+        told = self.status
         return {
             "node": self.name,
             "epsilon": self.epsilon,
@@ -90,9 +93,9 @@ class NodeBudget:
 
 
 def purses(federation: FederationConfig, names: Iterable[str] = ()) -> list[NodeBudget]:
-    """The budgets of these nodes; without names, of all that have a folder here.
+    """Return the budgets of these nodes; without names, of all that have a folder here.
 
-    Raises UserError: there is no such node, or none of them is here; StorageError: what is there cannot be read.
+    Raises UserError: there is no such node, or none of them is here; StorageError: a file cannot be read.
     """
     wanted = [find_member(federation, name).name for name in names] or [one.name for one in federation.present]
     files = {name: node_file(federation, name) for name in wanted}
@@ -110,7 +113,7 @@ def _purse(federation: FederationConfig, node: NodeConfig) -> NodeBudget:
     if loaded is None:
         return NodeBudget(federation=federation, node=node, ledger=beside)
     state = replay(loaded)
-    kept = None if state.ledger is None else state.ledger.recovered(private=True, complete=loaded.complete)
-    ledger = reconciled(kept, beside)
+    kept = None if state.ledger is None else state.ledger.as_recovered(private=True, complete=loaded.complete)
+    ledger = reconcile(kept, beside)
     unpaid = state.rounds if ledger is None else 0
     return NodeBudget(federation=federation, node=node, ledger=ledger, samples=int(state.samples), unpaid=unpaid)

@@ -1,7 +1,7 @@
 """The display of a node: rows that members send each other, the page, `watch`, and checks that need the whole node.
 
-For eyes only: a failure here costs a node nothing but the sight. Under `[privacy]` it costs the node its rounds, for
-then the rows of vitals carry what neighbors remember of its spending (`witness`).
+It is only for people: a failure here costs a node nothing but the display. With `[privacy]` it costs the node its
+rounds, because the rows of vitals then carry what neighbors remember of its spending (`witness`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The alarms of who looks for what no single part sees: what each means, what the node does, what to do."""
+"""The alarms that need a view of the whole node: what each means, what the node does, what to do."""
 
 from __future__ import annotations
 

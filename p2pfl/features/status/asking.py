@@ -47,12 +47,12 @@ class LocalFederation:
 
 
 def is_folder(target: str) -> bool:
-    """A folder, or the federation file in it; an address is never mistaken for one."""
+    """Return True for a folder, or the federation file in it; an address is never mistaken for one."""
     return (bool(target) and Path(target).is_dir()) or (target.endswith(".toml") and Path(target).is_file())
 
 
 def place_of(url: str) -> PageAddress:
-    """Raises UserError: it is not where a node's page can be."""
+    """Parse the address of a node's page. Raises UserError: no page can be there."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - `--help` stays instant
 
     text = url if "//" in url else f"http://{url}"
@@ -69,7 +69,7 @@ def place_of(url: str) -> PageAddress:
 
 
 def read_folder(target: str) -> LocalFederation:
-    """Raises UserError: the federation or a node file in the folder is wrong."""
+    """Read a federation folder. Raises UserError: the federation or a node file in it is wrong."""
     from p2pfl.config.load import load_config, load_node, node_file  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.node.kept_charter import newest_here  # noqa: PLC0415 - as above
 
@@ -88,13 +88,13 @@ def read_folder(target: str) -> LocalFederation:
 
 
 def _has_other_key(file: Path, key: bytes) -> bool:
-    """True if the node in that folder is no longer the member whose name it has."""
+    """Return True if the node in that folder is no longer the member whose name it has."""
     from p2pfl.crypto.identity import Identity  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.errors import UserError  # noqa: PLC0415 - as above
 
     try:
         return Identity.load(file).public != key
-    except UserError:  # it is somewhere else, or not ours to read
+    except UserError:  # the key is somewhere else, or not ours to read
         return False
 
 
@@ -115,7 +115,7 @@ def _find_local_member(name: str, state: Path) -> LocalMember:
 
 
 def _result(state: Path) -> dict[str, Any] | None:
-    """The `result.json` of a node that has ended, with its phase; None: there is none that could be read."""
+    """Return the `result.json` of a node that has ended, with its phase; None: there is none that could be read."""
     from p2pfl.node.conclusion import RESULT_FILE  # noqa: PLC0415 - as above
 
     try:
@@ -129,7 +129,7 @@ def _result(state: Path) -> dict[str, Any] | None:
 
 
 def ended_federation(folder: LocalFederation) -> dict[str, Any] | None:
-    """The answer of `GET /federation` for members that have ended, from their results; None: none here has ended."""
+    """Return what `GET /federation` would, from the results of ended members; None: none here has ended."""
     results = [one.result for one in folder.members if one.result is not None]
     if not results:
         return None
@@ -160,7 +160,7 @@ def ended_federation(folder: LocalFederation) -> dict[str, Any] | None:
 
 
 def scores_of(said: dict[str, Any]) -> dict[str, Any]:
-    """A node's scores on the common test set by name, the main one of its task first."""
+    """Return a node's scores on the common test set by name, the main one of its task first."""
     known = {"accuracy": said.get("accuracy"), "loss": said.get("test_loss"), **(said.get("metrics") or {})}
     names = [str(one.get("name")) for one in said.get("measures") or [] if isinstance(one, dict)]
     ordered = {name: known.get(name) for name in names} or known
@@ -168,7 +168,7 @@ def scores_of(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask(place: PageAddress, path: str, needed: frozenset[str]) -> dict[str, Any] | str:
-    """The node's answer there, which has those keys; or why it did not answer."""
+    """Return the node's answer if it has the `needed` keys; otherwise why there is none."""
     from http.client import HTTPException  # noqa: PLC0415 - `--help` stays instant
     from urllib.error import HTTPError, URLError  # noqa: PLC0415 - as above
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415 - as above

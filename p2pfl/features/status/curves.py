@@ -1,7 +1,7 @@
 """The past of a federation in bounded memory: a few figures of each member over time, thinner the longer it is.
 
-When MOST_POINTS are there every second one is dropped, and points come half as often from then on. Of many members a
-reader gets the least, the median and the largest value of each figure.
+At MOST_POINTS points every second one is dropped, and from then on points come half as often. Of many members a reader
+gets the least, the median and the largest value of each figure.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ FIGURES = ("accuracy", "main", "distance", "staleness", "bytes_per_s")
 MOST_POINTS = 240
 FIRST_STEP_S = 2.0
 MOST_LINES = 12
-"""The most members of which each has a line of its own."""
+"""The most members for which each has its own line."""
 
 CurvePoint = dict[str, list[float | None]]
 
 
 class Curves:
-    """`add` takes what is known now; times are seconds of one clock. Memory: 240 points x 5 figures x members floats.
+    """The curves of all members. Memory: 240 points x 5 figures x members floats.
 
-    `values` is indexed by point, figure (FIGURES) and member; what is not known is NaN.
+    `add` takes the present figures; times are seconds of one clock. `values` is indexed by point, figure (FIGURES) and
+    member; an unknown value is NaN.
     """
 
     def __init__(self) -> None:
@@ -37,19 +38,19 @@ class Curves:
         return not self.times or now >= self.times[-1] + self.step_s
 
     def add(self, now: float, members: Sequence[Mapping[str, float | None]]) -> CurvePoint:
-        """Keep a point, and return it as a reader gets it. Of each member its figures by name."""
+        """Keep a point, and return it for readers. `members` has the figures of each member, by name."""
         if len(self.times) >= MOST_POINTS:
             self.times, self.values, self.step_s = self.times[::2], self.values[::2], 2 * self.step_s
         found = [[one.get(figure) for one in members] for figure in FIGURES]
         row = np.array(found, np.float32).reshape(1, len(FIGURES), len(members))
         count = max(len(members), self.values.shape[2])
-        self.values = np.concatenate([_widened(self.values, count), _widened(row, count)])
+        self.values = np.concatenate([_widen(self.values, count), _widen(row, count)])
         self.times.append(now)
         point: CurvePoint = {"time": [round(now, 1)]}
         return point | {figure: lines[-1] for figure, lines in self._lines(self.values[-1:]).items()}
 
-    def told(self) -> dict[str, Any]:
-        """All of it as a reader gets it: by figure a list of points, each a list with a value for each line."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return all curves for readers: by figure a list of points, each a list with a value for each line."""
         return {
             "step_s": self.step_s,
             "times": [round(at, 1) for at in self.times],
@@ -57,8 +58,8 @@ class Curves:
             "figures": self._lines(self.values),
         }
 
-    def of(self, member: int) -> dict[str, Any]:
-        """The same of one member, with one line."""
+    def of_member(self, member: int) -> dict[str, Any]:
+        """Return the curves of one member, with one line for each figure."""
         inside = 0 <= member < self.values.shape[2]
         part = self.values[:, :, member : member + 1] if inside else np.empty((0, len(FIGURES), 1), np.float32)
         return {
@@ -68,7 +69,7 @@ class Curves:
 
     @property
     def has_a_line_each(self) -> bool:
-        """True if each member has a line; else there are three: minimum, median and maximum."""
+        """True if each member has a line; otherwise there are three: minimum, median and maximum."""
         return int(self.values.shape[2]) <= MOST_LINES
 
     def _lines(self, values: NDArray[np.float32]) -> dict[str, list[list[float | None]]]:
@@ -77,13 +78,13 @@ class Curves:
         return {figure: _plain(values[:, place]) for place, figure in enumerate(FIGURES)}
 
 
-def _widened(values: NDArray[np.float32], members: int) -> NDArray[np.float32]:
+def _widen(values: NDArray[np.float32], members: int) -> NDArray[np.float32]:
     """Widen the history to so many members."""
     return np.pad(values, ((0, 0), (0, 0), (0, members - values.shape[2])), constant_values=np.nan)
 
 
 def _spread(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Least, median and largest over the members (last axis); NaN where nobody has a value."""
+    """Return the least, median and largest value over the members (last axis); NaN where no member has a value."""
     ordered = np.sort(values, axis=2)  # NaN comes last
     known = (~np.isnan(values)).sum(axis=2, keepdims=True)
     places = np.concatenate([np.zeros_like(known), known // 2, known - 1], axis=2)
@@ -91,5 +92,5 @@ def _spread(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _plain(values: NDArray[np.float32]) -> list[list[float | None]]:
-    """Shape (points, lines), four digits each."""
+    """Return nested lists of shape (points, lines), with four digits each."""
     return [[None if math.isnan(value) else float(f"{value:.4g}") for value in line] for line in values.tolist()]

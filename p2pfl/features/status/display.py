@@ -1,6 +1,6 @@
-"""A node tells how it is, hears how the others are, and has it all at hand for whoever looks.
+"""A node publishes its vitals, collects those of the others, and has them all ready for readers.
 
-For eyes only: the core never hears of any of it. `tick` is called once a second.
+This is only for people: the core never sees any of it. `tick` is called once a second.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from p2pfl.features.status.witness import Witness
 from p2pfl.reporting.vitals import Vitals, realm_of
 
 LEAST_BETWEEN_S = 0.9
-"""The least time between two own rows, whatever happens."""
+"""The least time between two rows of this node, whatever happens."""
 LAST_EVERY_S = 0.25
 """The period in which a node that is about to end tries again to send its last rows."""
 
 
 class Display:
-    """`send` passes vitals to a neighbor, and says False where its line is not free. `witness` is there with a privacy
-    budget: then a row is told even where vitals are off, with the account of the budget alone.
+    """Publishes this node's row, collects the others' rows, and feeds the page.
+
+    `send` passes vitals to a neighbor, and returns False if its line is not free. `witness` exists with a privacy
+    budget: then a row with the account of the budget alone is sent even where vitals are off.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Display:
         self._published_at = float("-inf")
         self._urgent: object = None
         self._has_heard = asyncio.Event()
-        """Set when something has come from another member."""
+        """Set when a row has come from another member."""
 
     @property
     def tells(self) -> bool:
@@ -73,7 +75,7 @@ class Display:
 
     def closed(self, peer: int) -> None:
         if self._witness is not None:
-            self._witness.heard(peer)
+            self._witness.note_rows(peer)
         self.spread.closed(peer)
 
     def hear(self, peer: int, message: VitalsTold) -> None:
@@ -84,7 +86,7 @@ class Display:
             if self.spread.hurries:
                 self.spread.tick(now)
         if self._witness is not None:
-            self._witness.heard(peer)
+            self._witness.note_rows(peer)
 
     def _hear_own(self, vitals: Vitals) -> None:
         if self._witness is not None:
@@ -101,7 +103,7 @@ class Display:
         self.overview.keep_point(now)
 
     async def farewell(self, wait_s: float = 0.0) -> None:
-        """Say the last word before the doors close, and pass on those of the others: wait as long for them, at most."""
+        """Send the last row before the sockets close, and pass on those of others: wait at most `wait_s` for them."""
         now = time.monotonic()
         own = self.own_row.vitals()
         self._say(own if self.tells else account_alone(own), now)
@@ -115,14 +117,14 @@ class Display:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, LAST_EVERY_S)):
                     await self._has_heard.wait()
-            self.spread.tick(time.monotonic(), last=True)  # to some neighbors nobody else will bring what has come
+            self.spread.tick(time.monotonic(), last=True)  # no other node will bring these rows to some neighbors
 
     def see_end(self) -> None:
-        """The own row as it is when all is over, for pages that are open."""
+        """Keep this node's final row for pages that are open."""
         self.roster.note_own(self.own_row.vitals(), time.monotonic(), last=True, intervals=self.own_row.intervals)
 
     def _publish(self, now: float) -> None:
-        """Regularly, and soon after something notable."""
+        """Publish this node's row regularly, and soon after something notable."""
         own = self.own_row.vitals()
         self.roster.note_own(own, now, intervals=self.own_row.intervals)
         urgent: object = (own.phase, own.standing, own.live, own.unheard)
@@ -137,7 +139,7 @@ class Display:
             self._say(own, now)
 
     def _say(self, own: Vitals, now: float) -> None:
-        with suppress(ValueError):  # a figure that no row can hold: the others keep the row before
+        with suppress(ValueError):  # a figure that no row can hold: the others keep the previous row
             self.spread.publish(own, now)
 
     def _forget_strangers(self) -> None:

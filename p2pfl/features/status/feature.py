@@ -40,8 +40,9 @@ log = logging.getLogger("p2pfl")
 notice = logging.getLogger("p2pfl.notice")
 
 LAST_WORDS_S, LAST_WORD_S, MOST_LAST_WORDS_S = 1.0, 0.5, 10.0
-"""The longest time that a finished node waits for the others' last rows: a base, more for each member, and the most.
-Each shows how all of them ended. On an edge three rows pass in a second, and all end at once.
+"""The longest time that a finished node waits for the others' last rows: a base, a share per member, and the most.
+
+Each row shows how its node ended. On an edge three rows pass in a second, and all nodes end at once.
 """
 PAGE_LINGERS_S = 2.0
 """The time that an open page has to read how the node ended."""
@@ -52,9 +53,7 @@ class StatusFeature(Feature):
     alarms = ALARMS
 
     def guards(self, setup: Setup) -> bool:
-        """True with a privacy budget: the rows of vitals then carry the node's signed accounts, which neighbors
-        remember.
-        """
+        """Return True with a privacy budget: vitals then carry the node's signed accounts, which neighbors remember."""
         return setup.federation.privacy is not None
 
     def attach(self, node: NodeView) -> Attached:
@@ -119,8 +118,9 @@ class Shown(Attached):
         return (Feeding(channel=CHANNEL, handler=self.display, guards=guards),)
 
     async def opening(self, until_over: AsyncExitStack) -> None:
-        """The page is there before the first snapshot, and after the doors: the disk may have to be waited for. The
-        link for others than this machine has a token, which the log tells.
+        """Open the page before the first snapshot, because the node may have to wait for the disk.
+
+        The link for other machines has a token, which is in the log.
         """
         self._until_over = until_over
         node, status = self._node.setup().node, self._node.status
@@ -149,7 +149,7 @@ class Shown(Attached):
 
     async def opened(self, _until_closed: AsyncExitStack) -> None:
         setup = self._node.setup()
-        there = whereabouts.noted(
+        there = whereabouts.keep_file(
             setup.node, setup.federation.name, self._node.network.port, page_address(setup.node, self._page)
         )
         self._until_over.enter_context(there)
@@ -173,13 +173,13 @@ class Shown(Attached):
 
 
 def private_of(node: NodeView) -> Private | None:
-    """The feature that pays for the node's rounds."""
+    """Return the feature that pays for the node's rounds; None: there is none."""
     found = node.other(PrivacyFeature.name)
     return found if isinstance(found, Private) else None
 
 
 def page_address(node: NodeConfig, page: StatusPage | None) -> str | None:
-    """The address of the page on this machine, as host:port."""
+    """Return the address of the page on this machine, as host:port."""
     if page is None or node.status_listen is None:
         return None
     return whereabouts.address_at(node.status_listen, page.port)

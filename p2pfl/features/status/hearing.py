@@ -1,7 +1,7 @@
 """Track which neighbors this node hears: the sessions over which bytes arrive, checked about once a second.
 
-For eyes only. A session over which nothing comes lives on until `Limits.silence_s`, because a slow line may hold one
-sealed chunk for that long; bytes of it come all the time, and those are what counts here. Looks are counted and not
+This is only for people. A session over which nothing comes lives on until `Limits.silence_s`, because a slow line may
+take that long for one sealed chunk; its bytes arrive all the time, and those count here. Checks are counted, not
 seconds: a process that was stopped for a minute has not missed a minute of its neighbors.
 """
 
@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 UNHEARD_LOOKS = 12
-"""Looks without a byte, from which a neighbor with a session counts as not heard: three heartbeats."""
+"""The number of checks without a byte after which a neighbor with a session counts as not heard: three heartbeats."""
 GONE_LOOKS = 2
-"""Looks without a session, from which there is none: one that is renewed is back at once."""
+"""The number of checks without a session after which there is none: a renewed session is back at once."""
 
 
 class Hearing:
-    """`came` gives the number of a neighbor's session and the bytes that came over it, None without a session."""
+    """The neighbors from which bytes arrive.
+
+    `came` returns the number of a neighbor's session and the bytes that came over it, None without a session.
+    """
 
     def __init__(self, came: Callable[[int], tuple[int, int] | None]) -> None:
         self._came = came
@@ -25,7 +28,7 @@ class Hearing:
         self._away: dict[int, int] = {}
 
     def look(self, neighbors: Iterable[int]) -> None:
-        """Call about once a second."""
+        """Check all sessions; call this about once a second."""
         there = set(neighbors)
         for known in (self._latest, self._silent, self._away):
             for peer in known.keys() - there:
@@ -41,7 +44,7 @@ class Hearing:
 
     @property
     def live(self) -> frozenset[int]:
-        """Neighbors with a session, heard or not."""
+        """The neighbors with a session, heard or not."""
         return frozenset(peer for peer, looks in self._away.items() if looks < GONE_LOOKS)
 
     @property
@@ -50,5 +53,5 @@ class Hearing:
         return frozenset(peer for peer in self.live if self.silent_s(peer) >= UNHEARD_LOOKS)
 
     def silent_s(self, peer: int) -> float:
-        """The time for which nothing has come over the session with a neighbor, if there is one or was one lately."""
+        """Return the seconds since data came over the session with a neighbor, if there is one or was one lately."""
         return float(self._silent.get(peer, 0))

@@ -1,5 +1,6 @@
-"""Looks once a second at what no single part of a node sees: rounds without anybody, a loss that grows, a disk that
-fills.
+"""Checks once a second what no single part of a node sees.
+
+These are rounds without neighbors, a loss that grows, and a disk that fills.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from p2pfl.node.feed import Feed
 
 ROUNDS_ALONE = 10
 ALONE_S = 60.0
-"""So many rounds in a row without a neighbor, in so much time at least, are an alarm."""
+"""The rounds in a row without a neighbor, and the least time for them, that raise an alarm."""
 DISK_EVERY_S = 30.0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Lookout:
-    """`raise_alarm` takes kind, member and text. `room_bytes` is what the disk would take yet, of `snapshot_bytes`."""
+    """The checks of one node.
+
+    `raise_alarm` takes kind, member and text. `room_bytes` is what the disk can still take, `snapshot_bytes` the need.
+    """
 
     core: Course
     feed: Feed
@@ -29,17 +33,17 @@ class Lookout:
     room_bytes: Callable[[], float]
     snapshot_bytes: int
     missing: Callable[[float], int]
-    """The number of members that are not heard of now."""
+    """The number of members that are not heard now."""
     losses: Losses = field(default_factory=Losses)
     """The losses of the node's own rounds and of the tests."""
     away: int = 0
-    """The most members that were away since the loss grows."""
+    """The most members that were away since the loss began to grow."""
     explained: bool = False
     """True if a line has explained why the loss grows, without an alarm."""
     rounds: int = 0
     alone: int = 0
     in_a_row: int = 0
-    """Rounds trained without a neighbor, since the last one with."""
+    """The number of rounds trained without a neighbor since the last one with a neighbor."""
     alone_since: float | None = None
     disk_at: float = float("-inf")
 
@@ -71,7 +75,10 @@ class Lookout:
         return any(edge.is_open for edge in self.core.edges.values())
 
     def _look_at_loss(self, now: float) -> None:
-        """Raise or explain once while the loss is up. Members away meanwhile explain it, even after they are back."""
+        """Raise an alarm or explain once while the loss grows.
+
+        Members away meanwhile explain it, even after their return.
+        """
         growth = self.losses.growth
         if growth is None:
             self.feed.settle("loss-back", None)
@@ -107,7 +114,7 @@ class Lookout:
         try:
             room = self.room_bytes()
         except StorageError:
-            return  # the store itself says so where it matters
+            return  # the store reports it where it matters
         if room >= self.snapshot_bytes:
             if self.feed.settle("disk-roomy", None):
                 self.feed.tell("disk-roomy", None, "there is space for another snapshot again")

@@ -1,5 +1,6 @@
-"""Tells what is notable of other members, by what they say of themselves: that they come, finish or begin anew, that
-nothing is heard of them any more, and that they run other software.
+"""Reports notable events of other members, by their own rows.
+
+A member joins, finishes or begins anew, is no longer heard, or runs other software.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from p2pfl.node.feed import Feed
 from p2pfl.reporting.vitals import Vitals, scores
 
 STARTING_S = 60.0
-"""Who is heard of before this has been there all the time, as far as this node can know; longer where rows are rare."""
+"""The seconds before which a new member counts as present from the start; longer where rows are rare."""
 LINES = 12.0
-"""So many events of members that are no neighbors are told at once; then one in five minutes."""
+"""The events of members that are no neighbors that are reported at once; then one in five minutes."""
 LINES_PER_S = 1 / 300
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class MemberNews:
-    """`raise_alarm` takes kind, member and text. `software` and `began_at` are of this node; times are monotonic."""
+    """The news of other members. `raise_alarm` takes kind, member and text; `software` and `began_at` are of this node.
+
+    Times are monotonic.
+    """
 
     core: Course
     feed: Feed
@@ -33,12 +37,12 @@ class MemberNews:
     measures: Callable[[], Sequence[Measure]] = tuple
     """The measures of the task, the main one first; empty while they are unknown."""
     quiet: set[int] = field(default_factory=set)
-    """Members that should have said something."""
+    """The members whose row is overdue."""
     left_out: int = 0
     lines: TokenBucket = field(default_factory=lambda: TokenBucket(LINES_PER_S, tokens=LINES, burst=LINES))
 
     def hear(self, row: VitalsRow, before: VitalsRow | None, now: float, *, starting_s: float = STARTING_S) -> None:
-        """A member has said something new. Until `starting_s` after the start nobody counts as having joined."""
+        """Report a member's new row. Until `starting_s` after the start no member counts as having joined."""
         member, vitals = row.vitals.member, row.vitals
         if row.source is None:
             return
@@ -47,7 +51,7 @@ class MemberNews:
             self._mention("back", member, f"is back, in round {vitals.rounds}", now)
         if before is None:
             if now - self.began_at > starting_s and vitals.phase not in OVER:
-                self._mention("joined", member, f"is heard of for the first time, in round {vitals.rounds}", now)
+                self._mention("joined", member, f"is seen for the first time, in round {vitals.rounds}", now)
         elif before.vitals.life != vitals.life:
             self._mention("new-life", member, "has started over, without what it had learned", now)
         if vitals.phase in OVER and (before is None or before.vitals.phase != vitals.phase) and now > self.began_at:
@@ -74,14 +78,15 @@ class MemberNews:
         self.feed.forget(member)
 
     def miss(self, member: int, age_s: float, now: float) -> None:
-        """Mention a member that has been silent for longer than expected."""
+        """Report a member that has been silent for longer than expected."""
         if member not in self.quiet:
             self.quiet.add(member)
             self._mention("not-heard", member, f"its last report is {age_s:.0f} s old", now)
 
     def _mention(self, kind: str, member: int, text: str, now: float) -> None:
-        """Write a line about a member. Neighbors have lines of their own; of hundreds that finish together a few lines
-        are enough.
+        """Write a line about a member.
+
+        Neighbors have their own lines; of hundreds of members that finish together a few lines are enough.
         """
         if member in self.core.edges and kind in ("back", "joined", "not-heard"):
             return

@@ -1,6 +1,6 @@
 """The view of a federation for readers: everything one node knows, the changes since the last step, and the past.
 
-What is known of the members is in `roster`. A step is what all open pages are told once.
+`roster` has the knowledge of the members. A step is an update that all open pages get once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from p2pfl.software import software
 
 
 class Overview:
-    """`measures` are those of the node's own task, the main one first; empty while they are not known."""
+    """The view for readers. `measures` are those of the node's own task, the main one first; empty while unknown."""
 
     def __init__(
         self,
@@ -38,32 +38,32 @@ class Overview:
         self.curves = Curves()
         self._shown: dict[int, tuple[object, MemberRow]] = {}
         """The latest row of each member for readers, and the data from which it was made."""
-        self._told: dict[int, MemberRow] = {}
+        self._step_rows: dict[int, MemberRow] = {}
         """The rows of the latest step."""
         self._shape: object = None
-        """Members, edges, rounds and measures as of the latest step."""
+        """The members, edges, rounds and measures as of the latest step."""
         self._point: dict[str, list[float | None]] | None = None
         self._number = self._events_shown = 0
         self._alarms_shown = -1
 
     def keep_point(self, now: float) -> None:
-        """One more point of the curves, if it is time for one. Of a quiet member nothing is known any more."""
+        """Add a point to the curves, if it is due. A silent member's figures count as unknown."""
         if self.curves.is_due(now):
             rows = [self._row(member, now) for member in self.roster.federation().members]
             told = [{} if row.quiet or row.lost else {name: getattr(row, name) for name in FIGURES} for row in rows]
             self._point = self.curves.add(now, told)
 
     def _row(self, member: Member, now: float) -> MemberRow:
-        """The same object for as long as nothing has changed."""
+        """Return a member's row; it is the same object for as long as nothing has changed."""
         row = self.roster.rows.get(member.index)
         quiet = row is not None and self.roster.is_quiet(row, now)
         made_of = (member, row, quiet, self.roster.is_lost(member.index, now), *self.measures())
         shown = self._shown.get(member.index)
         if shown is None or shown[0] != made_of:
-            shown = self._shown[member.index] = made_of, self._made(member, row, now)
+            shown = self._shown[member.index] = made_of, self._make_row(member, row, now)
         return shown[1]
 
-    def _made(self, member: Member, row: VitalsRow | None, now: float) -> MemberRow:
+    def _make_row(self, member: Member, row: VitalsRow | None, now: float) -> MemberRow:
         if row is None:
             return MemberRow(index=member.index, name=member.name)
         said = msgspec.structs.asdict(row.vitals)
@@ -89,7 +89,7 @@ class Overview:
         )
 
     def whole(self) -> bytes:
-        """All that is known, as of the latest step. JSON of a `FederationStatus`."""
+        """Return the whole view, as of the latest step: JSON of a `FederationStatus`."""
         federation, now = self.roster.federation(), time.monotonic()
         found = FederationStatus(
             federation=federation.name,
@@ -113,26 +113,26 @@ class Overview:
         return msgspec.json.encode(found)
 
     def step(self) -> tuple[int, bytes | None]:
-        """The number of a new step and the changes since the last one; None if only `whole` has the change."""
-        now, before = time.monotonic(), self._told
+        """Return the number of a new step and the changes since the last one; None if only `whole` has the change."""
+        now, before = time.monotonic(), self._step_rows
         members = self.roster.federation().present
-        self._told = {member.index: self._row(member, now) for member in members}
+        self._step_rows = {member.index: self._row(member, now) for member in members}
         self._number += 1
         shape = (members, self.roster.federation().edges, self.roster.federation().training.rounds, *self.measures())
-        is_new, self._shape = shape != self._shape, shape
+        has_new_shape, self._shape = shape != self._shape, shape
         found = FederationStep(
             number=self._number,
             now=round(now, 1),
-            members=[row for row in self._told.values() if before.get(row.index) is not row],
+            members=[row for row in self._step_rows.values() if before.get(row.index) is not row],
             events=[event for event in self.feed.events if event.number > self._events_shown],
             alarms=self.feed.standing() if self.feed.changes != self._alarms_shown else None,
             privacy=self.privacy(),
             point=self._point,
         )
-        self._events_shown, self._alarms_shown, self._point = self.feed.told, self.feed.changes, None
-        return self._number, None if is_new else msgspec.json.encode(found)
+        self._events_shown, self._alarms_shown, self._point = self.feed.event_count, self.feed.changes, None
+        return self._number, None if has_new_shape else msgspec.json.encode(found)
 
     def history(self, member: int | None) -> bytes:
-        """The curves since the node has started, of all members or of one."""
-        found: dict[str, Any] = self.curves.told() if member is None else self.curves.of(member)
+        """Return the curves since the node has started, of all members or of one."""
+        found: dict[str, Any] = self.curves.as_dict() if member is None else self.curves.of_member(member)
         return msgspec.json.encode(found)

@@ -17,9 +17,10 @@ from p2pfl.software import software
 
 
 class OwnRow:
-    """`federation` gives the one that the node holds now, `own` is the node's index, `line` its short status.
+    """Makes this node's row of vitals.
 
-    `measures` are those of its task, the main one first. `witness` is there with a privacy budget.
+    `federation` returns the one that the node has now, `own` is the node's index, `line` its short status. `measures`
+    are those of its task, the main one first. `witness` exists with a privacy budget.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class OwnRow:
         return self._line().intervals
 
     def vitals(self) -> Vitals:
-        """The present vitals, without a counter yet."""
+        """Return the present vitals, without a counter yet."""
         line, core = self._line(), self._status.core
         account = NOTHING if self._witness is None else self._witness.account()
         return Vitals(
@@ -74,7 +75,7 @@ class OwnRow:
 
 
 def account_alone(own: Vitals) -> Vitals:
-    """The row where vitals are off: it says nothing of how the node is."""
+    """Return the row with the account of the budget alone, for a federation without vitals."""
     return Vitals(
         member=own.member,
         counter=own.counter,

@@ -1,9 +1,9 @@
 """Guard a node's page: the names to which it answers, the pages that may ask, and the token beyond loopback.
 
-A web page elsewhere may point a name of its own at this machine (DNS rebinding): so Host must be a literal address,
-localhost or a configured name, which nobody else can point anywhere. A request that another page has sent names that
-page in Origin. Whoever is not on this machine, or comes through a proxy under a name, needs the token: as a bearer, or
-as the cookie that the page gets for it.
+A web page elsewhere may point its own name at this machine (DNS rebinding): so Host must be a literal address,
+localhost or a configured name, which nobody else can point anywhere. A request from another page names that page in
+Origin. A reader on another machine, or through a proxy under a name, needs the token: as a bearer, or as the cookie
+that the page gets for it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 PROXIED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via")
-"""The headers that proxies add about their clients. Some proxies pass on this machine's name in place of the requested
-one.
+"""The headers that proxies add about their clients.
+
+Some proxies pass on this machine's name in place of the requested one.
 """
 
 
@@ -40,7 +41,7 @@ def new_token() -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Guard:
-    """`names` are those under which the page is reached, beside addresses; `open_paths` need no token."""
+    """The check of requests. `names` are those of the page, beside addresses; `open_paths` need no token."""
 
     listen: Address
     names: frozenset[str] = frozenset()
@@ -69,7 +70,7 @@ class Guard:
         return await handler(request)
 
     async def enter(self, request: web.Request) -> web.Response:
-        """The token in the body, from our own page, for a cookie: an event stream sends no headers of its own."""
+        """Exchange the token in the body, sent by our own page, for a cookie: an event stream cannot send headers."""
         if request.headers.get("Origin") is None:  # checked already, if there is one
             raise web.HTTPForbidden(text="requested by another page\n")
         said = (await request.content.read(MOST_TOKEN_CHARACTERS)).decode(errors="replace").strip()
@@ -84,8 +85,9 @@ class Guard:
 
     @staticmethod
     def _is_here(request: web.Request, host: str) -> bool:
-        """True for a request from this machine to this machine: a proxy here passes on another name or says that it is
-        one.
+        """Return True for a request from this machine to this machine, without a proxy.
+
+        A proxy here passes on another name, or says that it is one.
         """
         if any(name in request.headers for name in PROXIED):
             return False
@@ -106,7 +108,9 @@ class Guard:
 
     @staticmethod
     def _cookie(request: web.Request) -> str:
-        """Cookies do not tell ports apart, and one machine may have many nodes."""
+        """Return the cookie's name, with the port: cookies do not distinguish ports, and one machine may have many
+        nodes.
+        """
         own = request.transport.get_extra_info("sockname") if request.transport else None
         return f"p2pfl-{own[1] if own else 0}"
 
@@ -117,7 +121,7 @@ def _same(said: str, meant: str) -> bool:
 
 
 def trusted_host(header: str, listen: Address, names: frozenset[str] = frozenset()) -> bool:
-    """A name can be pointed anywhere by its owner; a literal address, localhost and our own names cannot."""
+    """Return True for a host that nobody else can point anywhere: a literal address, localhost or one of our names."""
     host = _name_in(header)
     if host is None:
         return False

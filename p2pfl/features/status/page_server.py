@@ -1,7 +1,7 @@
 """The node's HTTP pages for its operator: a page at `/`, `/status` as JSON, `/metrics` for Prometheus.
 
-Who may look is `page_guard`'s business. GET changes nothing. The page's files are read once, and ask for nothing from
-anywhere else, which a strict content security policy would not let them either.
+`page_guard` decides which requests may read them. GET changes nothing. The page's files are read once, and request
+nothing from elsewhere, which a strict content security policy would also prevent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("p2pfl.page")
 
 KEY = "status_listen"
 CONNECTIONS = 32
-"""The most connections without the token that are not streams, besides as many with the token."""
+"""The most connections without the token that are not streams; as many more may have the token."""
 CONNECTION_BYTES = 2**17
 """The most bytes of requests on one connection in its 10 s without the token."""
 LOOPBACKS = ("127.0.0.1", "::1")
@@ -78,7 +78,7 @@ class PageFile(NamedTuple):
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """The files of the page, by path."""
+    """Return the files of the page, by path."""
     bodies = {path: (WEB / name).read_bytes() for path, (name, _) in FILES.items()}
     return {
         path: PageFile(body, FILES[path][1], f'"{hashlib.blake2b(body, digest_size=8).hexdigest()}"')
@@ -87,7 +87,7 @@ def page_files() -> dict[str, PageFile]:
 
 
 class Rarely(logging.Filter):
-    """Lets twenty lines pass, and then one in three minutes: anybody at the port may ask for a fault of ours."""
+    """Lets twenty lines pass, and then one in three minutes: anyone at the port can trigger errors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,16 +122,17 @@ class PageHandler(TerseHandler):
         self.logger.error("cannot answer %s", request.path, exc_info=exc)
         return web.Response(status=500, text="an error of this node: see its log\n")
 
-    def stumbled(self, error: BaseException | None) -> None:
+    def drop_broken(self, error: BaseException | None) -> None:
         self._refusals.note(None, f"{self._gate.address} ({type(error).__name__})", PeerFault("a broken request"))
         self._gate.abort()
 
 
 class StatusPage:
-    """`async with` binds; UserError where that fails. `status` is called for each request, on the event loop.
+    """The pages of one node. `async with` binds; raises UserError if that fails.
 
-    `site` is the whole federation for the page; without it there is none. `names` are host names that may be used
-    beside addresses, `token` is what everybody needs who is not on this machine.
+    `status` is called for each request, on the event loop. `site` has the whole federation for the page; without it
+    there is no page. `names` are host names that may be used beside addresses; a reader on another machine needs the
+    `token`.
     """
 
     def __init__(
@@ -200,12 +201,12 @@ class StatusPage:
         return self
 
     async def conclude(self, phase: str, limit_s: float) -> None:
-        """Tell open pages that the node ends, as what, and wait until they have read it, at most `limit_s`."""
+        """Tell open pages how the node ends, and wait until they have read it, at most `limit_s`."""
         if self._live is not None:
             await self._live.conclude(msgspec.json.encode({"phase": phase}), limit_s)
 
     def others_hosts(self) -> list[str]:
-        """The hosts by which others than this machine may reach the page; empty where it is for this machine alone."""
+        """Return the hosts by which other machines may reach the page; empty if it is for this machine alone."""
         if is_loopback(self._address.host):
             return sorted(self._guard.names)
         if self._address.host in EVERYWHERE:

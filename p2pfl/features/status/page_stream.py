@@ -1,7 +1,7 @@
-"""The stream of changes to all open pages (server-sent events). What has changed is computed once for all of them.
+"""The stream of changes to all open pages (server-sent events). A change is computed once for all of them.
 
-A page that reads too slowly misses steps, and gets the whole again instead: nothing waits for it in memory beyond what
-its socket holds.
+A page that reads too slowly misses steps, and gets the whole view again instead: nothing waits for it in memory beyond
+the content of its socket.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("p2pfl.page")
 STEP_S = 1.0
 MOST_PAGES = 32
 MOST_LOCAL_PAGES = 24
-"""Of these, without the token: whoever is on this machine needs none, and takes no place of those who have it."""
+"""The most pages without the token: a reader on this machine needs none, and takes no place of those that have it."""
 DRAIN_S = 20.0
 """The time that a page may take to read before it is dropped."""
 
@@ -35,7 +35,7 @@ class Site(Protocol):
 
 
 class PageStream:
-    """Steps are made while a page is open, and before somebody asks for the whole."""
+    """The stream to all open pages. Steps are made while a page is open, and before the whole view is read."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -45,7 +45,7 @@ class PageStream:
         self._stepped_at = float("-inf")
         self._next = asyncio.Event()
         self._broken: asyncio.Event | None = None
-        """Whoever waited for this one gets no more."""
+        """The event whose waiters get no more steps, because an update failed."""
         self._pages = 0
         self._nobody = asyncio.Event()
         self._nobody.set()
@@ -53,7 +53,7 @@ class PageStream:
         self._ticking: asyncio.Task[None] | None = None
 
     def whole(self) -> bytes:
-        """The whole view, no older than one step."""
+        """Return the whole view, no older than one step."""
         if time.monotonic() >= self._stepped_at + STEP_S:
             self._make_step()
         if self._whole is None or self._whole[0] != self._number:
@@ -74,7 +74,7 @@ class PageStream:
         self._ticking = self._ticking or asyncio.create_task(self._tick())
         try:
             await self._follow(response)
-        except TimeoutError:  # what waits to be sent would keep the socket for as long as nobody reads
+        except TimeoutError:  # data that wait would keep the socket for as long as the page does not read
             if request.transport is not None:
                 request.transport.abort()
         finally:
@@ -101,7 +101,7 @@ class PageStream:
         with suppress(ConnectionError):
             seen = -1
             while True:
-                # Both are of the same number: nothing else runs in between.
+                # Both are of the same number: no other task runs in between.
                 is_next = self._step is not None and self._number == seen + 1
                 name, data = (b"step", self._step) if is_next else (b"whole", self.whole())
                 seen, following = self._number, self._next

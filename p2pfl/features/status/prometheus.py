@@ -1,7 +1,7 @@
-"""A node's status as Prometheus takes it (text format 0.0.4): base units, `_total` for what only grows, bounded labels.
+"""A node's status for Prometheus (text format 0.0.4): base units, `_total` for counters, bounded labels.
 
 Labels are the names of neighbors and of the task's metrics, the phases, and kinds of alarms and of faults: as many as
-the federation file, the task and this program have, whatever anybody sends.
+the federation file, the task and this program have, whatever others send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sample = tuple[Labels, float]
 
 
 class MetricLine(NamedTuple):
-    """`key` is the place of its value in the status, or in that of a neighbor."""
+    """One metric. `key` is the place of its value in the status, or in that of a neighbor."""
 
     name: str
     key: str
@@ -96,8 +96,9 @@ OF_NEIGHBOR = (
 
 
 def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
-    """The status in Prometheus' text format. A null or missing value has no sample; a metric without samples is left
-    out.
+    """Return the status in Prometheus' text format.
+
+    A null or missing value has no sample; a metric without samples is left out.
     """
     lines = _lines(
         "info",
@@ -107,7 +108,7 @@ def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
     )
     lines += _lines("phase", "gauge", "1 for the phase of the node.", _phases(status))
     for metric in OF_NODE:
-        value = _number(_at(status, metric.key))
+        value = _number(_value_at(status, metric.key))
         samples: list[Sample] = [] if value is None else [((), value)]
         lines += _lines(metric.name, metric.kind, metric.help, samples)
     measured = status.get("metrics") or {}
@@ -116,27 +117,27 @@ def exposition(status: Status, kinds: Collection[str] = ALARMS) -> str:
     lines += _lines("test_metric", "gauge", "The task's own metrics, latest values on the common test set.", told)
     refuses: list[Sample] = [((), float(status.get("disk_refuses") is not None))] if "node" in status else []
     lines += _lines("disk_refuses", "gauge", "1 while the state cannot be written to disk.", refuses)
-    counted = _bounded(status.get("alarms") or {}, kinds)
+    counted = _count_by_kind(status.get("alarms") or {}, kinds)
     lines += _lines("alarms_total", "counter", "Alarms raised since the process started.", counted)
-    standing = _bounded(dict.fromkeys(status.get("standing_alarms") or (), 1), kinds)
+    standing = _count_by_kind(dict.fromkeys(status.get("standing_alarms") or (), 1), kinds)
     lines += _lines("alarm_standing", "gauge", "1 for each kind of alarm that stands.", standing)
     return "".join([*lines, *_of_neighbors(status.get("neighbors") or ())])
 
 
 def _of_neighbors(neighbors: Any) -> Iterator[str]:
     for metric in OF_NEIGHBOR:
-        found = [(_named(one), _number(one.get(metric.key))) for one in neighbors]
+        found = [(_neighbor_labels(one), _number(one.get(metric.key))) for one in neighbors]
         samples = [(labels, value) for labels, value in found if value is not None]
         yield from _lines(metric.name, metric.kind, metric.help, samples)
     faults = [
-        ((*_named(one), *labels), value)
+        ((*_neighbor_labels(one), *labels), value)
         for one in neighbors
-        for labels, value in _bounded(one.get("faults") or {}, {fault.value: None for fault in Fault})
+        for labels, value in _count_by_kind(one.get("faults") or {}, {fault.value: None for fault in Fault})
     ]
     yield from _lines("neighbor_faults_total", "counter", "Faults proven against the neighbor, by kind.", faults)
 
 
-def _named(neighbor: Status) -> Labels:
+def _neighbor_labels(neighbor: Status) -> Labels:
     return (("neighbor", str(neighbor.get("name"))),)
 
 
@@ -152,8 +153,8 @@ def _phases(status: Status) -> list[Sample]:
     return [((("phase", phase),), float(phase == now)) for phase in (*PHASES, OTHER)]
 
 
-def _bounded(counts: Mapping[str, float], known: Collection[str]) -> list[Sample]:
-    """Counts by kind; kinds that this version does not know are counted together."""
+def _count_by_kind(counts: Mapping[str, float], known: Collection[str]) -> list[Sample]:
+    """Return counts by kind; kinds that this version does not know are counted together."""
     found: dict[str, float] = {}
     for kind, count in counts.items():
         label = kind if kind in known else OTHER
@@ -161,7 +162,7 @@ def _bounded(counts: Mapping[str, float], known: Collection[str]) -> list[Sample
     return [((("kind", kind),), count) for kind, count in found.items()]
 
 
-def _at(status: Status, key: str) -> Any:
+def _value_at(status: Status, key: str) -> Any:
     outer, _, inner = key.partition(".")
     value = status.get(outer)
     return value.get(inner) if inner and isinstance(value, Mapping) else None if inner else value

@@ -1,5 +1,6 @@
-"""A node's knowledge of each member: its newest row of vitals, whether it is still there, and how much
-it sends. Rows come by `spread`.
+"""A node's knowledge of each member: its newest row of vitals, whether it is still there, and how much it sends.
+
+The rows come from `spread`.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from p2pfl.reporting.vitals import Vitals, is_among
 Intervals = Mapping[str, tuple[float, float]]
 QUIET_PERIODS = 3
 QUIET_EXTRA_S = 15.0
-"""A member is quiet after so many periods, and this for the way."""
+"""The seconds, for delays on the way, beyond QUIET_PERIODS periods after which a member is quiet."""
 LEAST_RATED_S = 0.5
-"""Rows that were held up come together: how much was sent between them says nothing of a second."""
+"""The least time between two rows for a rate: rows that were delayed come together, and say nothing about a second."""
 
 
 class Roster:
-    """`federation` gives the one that the node holds now, `own` is the node's index. The own row is how the node is
-    now, not the one that the others have: with many members that is old.
+    """The rows of all members.
+
+    `federation` returns the one that the node has now, `own` is the node's index. This node's own row is the present
+    one, not the one that the others have, which is old if there are many members.
     """
 
     def __init__(self, federation: Callable[[], FederationConfig], own: int) -> None:
@@ -35,7 +38,7 @@ class Roster:
         self._joined: tuple[Edges, dict[int, list[int]]] = (), {}
 
     def note(self, row: VitalsRow) -> None:
-        """A member has said something new."""
+        """Keep a member's new row."""
         member = row.vitals.member
         before, self.rows[member] = self.rows.get(member), row
         if before is not None and row.said_at >= before.said_at + LEAST_RATED_S:
@@ -43,8 +46,9 @@ class Roster:
             self.bytes_per_s[member] = max(0.0, sent / (row.said_at - before.said_at))
 
     def note_own(self, vitals: Vitals, now: float, *, last: bool = False, intervals: Intervals | None = None) -> None:
-        """Record this node's own vitals, no more often than members of a small federation send theirs. `intervals` are
-        those of its scores, for readers of this node only.
+        """Record this node's own vitals, no more often than members of a small federation send theirs.
+
+        `intervals` are those of its scores, for readers of this node only.
         """
         before = self.rows.get(self.own)
         changed = before is not None and _sessions(before.vitals) != _sessions(vitals)
@@ -60,7 +64,7 @@ class Roster:
         return self.federation().members[index].name
 
     def key_of(self, index: int) -> bytes | None:
-        """A member's public key, None for an index that is nobody's now."""
+        """Return a member's public key, None for an index that no member has now."""
         members = self.federation().members
         if index >= len(members) or members[index].retired:
             return None
@@ -76,11 +80,14 @@ class Roster:
         return QUIET_PERIODS * self.period_s + QUIET_EXTRA_S
 
     def is_quiet(self, row: VitalsRow, now: float) -> bool:
-        """True if its member should have sent a newer row."""
+        """Return True if its member should have sent a newer row."""
         return row.source is not None and row.vitals.phase not in OVER and now - row.said_at > self.quiet_after_s
 
     def is_lost(self, index: int, now: float) -> bool:
-        """True if a member has neighbors whose rows count, and none of them hears it. The own node is never lost."""
+        """Return True if a member has neighbors whose rows count, and none of them hears it.
+
+        This node is never lost.
+        """
         row = self.rows.get(index)
         if index == self.own or row is None or row.vitals.phase in OVER:
             return False
@@ -89,22 +96,22 @@ class Roster:
         return bool(words) and not any(_hears(vitals, index) for vitals in words)
 
     def is_gone(self, row: VitalsRow, now: float) -> bool:
-        """True if nothing more is expected from a member: it is quiet, or no neighbor hears it."""
+        """Return True if nothing more is expected from a member: it is quiet, or no neighbor hears it."""
         return self.is_quiet(row, now) or self.is_lost(row.vitals.member, now)
 
     def missing(self, now: float) -> int:
-        """The number of members that have not ended and are not heard of now."""
+        """Return the number of members that have not ended and are not heard now."""
         return sum(self.is_gone(row, now) for row in self.rows.values())
 
     def somebody_goes_on(self, now: float) -> bool:
-        """True if another member that is heard has not ended."""
+        """Return True if another member that is heard has not ended."""
         return any(
             member != self.own and row.vitals.phase not in OVER and not self.is_gone(row, now)
             for member, row in self.rows.items()
         )
 
     def _neighbors(self) -> dict[int, list[int]]:
-        """The neighbors of each member, recomputed when the edges change."""
+        """Return the neighbors of each member, recomputed when the edges change."""
         edges = self.federation().edges
         if self._joined[0] is not edges:
             found = defaultdict[int, list[int]](list)

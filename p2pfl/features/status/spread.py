@@ -1,8 +1,8 @@
 """Spread vitals: each node passes on to its neighbors the rows that are newer than theirs, a little at a time.
 
-On an edge no more than EDGE_BYTES_PER_S go, both directions together, and only while nothing else waits to be sent. A
-node that starts again has forgotten its counter, and learns it from its own last row, which its neighbors still have.
-What comes is proven before it is believed, once, and never stops the node: a wrong row is dropped and counted.
+An edge carries no more than EDGE_BYTES_PER_S, both directions together, and only while nothing else waits to be sent. A
+node that starts again has forgotten its counter, and learns it from its own last row, which its neighbors still have. A
+row is verified once before it is believed, and never stops the node: a wrong row is dropped and counted.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from p2pfl.core.limits import TokenBucket
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import PeerFault
 from p2pfl.net.side import SideChannel
-from p2pfl.reporting.vitals import MOST_ROW_BYTES, Vitals, fitted, prove, read, sign
+from p2pfl.reporting.vitals import MOST_ROW_BYTES, Vitals, prove, read, shortened, sign
 
 EDGE_BYTES_PER_S = 1000.0
 BURST_BYTES = 2000.0
-"""Bytes that one direction may send at once after a silence."""
+"""The bytes that one direction may send at once after a silence."""
 MESSAGE_BYTES = 64
 """The bytes of a message besides its rows: frame, seal and WebSocket."""
 ROW_BYTES = 8
 """The bytes of a row besides its content: its age and its length."""
 LEAST_PERIOD_S = 2.0
 PERIOD_S_PER_MEMBER = 0.4
-"""All rows, of about 200 bytes, pass an edge once in one direction in the time between two rows of one member."""
+"""The share of a member in the period of rows: all rows, of about 200 bytes, pass an edge once per period in one
+direction.
+"""
 HEARD_ROWS_PER_S = 8.0
-"""Rows that are read of one neighbor, beside HEARD_AT_ONCE: twice what an honest one sends."""
+"""The rows per second that are read from one neighbor, beside HEARD_AT_ONCE: twice what an honest one sends."""
 HEARD_AT_ONCE = 64.0
 OLDEST_S = 10_000_000
 OVER = ("finished", "stopped")
-"""Phases after which nothing is to be heard from a member."""
+"""The phases after which a member sends nothing more."""
 
 MOST_ROWS = 16
-"""Rows in one message."""
+"""The most rows in one message."""
 
-# Opaque here: its signature is looked at by who reads it.
+# Opaque here: the receiver verifies its signature.
 Row = Annotated[bytes, Meta(min_length=1, max_length=MOST_ROW_BYTES)]
 Age = Annotated[int, Meta(ge=0, lt=2**53)]
 
@@ -49,7 +51,7 @@ Age = Annotated[int, Meta(ge=0, lt=2**53)]
 class VitalsTold(Struct, frozen=True, kw_only=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
     """Rows of vitals, which are only displayed.
 
-    Of each row: how many seconds ago its node said it, by who passes it on, and the row with its signature.
+    Each row has its signature, and its age in seconds as the sender of the message knows it.
     """
 
     rows: Annotated[tuple[tuple[Age, Row], ...], Meta(max_length=MOST_ROWS)]
@@ -59,24 +61,27 @@ CHANNEL = SideChannel("vitals", VitalsTold, most_bytes=MOST_ROWS * (MOST_ROW_BYT
 
 
 def period_s(members: int) -> float:
-    """The time between two rows of one member, if nothing notable happens."""
+    """Return the time between two rows of one member, if nothing notable happens."""
     return max(LEAST_PERIOD_S, PERIOD_S_PER_MEMBER * members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VitalsRow:
-    """The newest row of one member. `said_at` is by our own clock, in seconds; for a row that came by others, about."""
+    """The newest row of one member.
+
+    `said_at` is by our own clock, in seconds; approximate for a row that others passed on.
+    """
 
     vitals: Vitals
     raw: bytes
     said_at: float
     source: int | None
-    """The neighbor that told it; None for our own."""
+    """The neighbor that sent it; None for our own."""
 
 
 @dataclass(slots=True)
 class Recipient:
-    """The rows that one neighbor with an open session lacks, the longest known first."""
+    """The rows that one neighbor with an open session lacks, those lacking longest first."""
 
     lacks: dict[int, None]
     tokens: float = BURST_BYTES
@@ -93,16 +98,17 @@ class Recipient:
 
 
 class SendVitals(Protocol):
-    """Passes a message to a neighbor; False where its line is not free. One that is `urgent` is sent in any case."""
+    """Passes a message to a neighbor; returns False if its line is not free. An `urgent` one is sent in any case."""
 
     def __call__(self, peer: int, message: VitalsTold, *, urgent: bool = False) -> bool: ...
 
 
 class VitalsSpread:
-    """`key_of` gives a member's public key, None for an index that is nobody's now.
+    """The rows of all members, and what each neighbor lacks.
 
-    `on_row` is told of each row that is newer, with the one before; `on_own` of one that this node has signed before
-    this process began. Times are those of one monotonic clock.
+    `key_of` returns a member's public key, None for an index that no member has now. `on_row` gets each newer row, with
+    the previous one; `on_own` gets a row that this node has signed before this process began. Times are those of one
+    monotonic clock.
     """
 
     def __init__(
@@ -120,33 +126,33 @@ class VitalsSpread:
         self.rows: dict[int, VitalsRow] = {}
         """The newest row of each member, by index."""
         self.refused: Counter[int] = Counter()
-        """Rows that were wrong, by the neighbor that told them."""
+        """The number of wrong rows, by the neighbor that sent them."""
         self.counter = 0
         self.is_behind = False
         """True if a neighbor has a row of this node from before this process: a newer one is due."""
         self.hurries = False
-        """True if something has come since the last tick that should not wait for the next one."""
+        """True if a row has come since the last tick that should not wait for the next one."""
         self._identity, self._realm = identity, realm
         self._key_of, self._send, self._on_row, self._on_own = key_of, send, on_row, on_own
         self._listeners: dict[int, Recipient] = {}
 
     def opened(self, peer: int, now: float) -> None:
-        """A neighbor hears its own row at once: it may have forgotten what it has said."""
+        """Send a neighbor its own row at once, because it may have forgotten what it sent before."""
         self._listeners[peer] = Recipient(dict.fromkeys(member for member in self.rows if member != peer))
         if peer in self.rows:
-            self._send(peer, self._told([peer], now), urgent=True)
+            self._send(peer, self._message_with([peer], now), urgent=True)
 
     def closed(self, peer: int) -> None:
         self._listeners.pop(peer, None)
 
     def publish(self, vitals: Vitals, now: float) -> None:
-        """Sign and keep an own row, with the next counter; `tick` sends it before those of others.
+        """Sign and keep a row of this node, with the next counter; `tick` sends it before those of others.
 
-        Raises ValueError: it holds what no member would accept.
+        Raises ValueError: it holds a value that no member would accept.
         """
         self.counter += 1
         self.is_behind = False
-        counted = fitted(msgspec.structs.replace(vitals, counter=self.counter))
+        counted = shortened(msgspec.structs.replace(vitals, counter=self.counter))
         raw = sign(counted, self._identity, self._realm)
         before = self.rows.get(self.own)
         self.rows[self.own] = row = VitalsRow(vitals=counted, raw=raw, said_at=now, source=None)
@@ -155,7 +161,7 @@ class VitalsSpread:
         self._on_row(row, before)
 
     def hear(self, peer: int, message: VitalsTold, now: float) -> None:
-        """Keep what is newer and proven. `peer` may pass on rows of any member; the wrong ones are its fault alone."""
+        """Keep newer rows that are verified. `peer` may pass on rows of any member; wrong ones are its fault alone."""
         listener = self._listeners.get(peer)
         if listener is None:
             return
@@ -168,11 +174,13 @@ class VitalsSpread:
                 self.refused[peer] += 1
 
     def _hear(self, listener: Recipient, peer: int, raw: bytes, said_at: float) -> bool:
-        """Take a row. True if it must not wait for the next tick: it changes who is there, or who hears whom."""
+        """Take a row. Return True if it must not wait for the next tick: it changes which members are there or hear
+        each other.
+        """
         vitals = read(raw)
         member, key = vitals.member, self._key_of(vitals.member)
         if key is None:
-            return False  # whoever has a newer member list may know one more
+            return False  # a node with a newer member list may know one more
         if member == self.own:
             self._hear_own(listener, raw, vitals, key)
             return False
@@ -206,7 +214,7 @@ class VitalsSpread:
         self._on_own(vitals)
 
     def forget(self, member: int) -> None:
-        """A member that is none any more."""
+        """Forget a node that is no longer a member."""
         self.rows.pop(member, None)
         for listener in self._listeners.values():
             listener.lacks.pop(member, None)
@@ -214,8 +222,8 @@ class VitalsSpread:
     def tick(self, now: float, *, last: bool = False) -> None:
         """Send what neighbors lack, as far as each line is free and its share allows. Call about once a second.
 
-        `last`: this node is about to end. Its own row, and the last ones of others, which nobody else may bring to this
-        neighbor, go out whatever they cost.
+        `last`: this node is about to end. Its own row, and the last ones of others, which no other node may bring to
+        this neighbor, are sent whatever they cost.
         """
         self.hurries = False
         for peer, listener in self._listeners.items():
@@ -232,7 +240,7 @@ class VitalsSpread:
                 continue
             before, listener.tokens = (listener.lacks, listener.tokens), tokens
             listener.lacks = {member: None for member in listener.lacks if member not in chosen}
-            if not self._send(peer, self._told(chosen, now)):
+            if not self._send(peer, self._message_with(chosen, now)):
                 listener.lacks, listener.tokens = before
 
     @property
@@ -241,10 +249,10 @@ class VitalsSpread:
         return any(self._is_last(member) for listener in self._listeners.values() for member in listener.lacks)
 
     def _is_last(self, member: int) -> bool:
-        """True if a row must be sent before this node ends."""
+        """Return True if a row must be sent before this node ends."""
         return member == self.own or self.rows[member].vitals.phase in OVER
 
-    def _told(self, members: list[int], now: float) -> VitalsTold:
+    def _message_with(self, members: list[int], now: float) -> VitalsTold:
         rows = [self.rows[member] for member in members]
         return VitalsTold(rows=tuple((max(0, round(now - row.said_at)), row.raw) for row in rows))
 

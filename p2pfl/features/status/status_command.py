@@ -25,10 +25,12 @@ SELDOM = (
     "privacy",
     "second_hand",
 )
-"""Columns of other metrics, of robust rules, of who sets the pace, of devices, of privacy budgets, and of who tells: a
-table leaves out those in which nobody says anything that is not usual."""
+"""The columns that a table leaves out if no node has an unusual value.
+
+They are about other metrics, robust rules, the neighbor that sets the pace, devices, privacy budgets, and the source.
+"""
 WITHHELD = ("accuracy", "loss")
-"""Columns that are left out likewise where there are privacy budgets."""
+"""The columns that are also left out where there are privacy budgets."""
 TOLD_BELOW = ("tested_round", "test_is_stale", "disk_refuses")
 OTHER_NODE = "another node answers there"
 
@@ -48,7 +50,7 @@ def status(*, targets: tuple[str, ...], form: Form) -> int:
     asked = iter(_ask_all([one for one in found if isinstance(one, str)]))
     rows = [next(asked) if isinstance(one, str) else one for one in found]
     shown = [{key: value for key, value in row.items() if key != "well"} for row in rows]
-    write_rows(shown if form == "json" else _shown([_flat(row) for row in shown], form), form)
+    write_rows(shown if form == "json" else _table_rows([_flat(row) for row in shown], form), form)
     if form == "table":
         for note in _notes(rows):
             click.echo(note)
@@ -72,7 +74,7 @@ def _of_folder(target: str) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(_answer, folder.members))
     own = [_refuse_other(folder, one.name, said) for one, said in zip(folder.members, answers, strict=True)]
-    heard = _heard(folder, own) if any(isinstance(said, str) for said in own) else {}
+    heard = _latest_rows(folder, own) if any(isinstance(said, str) for said in own) else {}
     return [
         _second_hand(one.name, said, heard[one.name])
         if isinstance(said, str) and one.name in heard
@@ -88,14 +90,14 @@ def _answer(member: LocalMember) -> dict[str, Any] | str:
     return ask_status(member.place)
 
 
-def _refuse_other(folder: LocalFederation, name: str, said: dict[str, Any] | str) -> dict[str, Any] | str:
+def _refuse_other(folder: LocalFederation, name: str, answer: dict[str, Any] | str) -> dict[str, Any] | str:
     """Refuse the answer of another node: a port may go to another process once its node has gone."""
-    if isinstance(said, str) or (said.get("node"), said.get("federation")) == (name, folder.federation):
-        return said
+    if isinstance(answer, str) or (answer.get("node"), answer.get("federation")) == (name, folder.federation):
+        return answer
     return OTHER_NODE
 
 
-def _heard(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
+def _latest_rows(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str, dict[str, Any]]:
     """Return, by member, the latest row that any node here has of it."""
     latest: dict[str, dict[str, Any]] = {}
     for one, said in zip(folder.members, own, strict=True):
@@ -115,16 +117,16 @@ def _heard(folder: LocalFederation, own: list[dict[str, Any] | str]) -> dict[str
     return latest
 
 
-def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, Any]:
+def _second_hand(name: str, reason: str, report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row from what the members send each other, which is less than a node's own status."""
     row = _row("", reason)
-    told = {key: heard.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "phase")}
-    scores = heard.get("scores") or {}
+    told = {key: report.get(key) for key in ("accuracy", "loss", "staleness", "distance", "bytes_sent", "phase")}
+    scores = report.get("scores") or {}
     main = next(iter(scores), None)
     told |= {"metric": main, "main": scores.get(main), "metrics": scores}
-    live = heard.get("live")
-    over = heard.get("phase") in ("finished", "stopped")
-    missed = not over and bool(heard.get("quiet") or heard.get("lost"))
+    live = report.get("live")
+    over = report.get("phase") in ("finished", "stopped")
+    missed = not over and bool(report.get("quiet") or report.get("lost"))
     if missed:
         told["phase"] = "not heard"
     if reason == DIED:
@@ -134,12 +136,12 @@ def _second_hand(name: str, reason: str, heard: Mapping[str, Any]) -> dict[str, 
         | told
         | {
             "node": name,
-            "round": heard.get("rounds"),
-            "of": heard.get("of"),
+            "round": report.get("rounds"),
+            "of": report.get("of"),
             "peers": len(live) if isinstance(live, list) else None,
-            "alarms": dict.fromkeys(heard.get("standing") or (), 1),
-            "privacy": None if heard.get("epsilon") is None else {"epsilon": heard["epsilon"]},
-            "second_hand": {"by": heard["by"], "age_s": round(heard["age_s"], 1), "instead_of": reason},
+            "alarms": dict.fromkeys(report.get("standing") or (), 1),
+            "privacy": None if report.get("epsilon") is None else {"epsilon": report["epsilon"]},
+            "second_hand": {"by": report["by"], "age_s": round(report["age_s"], 1), "instead_of": reason},
             "well": reason != DIED and not missed,
         }
     )
@@ -167,7 +169,7 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
         "rule": said.get("rule"),
         "liars_borne": said.get("liars_borne"),
         "rounds_alone": said.get("rounds_alone"),
-        "held_against": _held(said.get("neighbors")),
+        "held_against": _standings(said.get("neighbors")),
         "kept": _of_each(said.get("neighbors"), "kept", int | float),
         "bytes_sent": said.get("bytes_sent"),
         "compressors": _of_each(said.get("neighbors"), "compressor", str),
@@ -181,28 +183,28 @@ def _row(url: str, answer: dict[str, Any] | str) -> dict[str, Any]:
     }
 
 
-def _main(said: Mapping[str, Any]) -> str | None:
-    """The name of the task's main measure, as far as the node says."""
-    measures = said.get("measures") or [{"name": "accuracy" if said.get("accuracy") is not None else None}]
+def _main(status: Mapping[str, Any]) -> str | None:
+    """Return the name of the task's main measure, as far as the node says."""
+    measures = status.get("measures") or [{"name": "accuracy" if status.get("accuracy") is not None else None}]
     return measures[0].get("name") if isinstance(measures[0], dict) else None
 
 
-def _scores(said: Mapping[str, Any]) -> dict[str, Any]:
+def _scores(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the task's measures by name, on the common test set."""
-    known = {"accuracy": said.get("accuracy"), "loss": said.get("test_loss"), **(said.get("metrics") or {})}
+    known = {"accuracy": status.get("accuracy"), "loss": status.get("test_loss"), **(status.get("metrics") or {})}
     return {name: value for name, value in known.items() if value is not None}
 
 
 def _of_each(neighbors: Any, key: str, kind: Any) -> dict[str, Any] | None:
-    """The values by neighbor, for those of which the node reports one."""
+    """Return the values by neighbor, for those of which the node reports one."""
     if not isinstance(neighbors, list):
         return None
     named = [one for one in neighbors if isinstance(one, dict) and "name" in one]
     return {str(one["name"]): one[key] for one in named if isinstance(one.get(key), kind)}
 
 
-def _held(neighbors: Any) -> dict[str, dict[str, Any]] | None:
-    """Return, by neighbor with proven faults, its standing from 0 to 1, these by kind, and its quarantine."""
+def _standings(neighbors: Any) -> dict[str, dict[str, Any]] | None:
+    """Return, for each neighbor with proven faults, its standing from 0 to 1, the faults by kind, its quarantine."""
     if not isinstance(neighbors, list):
         return None
     keys = ("standing", "faults", "quarantined_s", "probation")
@@ -211,12 +213,15 @@ def _held(neighbors: Any) -> dict[str, dict[str, Any]] | None:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Neighbors are named only where they do not all get the same; of what the rule kept, the least."""
+    """Return a row for a table.
+
+    Compressors are listed by neighbor only if they differ; of what the rule kept, the least.
+    """
     alarms, compressors = row["alarms"], row["compressors"] or {}
     told = ", ".join(f"{kind} {count}" for kind, count in alarms.items()) if isinstance(alarms, dict) else None
     alike = len(set(compressors.values())) == 1
     each = sorted(set(compressors.values())) if alike else [f"{name} {spec}" for name, spec in compressors.items()]
-    against = [_accused(name, held) for name, held in (row["held_against"] or {}).items()]
+    against = [_faults_text(name, held) for name, held in (row["held_against"] or {}).items()]
     least = min((row["kept"] or {}).items(), key=lambda item: item[1], default=None)
     others = {name: value for name, value in row["metrics"].items() if name not in (row["metric"], "loss")}
     return row | {
@@ -225,13 +230,13 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
         "compressors": ", ".join(each) or None,
         "held_against": ", ".join(against) or None,
         "kept": least and f"{least[0]} {least[1]:.2g}",
-        "privacy": row["privacy"] and _spent(row["privacy"]),
+        "privacy": row["privacy"] and _budget_text(row["privacy"]),
         "second_hand": row["second_hand"] and f"{age(row['second_hand']['age_s'])} ago, by {row['second_hand']['by']}",
     }
 
 
-def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
-    """A table leaves out the columns of `SELDOM` in which no node says anything, and has stars for old tests."""
+def _table_rows(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
+    """Return the rows without columns of `SELDOM` that no node uses, for a table; old tests get a star."""
     quiet = (None, "mean", "cpu", 0)
     if form != "table":
         return rows
@@ -241,21 +246,21 @@ def _shown(rows: list[dict[str, Any]], form: Form) -> list[dict[str, Any]]:
     empty |= {TRAINING_LOSS} if "loss" in empty else set()
     names = {row["metric"] for row in rows if row["metric"]}
     head = "main metric" if len(names) > 1 else next(iter(names), "accuracy")
-    return [{key: value for key, value in _measured(row, head).items() if key not in empty} for row in rows]
+    return [{key: value for key, value in _with_main_measure(row, head).items() if key not in empty} for row in rows]
 
 
 TRAINING_LOSS = "training loss"
 """The heading of what JSON calls `loss`: reports show that of the test."""
 
 
-def _spent(privacy: Mapping[str, Any]) -> str:
+def _budget_text(privacy: Mapping[str, Any]) -> str:
     """Return a node's budget as it reports it, or as others know it."""
     epsilon, state = privacy.get("epsilon"), str(privacy.get("state", "open"))
     return f"budget {state}" if epsilon is None else f"epsilon {spent_text(epsilon, privacy.get('budget'), state)}"
 
 
-def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
-    """Put the task's main measure under its name where accuracy would stand."""
+def _with_main_measure(row: dict[str, Any], head: str) -> dict[str, Any]:
+    """Put the task's main measure under its name in place of accuracy."""
     value = figure(row["main"], stale=True) if row["test_is_stale"] else row["main"]
     heads = {"accuracy": head, "loss": TRAINING_LOSS}
     told = {heads.get(key, key): value if key == "accuracy" else one for key, one in row.items()}
@@ -263,7 +268,7 @@ def _measured(row: dict[str, Any], head: str) -> dict[str, Any]:
 
 
 def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Return notes that have no column in a table: old tests, disks that refuse."""
+    """Yield notes that have no column in a table: old tests, disks that refuse."""
     for row in rows:
         of = row["of"] or row["round"]
         value, stale, after = row["main"], row["test_is_stale"], row["tested_round"]
@@ -277,8 +282,8 @@ def _notes(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield "withheld, as computed from the data without noise: losses, and scores on private data"
 
 
-def _accused(name: str, held: dict[str, Any]) -> str:
-    kinds = " ".join(f"{kind} {count}" for kind, count in held["faults"].items())
-    left_s = held["quarantined_s"]
+def _faults_text(name: str, standing: dict[str, Any]) -> str:
+    kinds = " ".join(f"{kind} {count}" for kind, count in standing["faults"].items())
+    left_s = standing["quarantined_s"]
     away = f", quarantined for {left_s:.0f} s" if isinstance(left_s, int | float) and left_s > 0 else ""
     return f"{name} ({kinds}{away})"

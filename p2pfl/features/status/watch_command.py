@@ -1,4 +1,4 @@
-"""`p2pfl watch`: the whole federation in a terminal, as one node knows it; in a pipe one look at it."""
+"""`p2pfl watch`: the whole federation in a terminal, as one node knows it; in a pipe it is shown once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 EVENTS = 6
 LEAST_ROWS = 4
 NARROW = 72
-"""Columns of a terminal, below which there is no room for all figures."""
+"""The columns of a terminal below which there is no room for all figures."""
 MAIN = "main"
 """The key of a member's main score."""
 MOST_OTHERS = 2
-"""Other metrics for which 80 columns have room."""
+"""The number of other metrics for which 80 columns have room."""
 OVER = ("finished", "lingering")
 COLORS = {
     "training": "blue",
@@ -36,7 +36,7 @@ COLORS = {
 
 
 class NobodyAnswersError(P2PFLError):
-    """No node that could be asked is there."""
+    """No node answers."""
 
 
 @click.command(epilog="\b\nExamples:\n  p2pfl watch ward-7\n  p2pfl watch 127.0.0.1:8480")
@@ -60,17 +60,17 @@ def watch(*, target: str, every_s: float, form: Form) -> None:
     from rich.console import Console  # noqa: PLC0415 - `--help` stays instant
 
     console = Console(highlight=False)
-    found = _ask(target)
-    if isinstance(found, str):
-        raise NobodyAnswersError(found)
+    federation = _ask(target)
+    if isinstance(federation, str):
+        raise NobodyAnswersError(federation)
     if form == "json":
-        write_json(found)
+        write_json(federation)
     elif form == "csv":
-        write_rows([{key: _flat(value) for key, value in row.items()} for row in found["members"]], "csv")
+        write_rows([{key: _flat(value) for key, value in row.items()} for row in federation["members"]], "csv")
     elif console.is_terminal:
-        _follow(console, target, every_s, found)
+        _follow(console, target, every_s, federation)
     else:
-        Console(highlight=False, width=100).print(view(found, rows=len(found["members"])))
+        Console(highlight=False, width=100).print(view(federation, rows=len(federation["members"])))
 
 
 def _ask(target: str) -> dict[str, Any] | str:
@@ -79,10 +79,10 @@ def _ask(target: str) -> dict[str, Any] | str:
     places = [place_of(target)] if folder is None else [one.place for one in folder.members if one.place is not None]
     reason = ""
     for place in places:
-        found = ask_federation(place)
-        if not isinstance(found, str):
-            return found
-        reason = f"http://{place.netloc}: {found}"
+        federation = ask_federation(place)
+        if not isinstance(federation, str):
+            return federation
+        reason = f"http://{place.netloc}: {federation}"
     ended = None if folder is None or reason else ended_federation(folder)
     return ended or reason or f"no node of {target} is running on this machine"
 
@@ -91,81 +91,90 @@ def _flat(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _follow(console: Console, target: str, every_s: float, found: dict[str, Any]) -> None:
+def _follow(console: Console, target: str, every_s: float, federation: dict[str, Any]) -> None:
     from rich.live import Live  # noqa: PLC0415 - as above
 
     lost_at: float | None = None
     with Live(console=console, auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         while True:
-            rows = max(LEAST_ROWS, console.size.height - 7 - 3 * len(found["alarms"]) - EVENTS)
+            rows = max(LEAST_ROWS, console.size.height - 7 - 3 * len(federation["alarms"]) - EVENTS)
             note = "" if lost_at is None else f"no answer for {age(time.monotonic() - lost_at)}"
-            live.update(view(found, rows=rows, note=note, narrow=console.size.width < NARROW), refresh=True)
-            if found.get("ended"):
+            live.update(view(federation, rows=rows, note=note, narrow=console.size.width < NARROW), refresh=True)
+            if federation.get("ended"):
                 return
             time.sleep(every_s)
             answer = _ask(target)
             if isinstance(answer, str):
                 lost_at = lost_at or time.monotonic()
             else:
-                found, lost_at = answer, None
+                federation, lost_at = answer, None
 
 
-def view(found: dict[str, Any], *, rows: int, note: str = "", narrow: bool = False) -> RenderableType:
-    """Draw the view for 80 columns, or less with fewer figures: a headline, so many members at most, the alarms, the
-    events.
+def view(federation: dict[str, Any], *, rows: int, note: str = "", narrow: bool = False) -> RenderableType:
+    """Draw the view for 80 columns, or fewer with fewer figures.
+
+    It has a headline, at most `rows` members, the alarms and the events.
     """
     from rich.console import Group  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    parts: list[RenderableType] = [_headline(found)]
+    parts: list[RenderableType] = [_headline(federation)]
     if note:
         parts.append(Text(note, style="bold red"))
-    members = sorted(found["members"], key=lambda row: (-_trouble(row), row["index"]))
+    members = sorted(federation["members"], key=lambda row: (-_trouble(row), row["index"]))
     parts.append(
-        _table(members[:rows], found["now"], _measures(found), narrow=narrow, private=bool(found.get("privacy")))
+        _table(
+            members[:rows],
+            federation["now"],
+            _measures(federation),
+            narrow=narrow,
+            private=bool(federation.get("privacy")),
+        )
     )
     if len(members) > rows:
         parts.append(Text(f"and {len(members) - rows} more, in which nothing is wrong that is not above", style="dim"))
-    parts += _alarms(found)
-    parts += _events(found)
+    parts += _alarms(federation)
+    parts += _events(federation)
     return Group(*parts)
 
 
-def _headline(found: dict[str, Any]) -> RenderableType:
+def _headline(federation: dict[str, Any]) -> RenderableType:
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    members = found["members"]
+    members = federation["members"]
     states: dict[str, int] = {}
     for row in members:
         states[state_of(row)] = states.get(state_of(row), 0) + 1
     told = ", ".join(f"{count} {state}" for state, count in sorted(states.items(), key=lambda item: -item[1]))
     there = [row for row in members if not (row.get("quiet") or row.get("lost"))]
-    rounds, scores = _known(there, "rounds"), _known(there, MAIN)
+    rounds, scores = _numbers(there, "rounds"), _numbers(there, MAIN)
     if rounds:
         low, high = str(min(rounds)), str(max(rounds))
-        of = f" of {found['rounds_to_do']}" if found.get("rounds_to_do") else ""
+        of = f" of {federation['rounds_to_do']}" if federation.get("rounds_to_do") else ""
         told += f"; round {low if low == high else f'{low} to {high}'}{of}"
-    figures = f"sent {size(sum(_known(members, 'bytes_sent')))}, {size(sum(_known(there, 'bytes_per_s')))}/s"
+    figures = f"sent {size(sum(_numbers(members, 'bytes_sent')))}, {size(sum(_numbers(there, 'bytes_per_s')))}/s"
     if scores:
         low, high = f"{min(scores):.3f}", f"{max(scores):.3f}"
         spread = "" if low == high else f" ({low} to {high})"
-        figures = f"{_measures(found)[0]['label']} {sum(scores) / len(scores):.3f}{spread}; {figures}"
-    if privacy := found.get("privacy"):
-        epsilon = max([privacy["epsilon"] or 0.0, *_known(members, "epsilon")])
+        figures = f"{_measures(federation)[0]['label']} {sum(scores) / len(scores):.3f}{spread}; {figures}"
+    if privacy := federation.get("privacy"):
+        epsilon = max([privacy["epsilon"] or 0.0, *_numbers(members, "epsilon")])
         spent = spent_text(epsilon, privacy["budget"])
         figures += f"\nprivacy: epsilon {spent} spent at delta {privacy['delta']:g}, of each {privacy['unit']}"
-        unknown = len(members) - len(_known(members, "epsilon"))
+        unknown = len(members) - len(_numbers(members, "epsilon"))
         figures += f"; not known of {unknown}" if unknown else ""
         figures += "" if scores else "; scores are withheld"
     text = Text()
-    text.append(f"{found['federation']}", style="bold")
-    by = "by their results" if found.get("ended") else f"seen by {found['node']}"
-    text.append(f"  {len(members)} members of {found.get('topology', found['federation'])}, {by}\n", style="dim")
+    text.append(f"{federation['federation']}", style="bold")
+    by = "by their results" if federation.get("ended") else f"seen by {federation['node']}"
+    text.append(
+        f"  {len(members)} members of {federation.get('topology', federation['federation'])}, {by}\n", style="dim"
+    )
     text.append(f"{told}\n{figures}")
     return text
 
 
-def _known(members: list[dict[str, Any]], key: str) -> list[Any]:
+def _numbers(members: list[dict[str, Any]], key: str) -> list[Any]:
     return [row[key] for row in members if isinstance(row.get(key), int | float)]
 
 
@@ -182,11 +191,11 @@ def _trouble(row: dict[str, Any]) -> int:
     return silent + 2 * bool(row.get("standing")) + (row.get("phase") is None)
 
 
-def _measures(found: dict[str, Any]) -> list[dict[str, Any]]:
+def _measures(federation: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the task's measures, the main one first; without any, accuracy if a node has it."""
-    if measures := found.get("measures"):
+    if measures := federation.get("measures"):
         return list(measures)
-    name = "accuracy" if _known(found["members"], "accuracy") else "loss"
+    name = "accuracy" if _numbers(federation["members"], "accuracy") else "loss"
     return [{"name": name, "label": name}]
 
 
@@ -202,7 +211,7 @@ def _table(
     table.add_column("state", overflow="fold", max_width=26)
     others = [] if narrow else [one for one in measures[1:] if one["name"] != "loss"][:MOST_OTHERS]
     main, wide = measures[0]["label"], () if narrow else ("distance", "sent")
-    withheld = private and not _known(members, MAIN)
+    withheld = private and not _numbers(members, MAIN)
     scores = () if withheld else (main, *(one["label"] for one in others))
     for name in ("round", *scores, *(("epsilon",) if private else ()), *wide, "heard"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -231,25 +240,25 @@ def _cell(value: Any, form: str) -> str:
     return format(value, form) if isinstance(value, int | float) else "-"
 
 
-def _alarms(found: dict[str, Any]) -> Iterable[RenderableType]:
+def _alarms(federation: dict[str, Any]) -> Iterable[RenderableType]:
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    for alarm in found["alarms"]:
+    for alarm in federation["alarms"]:
         about = f" {alarm['about']}" if alarm.get("about") else ""
         text = Text()
         text.append(f"{alarm['kind']}{about}", style="bold red")
-        text.append(f" for {age(max(0.0, found['now'] - alarm['since']))}: {alarm['text']}\n")
+        text.append(f" for {age(max(0.0, federation['now'] - alarm['since']))}: {alarm['text']}\n")
         text.append(f"  this node: {alarm['does']}\n  to do: {alarm['advice']}", style="dim")
         yield text
 
 
-def _events(found: dict[str, Any]) -> Iterable[RenderableType]:
+def _events(federation: dict[str, Any]) -> Iterable[RenderableType]:
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    for event in list(reversed(found["events"]))[:EVENTS]:
+    for event in list(reversed(federation["events"]))[:EVENTS]:
         about = f" {event['about']}" if event.get("about") else ""
         text = Text(overflow="ellipsis", no_wrap=True)
-        text.append(f"{age(max(0.0, found['now'] - event['at'])):>7} ago  ", style="dim")
+        text.append(f"{age(max(0.0, federation['now'] - event['at'])):>7} ago  ", style="dim")
         text.append(f"{event['kind']}{about}", style="bold red" if event.get("wrong") else "bold")
         text.append(f"  {event['text']}")
         yield text

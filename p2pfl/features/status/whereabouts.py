@@ -1,7 +1,7 @@
-"""A file beside a running node's state with its addresses: whoever knows its folder need not know its ports.
+"""A file beside a running node's state with its addresses, so that a reader of its folder need not know its ports.
 
-The file is removed at a clean end. After a crash it stays, and is known by its process, which is gone; where that
-number has been given to another process, whoever is asked there answers for another node, or not at all.
+The file is removed at a clean end. After a crash it stays, and its process no longer exists; if another process has
+that number, whatever answers at the address answers for another node, or not at all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Whereabouts(msgspec.Struct, kw_only=True, frozen=True):
     pid: int
     listen: str
     status: str | None
-    """The address of `GET /status`; null for no page."""
+    """The address of `GET /status`; null if there is no page."""
 
     @property
     def is_running(self) -> bool:
@@ -51,19 +51,19 @@ class Whereabouts(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def address_at(listen: str, port: int) -> str:
-    """`listen` with the port that was bound, and a host that can be dialed from this machine."""
+    """Return `listen` with the port that was bound, and a host that can be dialed from this machine."""
     host = listen.rpartition(":")[0]
     return f"{LOCAL.get(host, host)}:{port}"
 
 
-def write(folder: Path, there: Whereabouts) -> None:
-    """Raises StorageError: the disk does not take it."""
-    replace_file(folder / FILE_NAME, [msgspec.json.encode(there)])
+def write(folder: Path, whereabouts: Whereabouts) -> None:
+    """Write the file. Raises StorageError: the disk does not take it."""
+    replace_file(folder / FILE_NAME, [msgspec.json.encode(whereabouts)])
 
 
 @contextmanager
-def noted(node: NodeConfig, federation: str, port: int, status: str | None) -> Iterator[None]:
-    """The file is there for as long as the block runs; without it, if the disk refuses."""
+def keep_file(node: NodeConfig, federation: str, port: int, status: str | None) -> Iterator[None]:
+    """Keep the file while the block runs; if the disk refuses, run without it."""
     listen = address_at(node.listen, port)
     there = Whereabouts(federation=federation, node=node.name, pid=os.getpid(), listen=listen, status=status)
     try:
@@ -97,7 +97,10 @@ def find(folder: Path) -> Whereabouts | None:
 
 
 def page_token(folder: Path) -> str:
-    """The token for the page: made at the first start, then kept. One that cannot be kept holds for this start."""
+    """Return the token for the page: made at the first start, then kept.
+
+    If it cannot be kept, it holds for this start.
+    """
     token = read_token(folder)
     if token is None:
         token = secrets.token_urlsafe(TOKEN_BYTES)

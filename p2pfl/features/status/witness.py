@@ -1,4 +1,4 @@
-"""Between a node's ledger and its neighbors: the account in its own rows, and what they still have of that."""
+"""Between a node's ledger and its neighbors: the account in its own rows, and the neighbors' memory of it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ NOTHING = Signed(0, 0, 0)
 
 
 class Witness:
-    """Belongs to the event loop."""
+    """Links the ledger with the rows of vitals, on the event loop."""
 
     def __init__(self, budget: BudgetGuard, thread: EngineThread) -> None:
         self.budget, self.thread = budget, thread
 
     def account(self) -> Signed:
-        """The account that this node signs now. All of it is on disk beside the key before it is paid for."""
+        """Return the account that this node signs now. All of it is on disk beside the key before it is paid for."""
         return self.budget.evidence.account(self.thread.engine.state.ledger) or NOTHING
 
     def opened(self, peer: int) -> None:
         self.budget.evidence.opened(peer, time.monotonic())
 
-    def heard(self, peer: int) -> None:
-        self.budget.evidence.heard(peer)
+    def note_rows(self, peer: int) -> None:
+        self.budget.evidence.note_rows(peer)
 
     def hear_own(self, vitals: Vitals) -> None:
-        """A neighbor tells a row that this node has signed, in an earlier process."""
+        """Compare the ledger with a row that this node has signed in an earlier process, and that a neighbor sends."""
         if not vitals.budget:
             return
         evidence, before = self.budget.evidence, self.thread.engine.state.ledger

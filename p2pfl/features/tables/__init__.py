@@ -1,5 +1,6 @@
-"""Own tables: nodes agree on a schema before there is a model, which then scores other rows. The task itself is
-`p2pfl.learn.table`.
+"""Own tables: nodes agree on a schema before there is a model, which then scores other rows.
+
+The task itself is `p2pfl.learn.table`.
 """
 
 from __future__ import annotations

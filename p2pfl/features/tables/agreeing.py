@@ -1,9 +1,10 @@
 """Nodes whose `[task]` says `schema = "agreed"` find the schema of their tables together, before there is a model.
 
-Each signs a proposal (`learn.table.proposal`): the statistics that leave it, and nothing else. Proposals spread from
-neighbor to neighbor until everybody has everybody's; then each node computes the same schema of them, and keeps it
-beside its state. A node goes on when all its neighbors keep one too. `Agreement` decides what is taken, `SchemaTalk` is
-what sessions say; these sessions have a binding of their own, so that nobody mistakes them for those of learning.
+Each node signs a proposal (`learn.table.proposal`): the statistics that leave it, and nothing else. Proposals spread
+from neighbor to neighbor until every node has all of them; then each node computes the same schema from them, and keeps
+it beside its state. A node goes on when all its neighbors keep one too. `Agreement` decides which proposals are taken;
+`SchemaTalk` is what sessions say; these sessions have their own binding, so that they cannot be taken for those of
+learning.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from p2pfl.net.links import Links, Membership, Watcher
 from p2pfl.net.refusals import DIFFERS
 from p2pfl.net.session_table import Callbacks
 from p2pfl.net.side import Feeding, SideChannel
-from p2pfl.node.amendment import listed
+from p2pfl.node.amendment import keys_with_session
 from p2pfl.node.assembly import learned_sections
 from p2pfl.node.leash import on_a_leash
 from p2pfl.storage.disk import replace_file
@@ -49,14 +50,14 @@ notice = logging.getLogger("p2pfl.notice")
 
 SIGNATURE_BYTES = 64
 DOMAIN = b"p2pfl proposal of a schema\0"
-"""Stands before what is signed, so that no other signature fits."""
+"""The prefix of the signed bytes, so that no other signature fits."""
 FILE_NAME = "proposal"
 TEXT_NAME = "proposal.json"
 SAY_AGAIN_S = 30.0
 FAREWELL_S = 1.0
-"""For the last word to arrive; it is no harm if it does not."""
+"""The time for the last message to arrive; it does no harm if it does not."""
 REST_S = 30.0
-"""After what no honest node sends."""
+"""The rest after a message that no honest node sends."""
 LEARNING = str(FederationMismatch(b"", ("schema", "model")))
 """The error of a session with a neighbor that has agreed and already learns."""
 MOST_PART_BYTES = 48 * 1024
@@ -66,13 +67,11 @@ Counter = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class SchemaSaid(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """About the schema."""
+    """A message about the schema."""
 
 
 class ProposalsHeld(SchemaSaid, frozen=True, kw_only=True, tag=1):
-    """The sender's proposals, a bit for each member, and the digest of the schema that it keeps, empty while it
-    has none.
-    """
+    """The sender's proposals, a bit for each member, and the digest of its schema, empty while it has none."""
 
     held: Annotated[bytes, Meta(max_length=1 << 11)]
     agreed: Annotated[bytes, Meta(max_length=32)]
@@ -99,40 +98,40 @@ class Agreement:
     def __init__(self, federation: FederationConfig, own: int, raw: bytes) -> None:
         self.federation = federation
         self.own = own
-        self.wanted = frozenset(member.index for member in federation.present)
-        self.known: dict[int, bytes] = {own: raw}
+        self.expected = frozenset(member.index for member in federation.present)
+        self.raw_proposals: dict[int, bytes] = {own: raw}
         self._proposals: dict[int, Proposal] = {own: unpack(raw[:-SIGNATURE_BYTES])}
 
     @property
     def lacking(self) -> frozenset[int]:
-        return self.wanted - self.known.keys()
+        return self.expected - self.raw_proposals.keys()
 
     def offer(self, member: int, raw: bytes) -> None:
-        """Take a proposal that is lacking. Raises PeerFault: its member has not made it so."""
+        """Take a proposal that is lacking. Raises PeerFault: its member has not made it."""
         if member not in self.lacking:
             return
-        found = proven(self.federation, member, raw)
-        self._proposals[member], self.known[member] = found, raw
+        found = verify(self.federation, member, raw)
+        self._proposals[member], self.raw_proposals[member] = found, raw
 
-    def held(self) -> bytes:
-        """A bit for each member."""
-        bits = bytearray((max(self.wanted) >> 3) + 1)
-        for member in self.known:
+    def bitmap(self) -> bytes:
+        """Return a bit for each member, set if its proposal is here."""
+        bits = bytearray((max(self.expected) >> 3) + 1)
+        for member in self.raw_proposals:
             bits[member >> 3] |= 1 << (member & 7)
         return bytes(bits)
 
-    def merged(self) -> Merged:
-        """Raises UserError: no schema can be made of what the nodes propose."""
+    def merge_proposals(self) -> Merged:
+        """Merge the proposals. Raises UserError: they cannot be merged into a schema."""
         return merge(self._proposals.values(), declared_by(self.federation.task))
 
 
-def signed(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
-    """A proposal as it travels."""
+def sign_proposal(federation: FederationConfig, packed: bytes, identity: Identity) -> bytes:
+    """Return a proposal with its signature, as it travels."""
     return packed + identity.sign(DOMAIN + federation_id(federation) + packed)
 
 
-def proven(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
-    """Raises PeerFault: that member has not signed it, or it is no proposal of it."""
+def verify(federation: FederationConfig, member: int, raw: bytes) -> Proposal:
+    """Verify and return a proposal. Raises PeerFault: that member has not signed it, or it is no proposal of it."""
     packed, signature = raw[:-SIGNATURE_BYTES], raw[-SIGNATURE_BYTES:]
     by = federation.members[member]
     try:
@@ -153,15 +152,16 @@ class Neighbor:
     holds: frozenset[int] = frozenset()
     sent: int | None = None
     """The proposal that is on its way to it."""
-    coming: bytearray = field(default_factory=bytearray)
-    coming_of: int | None = None
+    pieces: bytearray = field(default_factory=bytearray)
+    piece_owner: int | None = None
     is_through: bool = False
     """True once it keeps a schema."""
 
 
 class SchemaTalk:
-    """The exchange of proposals with all neighbors. `conclude` is called once all are there, and returns the schema's
-    digest.
+    """The exchange of proposals with all neighbors.
+
+    `conclude` is called once all proposals are there, and returns the schema's digest.
     """
 
     def __init__(
@@ -174,15 +174,15 @@ class SchemaTalk:
         self.changed = asyncio.Event()
         """Set when there may be something new to say."""
         self._unlike: set[int] = set()
-        """Neighbors of whom was said that they have another schema."""
+        """The neighbors that were reported for having another schema."""
         self._send, self._conclude = send, conclude
 
     @property
     def is_through(self) -> bool:
         return bool(self.digest) and all(one.is_through for one in self.neighbors.values())
 
-    def waits_for(self) -> str:
-        """A description of what is still missing."""
+    def missing_text(self) -> str:
+        """Return a description of what is still missing."""
         name_of = {member.index: member.name for member in self.agreement.federation.members}
         if lacking := sorted(self.agreement.lacking):
             names = ", ".join(name_of[index] for index in lacking[:8])
@@ -191,7 +191,9 @@ class SchemaTalk:
         return f"{late} to have them all"
 
     def begin(self) -> None:
-        """A federation of one proposal, or of a node that had all before it started again."""
+        """Conclude if nothing is lacking: the federation has one member, or the node had all proposals before a
+        restart.
+        """
         self._conclude_if_complete()
 
     def opened(self, peer: int) -> None:
@@ -202,7 +204,7 @@ class SchemaTalk:
         self.neighbors[peer].is_there = False
 
     def alarm(self, kind: str, peer: int | None, text: str) -> None:
-        """A neighbor that learns already has agreed, and has all that it takes."""
+        """Handle an alarm: a neighbor that learns already has agreed, and has all that it needs."""
         if kind != DIFFERS or peer not in self.neighbors:
             return
         if text != LEARNING:
@@ -215,7 +217,7 @@ class SchemaTalk:
         self.changed.set()
 
     def hear(self, peer: int, message: SchemaSaid) -> None:
-        """Raises PeerFault: it is what no honest node sends."""
+        """Handle a message. Raises PeerFault: no honest node sends it."""
         one = self.neighbors[peer]
         try:
             if isinstance(message, ProposalsHeld):
@@ -228,17 +230,17 @@ class SchemaTalk:
 
     def _hear_held(self, peer: int, neighbor: Neighbor, message: ProposalsHeld) -> None:
         bits = int.from_bytes(message.held, "little")
-        neighbor.holds = frozenset(member for member in self.agreement.wanted if bits >> member & 1)
+        neighbor.holds = frozenset(member for member in self.agreement.expected if bits >> member & 1)
         if message.agreed:
             neighbor.is_through = True
             self._compare(peer, message.agreed)
         if neighbor.sent in neighbor.holds:
             neighbor.sent = None
-        self._feed(peer, neighbor)
+        self._send_next(peer, neighbor)
         self.changed.set()
 
     def _compare(self, peer: int, theirs: bytes) -> None:
-        """A neighbor with another one, or that says so, is refused when it comes to learning: it stops nobody here."""
+        """Report a neighbor with another schema. Its sessions will be refused in learning: it stops no node here."""
         if self.digest and theirs != self.digest and peer not in self._unlike:
             self._unlike.add(peer)
             text = (
@@ -247,21 +249,21 @@ class SchemaTalk:
             log.warning(text, self.agreement.federation.members[peer].name)
 
     def _collect(self, neighbor: Neighbor, piece: ProposalPart) -> None:
-        """Pieces come in order, one proposal after the other. Raises PeerFault."""
-        if piece.member not in self.agreement.wanted or piece.size > MOST_BYTES + SIGNATURE_BYTES:
+        """Collect the pieces of proposals, in order, one proposal after the other. Raises PeerFault."""
+        if piece.member not in self.agreement.expected or piece.size > MOST_BYTES + SIGNATURE_BYTES:
             raise PeerFault(f"a proposal of {piece.size} bytes of member {piece.member}")
         if piece.offset == 0:
-            neighbor.coming_of, neighbor.coming = piece.member, bytearray()
-        if piece.member != neighbor.coming_of or piece.offset != len(neighbor.coming):
+            neighbor.piece_owner, neighbor.pieces = piece.member, bytearray()
+        if piece.member != neighbor.piece_owner or piece.offset != len(neighbor.pieces):
             raise PeerFault("a piece of a proposal without those before it")
-        neighbor.coming += piece.part
-        if len(neighbor.coming) > piece.size:
+        neighbor.pieces += piece.part
+        if len(neighbor.pieces) > piece.size:
             raise PeerFault("a piece of a proposal beyond its end")
-        if len(neighbor.coming) == piece.size:
-            raw, neighbor.coming, neighbor.coming_of = bytes(neighbor.coming), bytearray(), None
-            before = len(self.agreement.known)
+        if len(neighbor.pieces) == piece.size:
+            raw, neighbor.pieces, neighbor.piece_owner = bytes(neighbor.pieces), bytearray(), None
+            before = len(self.agreement.raw_proposals)
             self.agreement.offer(piece.member, raw)
-            if len(self.agreement.known) > before:
+            if len(self.agreement.raw_proposals) > before:
                 self._conclude_if_complete()
             self._tell_all()
 
@@ -273,36 +275,36 @@ class SchemaTalk:
     def _tell_all(self) -> None:
         for peer, one in self.neighbors.items():
             self._tell(peer, one)
-            self._feed(peer, one)
+            self._send_next(peer, one)
 
     def _tell(self, peer: int, neighbor: Neighbor) -> None:
         if neighbor.is_there:
-            self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.held(), agreed=self.digest))
+            self._send(peer, CHANNEL, ProposalsHeld(held=self.agreement.bitmap(), agreed=self.digest))
 
-    def _feed(self, peer: int, neighbor: Neighbor) -> None:
-        """Send one proposal that it lacks; the next follows when it says that it has this one."""
-        missing = sorted(self.agreement.known.keys() - neighbor.holds)
+    def _send_next(self, peer: int, neighbor: Neighbor) -> None:
+        """Send a neighbor one proposal that it lacks; the next follows when it has this one."""
+        missing = sorted(self.agreement.raw_proposals.keys() - neighbor.holds)
         if not neighbor.is_there or neighbor.sent is not None or not missing:
             return
         neighbor.sent = missing[0]
-        raw = self.agreement.known[neighbor.sent]
+        raw = self.agreement.raw_proposals[neighbor.sent]
         for offset in range(0, len(raw), MOST_PART_BYTES):
             part = raw[offset : offset + MOST_PART_BYTES]
             self._send(peer, CHANNEL, ProposalPart(member=neighbor.sent, size=len(raw), offset=offset, part=part))
 
 
 def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Identity) -> bytes:
-    """This node's signed proposal, the same at each start: kept beside its state, together with a readable text.
+    """Return this node's signed proposal, the same at each start: kept beside its state, with a readable text.
 
     Raises UserError: its table cannot be read; StorageError: the disk refuses.
     """
     file, index = node.state_dir / FILE_NAME, federation.member(node.name).index
     try:
         raw = file.read_bytes()
-        proven(federation, index, raw)
+        verify(federation, index, raw)
     except (OSError, PeerFault):
         proposal, packed = own_proposal(federation, node)
-        raw = signed(federation, packed, identity)
+        raw = sign_proposal(federation, packed, identity)
         node.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(node.state_dir / TEXT_NAME, [text_of(proposal).encode()])
         replace_file(file, [raw])
@@ -311,7 +313,7 @@ def signed_proposal(federation: FederationConfig, node: NodeConfig, identity: Id
 
 
 def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> bytes:
-    """Write the schema beside the node's state; returns its digest."""
+    """Write the schema beside the node's state; return its digest."""
     origin = f"Agreed on by {len(federation.present)} nodes of {federation.name}."
     replace_file(agreed_file(node.state_dir), [schema_text(merged, origin=origin).encode()])
     for warning in merged.warnings:
@@ -321,9 +323,9 @@ def keep(federation: FederationConfig, node: NodeConfig, merged: Merged) -> byte
 
 
 async def agree(federation: FederationConfig, node: NodeConfig, identity: Identity, *, launched: bool = False) -> bool:
-    """Returns when this node and all its neighbors keep the schema; False where it was stopped before.
+    """Return when this node and all its neighbors keep the schema; False if it was stopped before.
 
-    Raises UserError: its table is wrong, or no schema can be made of all.
+    Raises UserError: its table is wrong, or the proposals cannot be merged.
     """
     member = federation.member(node.name)
     agreement = Agreement(federation, member.index, signed_proposal(federation, node, identity))
@@ -334,7 +336,7 @@ async def agree(federation: FederationConfig, node: NodeConfig, identity: Identi
             agreement,
             federation.neighbors(member.index),
             links.sides.say,
-            lambda: keep(federation, node, agreement.merged()),
+            lambda: keep(federation, node, agreement.merge_proposals()),
         )
         links.sides.add(Feeding(channel=CHANNEL, handler=talk, guards=True))
         talk.begin()
@@ -356,7 +358,7 @@ async def _until_through(talk: SchemaTalk, stop: asyncio.Event) -> bool:
         if stop.is_set():
             return False
         if not done:
-            notice.info("agreeing on a schema: waiting for %s", talk.waits_for())
+            notice.info("agreeing on a schema: waiting for %s", talk.missing_text())
     await asyncio.sleep(FAREWELL_S)
     return True
 
@@ -374,7 +376,7 @@ def _links(federation: FederationConfig, node: NodeConfig, identity: Identity, t
         Membership(
             identity=identity,
             own_index=index,
-            members=listed(federation),
+            members=keys_with_session(federation),
             neighbors=frozenset(peers),
             dial={peer: members[peer].address for peer in peers},
             binding=FederationBinding(

@@ -1,4 +1,4 @@
-"""Own tables: the nodes agree on a schema before they are nodes (`agreeing`), and running they have no use for it."""
+"""Own tables: the nodes agree on a schema before they start (`agreeing`); a running node needs nothing of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p2pfl.node.feature import Attached, Feature, NodeView
 class TablesFeature(Feature):
     name = "tables"
 
-    def attach(self, node: NodeView) -> Attached | None:  # noqa: ARG002 - a running node has no use for it
+    def attach(self, node: NodeView) -> Attached | None:  # noqa: ARG002 - a running node needs nothing of it
         return None
 
 

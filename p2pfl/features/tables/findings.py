@@ -1,5 +1,6 @@
-"""The findings of `p2pfl check` about the tables of a `csv` federation: rows, gaps, classes, how different the
-sites are, and every mistake in every table at once.
+"""The findings of `p2pfl check` about the tables of a `csv` federation.
+
+They are rows, gaps, classes, the differences between sites, and every mistake in every table at once.
 """
 
 from __future__ import annotations
@@ -32,47 +33,50 @@ class TableFindings(Findings):
     def __init__(self) -> None:
         self.tables: TablesFound | None = None
 
-    def of_files(self, found: Inspected) -> None:
-        self.tables = look_at_tables(found.federation, found.here)
+    def of_files(self, inspected: Inspected) -> None:
+        self.tables = look_at_tables(inspected.federation, inspected.here)
         if self.tables is not None:
-            found.mistakes.extend(self.tables.mistakes)
-            found.warnings.extend(self.tables.warnings)
-            found.unusable |= self.tables.wrong
-            found.has_model = self.tables.has_schema
+            inspected.mistakes.extend(self.tables.mistakes)
+            inspected.warnings.extend(self.tables.warnings)
+            inspected.unusable |= self.tables.wrong
+            inspected.has_model = self.tables.has_schema
             logging.getLogger("p2pfl").addHandler(logging.NullHandler())  # the learners would say the same again
 
-    def before_launch(self, found: Inspected) -> None:
-        found.mistakes += table_mistakes(found.federation, found.here)
+    def before_launch(self, inspected: Inspected) -> None:
+        inspected.mistakes += table_mistakes(inspected.federation, inspected.here)
 
-    def of_learners(self, found: Inspected) -> None:
+    def of_learners(self, inspected: Inspected) -> None:
         if self.tables is not None:
-            names = {index: node.name for index, node in found.here.items()}
-            here = {names[index]: one for index, one in found.learners.items() if index in names}
-            found.warnings += warn_of_tests(self.tables, here)
-            found.warnings += warn_of_figures(self.tables, found.federation)
+            names = {index: node.name for index, node in inspected.here.items()}
+            here = {names[index]: one for index, one in inspected.learners.items() if index in names}
+            inspected.warnings += warn_of_tests(self.tables, here)
+            inspected.warnings += warn_of_figures(self.tables, inspected.federation)
 
     def told(self) -> list[dict[str, Any]] | None:
         return self.tables.rows if self.tables else None
 
-    def show(self, told: Any) -> None:
-        print_tables(told)
+    def show(self, rows: Any) -> None:
+        print_tables(rows)
 
 
 @dataclass(slots=True)
 class TablesFound:
-    """`rows` are facts by node; `wrong` are the indices of members whose tables cannot be learned from."""
+    """The findings in the tables.
+
+    `rows` are facts by node; `wrong` are the indices of members whose tables cannot be learned from.
+    """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     mistakes: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     wrong: set[int] = field(default_factory=set)
     has_schema: bool = True
-    """Without one there is no model yet."""
+    """True if there is a schema; without one there is no model yet."""
     task: TableTask | None = None
 
 
 def warn_of_tests(tables: TablesFound, learners: Mapping[str, Learner]) -> list[str]:
-    """Sentences about the nodes here that keep no row of a class for their test."""
+    """Return sentences about the nodes here that keep no row of a class for their test."""
     from p2pfl.learn.samples import TensorSamples  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.task import untested  # noqa: PLC0415 - as above
 
@@ -86,7 +90,7 @@ def warn_of_tests(tables: TablesFound, learners: Mapping[str, Learner]) -> list[
 
 
 def warn_of_figures(tables: TablesFound, federation: FederationConfig) -> list[str]:
-    """A sentence about what the schema tells of rows, where nodes promise privacy."""
+    """Return a sentence about what the schema reveals of rows, where nodes promise privacy."""
     if tables.task is None or federation.privacy is None:
         return []
     keys, name = tables.task.schema.figures(), tables.task.options.get("schema")
@@ -98,7 +102,7 @@ def warn_of_figures(tables: TablesFound, federation: FederationConfig) -> list[s
 
 
 def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound | None:
-    """Read the tables of the nodes that are here. None: the task is another one, or cannot be looked at."""
+    """Read the tables of the nodes that are here. None: the task is another one, or cannot be read."""
     if federation.task.name != "csv" or federation.task.given is not None:
         return None
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
@@ -114,11 +118,11 @@ def look_at_tables(federation: FederationConfig, here: Mapping[int, NodeConfig])
         given = table_task(task.options, federation.path.parent)
         return _survey(here, given)
     except (UserError, ModuleNotFoundError):
-        return None  # whoever loads the learners says why
+        return None  # the loading of the learners says why
 
 
 def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> TablesFound:
-    """The proposals of the nodes here, and the schema that they would agree on if there were no others."""
+    """Check the proposals of the nodes here, and the schema on which they would agree if there were no others."""
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.agreed import declared_by  # noqa: PLC0415 - as above
     from p2pfl.learn.table.merging import merge  # noqa: PLC0415 - as above
@@ -146,7 +150,7 @@ def _before_agreement(federation: FederationConfig, here: Mapping[int, NodeConfi
 
 @dataclass(slots=True)
 class _Read:
-    """The tables of nodes as they could be read: those to train on, and those of their own to test on."""
+    """The tables of nodes that could be read: those to train on, and separate ones to test on."""
 
     paths: dict[str, Path]
     tests: dict[str, Path]
@@ -167,7 +171,7 @@ def _read(here: Iterable[NodeConfig], schema: Schema, layout_of: Callable[[Mappi
         try:
             layouts[node.name] = layout_of(node.data)
         except UserError:
-            continue  # whoever loads the learners says why
+            continue  # the loading of the learners says why
         for key, place in (("path", paths), ("test_path", tests)):
             if isinstance(node.data.get(key), str):
                 place[node.name] = (node.path.parent / Path(node.data[key]).expanduser()).absolute()
@@ -175,25 +179,23 @@ def _read(here: Iterable[NodeConfig], schema: Schema, layout_of: Callable[[Mappi
     return _Read(paths, tests, trained, tested)
 
 
-def _survey(here: Mapping[int, NodeConfig], given: TableTask) -> TablesFound:
+def _survey(here: Mapping[int, NodeConfig], task: TableTask) -> TablesFound:
     from p2pfl.learn.table.differences import survey  # noqa: PLC0415 - `--help` stays instant
 
-    found, read = TablesFound(), _read(here.values(), given.schema, given.layout)
+    found, read = TablesFound(), _read(here.values(), task.schema, task.layout)
     members = {node.name: index for index, node in here.items()}
     trained, tested = read.trained, read.tested
     found.mistakes = read.mistakes
     found.wrong = {members[name] for name in read.paths if name not in trained.tables}
     found.wrong |= {members[name] for name in read.tests if name not in tested.tables}
-    facts, odd = survey(trained.tables, given.schema)
+    facts, odd = survey(trained.tables, task.schema)
     found.warnings = [*trained.warnings, *odd]
-    found.rows, found.task = [_row(one) for one in facts], given
+    found.rows, found.task = [_row(one) for one in facts], task
     return found
 
 
 def table_mistakes(federation: FederationConfig, here: Mapping[int, NodeConfig]) -> list[UserError]:
-    """The mistakes in the schema and in the tables of the nodes here; unlike `look_at_tables` it imports
-    no torch.
-    """
+    """Return the mistakes in the schema and in the tables of the nodes here, without importing torch."""
     if federation.task.name != "csv" or federation.task.given is not None or not here:
         return []
     from p2pfl.errors import UserError  # noqa: PLC0415 - `--help` stays instant

@@ -1,4 +1,4 @@
-"""`p2pfl new --task csv`: its options. What follows of them is `new_tables`, which is imported for this task alone."""
+"""`p2pfl new --task csv`: its options. `new_tables` carries them out, and is imported for this task alone."""
 
 from __future__ import annotations
 

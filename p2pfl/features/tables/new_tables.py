@@ -1,6 +1,6 @@
-"""`p2pfl new --task csv`: what is found in the tables, as the files of a federation and as lines for the user.
+"""`p2pfl new --task csv`: turn the tables into the files of a federation and lines for the user.
 
-The tables are read on this machine; nothing of them is written but what stands in the schema.
+The tables are read on this machine; nothing of them is written except the content of the schema.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ holdout = 0.2  # the share of its rows that each node keeps for its own test; or
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookedAt:
-    """`data` are the `[data]` tables of the node files, by node."""
+    """What was read from the tables. `data` are the `[data]` tables of the node files, by node."""
 
     names: tuple[str, ...]
     data: Mapping[str, Mapping[str, Any]]
@@ -57,16 +57,16 @@ class LookedAt:
     """A column that could be the layout's `id`."""
 
     def show(self, directory: Path) -> None:
-        """Say on stderr what was guessed, and what is odd."""
+        """Print on stderr what was guessed, and what is unusual."""
         contents, notes = self.merged.contents, self.merged.notes
         target = contents["target"]
         kind = "regression" if self.merged.schema.classes is None else "classes"
         click.echo(f"target {target}: {kind}: {notes.get(target, '')}", err=True)
-        click.echo(f"numbers: {_listed(contents.get('numeric', ()))}", err=True)
+        click.echo(f"numbers: {_list_text(contents.get('numeric', ()))}", err=True)
         for name, values in contents.get("categories", {}).items():
-            click.echo(f"category {name}: {_listed(values)}", err=True)
+            click.echo(f"category {name}: {_list_text(values)}", err=True)
         for name, codes in contents.get("missing", {}).items():
-            click.echo(f"taken as missing in {name}: {_listed(codes)}", err=True)
+            click.echo(f"taken as missing in {name}: {_list_text(codes)}", err=True)
         used = {target, *contents.get("numeric", ()), *contents.get("categories", ())}
         for name, note in notes.items():
             if name not in used:
@@ -80,7 +80,7 @@ class LookedAt:
         click.echo(f"these are guesses: correct them in {directory / 'schema.toml'}", err=True)
 
     def _figures_told(self) -> str:
-        """Say what the schema reveals about rows."""
+        """Describe what the schema reveals about rows."""
         keys = [key for key in ("means", "stds", "class_counts") if self.merged.contents.get(key)]
         keys += ["values of categories"] if self.merged.contents.get("categories") else []
         digits = self.merged.digits
@@ -102,8 +102,9 @@ def look_at_tables(
     on_bad_row: OnBadRow = "refuse",
     digits: int | None = None,
 ) -> LookedAt:
-    """Raises UserError: the target is not there, or names do not fit the tables; ExceptionGroup: all that is wrong in
-    the tables. `digits` rounds the figures in the schema.
+    """Read the tables. `digits` rounds the figures in the schema.
+
+    Raises UserError: the target is missing, or names do not fit the tables; ExceptionGroup: all mistakes in the tables.
     """
     if len(tables) < FEWEST:
         allowed = "two or more TABLEs, one for each node"
@@ -123,14 +124,14 @@ def look_at_tables(
     looked = read_tables(merged.schema, paths, by_schema)
     if positive and looked.tables and not any((table.columns[target] == 1).any() for table in looked.tables.values()):
         seen = sorted({value for proposal in proposals for value in proposal.columns[target].values})
-        allowed = _listed(seen) if seen else "values of the target"
+        allowed = _list_text(seen) if seen else "values of the target"
         raise UserError("no row of any table has that value", key="--positive", value=positive, allowed=allowed)
-    named = _naming(profiles)
+    named = _identifier_column(profiles)
     doubts = [*_doubts(profiles), *_look_like_names(profiles, merged)]
     facts, odd = survey(looked.tables, merged.schema)
     return LookedAt(
         names=names,
-        data={name: {"path": str(path)} | _written(layouts[name]) for name, path in paths.items()},
+        data={name: {"path": str(path)} | _layout_keys(layouts[name]) for name, path in paths.items()},
         merged=merged,
         schema_text=schema_text(merged, origin="Guessed by `p2pfl new` from the tables of all nodes."),
         task_keys=_task_keys(merged, named),
@@ -141,7 +142,7 @@ def look_at_tables(
 
 
 def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: str) -> dict[str, TableProfile]:
-    """A look at each table. Raises ExceptionGroup: all that is wrong in any of them."""
+    """Profile each table. Raises ExceptionGroup: the mistakes in all of them."""
     found, mistakes = dict[str, TableProfile](), list[UserError]()
     for name, path in paths.items():
         try:
@@ -150,7 +151,7 @@ def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: 
             mistakes += mistakes_of(error)
             continue
         if target not in found[name].columns:
-            text, allowed = "the table lacks this column", _listed(found[name].columns)
+            text, allowed = "the table lacks this column", _list_text(found[name].columns)
             mistakes.append(UserError(text, file=path, key="--target", value=target, allowed=allowed))
     for mistake in mistakes:
         mistake.allowed = mistake.allowed and mistake.allowed.replace(LEAVE_OUT, LEAVE_OUT_OPTION)
@@ -160,7 +161,7 @@ def _profiles(paths: Mapping[str, Path], layouts: Mapping[str, Layout], target: 
 
 
 def _doubts(profiles: Mapping[str, TableProfile]) -> list[str]:
-    """The remarks about single cells, the first few of each table."""
+    """Return the remarks about single cells, the first few of each table."""
     said = list[str]()
     for profile in profiles.values():
         more = len(profile.doubts) - MOST_LISTED
@@ -169,18 +170,18 @@ def _doubts(profiles: Mapping[str, TableProfile]) -> list[str]:
 
 
 def _allow_gaps(merged: Merged, missing: list[int]) -> None:
-    """Rows without a target are left out, where there are any."""
+    """Leave out rows without a target, if there are any."""
     if any(missing):
         merged.contents["missing_target"] = "drop"
         merged.warnings.append(f"{merged.contents['target']}: {sum(missing)} rows have none, and are left out")
 
 
 def _with_codes(layout: Layout, contents: Mapping[str, Any]) -> Layout:
-    return make_layout({}, _written(layout), contents)
+    return make_layout({}, _layout_keys(layout), contents)
 
 
-def _written(layout: Layout) -> dict[str, str]:
-    """The layout keys that differ from their defaults."""
+def _layout_keys(layout: Layout) -> dict[str, str]:
+    """Return the layout keys that differ from their defaults."""
     usual = Layout()
     keys = ("separator", "decimal", "encoding", "on_bad_row")
     return {key: getattr(layout, key) for key in keys if getattr(layout, key) != getattr(usual, key)}
@@ -204,8 +205,8 @@ def _names(tables: tuple[Path, ...], nodes: tuple[str, ...] | None) -> tuple[str
     return names
 
 
-def _naming(profiles: Mapping[str, TableProfile]) -> str | None:
-    """The first column that names each row of every table."""
+def _identifier_column(profiles: Mapping[str, TableProfile]) -> str | None:
+    """Return the first column that names each row of every table."""
     for name in next(iter(profiles.values())).columns:
         found = [(profile, profile.columns.get(name)) for profile in profiles.values()]
         if all(one and one.kind == "identifier" and one.known == profile.rows for profile, one in found):
@@ -214,7 +215,7 @@ def _naming(profiles: Mapping[str, TableProfile]) -> str | None:
 
 
 def _look_like_names(profiles: Mapping[str, TableProfile], merged: Merged) -> list[str]:
-    """A sentence about each input that might name rows, and might be a measurement."""
+    """Return a sentence about each input that might name rows, and might be a measurement."""
     said = []
     for name in merged.contents.get("numeric", ()):
         found = [profile.columns[name] for profile in profiles.values() if name in profile.columns]
@@ -235,7 +236,7 @@ def _task_keys(merged: Merged, named: str | None) -> str:
 MOST_LISTED = 12
 
 
-def _listed(names: Any) -> str:
+def _list_text(names: Any) -> str:
     found = [str(name) for name in names]
     more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
     return (", ".join(found[:MOST_LISTED]) + more) or "none"

@@ -21,7 +21,7 @@ FORMS: tuple[Form, ...] = ("csv", "json", "table")
 
 
 class Read(NamedTuple):
-    """A model and how the table is to be read; `learned_from` is the node's own table, None where that is not known."""
+    """A model and the table's layout; `learned_from` is the node's own table, None if unknown."""
 
     model: TableModel
     layout: Layout
@@ -61,7 +61,7 @@ def predict(
 
 
 def read_model(path: Path, table: Path, federation: Path | None, node: str | None) -> Read:
-    """Return the model, and the table's layout: by its looks, with the names and codes of the node's own."""
+    """Return the model, and the table's layout: by its content, with the names and codes of the node's own table."""
     from p2pfl.learn.exported import read_exported  # noqa: PLC0415 - as above
     from p2pfl.learn.table.guessing import guess_layout  # noqa: PLC0415 - `--help` stays instant
     from p2pfl.learn.table.layout import make_layout  # noqa: PLC0415 - as above

@@ -1,7 +1,7 @@
 """`p2pfl schema`: find one schema for tables that nobody may see together.
 
-Each site says what its table would tell the others, to be looked through; then the nodes agree by themselves
-(`[task] schema = "agreed"`), or somebody carries the files and merges them.
+Each site shows which statistics of its table the others would get, for review; then the nodes agree by themselves
+(`[task] schema = "agreed"`), or a person carries the files and merges them.
 """
 
 from __future__ import annotations

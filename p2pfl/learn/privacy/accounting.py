@@ -2,7 +2,8 @@
 
 Each step is a sum over rows drawn by Poisson sampling, plus Gaussian noise. The bounds are those of Opacus (an extra):
 numerical composition of privacy loss (PRV, Gopi et al. 2021, arXiv 2106.02848) and Rényi moments (RDP, Mironov et al.
-2019, arXiv 1908.10530). Both are upper bounds, so that the smaller one counts. Nothing here asks what a step computes.
+2019, arXiv 1908.10530). Both are upper bounds, so the smaller one counts. The accounting does not depend on what a step
+computes.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ _log = logging.getLogger(__name__)
 INSTALL = "pip install '.[privacy]' in a checkout of p2pfl"
 LEAST_NOISE = 0.01
 CLOSE = 0.998
-"""The part of a budget that its noise spends at least."""
+"""The least part of a budget that its noise spends."""
 COARSE, FINE = 4.0, 1.15
-"""Factors between noises that are tried: by RDP alone, and from there on."""
+"""Factors between noises in the search: by RDP alone, and afterwards."""
 Orders = tuple[float, ...]
 ORDERS: Orders = (*(1 + step / 10 for step in range(1, 100)), *range(12, 64))
 """The orders of RDP that Opacus looks at."""
 WHOLE_ORDERS: Orders = (*range(2, 32), 48, 64, 128, 256, 512, 1024)
-"""Others that take a tenth of the time."""
+"""Fewer orders, which take a tenth of the time."""
 MOST_BY_PRV = 50.0
-"""Above this epsilon, which is no protection, only RDP is asked: the arrays of PRV grow with it."""
+"""Above this epsilon, which is no protection, only RDP is used: the arrays of PRV grow with epsilon."""
 MOST_KINDS = 8
-"""The number of kinds of steps that are told apart: others count as a kind that reveals more. PRV takes a while for
+"""The most kinds of steps that are counted separately: others count as a kind that reveals more. PRV takes a while for
 each.
 """
 ROUNDING = 1e-13
-"""PRV is asked at a delta of at least this times the steps. It composes by Fourier transforms of doubles, whose
-rounding grows with the steps: below 1e-15 times the steps it has been seen to take more than PRV_ERROR.
+"""PRV is computed at a delta of at least this times the steps. It composes by Fourier transforms of doubles, whose
+rounding grows with the steps: below 1e-15 times the steps the error was seen to exceed PRV_ERROR.
 """
 PRV_ERROR = 0.01
-"""The error of PRV that is allowed for: Opacus adds it to what it finds."""
+"""The error of PRV that is allowed for: Opacus adds it to its result."""
 
 
 class Spend(NamedTuple):
@@ -57,7 +58,7 @@ class Spend(NamedTuple):
 
 
 def require_opacus(file: object = None) -> None:
-    """Raises UserError: Opacus is not installed, or broken, although `file` wants it."""
+    """Require Opacus. Raises UserError: it is not installed, or broken, although `file` needs it."""
     if find_spec("opacus") is None:
         text, allowed = "needs Opacus, which is not installed", f"[privacy] after {INSTALL}; or no [privacy]"
         raise UserError(text, file=file, key="privacy", allowed=allowed)
@@ -68,14 +69,14 @@ def require_opacus(file: object = None) -> None:
     except ImportError as error:
         text, allowed = f"needs Opacus, which cannot be imported: {error}", f"{INSTALL}; or no [privacy]"
         raise UserError(text, file=file, key="privacy", allowed=allowed) from error
-    root.handlers[:] = [one for one in root.handlers if one in before]  # it takes the log of the whole program
+    root.handlers[:] = [one for one in root.handlers if one in before]  # Opacus captures the log of the whole program
 
 
 def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> float:
     """An upper bound on the epsilon of all steps together, at that delta; infinite where there is none.
 
-    More kinds of steps than MOST_KINDS count as ones that tell more, so that it stays a bound.
-    Raises UserError: Opacus is not installed.
+    Beyond MOST_KINDS, kinds of steps count as ones that reveal more, so that it stays a bound. Raises UserError: Opacus
+    is not installed.
     """
     kinds = merged(spent)
     return _epsilon(kinds, delta, accountant) if kinds else 0.0
@@ -83,10 +84,10 @@ def epsilon_of(spent: Sequence[Spend], delta: float, accountant: str = PRV) -> f
 
 @lru_cache(maxsize=1024)
 def noise_for(epsilon: float, delta: float, rate: float, steps: int, accountant: str = PRV) -> float:
-    """A noise multiplier with which so many steps stay within epsilon.
+    """Find a noise multiplier with which `steps` steps stay within epsilon.
 
-    They spend at least CLOSE of it, unless LEAST_NOISE is enough.
-    Raises ValueError: MOST_NOISE is not enough; UserError: Opacus is not installed.
+    They spend at least CLOSE of it, unless LEAST_NOISE is enough. Raises ValueError: MOST_NOISE is not enough;
+    UserError: Opacus is not installed.
     """
 
     def bound(noise: float) -> float:
@@ -100,10 +101,10 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int, accountant:
 
 
 def _least(bound: Callable[[float], float], epsilon: float, start: float, factor: float, *, close: float) -> float:
-    """The noise at which a falling `bound` is within epsilon, and above `close` of it: first looked for in steps of
-    `factor` from `start`, then between two of them. Where the bound jumps, it is that beyond the jump.
+    """Find the noise at which a falling `bound` is within epsilon, and above `close` of it.
 
-    Raises ValueError: it is above MOST_NOISE.
+    The search goes in steps of `factor` from `start`, then between two of them. Where the bound jumps, the result is
+    the noise beyond the jump. Raises ValueError: it is above MOST_NOISE.
     """
     enough = start
     while not bound(enough) <= epsilon:
@@ -123,14 +124,16 @@ def _least(bound: Callable[[float], float], epsilon: float, start: float, factor
 
 
 def _part(high: float, low: float, target: float) -> float:
-    """The part of the way from `high` to `low`, in logarithms, at which `target` lies; never near an end."""
+    """The share of the way from `high` to `low`, in logarithms, at which `target` lies; never near an end."""
     if not 0.0 < low < high < math.inf:
         return 0.5
     return min(max(math.log(high / target) / math.log(high / low), 0.05), 0.95)
 
 
 def merged(spent: Sequence[Spend]) -> tuple[Spend, ...]:
-    """Steps of equal kinds together, in a fixed order: composition has none. At most MOST_KINDS kinds are left."""
+    """Add up steps of equal kinds, in a fixed order: composition does not depend on it. At most MOST_KINDS kinds are
+    left.
+    """
     steps: dict[tuple[float, float], int] = {}
     for noise, rate, count in spent:
         if count:
@@ -165,7 +168,9 @@ def _epsilon(kinds: tuple[Spend, ...], delta: float, accountant: str) -> float:
 
 
 def _by_prv(kinds: tuple[Spend, ...], delta: float) -> float:
-    """Epsilon as by `PRVAccountant.get_epsilon` of Opacus, which would compute the same moments three times more."""
+    """Compute epsilon as `PRVAccountant.get_epsilon` of Opacus does, which would compute the same moments three times
+    more.
+    """
     import numpy as np  # noqa: PLC0415 - as Opacus, for who has [privacy] alone
     from opacus.accountants.analysis import prv  # noqa: PLC0415 - as above
 
@@ -175,7 +180,7 @@ def _by_prv(kinds: tuple[Spend, ...], delta: float) -> float:
     alone = [_by_rdp((one._replace(steps=1),), error / (8 * sum(steps))) for one in kinds]
     reach = max(_by_rdp(kinds, error / 4), *alone, PRV_ERROR) + 3
     domain = prv.Domain.create_aligned(-reach, reach, mesh)
-    with np.errstate(all="ignore"):  # at rate 1 it takes the logarithm of 0, rightly
+    with np.errstate(all="ignore"):  # at rate 1 Opacus takes the logarithm of 0, correctly
         losses = [prv.PoissonSubsampledGaussianPRV(rate, noise) for noise, rate, _ in kinds]
         cut = [prv.TruncatedPrivacyRandomVariable(one, domain.t_min, domain.t_max) for one in losses]
         discrete = [prv.discretize(one, domain) for one in cut]
@@ -187,7 +192,7 @@ def _by_rdp(kinds: tuple[Spend, ...], delta: float, orders: Orders = ORDERS) -> 
     require_opacus()
     from opacus.accountants.analysis.rdp import get_privacy_spent  # noqa: PLC0415 - as above
 
-    warnings.filterwarnings("ignore", "Optimal order is", UserWarning)  # it is a bound all the same
+    warnings.filterwarnings("ignore", "Optimal order is", UserWarning)  # the result is a bound all the same
     try:
         moments = sum(_moments(noise, rate, orders) * steps for noise, rate, steps in kinds)
         found = float(get_privacy_spent(orders=orders, rdp=moments, delta=delta)[0])

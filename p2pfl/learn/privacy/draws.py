@@ -1,8 +1,8 @@
 """The random draws for privacy: the rows of a step, and the noise.
 
-What a neighbor can compute is no chance. The federation's seed is in a file that all members have, so nodes ask the
-operating system for a new key each time and draw from ChaCha20 under it: nothing is kept that could be read, repeated
-or forked. Only a simulation draws from the seed, and keeps nobody's secret.
+A number that a neighbor can compute is not random. The federation's seed is in a file that all members have, so nodes
+ask the operating system for a new key each time and draw from ChaCha20 under it: nothing is kept that could be read,
+repeated or forked. Only a simulation draws from the seed, and keeps nobody's secret.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from p2pfl.learn.privacy.gaussian import UNIT, gaussians
 Integers = NDArray[np.int64]
 
 BITS = 53
-"""The bits of the number that decides if a row is drawn: as many as a double holds."""
+"""The bits of the number that decides whether a row is drawn: as many as a double holds."""
 KEY_BYTES = 32
 
 
 class Draws(Protocol):
-    """The chance of one local round."""
+    """The random draws of one local round."""
 
     def rows(self, samples: int, rate: float) -> Integers:
         """The rows of a step among `samples`, ascending: each with probability `rate`, independently of the others."""
@@ -36,7 +36,7 @@ class Draws(Protocol):
         ...
 
     def order(self, count: int) -> Integers:
-        """0 to count - 1 in an order of which each is as likely."""
+        """The numbers 0 to count - 1 in a random order, all orders equally likely."""
         ...
 
     def seed(self) -> int:
@@ -62,7 +62,7 @@ class Secret:
         return self
 
     def rows(self, samples: int, rate: float) -> Integers:
-        """The rate is rounded down to a multiple of 2^-53."""
+        """Draw the rows; the rate is rounded down to a multiple of 2^-53."""
         words = _secret(8 * samples).view(np.uint64) >> np.uint64(64 - BITS)
         return np.flatnonzero(words < np.uint64(rate * 2.0**BITS))
 
@@ -89,7 +89,7 @@ class Seeded:
 
 
 class SeededDraws:
-    """Streams of their own, so that the rows of a step say nothing of its noise."""
+    """The seeded draws of one round, from separate streams, so that the rows of a step reveal nothing of its noise."""
 
     def __init__(self, seed: int, node: int, round_index: int) -> None:
         self._place = (seed, node, round_index)

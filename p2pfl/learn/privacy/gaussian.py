@@ -1,14 +1,14 @@
-"""Discrete Gaussians of standard deviation UNIT, made of whole numbers alone.
+"""Discrete Gaussians of standard deviation UNIT, made from whole numbers alone.
 
-Floating-point Gaussians have gaps and lattices that depend on their size, which tell what was added to them (Mironov
+Floating-point Gaussians have gaps and lattices that depend on their size, which reveal what was added to them (Mironov
 2012, doi 10.1145/2382196.2382264; Jin, McMurtry, Rubinstein and Ohrimenko, arXiv 2112.05307). Here a table of exact
-probabilities gives small discrete Gaussians x, and x1 + 80 x2 + 80^2 x3 + 80^3 x4 is a large one (Micciancio and
-Walter 2017, eprint.iacr.org/2017/259, section 3). Each number then has the probability that a discrete Gaussian gives
-it but for 2^-110 of that, for the sum; and but for 2^-119 of all numbers together, for the table, which ends at 12.8
-standard deviations and has 140 bits.
+probabilities gives small discrete Gaussians x, and x1 + 80 x2 + 80^2 x3 + 80^3 x4 is a large one (Micciancio and Walter
+2017, eprint.iacr.org/2017/259, section 3). Each number then has the probability that a discrete Gaussian gives it but
+for 2^-110 of that, for the sum; and but for 2^-119 of all numbers together, for the table, which ends at 12.8 standard
+deviations and has 140 bits.
 
 A discrete Gaussian of variance s^2 is a real one of variance s^2 - 1/12 that was rounded, but for terms of 1/s^4; and
-whoever sees the rounded one knows no more than who sees the real one. So accountants of real Gaussians hold for it.
+the rounded one reveals no more than the real one. So accountants of real Gaussians hold for it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,29 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 Bytes = Callable[[int], NDArray[np.uint8]]
-"""So many bytes, uniform and independent."""
+"""Draws that many bytes, uniform and independent."""
 
 WIDTH, FACTOR, LEVELS = 160, 80, 4
-"""The standard deviation of a small one, and what each of the next ones is multiplied by: at most half of it."""
+"""The standard deviation of a small Gaussian, the factor between levels, at most half of it, and the
+number of levels.
+"""
 UNIT = 81_926_000.0
-"""The standard deviation of the sum, less by more than 2^-18 of it."""
+"""The standard deviation of the sum, rounded down by more than 2^-18 of it."""
 COLUMN_BITS, REST_BITS = 12, 128
 WORD_BITS = 32 - COLUMN_BITS
-"""The number of bits that decide within a column and come at once; the others come if these do not decide."""
+"""The number of bits that decide within a column and are drawn together; the others are drawn if these
+do not decide.
+"""
 COLUMNS, HALF = 1 << COLUMN_BITS, 1 << (COLUMN_BITS - 1)
 BLOCK = 1 << 16
 """The number of values made at once, so that they stay in the cache."""
 
 
 class AliasTable(NamedTuple):
-    """The table of Walker's alias method: the bound for a word in each column (4096,), and the rest of that; which
-    number it is, by column, where it is not below, and where it is (8192,).
+    """The table of Walker's alias method.
+
+    `limits` has the bound for a word in each column (4096,), `rests` the remaining bits of that bound; `numbers`
+    (8192,) has by column the number if the word is not below the bound, and the number if it is.
     """
 
     limits: NDArray[np.uint32]
@@ -48,7 +54,7 @@ class AliasTable(NamedTuple):
 
 
 def gaussians(size: int, draw: Bytes) -> Integers:
-    """Independent ones (size,)."""
+    """Draw independent discrete Gaussians (size,)."""
     found = np.empty(size, np.int64)
     for first in range(0, size, BLOCK):
         block = found[first : first + BLOCK]
@@ -60,7 +66,7 @@ def gaussians(size: int, draw: Bytes) -> Integers:
 
 
 def _small(count: int, draw: Bytes) -> NDArray[np.int32]:
-    """Numbers from the table (count,)."""
+    """Draw numbers from the table (count,)."""
     table = _table()
     words = draw(4 * count).view(np.uint32)
     columns = (words >> np.uint32(WORD_BITS)).view(np.int32)
@@ -83,22 +89,22 @@ def _table() -> AliasTable:
 
 
 def weights() -> list[int]:
-    """The probabilities of -HALF to HALF - 1, in units of 2^-140: those of a discrete Gaussian, rounded down, and what
-    is left over at zero.
+    """The probabilities of -HALF to HALF - 1, in units of 2^-140: those of a discrete Gaussian, rounded down, and the
+    remainder at zero.
     """
     with localcontext() as context:
         context.prec = 60
         one_side = [(Decimal(-number * number) / (2 * WIDTH * WIDTH)).exp() for number in range(HALF + 1)]
         scale = (1 << (REST_BITS + COLUMN_BITS)) / (2 * sum(one_side[1:HALF]) + one_side[0])
         found = [int(scale * one_side[abs(number)]) for number in range(-HALF, HALF)]
-    found[0] = 0  # so that both sides are alike
+    found[0] = 0  # so that both sides are equal
     found[HALF] += (1 << (REST_BITS + COLUMN_BITS)) - sum(found)
     return found
 
 
 def columns_of(weight: list[int]) -> tuple[list[int], list[int]]:
-    """Walker's alias method in whole numbers (Vose 1991, doi 10.1109/32.92917): how much of each column, of 2^128, is
-    its own number, and which number has the rest.
+    """Build Walker's alias table in whole numbers (Vose 1991, doi 10.1109/32.92917): the share of each column, of
+    2^128, that is its own number's, and the number that has the rest.
     """
     full, left = 1 << REST_BITS, list(weight)
     limits, aliases = [0] * COLUMNS, list(range(COLUMNS))

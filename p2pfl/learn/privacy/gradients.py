@@ -1,9 +1,10 @@
-"""The gradient of each row's own loss, cut to a length and summed: what one row can do to a step is bounded.
+"""The gradient of each row's own loss, cut to a length and summed, which bounds the effect of one row on a step.
 
 A row's loss is that of a batch in which it is alone. So no row sees another: by construction where rows go through
 `torch.func` or one after the other, and in a chain of layers because each of these works row by row. A chain needs no
-gradient of a single row: of a linear layer it is the outer product of what came in and what came back, and its length
-the product of their lengths (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679, section 4).
+gradient of a single row: for a linear layer it is the outer product of the layer's input and the gradient at its
+output, and its length the product of their lengths (Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679, section
+4).
 """
 
 from __future__ import annotations
@@ -24,27 +25,29 @@ from p2pfl.plugins import FAILURES, describe_failure
 log = logging.getLogger("p2pfl")
 
 Loss = Callable[[Any, Any], Tensor]
-"""A loss: outputs and targets of a batch to a scalar, the mean over the batch."""
+"""Maps outputs and targets of a batch to the loss, a scalar, the mean over the batch."""
 
 CHUNK_FLOATS = 1 << 21
-"""The most numbers that gradients of single rows kept at once may have."""
+"""The most numbers in the gradients of single rows that are kept at a time."""
 CACHED_FLOATS = 1 << 17
-"""The number of these that are summed at once."""
+"""The number of these that are summed at a time."""
 ROWWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Identity)
-"""Layers without parameters that look at each number alone."""
+"""Layers without parameters that treat each number alone."""
 
 
 class RowGradients(Protocol):
-    """`how` says in words which way it takes."""
+    """Computes sums of clipped gradients; `how` says in words by which way."""
 
     how: str
 
     def clipped_sum(
         self, inputs: Any, targets: Any, clip: float, among: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor]:
-        """The sum, in float64, over b rows, at least one, of the gradients of those `among` them (b,) (all, if not
-        given) in the parameters' shapes, each first scaled down to length `clip` over all parameters together; and the
-        losses of these. A gradient that is not finite counts as zero.
+        """Sum, in float64, the gradients of those `among` the b rows (b,) (all, if None), at least one, in the
+        parameters' shapes, and return their losses too.
+
+        Each gradient is first scaled down to length `clip` over all parameters together. A gradient that is not finite
+        counts as zero.
         """
         ...
 
@@ -84,7 +87,7 @@ class LayerChain:
         return self._summed([wide(one[chosen]) for one in entered], returned, clip), losses[chosen].detach()
 
     def _summed(self, entered: list[Tensor], returned: list[Tensor], clip: float) -> list[Tensor]:
-        """From what came into each linear layer (b, in) and what came back to it (b, out)."""
+        """Sum from the inputs of each linear layer (b, in) and the gradients at its outputs (b, out)."""
         layers = list(zip(self._linears, entered, returned, strict=True))
         squares = torch.zeros_like(returned[0][:, 0])
         for (weight, bias), came, went in layers:
@@ -93,16 +96,16 @@ class LayerChain:
         factors, fine = factors_of(squares.sqrt(), clip)
         sums = [wide(torch.zeros_like(one)) for one in self._parameters]
         for (weight, bias), came, went in layers:
-            scaled = _without(went, fine) * factors[:, None]
+            scaled = _only_finite(went, fine) * factors[:, None]
             if weight is not None:
-                sums[weight] = scaled.t() @ _without(came, fine)
+                sums[weight] = scaled.t() @ _only_finite(came, fine)
             if bias is not None:
                 sums[bias] = scaled.sum(0)
         return sums
 
 
 class Vectorized:
-    """Any module that torch.func's vmap can do."""
+    """Any module that torch.func's vmap can compute."""
 
     how = "all rows at once"
 
@@ -130,13 +133,13 @@ class Vectorized:
         return [total.view(one.shape) for total, one in zip(sums, self._parameters, strict=True)], torch.cat(losses)
 
     def _add(self, gradients: list[Tensor], clip: float, sums: list[Tensor]) -> None:
-        """The gradients (b, d) of b rows, cut, to the sums (d,): a few at a time, which stay in the cache."""
+        """Add the gradients (b, d) of b rows, clipped, to the sums (d,): a few at a time, which stay in the cache."""
         few = max(1, CACHED_FLOATS // sum(total.numel() for total in sums))
         for parts in zip(*(torch.split(one, few) for one in gradients), strict=True):
             found = [wide(one) for one in parts]
             factors, fine = factors_of(torch.stack([vector_norm(one, dim=1) for one in found]).norm(dim=0), clip)
             for total, one in zip(sums, found, strict=True):
-                total.addmv_(_without(one, fine).t(), factors)
+                total.addmv_(_only_finite(one, fine).t(), factors)
 
     def _loss_of_one(self, trained: dict[str, Tensor], inputs: Any, targets: Any) -> Tensor:
         from torch.func import functional_call  # noqa: PLC0415 - as above
@@ -177,7 +180,7 @@ class OneByOne:
 def row_gradients(
     module: nn.Module, parameters: Sequence[nn.Parameter], loss: Loss, device: Device, trial: tuple[Any, Any]
 ) -> RowGradients:
-    """The fastest way that does for this module: `trial` are the inputs and targets of a few rows."""
+    """Choose the fastest way that works for this module: `trial` are the inputs and targets of a few rows."""
     layers = _chain(module, parameters)
     ways: list[tuple[str, Callable[[], RowGradients]]] = [
         (Vectorized.how, lambda: Vectorized(module, parameters, loss, device)),
@@ -226,18 +229,18 @@ def wide(tensor: Tensor) -> Tensor:
     return (tensor.detach().cpu() if tensor.device.type == "mps" else tensor.detach()).double()
 
 
-def _without(rows: Tensor, fine: Tensor | None) -> Tensor:
-    """The rows (b, d), zero where they are not `fine`."""
+def _only_finite(rows: Tensor, fine: Tensor | None) -> Tensor:
+    """Set the rows (b, d) to zero that are not `fine`."""
     return rows if fine is None else torch.where(fine[:, None], rows, 0.0)
 
 
 def _table(rows: Tensor) -> Tensor:
-    """(b, ...) as (b, d)."""
+    """Reshape (b, ...) to (b, d)."""
     return rows.reshape(len(rows), math.prod(rows.shape[1:]))
 
 
 def _squares(rows: Tensor) -> Tensor:
-    """The squared lengths (b,) of (b, d)."""
+    """The squared lengths (b,) of the rows (b, d)."""
     return rows.square().sum(1)
 
 

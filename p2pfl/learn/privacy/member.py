@@ -1,4 +1,4 @@
-"""All rows of a node together: the change of a whole local round, cut to a length, with noise. Any learner can.
+"""Protection of all rows of a node together: the change of a whole local round, clipped, with noise, for any learner.
 
 DP-FedAvg (McMahan et al., arXiv 1710.06963), with the noise added by each node itself, since nobody else is trusted. So
 the noise of a mean over n nodes has variance of order 1/n, where a trusted center that adds it once has 1/n^2.
@@ -22,8 +22,8 @@ from p2pfl.learn.privacy.protection import Protected, Protection
 
 
 def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector:
-    """The model (d,) to go on with where a round went from `start` to `ended` (d,): its change no longer than the clip,
-    and noise. A change that is not finite counts as none.
+    """The model (d,) to continue from after a round from `start` to `ended` (d,): its change clipped, plus noise. A
+    change that is not finite counts as none.
     """
     grid = Grid.of(noise=plan.noise, clip=plan.clip, size=start.size, rows=1, in_sequence=1)
     change = ended.astype(np.float64) - start
@@ -36,7 +36,7 @@ def hide_round(start: Vector, ended: Vector, plan: Plan, draws: Draws) -> Vector
 
 
 def hidden_rounds(learner: Learner, protection: Protection, node: int) -> HiddenRounds:
-    """The learner of a task without torch, its rounds private.
+    """Make the rounds of a learner without torch private.
 
     Raises UserError: single rows are to be protected, whose gradients such a learner does not show.
     """
@@ -50,7 +50,7 @@ def hidden_rounds(learner: Learner, protection: Protection, node: int) -> Hidden
 
 
 class HiddenRounds:
-    """A learner whose rounds are hidden like that. All else is the learner's own."""
+    """A learner whose rounds are hidden in this way. All else is the learner's own."""
 
     size: int
     personal: int
@@ -58,8 +58,10 @@ class HiddenRounds:
     samples: int
 
     def __init__(self, learner: Learner, protection: Protection, node: int) -> None:
-        """Raises UserError: the model has whole numbers that may count rows: they stay here, and exported files have
-        them as they are. How many batches a norm has seen, torch counts of itself.
+        """Wrap a learner. Raises UserError: the model has whole numbers that may count rows: they stay on the node, but
+        exported files contain them unchanged.
+
+        Counts of batches in torch's norms are accepted: they do not depend on rows.
         """
         whole = [name for name, array in learner.local_state().items() if array.dtype.kind in "iu"]
         if counts := [name for name in whole if not name.endswith("num_batches_tracked")]:
@@ -83,10 +85,10 @@ class HiddenRounds:
         local = self.learner.train(start, round_index)
         draws = self.protected.draws(self.node, round_index)
         vector = hide_round(start.model, local.vector, self.plan, draws)
-        return replace(local, vector=vector, loss=self.protected.told_loss(local.loss))
+        return replace(local, vector=vector, loss=self.protected.public_loss(local.loss))
 
     def evaluate(self, vector: Vector, part: str) -> Score | None:
-        return self.learner.evaluate(vector, part) if self.protected.tells(part) else None
+        return self.learner.evaluate(vector, part) if self.protected.may_report(part) else None
 
     def local_state(self) -> dict[str, NDArray[np.generic]]:
         return self.learner.local_state()

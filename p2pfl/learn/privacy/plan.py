@@ -1,6 +1,6 @@
 """The noise of one node, planned so that its rounds stay within the budget, and whether one more round may be spent.
 
-A plan is made once, when a node has read its data. What was spent is a sequence of `Spend`, kept by the caller.
+A plan is made once, when a node has read its data. The spending is a sequence of `Spend`, kept by the caller.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from p2pfl.errors import UserError
 from p2pfl.learn.privacy.accounting import Spend, epsilon_of, merged, noise_for, require_opacus
 
 STAGES = 32
-"""The number of parts in which `Plan.spent` reports a budget: each takes an accountant's time."""
+"""The number of stages in which `Plan.spent` reports a budget: each takes an accountant's time."""
 
 MOST_TIMES = 8
-"""A node whose rounds have become cheap trains at most so many times the planned ones: PRV's arrays grow with them."""
+"""The most rounds of a node whose rounds have become cheap, in multiples of the plan: PRV's arrays grow with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Plan:
 
     unit: str
     epsilon: float
-    """The budget. Where the file gives the noise, this is what the planned rounds take."""
+    """The budget. Where the file gives the noise, this is what the planned rounds spend."""
     delta: float
     clip: float
     noise: float
@@ -40,18 +40,18 @@ class Plan:
     training: TrainingConfig
 
     def spend(self, samples: int) -> Spend:
-        """The cost of one round at a node with so many rows."""
+        """The cost of one round at a node with `samples` rows."""
         return spend_of(self.unit, self.training, self.noise, samples)
 
     def allows(self, spent: Sequence[Spend], next: Spend) -> bool:  # noqa: A002 - reads as a sentence
         """True if the budget has room for `next` after the spending so far."""
-        before, steps = _parted((*spent, next))
+        before, steps = _split_last_kind((*spent, next))
         return steps <= _limit(self._budget, before, next, self.rounds)
 
     def rounds_left(self, spent: Sequence[Spend], samples: int) -> int:
-        """The number of further rounds that the budget has room for, if the node keeps so many rows."""
+        """The number of further rounds that the budget has room for, if the node keeps `samples` rows."""
         cost = self.spend(samples)
-        before, steps = _parted((*spent, cost))
+        before, steps = _split_last_kind((*spent, cost))
         return max(0, (_limit(self._budget, before, cost, self.rounds) - steps) // cost.steps + 1)
 
     def spent(self, spent: Sequence[Spend]) -> float:
@@ -59,18 +59,18 @@ class Plan:
         if not spent:
             return 0.0
         cost = self._cost(spent[-1])
-        before, steps = _parted(spent)
+        before, steps = _split_last_kind(spent)
         most = _limit(self._budget, before, cost, self.rounds)
         stage = cost.steps * math.ceil(most / cost.steps / STAGES)
         shown = min(most, -(-steps // stage) * stage) if steps <= most else steps
         return epsilon_of((*before, cost._replace(steps=shown)), self.delta, self.accountant)
 
     def exact(self, spent: Sequence[Spend]) -> float:
-        """Likewise, without stages."""
+        """An upper bound on epsilon so far, without stages."""
         return epsilon_of(tuple(spent), self.delta, self.accountant) if spent else 0.0
 
     def _cost(self, last: Spend) -> Spend:
-        """A round of the kind of steps that came last."""
+        """The cost of a round of the kind of steps that came last."""
         return last._replace(steps=self.training.local_steps or 1 if self.unit == RECORD else 1)
 
     @property
@@ -85,7 +85,7 @@ class Budget(NamedTuple):
 
 
 def plan_of(federation: FederationConfig, samples: int) -> Plan | None:
-    """The plan of a node with so many rows; None: the federation has no `[privacy]`.
+    """The plan of a node with `samples` rows; None: the federation has no `[privacy]`.
 
     Raises UserError: Opacus is not installed, delta is above 1/n, or no noise keeps within epsilon.
     """
@@ -126,13 +126,13 @@ def planned_in_words(federation: FederationConfig) -> str:
 
 
 def planned_rounds(federation: FederationConfig) -> int:
-    """The rounds that the budget is for. There is such a number: a file without one is refused."""
+    """The rounds that the budget is for. The number exists: a file without one is refused."""
     told = None if federation.privacy is None else federation.privacy.rounds
     return told or federation.training.rounds or 0
 
 
 def spend_of(unit: str, training: TrainingConfig, noise: float, samples: int) -> Spend:
-    """The cost of one round with that noise at a node with so many rows."""
+    """The cost of one round with that noise at a node with `samples` rows."""
     if unit == MEMBER:
         return Spend(noise, 1.0, 1)
     a_pass = math.ceil(samples / min(training.batch_size, samples))
@@ -141,27 +141,27 @@ def spend_of(unit: str, training: TrainingConfig, noise: float, samples: int) ->
 
 
 def refuse_delta(unit: str, delta: float, samples: int, file: object = None) -> None:
-    """Raises UserError: with so many rows delta would allow to tell all of one."""
+    """Refuse a delta that would allow revealing one of the rows entirely. Raises UserError."""
     if unit == RECORD and delta * samples > 1.0:
         text = f"exceeds one in the {samples:,} rows of a node: everything about one row might be revealed"
         allowed = f"at most {1 / samples:.2g}, better a tenth of that"
         raise UserError(text, file=file, key="privacy.delta", value=delta, allowed=allowed)
 
 
-def _noise(federation: FederationConfig, privacy: PrivacyConfig, once: Spend, rounds: int) -> float:
-    steps, asked = rounds * once.steps, privacy.epsilon or 0.0
+def _noise(federation: FederationConfig, privacy: PrivacyConfig, cost: Spend, rounds: int) -> float:
+    steps, asked = rounds * cost.steps, privacy.epsilon or 0.0
     told = (privacy.delta, privacy.accountant)
     try:
-        return noise_for(asked, privacy.delta, once.rate, steps, privacy.accountant)
+        return noise_for(asked, privacy.delta, cost.rate, steps, privacy.accountant)
     except ValueError:
-        least = epsilon_of((Spend(MOST_NOISE, once.rate, steps),), *told)
+        least = epsilon_of((Spend(MOST_NOISE, cost.rate, steps),), *told)
         text = f"no noise up to {MOST_NOISE:g} is enough for this in {rounds} rounds ({steps:,} steps)"
         allowed = f"above {least:.2g}, or fewer rounds; {PRIVACY['epsilon'].allowed}"
         raise UserError(text, file=federation.path, key="privacy.epsilon", value=asked, allowed=allowed) from None
 
 
-def _parted(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
-    """The spending in steps of other kinds than the last one, and the number of steps of the last kind."""
+def _split_last_kind(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
+    """Split the spending into steps of earlier kinds and the number of steps of the last kind."""
     kind = spent[-1][:2]
     steps = sum(one.steps for one in spent if one[:2] == kind)
     return merged([one for one in spent if one[:2] != kind]), steps
@@ -169,8 +169,9 @@ def _parted(spent: Sequence[Spend]) -> tuple[tuple[Spend, ...], int]:
 
 @lru_cache(maxsize=256)
 def _limit(budget: Budget, before: tuple[Spend, ...], cost: Spend, planned: int) -> int:
-    """The most steps of the kind of `cost`, in whole rounds of its steps, that stay within the budget after what was
-    spent `before`. `planned` are the rounds that are likely to; MOST_TIMES as many are the most.
+    """The most steps of the kind of `cost`, in whole rounds, that stay within the budget after the spending `before`.
+
+    `planned` are the rounds that probably fit; MOST_TIMES as many are the most.
     """
 
     def fits(rounds: int) -> bool:

@@ -20,12 +20,14 @@ from p2pfl.learn.torch_model import TorchModel
 
 
 class PrivateRounds(Protected):
-    """`row_gradients` are there where single rows are protected; None: the member is."""
+    """The private rounds of a learner. `row_gradients` exist where single rows are protected; None where
+    the member is.
+    """
 
     row_gradients: RowGradients | None
 
     def __init__(self, protection: Protection, model: TorchModel, train_set: Samples) -> None:
-        """Raises UserError: single rows are protected, and they meet in the model."""
+        """Prepare the rounds. Raises UserError: single rows are protected, and the model mixes them."""
         super().__init__(protection, len(train_set))
         self.row_gradients = _gradients_of_rows(model, train_set) if self.plan.unit == RECORD else None
 
@@ -34,23 +36,23 @@ class PrivateRounds(Protected):
         return self.plan.unit == MEMBER
 
     def at_node(self, samples: int) -> PrivateRounds:
-        """The same, with the same model, at a node with so many rows."""
+        """The same rounds, with the same model, at a node with `samples` rows."""
         other = copy(self)
         other.plan = self.protection.plan_for(samples)
         return other
 
     def steps_with(self, samples: int) -> int | None:
-        """The number of steps of a round on so many samples; None: as many as without privacy."""
+        """The number of steps of a round on `samples` rows; None: as many as without privacy."""
         return self.plan.spend(samples).steps if self.plan.unit == RECORD else None
 
     def steps(self, samples: int, draws: Draws) -> PrivateSteps | None:
-        """The steps of a round in which single rows are protected; None: they are as without privacy."""
+        """The steps of a round in which single rows are protected; None: steps are as without privacy."""
         if self.row_gradients is None:
             return None
         return PrivateSteps(self.plan, samples, draws, self.row_gradients)
 
-    def told_model(self, start: Vector, ended: Vector, draws: Draws) -> Vector:
-        """The model (d,) to go on with after a round that went from `start` to `ended` (d,)."""
+    def next_model(self, start: Vector, ended: Vector, draws: Draws) -> Vector:
+        """The model (d,) to continue from after a round that went from `start` to `ended` (d,)."""
         return hide_round(start, ended, self.plan, draws) if self.hides_member else ended
 
 

@@ -14,16 +14,18 @@ from p2pfl.learn.privacy.plan import Plan, plan_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
-    """`plan_for` makes the plan of a node with so many rows: it is called once, when these have been read."""
+    """The protection of a node. `plan_for` makes the plan for a number of rows: it is called once, after reading the
+    data.
+    """
 
     plan_for: Callable[[int], Plan]
     chance: Chance
     public_test: bool = False
     """True if the common test set is not private, so that scores on it may be reported."""
 
-    def tells(self, part: str) -> bool:
-        """True if scores on this part of the data may be reported, "test" or "local". Data that are not protected, in a
-        simulation with seeded chance, is no secret either.
+    def may_report(self, part: str) -> bool:
+        """True if scores on this part of the data, "test" or "local", may be reported. Data that are not protected, as
+        in a simulation with seeded chance, are no secret either.
         """
         return not self.chance.is_secret or (part == "test" and self.public_test)
 
@@ -53,9 +55,9 @@ class Protected:
     def draws(self, node: int, round_index: int) -> Draws:
         return self.protection.chance.of_round(node, round_index)
 
-    def tells(self, part: str) -> bool:
-        return self.protection.tells(part)
+    def may_report(self, part: str) -> bool:
+        return self.protection.may_report(part)
 
-    def told_loss(self, loss: float) -> float:
-        """The loss of a local round as others may know it: not a number where it is of protected rows."""
-        return loss if self.tells("local") else math.nan
+    def public_loss(self, loss: float) -> float:
+        """The loss of a local round as others may see it: NaN where it is of protected rows."""
+        return loss if self.may_report("local") else math.nan

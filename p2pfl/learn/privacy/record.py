@@ -1,9 +1,9 @@
-"""DP-SGD: the steps of a local round of which each hides every single row. Abadi et al., arXiv 1607.00133.
+"""DP-SGD: steps of a local round that each hide every single row. Abadi et al., arXiv 1607.00133.
 
-A step takes each row with the same probability, sums the clipped gradients of those that it took, adds noise, and
-divides by the number of rows that it expected: how many there were is not told. Learning method and optimizer see
-nothing else, so whatever they make of it tells no more. All trained parameters are clipped together and get noise,
-those that stay with the node too: the next step's gradients depend on them.
+A step takes each row with the same probability, sums the clipped gradients of the rows taken, adds noise, and divides
+by the expected number of rows: the actual number stays secret. Learning method and optimizer see nothing else, so
+whatever they compute reveals no more. All trained parameters are clipped together and get noise, those that stay with
+the node too: the next step's gradients depend on them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from p2pfl.learn.privacy.plan import Plan
 
 Read = Callable[[Tensor], tuple[Any, Any]]
 MOST_ROWS = 256
-"""The most rows that torch sees at once."""
+"""The most rows that torch gets in one batch."""
 
 
 class PrivateSteps:
-    """The steps of one round at a node with `samples` rows. `batches` are the rows (b,) of each, of some steps none."""
+    """The steps of one round at a node with `samples` rows. `batches` are the rows (b,) of each step, possibly none."""
 
     def __init__(self, plan: Plan, samples: int, draws: Draws, gradients: RowGradients) -> None:
         self._spend = plan.spend(samples)
@@ -36,8 +36,8 @@ class PrivateSteps:
         self._shape = shape_of(plan.training.batch_size)
 
     def backward(self, parameters: Sequence[nn.Parameter], read: Read) -> Callable[[Tensor], Tensor | None]:
-        """The replacement for a backward pass: it leaves a private gradient at each of the parameters. It returns the
-        mean loss of the rows; None: there were none.
+        """Replace a backward pass: the returned function leaves a private gradient at each of the parameters. It
+        returns the mean loss of the rows; None: there were none.
         """
         sizes = [parameter.numel() for parameter in parameters]
         grid = self._grid(sum(sizes))
@@ -62,19 +62,18 @@ class PrivateSteps:
 
 
 def shape_of(batch_size: int) -> int:
-    """The number of places in a piece of a batch: large enough that one piece is mostly enough, but for one batch in
-    thirty.
+    """The number of places in a piece of a batch: large enough that one piece suffices for all but one
+    batch in thirty.
     """
     return min(MOST_ROWS, 8 * math.ceil((batch_size + 2 * math.sqrt(batch_size)) / 8))
 
 
 def pieces(rows: Tensor, shape: int, draws: Draws) -> Iterator[tuple[Tensor, Tensor]]:
-    """The rows (b,), each in a place of a piece (shape,) that is drawn, and which places have one (shape,). In the
-    others is a row that does not count.
+    """Split the rows (b,) into pieces (shape,) at random places, with a mask of the places in use (shape,).
 
-    Torch rounds the gradient of a row by its place and the shape of its batch, not by what else is there. So one row
-    more, which takes an empty place, changes no other gradient in its last bits; in a batch of more than one piece it
-    may put another row in another place. The grid's margin is for that row.
+    The other places have a row that does not count. Torch rounds the gradient of a row by its place and the shape of
+    its batch, not by the other rows. So one row more, which takes an empty place, changes no other gradient in its last
+    bits; in a batch of more than one piece it may put another row in another place. The grid's margin is for that row.
     """
     if not len(rows):
         return

@@ -1,7 +1,7 @@
-"""Refuses models in which a row meets the others: no cut of its own gradient bounds what such a row does.
+"""Refuses models that mix rows: clipping a row's own gradient does not bound that row's effect there.
 
-A layer that normalizes over a batch is named. Others are found by what they do: an output that changes with another row
-of the batch, or a tensor that changes as rows pass by.
+A layer that normalizes over a batch is refused by its name. Others are recognized by their effect: an output that
+changes with another row of the batch, or a tensor that changes as rows pass by.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from p2pfl.plugins import FAILURES, describe_failure
 
 ALLOWED = "layers that treat each row separately: torch.nn.GroupNorm or torch.nn.LayerNorm for normalization"
 CLOSE = 1e-4
-"""Outputs of one row in two batches may differ by so much, relative: products round by the shape of a batch at most."""
+"""The relative difference allowed between outputs of one row in two batches: products round by the shape of a batch."""
 
 
 def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
-    """Tries the module, as it is in training, on the inputs of one or two rows. `source` names the task in errors.
+    """Try the module, as it is in training, on the inputs of one or two rows. `source` names the task in errors.
 
     Raises UserError: it mixes rows, or remembers them.
     """
@@ -36,19 +36,19 @@ def refuse_mixing(module: nn.Module, inputs: Any, device: Device, source: str) -
                 raise _mistake(
                     source, f"{name or 'the model'}: {type(layer).__name__}", "works across the rows of a batch"
                 )
-        _try(module, inputs, device, source)
+        _check(module, inputs, device, source)
     finally:
         module.train(was_training)
 
 
-def _try(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
+def _check(module: nn.Module, inputs: Any, device: Device, source: str) -> None:
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         outputs = [_outputs(module, batch, device) for batch in _beside_others(inputs)]
     except FAILURES as error:
         text = f"the model fails in training: {describe_failure(error)}"
         raise UserError(text, file=source, key="model") from error
-    with suppress(*FAILURES):  # the model may know no such numbers
+    with suppress(*FAILURES):  # the model may not accept these numbers
         outputs.append(_outputs(module, _beside_strange(inputs), device))
     changed = [name for name, buffer in module.named_buffers() if not _same(before.get(name), buffer)]
     for name, buffer in module.named_buffers():
@@ -66,13 +66,13 @@ def _normalizes(layer: nn.Module) -> bool:
 
 
 def _beside_others(inputs: Any) -> Iterator[Any]:
-    """Batches of two rows, of which the first is always the same."""
+    """Yield batches of two rows, of which the first is always the same."""
     yield over_tensors(lambda one: one[[0, -1]], inputs)
     yield over_tensors(lambda one: one[[0, 0]], inputs)
 
 
 def _beside_strange(inputs: Any) -> Any:
-    """The same row beside one that nobody has: for data whose rows are alike."""
+    """Put the row beside one that nobody has, for data whose rows are alike."""
 
     def beside(tensor: Tensor) -> Tensor:
         return torch.stack([tensor[0], 1 - 2 * tensor[0]]) if tensor.is_floating_point() else tensor[[0, 0]]
@@ -81,7 +81,7 @@ def _beside_strange(inputs: Any) -> Any:
 
 
 def _outputs(module: nn.Module, batch: Any, device: Device) -> list[Tensor]:
-    """Those of the first row, each from the same state of torch's generators."""
+    """Compute the outputs of the first row, each time from the same state of torch's generators."""
     found: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`[task] schema = "agreed"`: what the nodes agreed on is beside a node's state, from its first start on."""
+"""`[task] schema = "agreed"`: the nodes' common schema, kept beside a node's state from its first start on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_THE_TARGET = ("target", "positive", "negative", "classes", "ignore_case")
 
 
 def is_to_agree(task: TaskConfig) -> bool:
-    """True if the nodes agree on the schema together."""
+    """True if the nodes are to agree on the schema."""
     return task.name == "csv" and task.given is None and task.options.get("schema") == AGREED
 
 
@@ -24,7 +24,7 @@ def agreed_file(state_dir: Path) -> Path:
 
 
 def with_agreed(task: TaskConfig, state_dir: Path) -> TaskConfig:
-    """The task with the schema that the node keeps, where there is one."""
+    """The task with the schema that the node keeps, if it has one."""
     file = agreed_file(state_dir)
     if not is_to_agree(task) or not file.is_file():
         return task
@@ -32,8 +32,8 @@ def with_agreed(task: TaskConfig, state_dir: Path) -> TaskConfig:
 
 
 def declared_by(task: TaskConfig, base_dir: Path | None = None) -> dict[str, Any]:
-    """The schema keys in `[task]`, which are taken as they are; with `base_dir` also the target keys of the schema file
-    that it names. Raises UserError: that file cannot be read.
+    """The schema keys in `[task]`, which hold as they are; with `base_dir` also the target keys of the schema file that
+    it names. Raises UserError: that file cannot be read.
     """
     found = {key: task.options[key] for key in (*KEYS, "missing") if key in task.options}
     name = task.options.get("schema")

@@ -20,7 +20,7 @@ DATES = (
 
 
 def spelled(text: str, *, decimal: str = ".", ignore_case: bool = False) -> str:
-    """One spelling for each value: `1.0`, `+1` and `1` are the same, and `a` and `A` where case does not count."""
+    """Spell a value in one way: `1.0`, `+1` and `1` are the same, and `a` and `A` where case does not count."""
     text = text.strip()
     plain = text.replace(decimal, ".") if decimal != "." else text
     if PLAIN.fullmatch(plain):
@@ -38,7 +38,7 @@ def number(text: str, decimal: str = ".") -> float | None:
         value = float(text)
     except ValueError:
         return None
-    # Python takes more for a number than a table means by one: 1_000, and the digits of all scripts.
+    # Python accepts more numbers than a table means: 1_000, and the digits of all scripts.
     return value if math.isfinite(value) and "_" not in text and text.isascii() else None
 
 

@@ -15,13 +15,13 @@ from p2pfl.learn.table.layout import Layout
 Kind = Literal["number", "category", "text", "date", "identifier", "empty"]
 
 MOST_VALUES = 1000
-"""Different values that are counted of one column."""
+"""The most different values that are counted in one column."""
 MOST_CATEGORIES = 30
-"""A column of more different texts is free text."""
+"""A column with more different texts is free text."""
 MOST_LEVELS = 10
-"""A column of more different whole numbers is no category."""
+"""A column with more different whole numbers is no category."""
 SENTINELS = (0.0, -9.0, -99.0, -999.0, -9999.0, 99.0, 999.0, 9999.0)
-"""Numbers that often stand for a missing one, where they are far from the others."""
+"""Numbers that often stand for a missing value, where they are far from the others."""
 FAR = 2.0
 """A number is far from the others if it is this many times as large as the next one."""
 FAR_FROM_ZERO = 3.0
@@ -34,22 +34,22 @@ IDENTIFIER = re.compile(
     rf"(?:.*[_\s.-])?(?:ids?|uuid|guid|mrn|(?:{PEOPLE})(?:id|no|nr)?)|id[_\s.-].*",
     re.IGNORECASE,
 )
-"""Names of columns that name rows, where no two values are alike and they are whole numbers or texts."""
+"""Names of columns that name rows, if no two values are alike and they are whole numbers or texts."""
 MAYBE_IDENTIFIER = re.compile(r"(?:.*[_\s.-])?(?:nr|no|num|number|index|key|code|barcode|serial)", re.IGNORECASE)
-"""Names of columns that do so where there are enough rows."""
+"""Names of columns that also name rows if there are enough rows."""
 CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 CODE = re.compile(r"(?=.*\d)(?=.*[A-Za-z_#/-])[\w#/:-]{2,64}", re.ASCII)
 """Texts that look like codes."""
 LEAST_ROWS = 20
 """The fewest rows for which it is a surprise that all values differ."""
 LEAST_NAMED_ROWS = 5
-"""The same for a column whose name suggests that it names rows."""
+"""The fewest rows for that surprise in a column whose name suggests that it names rows."""
 EXPECTED_PAIRS = 7.0
-"""Whole numbers of which so many pairs should be alike by chance, and none are, were handed out: the chance of that is
-below one in a thousand.
+"""Whole numbers without equal pairs were assigned, not measured, if chance alone would make this many pairs: the chance
+of no pair is below one in a thousand.
 """
 MOST_DISTINCT = 1 << 17
-"""Different values, at most, that are remembered to see whether no two are alike."""
+"""The most different values that are remembered to check whether any two are alike."""
 
 
 @dataclass(slots=True)
@@ -70,13 +70,13 @@ class Column:
     texts: Counter[str] = field(default_factory=Counter)
     """Cells that hold no number, spelled."""
     values: Counter[str] = field(default_factory=Counter)
-    """All cells that are not missing, spelled; of too many different ones the first that came."""
+    """All cells that are not missing, spelled; of too many different ones the first."""
     is_too_varied: bool = False
     distinct: set[int] | None = field(default_factory=set)
     """Hashes of all cells that are not missing, spelled, while no two are alike and none is a fraction; then None."""
 
     def see(self, text: str, count: int, layout: Layout, codes: frozenset[str], *, fold: bool) -> None:
-        """So many cells have this text."""
+        """Count `count` cells with this text."""
         self.rows += count
         if cells.is_missing(text, codes, layout.decimal):
             self.missing += count
@@ -120,7 +120,9 @@ class Column:
         return self.rows - self.missing
 
     def decide(self) -> None:
-        """Take sentinels that are far from the other numbers for missing, and count the others as what they are."""
+        """Treat sentinels that are far from the other numbers as missing, and count the others as the
+        numbers they are.
+        """
         for number in sorted(self.sentinels):
             count = self.sentinels[number]
             if not (self.numbers and self._is_far(number)):
@@ -128,7 +130,9 @@ class Column:
                 self._see_number(number, count)
 
     def _is_far(self, number: float) -> bool:
-        """A negative code among numbers that are not, one that is far above all of them, or 0 far below many."""
+        """True for a negative code among numbers that are not negative, one that is far above all of them, or 0 far
+        below many.
+        """
         if number < 0:
             return self.low >= 0
         if number == 0:
@@ -164,8 +168,9 @@ class Column:
         return "category" if few else "text"
 
     def _names_rows(self, texts: int) -> bool:
-        """True if the column names the rows: no two values are alike, and it is called so, or they look like codes, or
-        chance alone would have made some alike. `texts` are its cells that hold neither numbers nor codes for missing.
+        """True if the column names the rows: no two values are alike, and its name says so, or they look like codes, or
+        chance alone would have made some alike. `texts` counts its cells that hold neither numbers nor codes for
+        missing.
         """
         if self.distinct is None or self.known < LEAST_NAMED_ROWS:
             return False
@@ -183,7 +188,7 @@ class Column:
 
     @property
     def might_name_rows(self) -> bool:
-        """True if whole numbers may name rows or their subjects: no two are alike, or the column is called so."""
+        """True if whole numbers may name rows or their subjects: no two are alike, or the column's name says so."""
         if self.kind != "number" or not self.is_whole or self.known < LEAST_ROWS:
             return False
         is_called_so = IDENTIFIER.fullmatch(CAMEL.sub("_", self.name)) and len(self.values) > MOST_LEVELS
@@ -191,7 +196,7 @@ class Column:
 
     @property
     def levels(self) -> dict[str, int]:
-        """The values and how many cells have each, where they are few enough to be a category's."""
+        """Count the cells of each value, where the values are few enough to be a category's."""
         missing = {*self.codes}
         found = {value: count for value, count in self.values.items() if value not in missing}
         if self.is_too_varied:

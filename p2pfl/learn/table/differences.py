@@ -1,7 +1,7 @@
 """Compare the tables of several nodes, where one machine has them all: classes, columns, and oddities.
 
-The Wasserstein-1 distance of a column, between one node and all others, is in standard deviations of the schema. How
-far the targets are apart says `p2pfl.learn.shift`, of any task.
+The Wasserstein-1 distance of a column, between one node and all others, is in standard deviations of the schema.
+`p2pfl.learn.shift` measures the distance of targets, for any task.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from p2pfl.learn.table.reading import Table
 from p2pfl.learn.table.schema import Schema
 
 OTHER_UNIT = 5.0
-"""A column that is further from the others than so many of the smaller of both standard deviations."""
+"""A column further from the others than this many times the smaller of both standard deviations may be in
+another unit.
+"""
 UNSCALED = 100.0
-"""The ratio of two inputs' spreads that is too large."""
+"""The ratio of two inputs' spreads that draws a warning."""
 NEARLY_EMPTY = 0.9
 LEAST_CELLS = 10
-"""The fewest cells about which something is said."""
+"""The fewest cells that are compared."""
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +49,7 @@ class SiteFacts:
 
 def survey(tables: Mapping[str, Table], schema: Schema, most_columns: int = 3) -> tuple[list[SiteFacts], list[str]]:
     """Facts by node, and warnings. Columns and distances need two tables."""
-    warnings = [text for node, table in tables.items() for text in _odd_here(node, table, schema)]
+    warnings = [text for node, table in tables.items() for text in _oddities(node, table, schema)]
     facts = []
     for node, table in tables.items():
         others = [other for name, other in tables.items() if name != node]
@@ -67,7 +69,7 @@ def survey(tables: Mapping[str, Table], schema: Schema, most_columns: int = 3) -
     return facts, [*_unscaled(tables, schema), *warnings]
 
 
-def _known(table: Table, column: str) -> Floats:
+def _known_values(table: Table, column: str) -> Floats:
     values = table.columns[column]
     return values[~np.isnan(values)]
 
@@ -88,17 +90,17 @@ def _distances(table: Table, others: list[Table], schema: Schema) -> dict[str, f
     """The distances of numeric columns that both have, by name."""
     found = {}
     for column in schema.numeric:
-        own, rest = _known(table, column), _rest(others, column)
+        own, rest = _known_values(table, column), _rest(others, column)
         if len(own) and len(rest):
             found[column] = wasserstein_between(own, rest) / schema.scale(column)[1]
     return found
 
 
 def _rest(others: list[Table], column: str) -> Floats:
-    return np.concatenate([np.zeros(0), *(_known(other, column) for other in others)])
+    return np.concatenate([np.zeros(0), *(_known_values(other, column) for other in others)])
 
 
-def _odd_here(node: str, table: Table, schema: Schema) -> list[str]:
+def _oddities(node: str, table: Table, schema: Schema) -> list[str]:
     """The oddities of one table alone."""
     said = []
     counts = _counts(table, schema)
@@ -108,7 +110,7 @@ def _odd_here(node: str, table: Table, schema: Schema) -> list[str]:
     for column in (*schema.numeric, *schema.categories):
         if column in table.absent:
             continue
-        known = _known(table, column)
+        known = _known_values(table, column)
         if len(known) < (1 - NEARLY_EMPTY) * len(table):
             share = 1 - len(known) / len(table)
             said.append(f"{table.path}: column {column!r} of node {node} is nearly empty: {share:.0%} is missing")
@@ -118,11 +120,11 @@ def _odd_here(node: str, table: Table, schema: Schema) -> list[str]:
 
 
 def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -> list[str]:
-    """Columns that are so far from the others' that they may be in another unit."""
+    """Find columns that are so far from the others' that they may be in another unit."""
     said = []
     numeric = (*schema.numeric, *(() if schema.classes is not None else (schema.target,)))
     for column in numeric:
-        own, rest = _known(table, column), _rest(others, column)
+        own, rest = _known_values(table, column), _rest(others, column)
         if min(len(own), len(rest)) < LEAST_CELLS:
             continue
         spread = min(own.std(), rest.std())
@@ -133,7 +135,7 @@ def _other_units(node: str, table: Table, others: list[Table], schema: Schema) -
 
 
 def _unscaled(tables: Mapping[str, Table], schema: Schema) -> list[str]:
-    """Inputs of which one has a hundred times the spread of another: then only that one is learned from."""
+    """Find inputs of which one has a hundred times the spread of another: then only that one is learned from."""
     spreads = {}
     for column in schema.numeric:
         values = _rest(list(tables.values()), column)

@@ -1,6 +1,6 @@
-"""Encode the columns that were read as a model's inputs, and choose the rows that a node keeps for its own test.
+"""Encode columns as a model's inputs, and choose the rows that a node keeps for its own test.
 
-A column that was read is an array (n,) of float64: a number, or the place of a value in its list; NaN is missing.
+A column is an array (n,) of float64: a number, or the place of a value in its list; NaN is missing.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ def encode_targets(columns: Columns, schema: Schema) -> NDArray[np.float32] | ND
 def held_out(columns: Columns, share: float, *, key: bytes, ids: Sequence[str] | None = None) -> NDArray[np.bool_]:
     """The mask (n,) of rows kept for testing, each with the probability `share` by a hash under the 32-byte `key`.
 
-    A row's side depends on the row alone: on its id where `ids` (n,) are given, else on all that was read of it and on
-    how many equal rows stand before it. So one row more or less moves no other row, but among equal ones,
-    which nobody can tell apart.
+    A row's side depends on the row alone: on its id where `ids` (n,) are given, else on all its values and on how many
+    equal rows stand before it. So one row more or less moves no other row, except among equal ones, which nobody can
+    tell apart.
     """
     limit = math.ceil(share * (1 << 64))
     return np.fromiter((_draw(key, name) < limit for name in _names(columns, ids)), np.bool_)
 
 
 def _draw(key: bytes, name: bytes) -> int:
-    """64 bits that are uniform to whoever does not know the key."""
+    """Compute 64 bits that are uniform to anyone without the key."""
     return int.from_bytes(hashlib.blake2b(name, key=key, digest_size=8, person=b"p2pfl-holdout").digest(), "little")
 
 
 def _names(columns: Columns, ids: Sequence[str] | None) -> Iterator[bytes]:
-    """Something different for each row."""
+    """Yield a different name for each row."""
     if ids is not None:
         yield from (text.encode() for text in ids)
         return
-    table = np.column_stack([columns[name] for name in sorted(columns)]) + 0.0  # so that -0.0 is 0.0
+    table = np.column_stack([columns[name] for name in sorted(columns)]) + 0.0  # turns -0.0 into 0.0
     table[np.isnan(table)] = np.nan
     seen = Counter[bytes]()
     for row in table.astype("<f8"):

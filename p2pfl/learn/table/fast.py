@@ -1,6 +1,7 @@
 """The columns of a table by pyarrow (the extra `table`), a few megabytes of the file at a time.
 
-It gives no answer rather than another one than Python's own reader: then that reads the file, and says what is wrong.
+Where its answer might differ from that of Python's own reader, it gives none: then that reader reads the file, and
+reports what is wrong.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ Parse = Callable[[str], "float | Cell"]
 
 
 class _Unsure(Exception):  # noqa: N818 - no error
-    """Something is there that the other reader has to look at."""
+    """Raised where the other reader has to decide."""
 
 
 def read_columns(
     path: Path, layout: Layout, header: list[str], parsers: Mapping[str, Parse], numbers: Mapping[str, frozenset[str]]
 ) -> dict[str, NDArray[np.float64]] | None:
-    """The columns (n,) by their names in the file; None without pyarrow, or where something is odd.
+    """Read the columns (n,) by their names in the file; None without pyarrow, or where something is odd.
 
     `parsers` are those of `reading`, by column; `numbers` the missing codes of the columns that are read as numbers.
     """
@@ -55,8 +56,8 @@ def read_columns(
 
 
 def quotes_stand_around_cells(path: Path, layout: Layout) -> bool:
-    """True if each quote begins or ends a cell, or is one of two within a quoted one: Arrow takes the text behind a
-    closing quote for a part of the cell, and Python's reader refuses it.
+    """True if each quote begins or ends a cell, or is one of two within a quoted one: Arrow adds the text after a
+    closing quote to the cell, and Python's reader refuses it.
     """
     signs = layout.separator + '\r\n"'
     raw = signs.encode(layout.encoding)
@@ -103,7 +104,9 @@ def _open(path: Path, layout: Layout, header: list[str], columns: list[str]) -> 
 
 
 def _numbers(texts: Any, codes: frozenset[str], decimal: str) -> NDArray[np.float64]:
-    """NaN is missing. Arrow rounds as Python does. Raises _Unsure: not every other text is a finite number."""
+    """Parse numbers; NaN is missing. Arrow rounds as Python does. Raises _Unsure: a text that is no code is no finite
+    number.
+    """
     import pyarrow as pa  # noqa: PLC0415 - as above
     from pyarrow import compute  # noqa: PLC0415 - as above
 
@@ -122,7 +125,7 @@ def _numbers(texts: Any, codes: frozenset[str], decimal: str) -> NDArray[np.floa
 
 
 def _places(texts: Any, parse: Parse) -> NDArray[np.float64]:
-    """Each different text is parsed once. Raises _Unsure: one of them is a mistake."""
+    """Parse each different text once. Raises _Unsure: one of them is a mistake."""
     encoded = texts.dictionary_encode()
     values = np.empty(len(encoded.dictionary))
     for place, text in enumerate(encoded.dictionary.to_pylist()):

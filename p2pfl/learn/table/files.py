@@ -19,9 +19,10 @@ FILE_KEYS = (*KEYS, "missing")
 
 
 def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mapping[str, Any]]:
-    """The schema by `[task]` or by the file that it names, and the missing codes of that file (a layout's `missing`).
+    """Read the schema from `[task]` or the file that it names, and the missing codes of that file (a layout's
+    `missing`).
 
-    Raises UserError: it makes no sense, or file and `[task]` say different things.
+    Raises UserError: it makes no sense, or file and `[task]` contradict each other.
     """
     name = options.get("schema")
     if name is None:
@@ -38,7 +39,7 @@ def schema_of(options: Mapping[str, Any], base_dir: Path) -> tuple[Schema, Mappi
 
 
 def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping[str, Any]]:
-    """The schema in a file, and its missing codes. What `[task]` says of it too must be the same.
+    """Read the schema in a file, and its missing codes. Keys that are also in `[task]` must be the same.
 
     Raises UserError: the file is wrong; SchemaError: in several ways.
     """
@@ -60,5 +61,7 @@ def read_schema(path: Path, options: Mapping[str, Any]) -> tuple[Schema, Mapping
     for key in KEYS:
         if options.get(key) is not None and make_schema({**document, key: options[key]}) != found:
             text = f"{path.name} has another value"
-            raise UserError(text, key=f"task.{key}", value=options[key], allowed=f"what stands there, or no {key} here")
+            raise UserError(
+                text, key=f"task.{key}", value=options[key], allowed=f"the value in that file, or no {key} here"
+            )
     return found, {key: document[key] for key in ("missing",) if key in document}

@@ -34,7 +34,7 @@ def guess_layout(path: Path) -> Layout:
 
 
 def _decoded(raw: bytes, *, is_whole: bool) -> tuple[str, str]:
-    """A character may be cut at the end of the sample."""
+    """Decode the sample, whose last character may be cut."""
     for encoding in ENCODINGS[:-1]:
         for end in (len(raw), *(() if is_whole else range(len(raw) - 1, len(raw) - 4, -1))):
             try:

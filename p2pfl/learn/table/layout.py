@@ -20,10 +20,12 @@ LIMIT_MB = 1024.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """`missing` are texts, spelled, that mean a missing cell, by column; `*` is for every column."""
+    """The layout of a file. `missing` are texts, spelled, that mean a missing cell, by column; `*` is for
+    every column.
+    """
 
     separator: str = ","
-    """The sign between two cells."""
+    """The separator between two cells."""
     decimal: str = "."
     """The decimal sign of numbers."""
     encoding: str = "utf-8"
@@ -39,13 +41,13 @@ class Layout:
     missing: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Further codes that mean a missing cell, by column; "*" is for every column."""
     leave_out: tuple[str, ...] = ()
-    """Columns of which nothing is told when nodes agree on a schema."""
+    """Columns that are left out of proposals when nodes agree on a schema."""
     id: str = ""
     """The column of this file that names each row, no two alike; it is no input. Empty: there is none."""
     on_bad_row: OnBadRow = "refuse"
     """A row that cannot be read is a mistake ("refuse"), or left out and counted ("drop")."""
     limit_mb: float = LIMIT_MB
-    """No larger file is read, in megabytes."""
+    """The largest file that is read, in megabytes."""
 
     def codes(self, column: str) -> frozenset[str]:
         """The further codes that mean a missing cell of that column."""
@@ -88,7 +90,7 @@ IN_WORDS = {
 
 
 def make_layout(task: Mapping[str, Any], local: Mapping[str, Any], schema: Mapping[str, Any] | None = None) -> Layout:
-    """The layout by `[task]` and, above it, a node's `[data]`. Missing codes of all three add up.
+    """Make the layout from `[task]` and a node's `[data]`, which has precedence. Missing codes of all three add up.
 
     Raises UserError: a wrong type or value.
     """

@@ -1,4 +1,4 @@
-"""The tables of a federation's nodes as far as they are on this machine, for `p2pfl check` and `p2pfl new`."""
+"""Reads the tables of a federation's nodes that are on this machine, for `p2pfl check` and `p2pfl new`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from p2pfl.learn.table.schema import Schema
 
 @dataclass(slots=True)
 class Looked:
-    """`tables` are by node, of those that could be read."""
+    """The tables that could be read, by node, and the mistakes."""
 
     tables: dict[str, Table] = field(default_factory=dict)
     mistakes: list[UserError] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Looked:
 
 
 def read_tables(schema: Schema, paths: Mapping[str, Path], layouts: Mapping[str, Layout]) -> Looked:
-    """`paths` and `layouts` are by node. Every mistake of every table is found."""
+    """Read the tables; `paths` and `layouts` are by node. Every mistake of every table is reported."""
     looked = Looked()
     for node, path in paths.items():
         try:

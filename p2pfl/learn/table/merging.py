@@ -1,7 +1,7 @@
-"""One schema from what all nodes propose: the same on every node, whatever the order in which proposals came.
+"""One schema from the proposals of all nodes: the same on every node, whatever the order in which proposals came.
 
 Sums are exactly rounded, so their order does not count; columns and values are sorted, or in the order of the first
-node's table. What `[task]` declares is taken as it is.
+node's table. Declarations in `[task]` hold as they are.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from p2pfl.errors import UserError
 from p2pfl.learn.table.cells import NUMBER, all_numbers
 from p2pfl.learn.table.column import MOST_CATEGORIES, MOST_LEVELS
 from p2pfl.learn.table.layout import make_layout
-from p2pfl.learn.table.proposal import ColumnTold, Proposal
+from p2pfl.learn.table.proposal import ColumnProposal, Proposal
 from p2pfl.learn.table.schema import KEYS, Schema, make_schema
 
 DIGITS = 6
 """Significant digits of means and standard deviations."""
 LEAST_LEVELS = 3
-"""Whole numbers of fewer values, 0 and 1 say, stay numbers: that takes one input less."""
+"""Whole numbers with fewer values, such as 0 and 1, stay numbers: that takes one input less."""
 NEARLY_EMPTY = 0.9
 """The share of missing cells that is worth a remark."""
 UNUSED = {
@@ -35,8 +35,10 @@ UNUSED = {
 
 @dataclass(slots=True)
 class Merged:
-    """`contents` are those of a schema file. `notes` say by column how it was taken, or why it was not. All figures in
-    both have so many significant `digits`; None: counts are exact.
+    """The merged schema. `contents` are those of a schema file.
+
+    `notes` say by column how it was used, or why it was not. All figures in both have `digits` significant digits;
+    None: counts are exact.
     """
 
     contents: dict[str, Any]
@@ -48,7 +50,9 @@ class Merged:
         return number if self.digits is None else int(_rounded(number, self.digits))
 
     def scale(self, mean: float, std: float) -> tuple[float, float]:
-        """A rounded mean is at most a std away: to whole thousands, say, years would all be far from their mean."""
+        """Round mean and std together, so that the mean is off by at most one std: rounded to whole thousands, years
+        would all be far from their mean.
+        """
         if self.digits is None:
             return mean, std
         found = _rounded(mean, self.digits)
@@ -62,7 +66,8 @@ class Merged:
 
 
 def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any], *, digits: int | None = None) -> Merged:
-    """`declared` are the keys of a schema that `[task]` has: the target at least. `digits` rounds all figures.
+    """Merge the proposals. `declared` are the keys of a schema that `[task]` has: the target at least. `digits` rounds
+    all figures.
 
     Raises UserError: no column is left, or there is no target.
     """
@@ -89,10 +94,10 @@ def merge(proposals: Iterable[Proposal], declared: Mapping[str, Any], *, digits:
 class _Column:
     """The proposals of all nodes for one column, by node."""
 
-    told: Mapping[str, ColumnTold]
+    told: Mapping[str, ColumnProposal]
 
     @property
-    def used(self) -> dict[str, ColumnTold]:
+    def used(self) -> dict[str, ColumnProposal]:
         """The proposals of nodes that have any cell of the column."""
         return {node: one for node, one in self.told.items() if one.kind != "empty"}
 
@@ -261,7 +266,7 @@ def _add_codes(merged: Merged, proposals: Sequence[Proposal]) -> None:
 
 
 def sorted_values(values: Iterable[str]) -> list[str]:
-    """Numbers by size, before texts."""
+    """Sort numbers by size, before texts."""
     return sorted(values, key=lambda text: (0, float(text), text) if NUMBER.fullmatch(text) else (1, 0.0, text))
 
 
@@ -270,7 +275,7 @@ def _who_says(column: _Column) -> str:
     return ", ".join(said) or "no node has it"
 
 
-def _in_words(column: ColumnTold) -> str:
+def _in_words(column: ColumnProposal) -> str:
     values = ", ".join(list(column.values)[:3])
     return f"{column.kind} ({values})" if values and column.kind == "category" else f"{column.kind}s"
 

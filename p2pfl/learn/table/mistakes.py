@@ -9,11 +9,11 @@ from pathlib import Path
 from p2pfl.errors import UserError
 
 MOST_LINES = 3
-"""Lines that are named of one mistake."""
+"""The most lines that are named for one mistake."""
 MOST_MISTAKES = 100
-"""Different mistakes that are kept of one file."""
+"""The most different mistakes that are kept of one file."""
 LEAST_ODD = 2
-"""Cells of a row that are wrong, at least, for the row to be one mistake."""
+"""The fewest wrong cells that make a row one mistake."""
 LEAVE_OUT = 'on_bad_row = "drop" in [data], to leave such rows out'
 """The alternative remedy for a bad row."""
 
@@ -51,14 +51,14 @@ def mistakes_of(error: UserError) -> list[UserError]:
     if not isinstance(error, MistakesError):
         return [error]
     for mistake in error.all:
-        mistake.file = mistake.file or error.file  # which whoever knows the file tells the error alone
+        mistake.file = mistake.file or error.file  # the caller that knows the file sets it on the outer error alone
     rest = UserError(f"{error.more} more mistakes of other values", file=error.file)
     return [*error.all, *([rest] if error.more else [])]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of mistake. `column` is as the file calls it; empty: it is about a whole row."""
+    """One kind of mistake. `column` is the name in the file; empty: it is about a whole row."""
 
     column: str
     message: str
@@ -80,12 +80,12 @@ class Dropped:
 
     count: int = 0
     lines: tuple[int, ...] = ()
-    """The first few of them."""
+    """The first few lines."""
     first: str = ""
-    """The mistake in the first one."""
+    """The mistake in the first row."""
 
-    def said(self, rows: int) -> str:
-        """A sentence about them; `rows` are those that are left."""
+    def as_sentence(self, rows: int) -> str:
+        """A sentence about the dropped rows; `rows` are those that are left."""
         many = f"{self.count} rows of {rows + self.count} are" if self.count > 1 else f"1 row of {rows + 1} is"
         return f"{many} left out, because on_bad_row is drop: {_lines(self.lines, self.count)}; the first: {self.first}"
 
@@ -95,18 +95,18 @@ NONE_DROPPED = Dropped()
 
 @dataclass(slots=True)
 class TableMistakes:
-    """The mistakes of one file. `drops`: bad rows are none, and are counted."""
+    """Collects the mistakes of one file. `drops`: bad rows are counted, not reported."""
 
     file: Path
     drops: bool = False
     whole: list[UserError] = field(default_factory=list)
-    """About the file or its header."""
+    """Mistakes of the file or its header."""
     cells: dict[Cell, list[int]] = field(default_factory=dict)
-    """The first lines of each."""
+    """The first lines of each mistake."""
     counts: dict[Cell, int] = field(default_factory=dict)
     more: int = 0
     odd: Cell | None = None
-    """Stands for all rows of which most cells are wrong; it is about the first one."""
+    """Stands for all rows with mostly wrong cells; it describes the first one."""
     bad: list[tuple[int, str]] = field(default_factory=list)
     """The first rows that were left out: their lines, and what is wrong with each."""
     bad_rows: int = 0
@@ -118,14 +118,14 @@ class TableMistakes:
             self.more += 1
 
     def add_row(self, line: int, row: Cell) -> None:
-        """A bad row, of which nothing else is looked at."""
+        """Add a bad row, whose cells are not examined."""
         if self.drops:
             self._drop(line, row.text)
         else:
             self.add_cell(line, row)
 
     def add_odd_row(self, line: int, wrong: Sequence[Cell], count: int) -> None:
-        """A row of which most of `count` cells are wrong: all such rows are one mistake."""
+        """Add a row with mostly wrong cells, of `count`: all such rows are one mistake."""
         if self.odd is None or self.drops:
             said = ", ".join(f"column {cell.column!r}: {cell.value!r}" for cell in wrong[:MOST_LINES])
             text = f"{len(wrong)} of {count} cells do not fit their columns: {said}"
@@ -166,7 +166,7 @@ class TableMistakes:
         return Dropped(self.bad_rows, tuple(line for line, _ in self.bad), f"line {self.bad[0][0]}, {self.bad[0][1]}")
 
     def raise_any(self) -> None:
-        """Raises TableError: there are some."""
+        """Raise TableError if there are mistakes."""
         found = self.whole + [self._error(cell) for cell in sorted(self.cells, key=lambda cell: self.cells[cell][0])]
         if found:
             raise TableError(found, self.more)

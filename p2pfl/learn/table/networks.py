@@ -30,7 +30,7 @@ def layer_names(hidden: Sequence[int]) -> list[str]:
 
 
 def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], Tensor] | None:
-    """The mean squared error for a regression; cross entropy, None, unless classes have weights.
+    """Make the loss: mean squared error for a regression; None, cross entropy, unless classes have weights.
 
     Raises UserError: weights for a regression, of unknown classes, or balanced without counts.
     """
@@ -43,8 +43,8 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
     weight = torch.tensor(_class_weights(schema, schema.classes, weights), dtype=torch.float32)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        """Not torch's weighted mean, which divides by the weights of the batch and so takes back what they should do
-        in a batch of one class.
+        """Compute the weighted loss. Torch's weighted mean divides by the weights of the batch, which cancels them in a
+        batch of one class.
         """
         each = functional.cross_entropy(outputs, targets, reduction="none")
         return (each * weight[targets]).mean()
@@ -53,7 +53,7 @@ def make_loss(schema: Schema, weights: Weights | None) -> Callable[[Any, Any], T
 
 
 def _class_weights(schema: Schema, classes: tuple[str, ...], weights: Weights) -> list[float]:
-    """One for each class, with mean 1 over all rows where they are balanced."""
+    """The weights of the classes, with mean 1 over all rows where they are balanced."""
     if weights == BALANCED:
         counts = [schema.class_counts.get(name, 0) for name in classes]
         if not all(counts):

@@ -1,4 +1,4 @@
-"""The rows of a table without a schema that are no rows of it: its header once more, or texts where numbers belong.
+"""Finds the lines of a table without a schema that are no rows: its header once more, or texts where numbers belong.
 
 A text among numbers may be a code for missing. It is one if it stands in a row that has numbers too, or in many rows.
 """
@@ -16,11 +16,11 @@ from p2pfl.learn.table.layout import Layout
 from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
 
 MOSTLY = 0.8
-"""The share of a column's known cells that are numbers, at least, for it to hold numbers."""
+"""The least share of numbers among a column's known cells for a column of numbers."""
 NEARLY_ALL = 0.9
-"""The share of a row's numbers that are texts, at least, for the row to be odd."""
+"""The least share of texts among a row's numbers for an odd row."""
 LEAST_CODE_ROWS = 3
-"""A text in so many rows of a column is a code, even where no number stands beside it."""
+"""A text in this many rows of a column is a code, even where no number stands beside it."""
 USUAL_CODES = frozenset({"-", ".", "n.a.", "n.d.", "nd", "missing", "unknown", "not known", "not available"})
 """Texts that are codes wherever they stand among numbers, in any case."""
 Place = tuple[str, str]
@@ -33,7 +33,7 @@ class OddRows:
 
     lines: set[int] = field(default_factory=set)
     lone: list[tuple[int, str, str]] = field(default_factory=list)
-    """Line, column and text of texts among numbers that stand once in their column, in other rows than the odd ones."""
+    """Line, column and text of each text among numbers that stands once in its column, in a row that is not odd."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Seen:
     counts: Counter[Place] = field(default_factory=Counter)
     first: dict[Place, int] = field(default_factory=dict)
     beside: set[Place] = field(default_factory=set)
-    """Those that stand in a row with numbers."""
+    """Texts that stand in a row with numbers."""
     doubtful: dict[int, list[Place]] = field(default_factory=dict)
     """Rows without numbers, or nearly, by line."""
     read: dict[int, int] = field(default_factory=dict)
@@ -54,9 +54,9 @@ class _Seen:
 def find_odd_rows(
     path: Path, layout: Layout, columns: Mapping[str, Column], mistakes: TableMistakes, target: str = ""
 ) -> OddRows:
-    """Look again at a table whose columns, by their names in the file, have been seen. Odd rows go to `mistakes`.
+    """Look again at a table whose `columns`, by their names in the file, have been counted. Odd rows go to `mistakes`.
 
-    The target says nothing: it may be right in a row that has nothing else.
+    The target is ignored: it may be right in a row that has nothing else.
     """
     inputs = [name for name, column in columns.items() if column.name != target and _is_number(column)]
     repeats = len(columns) > 1 and all(name in one.texts or one.is_too_varied for name, one in columns.items())

@@ -18,12 +18,12 @@ from p2pfl.learn.table.cells import all_numbers
 from p2pfl.learn.table.scoring import TableModel
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
-"""Old enough for the runtimes that are in use."""
+"""Versions that are old enough for the runtimes in use."""
 INSTALL = "pip install 'p2pfl-gossip[onnx]'"
 
 
 def to_onnx(model: TableModel, metadata: dict[str, str]) -> bytes:
-    """The file. Raises UserError: the extra `onnx` is not installed."""
+    """Write the file. Raises UserError: the extra `onnx` is not installed."""
     try:
         from onnx import checker, helper  # noqa: PLC0415 - an extra
     except ImportError:
@@ -56,11 +56,11 @@ class _OnnxGraph:
     outputs: list[Any] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
 
-    def add(self, operator: str, given: list[str], *, name: str = "", domain: str = "", **attributes: Any) -> str:
+    def add(self, operator: str, inputs: list[str], *, name: str = "", domain: str = "", **attributes: Any) -> str:
         from onnx import helper  # noqa: PLC0415 - an extra
 
         result = name or f"#{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, given, [result], domain=domain, **attributes))
+        self.nodes.append(helper.make_node(operator, inputs, [result], domain=domain, **attributes))
         return result
 
     def constant(self, value: NDArray[Any]) -> str:
@@ -78,7 +78,7 @@ class _OnnxGraph:
         return column
 
     def number(self, column: str, mean: float, std: float, indicators: bool) -> str:  # noqa: FBT001 - the schema's word
-        """(n, 2), or (n, 1) without an indicator."""
+        """Add a numeric column: (n, 2), or (n, 1) without an indicator."""
         value = self._input(column, is_text=False)
         is_missing = self.add("IsNaN", [value])
         centered = self.add("Sub", [value, self._floats(mean)])
@@ -89,7 +89,7 @@ class _OnnxGraph:
         return self.add("Concat", [known, self.add("Cast", [is_missing], to=1)], axis=1)
 
     def category(self, column: str, values: tuple[str, ...]) -> str:
-        """(n, values)."""
+        """Add a category: (n, values)."""
         if all_numbers(values):
             found = self._input(column, is_text=False)
             equal = self.add("Equal", [found, self.constant(np.array([values], dtype=np.float32))])

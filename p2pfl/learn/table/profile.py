@@ -1,4 +1,4 @@
-"""A look at one table of which nothing is known: what each column seems to hold. Nothing of it leaves the machine."""
+"""A look at one unknown table: what each column seems to hold. Nothing of it leaves the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TableProfile:
     dropped: Dropped = NONE_DROPPED
     """Bad rows that were left out, as the layout says."""
     doubts: tuple[str, ...] = ()
-    """Sentences about single cells that are taken for missing."""
+    """Sentences about single cells that count as missing."""
 
 
 def look_at(
@@ -55,7 +55,7 @@ def look_at(
     for column in found.values():
         column.decide()
         if column.name == target:
-            column.distinct = None  # a model predicts no names of rows
+            column.distinct = None  # names of rows cannot be predicted
     doubts = tuple(
         f"{path}: line {line}, column {name!r}: {text!r} appears only here, and is taken as missing"
         for line, name, text in sorted(odd.lone)
@@ -74,8 +74,8 @@ def _see(
     fold: bool,
     without: Collection[int] = (),
 ) -> tuple[dict[str, Column], int]:
-    """The columns by their names in the file, and how many rows there are but for the lines in `without`. `names` are
-    those in the schema.
+    """Count the columns, by their names in the file, and the rows outside the lines `without`. `names` are those in the
+    schema.
     """
     found, count = {name: Column(column) for name, column in names.items()}, 0
     for batch in rows.batches(path, layout, list(names), mistakes):

@@ -18,19 +18,21 @@ from p2pfl.learn.table.column import Column, Kind
 from p2pfl.learn.table.profile import TableProfile
 
 LEAST_COUNT = 5
-"""Statistics of fewer rows stay at home."""
+"""The fewest rows of a statistic that leaves the node."""
 MOST_COLUMNS = 500
 MOST_VALUE_CHARACTERS = 64
 MOST_BYTES = 1 << 18
 MOST_FILE_BYTES = 4 * MOST_BYTES
-"""With the spaces that make it readable."""
+"""The size with the spaces that make it readable."""
 FORMAT = 1
 DIGITS = 12
 """Significant digits of sums."""
 
 
-class ColumnTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One column. `values` has those of at least the least count of rows, `rare` is how many cells have others."""
+class ColumnProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One column of a proposal. `values` has those with at least the least count of rows; `rare` counts the cells of
+    the others.
+    """
 
     kind: Kind
     count: int
@@ -38,7 +40,7 @@ class ColumnTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     missing: int = 0
     total: float | None = None
     squares: float | None = None
-    """The sum of the numbers, and of their squares."""
+    """The sum of the squares of the numbers; `total` is their sum."""
     values: dict[str, int] = {}
     rare: int = 0
     codes: tuple[str, ...] = ()
@@ -46,13 +48,13 @@ class ColumnTold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`columns` are by their names in the schema; the target is one of them."""
+    """The statistics of one node. `columns` are by their names in the schema; the target is one of them."""
 
     node: str
     federation: str
     rows: int
     least_count: int
-    columns: dict[str, ColumnTold]
+    columns: dict[str, ColumnProposal]
     format: int = FORMAT
 
 
@@ -65,7 +67,9 @@ def propose(
     leave_out: Collection[str] = (),
 ) -> Proposal:
     """Make the proposal of a table. Raises UserError: it would be too large."""
-    columns = {name: _told(column, least_count) for name, column in profile.columns.items() if name not in leave_out}
+    columns = {
+        name: _column_proposal(column, least_count) for name, column in profile.columns.items() if name not in leave_out
+    }
     if len(columns) > MOST_COLUMNS:
         allowed = f"at most {MOST_COLUMNS}: name the others in leave_out, in [data]"
         raise UserError("too many columns to agree on", file=profile.path, value=len(columns), allowed=allowed)
@@ -76,17 +80,17 @@ def propose(
     return made
 
 
-def _told(column: Column, least: int) -> ColumnTold:
+def _column_proposal(column: Column, least: int) -> ColumnProposal:
     """The part of a proposal about one column; for a column that will not be used, its kind alone."""
     known = column.known - sum(column.sentinels.values()) - _coded(column)
     kind = column.kind
     if kind not in ("number", "category") or known < least:
         usable = kind in ("number", "category")
-        return ColumnTold(kind="empty" if usable else kind, count=0, missing=0)
+        return ColumnProposal(kind="empty" if usable else kind, count=0, missing=0)
     levels = {value[:MOST_VALUE_CHARACTERS]: count for value, count in sorted(column.levels.items())}
     values = {value: count for value, count in levels.items() if count >= least}
     is_number = kind == "number"
-    return ColumnTold(
+    return ColumnProposal(
         kind=kind,
         count=known,
         missing=column.rows - known,
@@ -117,7 +121,7 @@ def text_of(proposal: Proposal) -> str:
 
 
 def unpack(raw: bytes, most_bytes: int = MOST_BYTES) -> Proposal:
-    """Raises ValueError: it is no proposal, or one that no honest node makes."""
+    """Decode a proposal. Raises ValueError: it is no proposal, or one that no honest node makes."""
     if len(raw) > most_bytes:
         raise ValueError(f"{len(raw):,} bytes; at most {most_bytes:,}")
     try:
@@ -133,7 +137,7 @@ def unpack(raw: bytes, most_bytes: int = MOST_BYTES) -> Proposal:
     return found
 
 
-def _check(name: str, column: ColumnTold, rows: int) -> None:
+def _check(name: str, column: ColumnProposal, rows: int) -> None:
     counts = (column.count, column.missing, column.rare, *column.values.values())
     known = sum(column.values.values()) + column.rare
     fits = column.count + column.missing <= rows and known <= column.count and min(counts) >= 0
@@ -144,7 +148,7 @@ def _check(name: str, column: ColumnTold, rows: int) -> None:
 
 
 def read_proposal(path: Path) -> Proposal:
-    """Raises UserError: the file cannot be read, or is no proposal."""
+    """Read a proposal. Raises UserError: the file cannot be read, or is no proposal."""
     refuse_special(path)
     try:
         with path.open("rb") as file:
@@ -157,7 +161,7 @@ def read_proposal(path: Path) -> Proposal:
 
 
 def rows_of(proposal: Proposal) -> list[Mapping[str, Any]]:
-    """All that is told, a row for each column of the table."""
+    """List the content of a proposal, a row for each column of the table."""
     return [
         {
             "column": name,

@@ -1,4 +1,4 @@
-"""A node's own proposal: from its table, or from a file beside its node file that a person has looked through."""
+"""A node's own proposal: from its table, or from a file beside its node file that a person has reviewed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE_NAME = "proposal.json"
 
 
 def own_proposal(federation: FederationConfig, node: NodeConfig) -> tuple[Proposal, bytes]:
-    """The proposal and its bytes. A `proposal.json` beside the node file stands for what the table would say.
+    """The proposal and its bytes. A `proposal.json` beside the node file replaces that of the table.
 
     Raises UserError: the table, its layout or that file is wrong.
     """
@@ -46,7 +46,7 @@ def proposal_of(federation: FederationConfig, node: NodeConfig, least_count: int
         target=target,
     )
     if profile.dropped.count:
-        log.warning("%s: %s", profile.path, profile.dropped.said(profile.rows))
+        log.warning("%s: %s", profile.path, profile.dropped.as_sentence(profile.rows))
     if target not in profile.columns:
         allowed = ", ".join(profile.columns)
         raise UserError(

@@ -1,7 +1,7 @@
 """A node's file by the schema: columns of numbers, and every mistake in it.
 
-With one of the extra `table`'s libraries the columns are read faster (`fast`); whatever that cannot read without doubt
-is read again by `rows`, which says what is wrong. The values are the same.
+With the extra `table` the columns are read faster (`fast`); whatever that cannot read without doubt is read again by
+`rows`, which reports what is wrong. The values are the same.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from p2pfl.learn.table.schema import Schema
 
 NOTHING = float("nan")
 UNSEEN = float("inf")
-"""The placeholder for an undeclared value until these are counted."""
+"""The placeholder for undeclared values until they are counted."""
 CLOSE = 0.75
 """The least similarity of two names for one to be a misspelling of the other."""
 LEAST_ALIKE = 3
-"""Letters of a name that may stand for a longer one."""
+"""The fewest letters of a name that may abbreviate a longer one."""
 MOST_REMEMBERED = 1024
-"""Texts of a category whose meaning is remembered."""
+"""The most texts of a category whose meaning is remembered."""
 MOST_NAMED = 12
-"""Values or columns that an error lists."""
+"""The most values or columns that an error lists."""
 Parse = Callable[[str], "float | Cell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """`columns` are those of the schema, (n,) float64 each: numbers or places of values, NaN where missing.
+    """A table by its schema. `columns` are (n,) float64 each: numbers or places of values, NaN where missing.
 
     A column that the file lacks is missing in every row.
     """
@@ -51,7 +51,7 @@ class Table:
     without_target: int
     """Rows that were left out because their target is missing."""
     unseen: int
-    """Cells with a value that is not declared, taken as missing."""
+    """The number of cells with an undeclared value, which counts as missing."""
     dropped: Dropped = NONE_DROPPED
     """Bad rows that were left out."""
 
@@ -60,10 +60,11 @@ class Table:
 
 
 def read_table(path: Path, schema: Schema, layout: Layout, *, scoring: bool = False, testing: bool = False) -> Table:
-    """Read a file. `scoring`: its rows need no target, values that are not declared count as missing, and no row is
-    left out. `testing`: likewise, but there is a target, and rows without are left out.
+    """Read a file.
 
-    Raises UserError: it cannot be read; TableError: it lacks a column, or cells hold what the schema does not allow.
+    `scoring`: its rows need no target, values that are not declared count as missing, and no row is left out.
+    `testing`: likewise, but there is a target, and rows without are left out. Raises UserError: it cannot be read;
+    TableError: it lacks a column, or cells hold what the schema does not allow.
     """
     rows.check_size(path, layout)
     header = rows.read_header(path, layout)
@@ -131,7 +132,7 @@ class _RowNames:
         return float(self.places.setdefault(text, len(self.places)))
 
     def of(self, places: NDArray[np.float64]) -> list[str]:
-        """The texts (n,) of the places that were read. Raises UserError: two are alike."""
+        """Return the texts (n,) of these places. Raises UserError: two are alike."""
         texts, found = list(self.places), places.astype(np.int64)
         counts = np.bincount(found, minlength=1)
         if counts.max() > 1:
@@ -142,7 +143,7 @@ class _RowNames:
 
 
 def _present(path: Path, header: list[str], schema: Schema, layout: Layout, *, scoring: bool) -> dict[str, str]:
-    """The columns of the schema that the file has, and their names in it. Raises TableError: one is missing."""
+    """Map the columns of the schema that the file has to their names in it. Raises TableError: one is missing."""
     mistakes = TableMistakes(path)
     unused = set(header) - {layout.name_in_file(column) for column in schema.columns}
     present = {}
@@ -164,7 +165,7 @@ def _present(path: Path, header: list[str], schema: Schema, layout: Layout, *, s
 
 
 def _look_for_another_name(mistakes: TableMistakes, name: str, header: Sequence[str], unused: set[str]) -> None:
-    """A column that is there under a name that is much alike is no absent one."""
+    """Report a column that is there under a similar name: it is not absent."""
     by_case = {other.casefold(): other for other in sorted(unused)}
     meant = difflib.get_close_matches(name.casefold(), list(by_case), n=1, cutoff=CLOSE)
     meant += [other for other in by_case if _begins(name.casefold(), other)]
@@ -203,8 +204,8 @@ def _read_plainly(
 
 
 def _parsed(texts: Sequence[str], parse: Parse, wrong: dict[int, list[Cell]]) -> NDArray[np.float64]:
-    """The numbers (n,) of one column; mistakes go to `wrong`, by row. The usual column has none, and is not looked at
-    twice.
+    """Parse the numbers (n,) of one column; mistakes go to `wrong`, by row. A column without mistakes is passed over
+    once.
     """
     try:
         return np.fromiter(map(parse, texts), np.float64, len(texts))
@@ -229,7 +230,7 @@ def _parser(column: str, name: str, schema: Schema, layout: Layout, *, scoring: 
 
 
 def _number_parser(name: str, codes: frozenset[str], decimal: str) -> Parse:
-    """Codes that are numbers are compared as such."""
+    """Make the parser of numbers. Codes that are numbers are compared as numbers."""
     words = cells.MISSING | {code.lower() for code in codes}
     values = {float(code) for code in codes if cells.NUMBER.fullmatch(code)}
 
@@ -308,13 +309,13 @@ def _targets(schema: Schema) -> tuple[str, ...]:
 
 
 def say_what_is_odd(table: Table, node: str) -> list[str]:
-    """Warnings about what was read, for the node's log and for `check`."""
+    """Warn about the table, for the node's log and for `check`."""
     said = []
     if table.absent:
         text = f"{table.path}: no column {', '.join(map(repr, table.absent))}: missing in every row of node {node}"
         said.append(text)
     if table.dropped.count:
-        said.append(f"{table.path}: {table.dropped.said(len(table) + table.without_target)} (node {node})")
+        said.append(f"{table.path}: {table.dropped.as_sentence(len(table) + table.without_target)} (node {node})")
     if table.without_target:
         count = table.without_target
         many = "1 row without a target is" if count == 1 else f"{count} rows without a target are"

@@ -16,12 +16,12 @@ from p2pfl.learn.table.mistakes import LEAVE_OUT, Cell, TableMistakes
 BATCH_ROWS = 8192
 MEGABYTE = 1_000_000
 BEHIND_A_QUOTE = "expected after"
-"""The csv module's words for a cell that goes on behind its closing quote."""
+"""The csv module's words for a cell that goes on after its closing quote."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`columns` are the texts (n,) of those that were asked for, by their names in the file."""
+    """Some rows. `columns` are the texts (n,) of the requested columns, by their names in the file."""
 
     lines: list[int]
     """The line (n,) of the file on which each row ends."""
@@ -58,8 +58,8 @@ def read_header(path: Path, layout: Layout) -> list[str]:
 
 
 def batches(path: Path, layout: Layout, columns: Sequence[str], mistakes: TableMistakes) -> Iterator[Batch]:
-    """The rows, without empty lines. A row with too few or too many cells, or with text behind the quote that ends a
-    cell, goes to `mistakes`, and is left out.
+    """Yield the rows, without empty lines. A row with too few or too many cells, or with text after the quote that ends
+    a cell, goes to `mistakes`, and is left out.
 
     Raises UserError: the file cannot be read.
     """
@@ -90,9 +90,9 @@ def batches(path: Path, layout: Layout, columns: Sequence[str], mistakes: TableM
 
 
 def _records(reader: Any, mistakes: TableMistakes) -> Iterator[list[str]]:
-    """The records of a csv reader; after text behind a closing quote it continues with the next line.
+    """Yield the records of a csv reader; after text behind a closing quote it continues with the next line.
 
-    Raises UserError: a quote is not closed, which would take in the rest of the file.
+    Raises UserError: a quote is not closed, which would swallow the rest of the file.
     """
     while True:
         first_line = reader.line_num + 1
@@ -123,7 +123,7 @@ def _wrong_length(count: int, layout: Layout, header: list[str]) -> Cell:
 
 
 def _encoding(layout: Layout) -> str:
-    """UTF-8 may begin with a mark that says so."""
+    """The name of the encoding that also accepts UTF-8 with a byte order mark."""
     plain = layout.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     return "utf-8-sig" if plain else layout.encoding
 

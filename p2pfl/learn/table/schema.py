@@ -1,7 +1,7 @@
 """The schema on which all nodes must agree: which columns their tables have, what they mean, and how they are scaled.
 
-It is in `[task]`, or in a file beside it that `[task] schema` names. Values are compared by what they are, not by how
-they are spelled (`cells.spelled`).
+It is in `[task]`, or in a file beside it that `[task] schema` names. Values are compared by meaning, not by spelling
+(`cells.spelled`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ Unseen = Literal["refuse", "missing"]
 Targetless = Literal["refuse", "drop"]
 DIGEST_BYTES = 32
 POSITIVE = ("negative", "positive")
-"""The classes where `positive` says which values of the target are the second one."""
+"""The class names where `positive` names the values of the second class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """A numeric column takes an input, (value - mean) / std, and with `indicators` another, 1.0 where it is missing. A
-    category takes one per value, all 0 where it is missing. Regression targets are standardized too if a mean or std is
-    declared for them.
+    """The columns of all tables, and the inputs made from them.
+
+    A numeric column becomes an input, (value - mean) / std, and with `indicators` another, 1.0 where it is missing. A
+    category becomes one per value, all 0 where it is missing. Regression targets are standardized too if a mean or std
+    is declared for them.
     """
 
     target: str
@@ -42,7 +44,7 @@ class Schema:
     classes: tuple[str, ...] | None
     """The target's values; None is regression."""
     positive: tuple[str, ...] = ()
-    """Values of the target, spelled, that are the second class."""
+    """Values of the target, spelled, that make a row's class "positive", the second one."""
     negative: tuple[str, ...] = ()
     """Values of the target that are the first class; empty: all others."""
     means: Mapping[str, float] = field(default_factory=dict)
@@ -50,9 +52,9 @@ class Schema:
     stds: Mapping[str, float] = field(default_factory=dict)
     """The standard deviations of numeric columns, by which they are scaled."""
     indicators: bool = True
-    """Whether another input says that a number is missing."""
+    """True if another input marks a missing number."""
     ignore_case: bool = False
-    """Whether values that differ in upper and lower case alone are one."""
+    """True if values that differ only in upper and lower case are one."""
     unseen: Unseen = "refuse"
     """A value that is not declared is a mistake ("refuse"), or counts as missing ("missing")."""
     missing_target: Targetless = "refuse"
@@ -62,7 +64,7 @@ class Schema:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All that a file should have, the target last."""
+        """All columns that a file should have, the target last."""
         return (*self.numeric, *self.categories, self.target)
 
     @property
@@ -96,7 +98,7 @@ class Schema:
         return self.means.get(column, 0.0), self.stds.get(column, 1.0)
 
     def figures(self) -> tuple[str, ...]:
-        """The keys that may say something of the rows of which the schema was made."""
+        """The keys that may reveal something of the rows from which the schema was made."""
         found = [key for key in ("means", "stds", "class_counts") if getattr(self, key)]
         return (*found, *(f"categories.{name}" for name in self.categories))
 
@@ -122,7 +124,7 @@ class Schema:
         }
 
     def digest(self) -> bytes:
-        """32 bytes that differ when anything does."""
+        """Hash the schema into 32 bytes that differ when anything differs."""
         text = json.dumps(asdict(self), sort_keys=False, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES, person=b"p2pfl-schema").digest()
 
@@ -146,13 +148,13 @@ TYPES: Mapping[str, Any] = {
 KEYS = tuple(TYPES)
 
 
-def make_schema(given: Mapping[str, Any], prefix: str = "task.") -> Schema:
-    """Check that the declared columns make sense together. None stands for a key that is not there.
+def make_schema(contents: Mapping[str, Any], prefix: str = "task.") -> Schema:
+    """Check that the declared columns make sense together. None stands for a missing key.
 
     Raises UserError: a wrong type, a column is declared twice, there is none, or a list of values is too short;
     SchemaError: several of these.
     """
-    raw = {key: given[key] for key in KEYS if given.get(key) is not None}
+    raw = {key: contents[key] for key in KEYS if contents.get(key) is not None}
     found, mistakes = _converted(raw, prefix)
     _raise_any(mistakes)
     if not found.get("target"):
@@ -231,7 +233,7 @@ def _wrong_counts(contents: Mapping[str, Any], prefix: str) -> Iterator[UserErro
 
 
 def _wrong_scales(contents: Mapping[str, Any], prefix: str) -> Iterator[UserError]:
-    """One for each column that has a scale and takes none."""
+    """Report each column that has a scale but cannot be scaled."""
     numeric = {*contents["numeric"], *(() if "classes" in contents else (contents["target"],))}
     tables = {key: contents.get(key, {}) for key in ("means", "stds")}
     for column in dict.fromkeys(name for table in tables.values() for name in table if name not in numeric):
@@ -245,5 +247,5 @@ def _wrong_scales(contents: Mapping[str, Any], prefix: str) -> Iterator[UserErro
 
 
 def _line(prefix: str, key: str, name: str, value: object) -> str:
-    """The words of an error for a line of a TOML table."""
+    """Name a line of a TOML table in an error."""
     return f"the line {json.dumps(name, ensure_ascii=False)} = {value} in [{prefix}{key}]"

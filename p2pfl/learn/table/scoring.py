@@ -1,4 +1,4 @@
-"""A model for tables that stands by itself: weights and how raw rows become inputs. No federation, no torch.
+"""A model for tables that stands alone: weights, and the way from raw rows to inputs. No federation, no torch.
 
 `preprocessing` is what an exported file carries: `{"format": 1, "kind": "table", "schema": {...}, "missing": {...},
 "layers": ["1", "3"]}`, where layers are the names of the linear ones in the `state_dict`, with ReLU between them.
@@ -38,7 +38,7 @@ def preprocessing_of(schema: Schema, missing: Mapping[str, Iterable[str]], layer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableModel:
-    """Layers are pairs of weights (out, in) and biases (out,)."""
+    """A model. Layers are pairs of weights (out, in) and biases (out,)."""
 
     schema: Schema
     missing: Mapping[str, Sequence[str]]
@@ -46,7 +46,7 @@ class TableModel:
 
     @classmethod
     def of(cls, preprocessing: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> TableModel:
-        """Raises UserError: these are not the weights of such a model, or not the words of one."""
+        """Build a model. Raises UserError: the weights or the preprocessing are not those of such a model."""
         try:
             found = preprocessing["schema"]
             schema = make_schema({key: found[key] for key in KEYS if key in found}, prefix="schema.")
@@ -78,7 +78,7 @@ class TableModel:
         return inputs
 
     def scores(self, table: Table) -> dict[str, list[Any]]:
-        """For each row its `prediction`: a class and the probability of each, or a number in the target's unit."""
+        """Score each row: its `prediction` is a class and the probability of each, or a number in the target's unit."""
         outputs = self.outputs(encode_inputs(table.columns, self.schema)).astype(np.float64)
         if self.schema.classes is None:
             mean, std = self.schema.scale(self.schema.target)
@@ -91,7 +91,7 @@ class TableModel:
 
 
 def read_preprocessing(text: str) -> dict[str, Any] | None:
-    """Read the preprocessing from a file's metadata; None: it is not a model of tables."""
+    """Read the preprocessing from a file's metadata; None if it is not a model of tables."""
     try:
         found = json.loads(text) if text else None
     except ValueError:

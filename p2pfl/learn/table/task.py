@@ -68,7 +68,7 @@ MEANS: Mapping[str, str] = {
     "test_path": "rows to test on, found as path is",
     "partition": 'how a common table is divided among nodes, such as "dirichlet:0.5", for demos',
 }
-"""What these keys are for."""
+"""Descriptions of these keys."""
 KEYS = (*schema.KEYS, *TYPES, *layout.KEYS)
 LOCAL_KEYS = ("path", "test_path", *layout.KEYS)
 
@@ -79,7 +79,7 @@ class TableTask:
 
     schema: Schema
     hidden: tuple[int, ...]
-    """The widths of the layers between; none for a linear model."""
+    """The widths of the hidden layers; none for a linear model."""
     options: Mapping[str, Any]
     codes: Mapping[str, Any]
     """The missing codes of a schema file."""
@@ -128,7 +128,7 @@ def table_task(options: Mapping[str, Any], base_dir: Path) -> TableTask:
 
 
 def csv_table(*, base_dir: Path = Path(), **options: Any) -> Task:
-    """The task; `options` are the keys of `[task]`, whose files are relative to `base_dir`."""
+    """Build the task; `options` are the keys of `[task]`, whose files are relative to `base_dir`."""
     given = table_task(options, base_dir)
     return Task(
         name="csv",
@@ -175,7 +175,7 @@ def _metrics(schema: Schema, own: Mapping[str, Any]) -> tuple[dict[str, Metric],
 
 
 def _in_unit(metric: Metric, mean: float, std: float) -> Metric:
-    """The metric of outputs and targets that were standardized, as if they were not."""
+    """Wrap a metric so that standardized outputs and targets count in their own unit."""
 
     def compute(outputs: Any, targets: Any) -> float:
         return metric.compute(outputs * std + mean, targets * std + mean)
@@ -186,24 +186,24 @@ def _in_unit(metric: Metric, mean: float, std: float) -> Metric:
     return replace(metric, compute=compute, interval=interval)
 
 
-def _data(given: TableTask, partition: str | None) -> Callable[[NodeContext], tuple[Pair, Pair | None]]:
+def _data(task: TableTask, partition: str | None) -> Callable[[NodeContext], tuple[Pair, Pair | None]]:
     def data(node: NodeContext) -> tuple[Pair, Pair | None]:
         node.check_local(*LOCAL_KEYS)
-        table = read_own(given, node.path(), node.local)
+        table = read_own(task, node.path(), node.local)
         for text in say_what_is_odd(table, node.name):
             log.warning("%s", text)
-        inputs, targets = _pair(table, given.schema)
+        inputs, targets = _pair(table, task.schema)
         rows = node.own_rows(targets.reshape(len(targets)), partition)
-        kept = _kept(table, given, node)[rows]
+        kept = _test_rows(table, task, node)[rows]
         train, test = _rows((inputs, targets), rows[~kept]), _rows((inputs, targets), rows[kept])
-        _look_at_classes(given.schema, train[1], table.path, node.name)
-        for text in untested(given, train[1], test[1]):
+        _look_at_classes(task.schema, train[1], table.path, node.name)
+        for text in untested(task, train[1], test[1]):
             log.warning("%s: node %s: %s", table.path, node.name, text)
         if node.has("test_path"):
-            if given.holdout:
+            if task.holdout:
                 text = "cannot be combined with data.test_path"
-                raise UserError(text, key="task.holdout", value=given.holdout, allowed="one of the two")
-            return train, _pair(read_own(given, node.path("test_path"), node.local), given.schema)
+                raise UserError(text, key="task.holdout", value=task.holdout, allowed="one of the two")
+            return train, _pair(read_own(task, node.path("test_path"), node.local), task.schema)
         return train, test if len(test[1]) else None
 
     return data
@@ -219,16 +219,16 @@ def _files(partition: str | None) -> Callable[[NodeContext], list[Path]]:
     return files
 
 
-def read_own(given: TableTask, path: Path, local: Mapping[str, Any]) -> Table:
-    """One file of a node with this `[data]`. Raises UserError: something in it is wrong."""
-    return read_table(path, given.schema, given.layout(local))
+def read_own(task: TableTask, path: Path, local: Mapping[str, Any]) -> Table:
+    """Read one file of a node with this `[data]`. Raises UserError: something in it is wrong."""
+    return read_table(path, task.schema, task.layout(local))
 
 
-def _kept(table: Table, given: TableTask, node: NodeContext) -> NDArray[np.bool_]:
+def _test_rows(table: Table, task: TableTask, node: NodeContext) -> NDArray[np.bool_]:
     """The mask (n,) of the rows that the node keeps for its own test."""
-    if not given.holdout:
+    if not task.holdout:
         return np.zeros(len(table), np.bool_)
-    return held_out(table.columns, given.holdout, key=node.key_for("holdout"), ids=table.ids)
+    return held_out(table.columns, task.holdout, key=node.key_for("holdout"), ids=table.ids)
 
 
 def _rows(pair: Pair, rows: NDArray[np.int64]) -> Pair:
@@ -236,14 +236,14 @@ def _rows(pair: Pair, rows: NDArray[np.int64]) -> Pair:
     return inputs[rows], targets[rows]
 
 
-def untested(given: TableTask, trained: Any, tested: Any) -> list[str]:
-    """A sentence about each class of the targets (n,) that a node trains on, of which it keeps no row for its test."""
-    if given.schema.classes is None or not given.holdout:
+def untested(task: TableTask, trained: Any, tested: Any) -> list[str]:
+    """Write a sentence about each class of the targets (n,) that a node trains on, but keeps no test row of."""
+    if task.schema.classes is None or not task.holdout:
         return []
-    have, kept = (np.bincount(np.asarray(some, np.int64), minlength=given.schema.outputs) for some in (trained, tested))
+    have, kept = (np.bincount(np.asarray(some, np.int64), minlength=task.schema.outputs) for some in (trained, tested))
     return [
         f"no row of the class {name!r} is held out for the test, of {count}"
-        for name, count, left in zip(given.schema.classes, have.tolist(), kept.tolist(), strict=True)
+        for name, count, left in zip(task.schema.classes, have.tolist(), kept.tolist(), strict=True)
         if count and not left
     ]
 

@@ -21,7 +21,7 @@ from p2pfl.learn.table.usual import metrics_of, usual_metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One metric. `value` is None where the table does not define it, `interval` where it cannot be told."""
+    """One metric. `value` is None where the table does not define it, `interval` where it has none."""
 
     name: str
     label: str
@@ -43,7 +43,7 @@ class TableOutputs:
 
     @property
     def class_counts(self) -> dict[str, int] | None:
-        """Rows by class; None of a target that is a number."""
+        """Count rows by class; None for a target that is a number."""
         if self.schema.classes is None:
             return None
         counts = np.bincount(self.targets, minlength=len(self.schema.classes))
@@ -64,7 +64,7 @@ class TableOutputs:
             )
 
     def why_undefined(self) -> str:
-        """Why a metric has no value here."""
+        """Say why a metric has no value here."""
         if not np.isfinite(self.outputs).all():
             return "the model's outputs are not finite"
         counts = self.class_counts
@@ -75,7 +75,7 @@ class TableOutputs:
 
 
 def tested(model: TableModel, table: Table) -> TableOutputs:
-    """`table` was read for testing: every row has a target."""
+    """Compute the outputs for `table`, which was read for testing: every row has a target."""
     outputs = model.outputs(encode_inputs(table.columns, model.schema)).astype(np.float64)
     targets = table.columns[model.schema.target]
     if model.schema.classes is not None:

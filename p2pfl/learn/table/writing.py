@@ -1,4 +1,4 @@
-"""The text of a schema file, with comments that say how each column was taken."""
+"""The text of a schema file, with comments that say how each column is used."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from p2pfl.learn.table.merging import Merged
 
 HEAD = """\
 # How the tables are read: the same file at every node, because neighbors compare its digest.
-# Every key is in docs/how-to/tables.md. A line that starts with '#' and a key shows another possible setting.
+# docs/how-to/tables.md explains the keys. A line that starts with '#' and a key shows another possible setting.
 """
 
 
 def schema_text(merged: Merged, *, origin: str, extra: Mapping[str, Any] | None = None) -> str:
-    """`origin` says where it comes from; `extra` keys are written as they are."""
+    """Write the file; `origin` names its source; `extra` keys are written as they are."""
     contents, notes = merged.contents, merged.notes
     lines = [HEAD + f"# {origin}", ""]
     lines += [f"{key} = {toml_value(value)}" for key, value in (extra or {}).items()]
@@ -80,5 +80,5 @@ def _noted(line: str, note: str | None) -> str:
 
 
 def _printable(text: str) -> str:
-    """A comment is one line."""
+    """Write text on one line, for a comment."""
     return "".join(sign if sign.isprintable() else " " for sign in text)

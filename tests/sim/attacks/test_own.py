@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from p2pfl.errors import UserError
-from sim.attacks import file_of, make_attack, parse_attack, placed
+from sim.attacks import file_of, make_attack, parse_attack, with_absolute_path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from sights import MODELS, sight
@@ -113,10 +113,10 @@ def test_a_lie_that_fails_or_is_no_vector_ends_the_run_in_one_line(lies, name, s
 
 
 def test_the_path_of_a_file_is_made_absolute_and_nothing_else_changes(tmp_path):
-    assert placed("lies.py:own", tmp_path) == f"{tmp_path}/lies.py:own"
-    assert placed("sleeper:a/lies.py:own@5", tmp_path) == f"sleeper:{tmp_path}/a/lies.py:own@5"
-    assert placed("/x/lies.py:own", tmp_path) == "/x/lies.py:own"
+    assert with_absolute_path("lies.py:own", tmp_path) == f"{tmp_path}/lies.py:own"
+    assert with_absolute_path("sleeper:a/lies.py:own@5", tmp_path) == f"sleeper:{tmp_path}/a/lies.py:own@5"
+    assert with_absolute_path("/x/lies.py:own", tmp_path) == "/x/lies.py:own"
     for spec in ("alie:2", "sleeper:zero@3", "package.module:lie", "none"):
-        assert placed(spec, tmp_path) == spec
+        assert with_absolute_path(spec, tmp_path) == spec
         assert file_of(spec) is None
     assert file_of("flood:a/lies.py:own") == Path("a/lies.py")

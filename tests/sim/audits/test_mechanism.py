@@ -15,7 +15,7 @@ from p2pfl.learn.privacy.gaussian import UNIT
 from p2pfl.learn.privacy.grid import Grid
 from p2pfl.learn.task import Task
 from sim.audits import mechanism
-from sim.audits.mechanism import Subject, noise, paid, sampling
+from sim.audits.mechanism import Subject, noise, payment, sampling
 
 TRAINING = TrainingConfig(rounds=10, local_steps=3, batch_size=16)
 
@@ -126,4 +126,4 @@ def test_a_plan_that_counts_half_of_its_steps_pays_for_too_many_rounds(monkeypat
     spend = Plan.spend
     monkeypatch.setattr(Plan, "spend", lambda self, samples: spend(self, samples)._replace(steps=1))
     tight = subject()
-    assert "the budget pays for" in paid(replace(tight, plan=replace(tight.plan, epsilon=1.5))).mistake
+    assert "the budget pays for" in payment(replace(tight, plan=replace(tight.plan, epsilon=1.5))).mistake

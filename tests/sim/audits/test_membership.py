@@ -7,7 +7,7 @@ import pytest
 from audit_kit import digits_task, federation_of
 
 from p2pfl.learn.samples import DataSets, TensorSamples
-from sim.audits.membership import attack_each, judged, likelihood_ratios
+from sim.audits.membership import attack_each, judge, likelihood_ratios
 from sim.audits.scene import Scene
 from sim.audits.shadows import attack_members, halves
 
@@ -49,11 +49,11 @@ def test_ratios_are_those_of_the_paper_where_there_are_many_shadows():
 
 
 def test_the_area_under_the_curve_counts_ties_half():
-    found = judged(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, True, False, True]))
+    found = judge(np.array([1.0, 2.0, 2.0, 3.0]), np.array([False, True, False, True]))
 
     assert found.auc == pytest.approx(3.5 / 4)
     with pytest.raises(ValueError, match="members and others"):
-        judged(np.ones(3), np.ones(3, dtype=np.bool_))
+        judge(np.ones(3), np.ones(3, dtype=np.bool_))
 
 
 def test_halves_have_equally_many_rows_each():

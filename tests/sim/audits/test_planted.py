@@ -44,10 +44,10 @@ PLANTED = {
     "clipping off": (GRADIENTS, SUM, "factors, fine = torch.ones_like(squares), None", "clips"),
     "clipping each tensor by itself": (
         GRADIENTS,
-        "            scaled = _without(went, fine) * factors[:, None]",
+        "            scaled = _only_finite(went, fine) * factors[:, None]",
         (
             "            own = _squares(went) * (_squares(came) + 1.0)\n"
-            "            scaled = _without(went, fine) * factors_of(own.sqrt(), clip)[0][:, None]"
+            "            scaled = _only_finite(went, fine) * factors_of(own.sqrt(), clip)[0][:, None]"
         ),
         "clips",
     ),

@@ -48,7 +48,7 @@ def test_a_real_node_gives_away_its_rows_to_its_neighbors():
 
     rebuilder = Rebuilder(learner=learners_of(federation)[0], federation=federation)
     assert rebuilder.exactly(observed, 2).psnr_db > 60
-    assert "loss of a local round" in figures_told(observed.told)
+    assert "loss of a local round" in figures_told(observed.vitals)
 
 
 def break_both_guards(monkeypatch):
@@ -59,7 +59,7 @@ def break_both_guards(monkeypatch):
         made(self, *arguments, **named)
         self.withheld = frozenset()
 
-    monkeypatch.setattr(Protected, "told_loss", lambda _, loss: loss)
+    monkeypatch.setattr(Protected, "public_loss", lambda _, loss: loss)
     monkeypatch.setattr(TrainingFigures, "__init__", careless)
 
 

@@ -46,7 +46,7 @@ def test_seeds_may_be_listed(write):
         ("axes = 3\n", "axes", "[axes]"),
         ("[axes]\ntopologies = ['ring']\n", "axes.topologies", "did you mean 'topology'"),
         ("[axes]\ntopology = 'ring'\n", "axes.topology", "a list"),
-        ("[axes]\ntopology = []\n", "axes.topology", "something in it"),
+        ("[axes]\ntopology = []\n", "axes.topology", "not empty"),
         ("[axes]\nnodes = [10, 'many']\n", "axes.nodes[1]", "a whole number from 2"),
         ("[axes]\ncompressor = ['q4', 'q5']\n", "axes.compressor[1]", "q8"),
         ("[axes]\ncompressor = ['q4', 'drive']\n", "axes.compressor[1]", "did you mean rotate+sign"),

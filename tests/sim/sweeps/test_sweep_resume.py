@@ -175,18 +175,18 @@ def test_a_report_without_figures_is_a_failure(sweep, write):
 
 def test_two_sweeps_in_one_folder_are_refused(tmp_path):
     with (
-        Folder(tmp_path / "out").held(),
+        Folder(tmp_path / "out").lock(),
         pytest.raises(UserError, match="another sweep"),
-        Folder(tmp_path / "out").held(),
+        Folder(tmp_path / "out").lock(),
     ):
         pass
-    with Folder(tmp_path / "out").held():
+    with Folder(tmp_path / "out").lock():
         pass
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(UserError, match="not a sweep's folder"), Folder(tmp_path).held():
+    with pytest.raises(UserError, match="not a sweep's folder"), Folder(tmp_path).lock():
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

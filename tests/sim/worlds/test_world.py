@@ -65,7 +65,7 @@ def test_every_key_of_a_file_is_a_keyword():
         ({"los": 1}, "World: los: unknown key; did you mean 'loss'"),
         ({"loss": 2}, r"World: loss: impossible value \(found 2\); allowed: a probability"),
         ({"crash": [{"nodes": "nobody", "at_s": 1.0}]}, r"World: crash\[0\].nodes: no such node"),
-        ({"crash": [{"at_s": 1.0}]}, r"World: crash\[0\].nodes: says not which nodes"),
+        ({"crash": [{"at_s": 1.0}]}, r"World: crash\[0\].nodes: does not say which nodes"),
         ({"crash": {"at_s": 1.0}}, "World: crash: must be a list of tables"),
         ({"liars": {"count": 1, "attack": "fib"}}, "World: liars.attack: no such attack"),
         ({"step_s": 0.1, "round_s": 0.1}, "World: round_s: cannot be combined"),

@@ -5,6 +5,7 @@
 - `FINDINGS`: what it says of a federation before there are nodes, derived from `p2pfl.node.findings.Findings`.
 - `NEW`: its options of `p2pfl new`, derived from `p2pfl.console.founding.Founding`.
 - `ARRIVE`: (federation, node's name, its node file or None) -> the federation by which it starts; it may wait for one.
+- `SUM`: (federation, make, settings) -> what sums over all nodes of one program, for `Federation.sum`.
 - `PREPARE`: (federation, node, launched) -> bool: prepares what a node needs before its model; False: it was stopped.
 """
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     FEATURES: tuple[Feature, ...]
 
-ROOMS = ("tables", "privacy", "members", "status", "lan")
+ROOMS = ("tables", "privacy", "members", "status", "lan", "sums")
 """The rooms, in the order in which a node calls them."""
 
 

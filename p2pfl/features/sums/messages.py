@@ -141,7 +141,7 @@ class Post(Told, frozen=True, kw_only=True, tag=20):
 class Have(Told, frozen=True, kw_only=True, tag=21):
     """What the sender has: a digest of all ids; with `ids`, all of them. `asks`: it wants what it lacks."""
 
-    digest: Annotated[int, Meta(ge=0, lt=2**63)]
+    digest: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     ids: Annotated[bytes, Meta(max_length=50_000)] = b""
     asks: bool = True
 

@@ -63,7 +63,7 @@ class SumTogether:
 
         Raises UserError: the sum was refused.
         """
-        life = time.time_ns()
+        life = time.time_ns() // 1000
         terms = self._encoding.fixed.terms(LABEL, self._encoding.shapes)
         async with AsyncExitStack() as doors, asyncio.TaskGroup() as group:
             asked = []

@@ -26,7 +26,6 @@ from p2pfl.features.sums.messages import (
     Post,
     Told,
     Total,
-    Vector,
     Want,
     Working,
 )
@@ -78,7 +77,7 @@ CHANNEL = SideChannel(
 Carried: TypeAlias = Message | Piece | Credit
 Say = Callable[[int, SideChannel, Carried], bool]
 _encode = msgspec.msgpack.Encoder().encode
-_decode_large = msgspec.msgpack.Decoder(Large).decode
+_decode_large: Callable[[bytearray], Large] = msgspec.msgpack.Decoder(Part | Total).decode
 
 
 def is_large(message: Message) -> bool:

@@ -1,4 +1,4 @@
-"""What a member has signed in sums, kept beside its state: a restarted member still refuses sums whose difference tells.
+"""The sets of members that a member has signed, kept beside its state, so that it remembers them after a restart.
 
 The file grows by one record for each sum, flushed to disk before the signature leaves the node. A record is the digest
 of the data (32 bytes), the length of the set (2), the set as bits, and a checksum (8). A crash can leave the last one

@@ -54,7 +54,8 @@ class SumTalk:
         loop = asyncio.get_running_loop()
         effects = self._sums.ask(label, values, terms, loop.time())
         self._entries = values.size
-        outcome = self._outcome = loop.create_future()
+        outcome: asyncio.Future[Outcome] = loop.create_future()
+        self._outcome = outcome
         self._guarded(lambda: self._carry_out(effects))
         return await outcome
 

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from p2pfl.config.federation_id import federation_id
+from p2pfl.config.load import load_node, node_file
 from p2pfl.config.model import FederationConfig
 from p2pfl.crypto.identity import Identity
 from p2pfl.errors import UserError
@@ -19,6 +20,7 @@ from p2pfl.features.sums.effects import Done, Refused
 from p2pfl.features.sums.fixed_point import SpoiledSum
 from p2pfl.features.sums.sessions import open_sums
 from p2pfl.features.sums.settings import SumSettings
+from p2pfl.learn.load import resolved
 from p2pfl.learn.task import NodeContext
 from p2pfl.net.transport import MakeTransport
 from p2pfl.reporting.secure_sum import SecureSum
@@ -52,9 +54,7 @@ class SumTogether:
         given = [read_arrays(name, _made(make, _context(federation, name))) for name in self._names]
         refuse_differences(self._names, given)
         self._encoding = encoding_of(given, within, resolution)
-        self._vectors = [
-            self._encoding.encode(name, arrays) for name, arrays in zip(self._names, given, strict=True)
-        ]
+        self._vectors = [self._encoding.encode(name, arrays) for name, arrays in zip(self._names, given, strict=True)]
 
     async def run(
         self, federation: FederationConfig, identities: Sequence[Identity], transport: MakeTransport
@@ -97,6 +97,9 @@ class SumTogether:
 
 
 def _context(federation: FederationConfig, name: str) -> NodeContext:
+    """The same as for the data of a task, with the node's own `[data]` where there is a node file."""
+    own = load_node(node_file(federation, name), federation, name) if federation.path.is_file() else None
+    local = {} if own is None else {key: resolved(key, value, own.path.parent) for key, value in own.data.items()}
     return NodeContext(
         node=federation.member(name).index,
         nodes=len(federation.members),
@@ -104,6 +107,7 @@ def _context(federation: FederationConfig, name: str) -> NodeContext:
         seed=federation.seed,
         base_dir=federation.path.parent,
         options=federation.task.options,
+        local=local,
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+
+from p2pfl.features.sums.masks import WORD_BYTES
 
 FIRST_S = 4.0
 """The guess before anything was measured."""
@@ -22,6 +25,11 @@ class Patience:
         """Four times the slowest of the latest stages; twice as long after each failure in a row."""
         wait = TIMES * max(self._stages) if self._stages else FIRST_S
         return min(max(wait, LEAST_S) * self._backoff, MOST_S)
+
+    def wait_for_s(self, entries: int, members: int, sums: int) -> float:
+        """The wait of a sum: that of a set-up, and as much again for as many bytes as a set-up moves."""
+        size = entries * WORD_BYTES * (1 + math.log2(members))
+        return self.wait_s * (1 + size / (members * (100 + 48 * sums)))
 
     @property
     def beat_s(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
 from p2pfl.features.sums.masks import WORD_BYTES
@@ -28,8 +27,7 @@ class Patience:
 
     def wait_for_s(self, entries: int, members: int, sums: int) -> float:
         """The wait of a sum: that of a set-up, and as much again for as many bytes as a set-up moves."""
-        size = entries * WORD_BYTES * (1 + math.log2(members))
-        return self.wait_s * (1 + size / (members * (100 + 48 * sums)))
+        return self.wait_s * (1 + entries * WORD_BYTES / (members * (100 + (48 + 64) * sums)))
 
     @property
     def beat_s(self) -> float:
